@@ -21,71 +21,120 @@ from hrm_puzzles.data.datasets import BuiltSet, DatasetError
 from hrm_puzzles.puzzle import Puzzle
 
 main = Command(
-    "hrm-data", help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True
+    "hrm-data",
+    help="Build, inspect and show puzzle data sets in the published HRM layout.",
+    no_args_is_help=True,
 )
 
 Directory = Annotated[Path, typer.Argument(help="Directory of a data set.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-OptionalPuzzle = Annotated[str | None, typer.Option(help="Name of the puzzle; told from the data set if absent.")]
-PuzzleName = Annotated[str, typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}.")]
-Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")]
+OptionalPuzzle = Annotated[
+    str | None,
+    typer.Option(help="Name of the puzzle; by default that of the data set."),
+]
+PuzzleName = Annotated[
+    str,
+    typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}."),
+]
+Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.")]
 
-MOST_SHOWN = 20  # faults of an import that are listed one by one
-MOST_MADE = 10**8  # puzzles, of which Sudokus take 16 GB
+MOST_SHOWN = 20  # faults of an import that are printed one by one
+MOST_MADE = 10**8  # puzzles; this many Sudokus take 16 GB
 MOST_WORKERS = 1024
-MOST_VARIANTS = 10**6  # whose drawing takes half a minute for a task
-OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that say something about any puzzle
+MOST_VARIANTS = 10**6  # drawing them takes half a minute for a task
+OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that apply to every puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The options of a build as given; those of the same name go into the recipe."""
+    """The options of a build. A recipe takes those with the names of its fields."""
 
     context: typer.Context
     puzzle: PuzzleName
     out: Out
     train: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_MADE, help="Generated training puzzles; 1000 if absent, logistics 960."),
+        typer.Option(
+            min=0,
+            max=MOST_MADE,
+            help="Generated training puzzles; by default 1000, logistics 960.",
+        ),
     ] = None
     test: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_MADE, help="Generated test puzzles; 200 if absent, maze 1000, logistics 400."),
+        typer.Option(
+            min=0,
+            max=MOST_MADE,
+            help="Generated test puzzles; by default 200, maze 1000, logistics 400.",
+        ),
     ] = None
-    difficulty: Annotated[str, typer.Option(help="One, several with commas, or mixed (all but extreme).")] = (
-        sources.MIXED
-    )
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0
-    workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate.")] = 1
-    source: Annotated[str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")] = None
-    csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None
-    csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None
-    csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None
-    dataset: Annotated[str, typer.Option(help="arcagi, arcagi2 or a folder of task files.")] = "arcagi"
-    tasks: Annotated[str | None, typer.Option(help="So many of each split, names, or a file of names.")] = None
-    augment: Annotated[int, typer.Option(min=0, max=MOST_VARIANTS, help="Variants of each task besides itself.")] = 1000
+    difficulty: Annotated[
+        str,
+        typer.Option(help="One, several with commas, or mixed (all except extreme)."),
+    ] = sources.MIXED
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same data set.")] = 0
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate puzzles."),
+    ] = 1
+    source: Annotated[
+        str | None,
+        typer.Option(help="hub:ORG/NAME, for example hub:sapientinc/sudoku-extreme."),
+    ] = None
+    csv_train: Annotated[
+        Path | None,
+        typer.Option(help="CSV file for training: source,question,answer,rating."),
+    ] = None
+    csv_test: Annotated[Path | None, typer.Option(help="CSV file for the test split.")] = None
+    csv_sample: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train on this many random CSV rows."),
+    ] = None
+    dataset: Annotated[
+        str,
+        typer.Option(help="arcagi, arcagi2 or a folder of task files."),
+    ] = "arcagi"
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Number of tasks of each split, names, or a file of names."),
+    ] = None
+    augment: Annotated[
+        int,
+        typer.Option(
+            min=0, max=MOST_VARIANTS, help="Variants of each task, besides the task itself."
+        ),
+    ] = 1000
     hold_out_all: Annotated[
-        bool, typer.Option("--hold-out-all", help="Never train on test pairs, of training tasks neither.")
+        bool,
+        typer.Option("--hold-out-all", help="Never train on the test pairs of any task."),
     ] = False
     keep_colours: Annotated[
-        bool, typer.Option("--keep-colours", help="Variants only turn the grids: relational models exchange colours.")
+        bool,
+        typer.Option(
+            "--keep-colours",
+            help="Variants only turn the grids; for relational models, which exchange colours.",
+        ),
     ] = False
     as_json: AsJson = False
 
     def recipe(self, kind: type[Recipe], **changed: object) -> Recipe:
         given: dict[str, Any] = {**vars(self), **changed}
-        return kind(**{field.name: given[field.name] for field in fields(kind)})
+        values = {field.name: given[field.name] for field in fields(kind)}
+        return kind(**values)
 
-    def refuse_idle(self, puzzle: Puzzle) -> None:
-        """Refuse what was given but would be without effect."""
+    def require_effect(self, puzzle: Puzzle) -> None:
+        """Raise DatasetError for an option that does not apply to the puzzle."""
         of_arc = [field.name for field in fields(ArcRecipe) if field.name not in OF_ALL]
-        of_others = [name for name in self.context.params if name not in (*of_arc, *OF_ALL)]
-        for name in of_others if isinstance(puzzle, Arc) else of_arc:
+        idle = of_arc
+        if isinstance(puzzle, Arc):
+            idle = [name for name in self.context.params if name not in (*of_arc, *OF_ALL)]
+        for name in idle:
             origin = self.context.get_parameter_source(name)
             if origin is not None and origin.name == "COMMANDLINE":
-                raise DatasetError(f"--{name.replace('_', '-')} says nothing about {puzzle.name}; leave it away.")
+                option = f"--{name.replace('_', '-')}"
+                raise DatasetError(f"{option} does not apply to {puzzle.name}; omit it.")
 
 
 @main.command(
@@ -97,44 +146,72 @@ class BuildOptions:
 )
 @taking(BuildOptions)
 def build(options: BuildOptions) -> None:
-    """Generate puzzles, read CSV rows or ARC tasks, and write both splits; a build that was stopped continues.
+    """Generate puzzles, read CSV rows or ARC tasks, and write both splits.
 
-    With CSV rows for a split, none are generated for it unless a number says so.
+    A stopped build continues. If a split has CSV rows, puzzles are generated for it only if their
+    number is passed.
 
     Example: hrm-data build sudoku --out data/sudoku --train 20000 --test 1000 --workers 4
     """
-    puzzle, out, start = registry.get(options.puzzle), options.out, time.perf_counter()
-    options.refuse_idle(puzzle)
+    began_s = time.perf_counter()
+    puzzle = registry.get(options.puzzle)
+    options.require_effect(puzzle)
+    built = _built(options, puzzle)
+    seconds = round(time.perf_counter() - began_s, 2)
+    if options.as_json:
+        print(json.dumps({**asdict(built), "seconds": seconds}))
+    else:
+        print(f"{options.out}: {_built_text(built)}")
+
+
+def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
+    if isinstance(puzzle, Arc):
+        return _built_from_tasks(options, puzzle)
+    return _built_from_puzzles(options, puzzle)
+
+
+def _built_from_tasks(options: BuildOptions, puzzle: Arc) -> BuiltSet:
+    recipe = options.recipe(ArcRecipe)
     with stages_on() as stages:
-        if isinstance(puzzle, Arc):
-            progress = partial(stages.show, "tasks")
-            built = build_arc(options.recipe(ArcRecipe), puzzle, out, num_workers=options.workers, progress=progress)
-        else:
-            recipe, progress = _recipe_of(options, puzzle), partial(stages.show, "puzzles")
-            built = data_build.build(recipe, out, num_workers=options.workers, progress=progress)
-    seconds = round(time.perf_counter() - start, 2)
-    print(json.dumps({**asdict(built), "seconds": seconds}) if options.as_json else f"{out}: {_built_text(built)}")
+        progress = partial(stages.show, "tasks")
+        return build_arc(
+            recipe, puzzle, options.out, num_workers=options.workers, progress=progress
+        )
+
+
+def _built_from_puzzles(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
+    with stages_on() as stages:
+        recipe = _recipe_of(options, puzzle)
+        progress = partial(stages.show, "puzzles")
+        return data_build.build(recipe, options.out, num_workers=options.workers, progress=progress)
 
 
 @main.command(name="import")
 def import_(
-    file: Annotated[Path, typer.Argument(help='JSON: a list of {"puzzle": ..., "solution": ...}, or one a line.')],
+    file: Annotated[
+        Path,
+        typer.Argument(help='JSON: a list of {"puzzle": ..., "solution": ...}, or one per line.'),
+    ],
     puzzle: PuzzleName,
     out: Out,
-    split: Annotated[str | None, typer.Option(help="train or test, for all; else one class in four is test.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="train or test; by default one class in four goes to test."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a data set of exported puzzles; exit code 1 when some had to be left out.
+    """Build a data set from exported puzzles. The exit code is 1 if some are left out.
 
     Example: hrm-data import boards.ndjson sudoku --out data/boards
     """
     if split not in (None, "train", "test"):
-        raise DatasetError(f"--split is {split!r}; write train or test, or leave it away.")
+        raise DatasetError(f"--split is {split!r}; use train or test, or omit it.")
     imported = data_build.import_file(file, registry.get(puzzle), out, split=split)
     if as_json:
         print(json.dumps(asdict(imported)))
     else:
-        print(f"{out}: {imported.num_train} training and {imported.num_test} test examples")
+        counts = f"{imported.num_train} training and {imported.num_test} test examples"
+        print(f"{out}: {counts}")
     for fault in imported.faults[:MOST_SHOWN]:
         print(fault, file=sys.stderr)
     if imported.faults:
@@ -144,7 +221,9 @@ def import_(
 
 @main.command()
 def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson = False) -> None:
-    """Count, compare the splits, check every label, show an example; exit code 1 when something must not be so.
+    """Count, compare the splits, check every label and show an example.
+
+    The exit code is 1 if the data set has faults.
 
     Example: hrm-data inspect data/sudoku --json
     """
@@ -164,34 +243,58 @@ def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson
 def show(
     directory: Directory,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",
-    index: Annotated[int, typer.Option(min=0, help="Which example, from 0.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="So many, each of another group.")] = 1,
+    index: Annotated[int, typer.Option(min=0, help="First example, counted from 0.")] = 0,
+    count: Annotated[
+        int,
+        typer.Option(min=1, help="Number of examples, each of another group."),
+    ] = 1,
     puzzle: OptionalPuzzle = None,
 ) -> None:
-    """Print examples as boards, the question and then the label.
+    """Print examples as boards: the question, then the label.
 
     Example: hrm-data show data/sudoku --split test --index 3
     """
-    print("\n\n".join(inspection.read_examples(directory, split, index, count, puzzle)))
+    examples = inspection.read_examples(directory, split, index, count, puzzle)
+    print("\n\n".join(examples))
 
 
 def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
-    files = options.csv_train, options.csv_test
+    csv_train = options.csv_train
+    csv_test = options.csv_test
     if options.source is not None:
-        files = sources.downloaded(options.source)
-    changed: dict[str, object] = {}
-    asked, usual = (options.train, options.test), data_build.usual_counts(puzzle)
-    for split, file, count, by_default in zip(("train", "test"), files, asked, usual, strict=True):
-        changed[f"csv_{split}"] = file and str(file)
-        changed[f"num_{split}"] = (0 if file else by_default) if count is None else count
-    return options.recipe(data_build.DataRecipe, **changed)
+        csv_train, csv_test = sources.downloaded(options.source)
+    usual_train, usual_test = data_build.usual_counts(puzzle)
+    return options.recipe(
+        data_build.DataRecipe,
+        csv_train=_text_of(csv_train),
+        csv_test=_text_of(csv_test),
+        num_train=_count(options.train, csv_train, usual_train),
+        num_test=_count(options.test, csv_test, usual_test),
+    )
+
+
+def _text_of(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    return str(file)
+
+
+def _count(wanted: int | None, file: Path | None, usual: int) -> int:
+    """The number of puzzles to generate. With a CSV file it is 0 by default."""
+    if wanted is not None:
+        return wanted
+    if file is not None:
+        return 0
+    return usual
 
 
 def _built_text(built: BuiltSet) -> str:
     counts = f"{built.num_train} training and {built.num_test} test examples"
-    lines = [f"{counts}, sha256 {built.fingerprint}"]
+    text = f"{counts}, sha256 {built.fingerprint}"
     if built.num_tasks is not None:
-        lines.append(f"{built.num_tasks} tasks in {built.num_puzzles} variants, {built.num_left_out} tasks too large.")
-    elif built.num_left_out:
-        lines.append(f"{built.num_left_out} training questions left out: symmetric copies of test questions.")
-    return "\n".join(lines)
+        tasks = f"{built.num_tasks} tasks in {built.num_puzzles} variants"
+        return f"{text}\n{tasks}, {built.num_left_out} tasks too large."
+    if built.num_left_out:
+        left_out = f"{built.num_left_out} training questions left out"
+        return f"{text}\n{left_out}: symmetric copies of test questions."
+    return text

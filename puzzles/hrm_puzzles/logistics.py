@@ -1,331 +1,303 @@
-"""City routing: the answer marks the roads of a cheapest closed tour from the depot through all customers.
+"""City routing: the answer marks a cheapest closed tour from the depot through all customers.
 
-A move goes to one of the four neighbours and costs what the entered cell costs: 1 for roads, 2 or 4 for congested
-ones, 1 for the depot and the customers. A cell may be driven over more than once and is paid each time.
-Text and lists are read as in `grid.notation`, and an object with the stops apart from the grid of entry costs (0 is a
-building): {"grid": [[0, 1, 2, ...], ...], "depot": [row, column], "customers": [[row, column], ...]}. Rows and columns
-count from 0. A stop costs 1 to enter whatever the grid has there. The answer is the same object with "tour": the cells
-the tour drives over, stops included, in reading order.
-Grid values: 0 building, a road's cost (1, or congested 2 and 4), 5 depot, 6 customer; 11, 12 and 14 are roads of cost
-1, 2 and 4 on the tour. Tokens: see `tours`. Shapes: B batch, P stops, T cells.
+A move enters one of the four neighbours and costs what the entered cell costs: 1 for roads, 2 or 4
+for congested roads, 1 for the depot and the customers. A tour may enter a cell more than once and
+pays each time.
+Text and lists are read as in `grid.notation`. A JSON object holds the stops apart from the grid of
+entry costs, in which 0 is a building:
+
+    {"grid": [[0, 1, 2, ...], ...], "depot": [row, column], "customers": [[row, column], ...]}
+
+Rows and columns count from 0. A stop always costs 1, even if the grid holds another number there.
+The answer is the same object with "tour": the cells of the tour in reading order, including stops.
+Grid values: 0 building, a road's cost (1, or congested 2 and 4), 5 depot, 6 customer; 11, 12 and 14
+are roads of cost 1, 2 and 4 on the tour. Tokens: see `tours`.
+Shapes: B batch, P stops, T cells, K answers that are checked together.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hrm_puzzles import tours
-from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.board import (
-    NEIGHBOURS,
-    BoolArray,
-    GridShape,
-    Int32Array,
-    bit_at,
-    levels_from,
-    num_neighbours_BT,
+from hrm_puzzles import logistics_generator, tours
+from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbours_BT
+from hrm_puzzles.grid.notation import (
+    Cell,
+    Legend,
+    cell_of,
+    cells_of,
+    check_keys,
+    error_at,
+    numbers_of,
 )
-from hrm_puzzles.grid.notation import Cell, Legend
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route, require_difficulty
-from hrm_puzzles.tours import (
-    COST_OF_TOKEN,
-    COSTS,
-    CUSTOMER_TOKEN,
-    DEPOT_TOKEN,
-    FAR,
-    TOUR,
-    VOCAB_SIZE,
+from hrm_puzzles.logistics_generator import (
+    BUILDING,
+    CUSTOMER,
+    DEPOT,
+    MAX_CUSTOMERS,
+    ON_TOUR,
+    ROAD,
+    TOKEN_OF_VALUE,
+    VALUE_OF_TOKEN,
 )
+from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route
+from hrm_puzzles.tours import COST_OF_TOKEN, COSTS, CUSTOMER_TOKEN, DEPOT_TOKEN, FAR, TOUR
 
-BUILDING, ROAD, DEPOT, CUSTOMER = 0, 1, 5, 6  # values in grids
-ON_TOUR = 10  # added to the value of a road
-VALUE_OF_TOKEN = np.array([1, 0, 1, 2, 4, 5, 6, 11, 12, 14, 1], dtype=np.int8)
-TOKEN_OF_VALUE = np.zeros(15, dtype=np.int32)
-TOKEN_OF_VALUE[VALUE_OF_TOKEN[1:VOCAB_SIZE]] = np.arange(1, VOCAB_SIZE)
+BLOCK = 64  # answers that are checked together; bounds the memory
 
-MAX_CUSTOMERS = 8
-BLOCK = 64  # answers judged together, which bounds the memory
-
-CHARACTERS = {BUILDING: "#", ROAD: ".", 2: "2", 4: "4", DEPOT: "D", CUSTOMER: "C", 11: "o", 12: "t", 14: "f"}
+CHARACTERS = {
+    BUILDING: "#",
+    ROAD: ".",
+    2: "2",
+    4: "4",
+    DEPOT: "D",
+    CUSTOMER: "C",
+    11: "o",
+    12: "t",
+    14: "f",
+}
 OBJECT_FORM = (
-    'send {"grid": rows of 0 (building) and 1, 2 or 4 (cost of a road), "depot": [row, column], "customers": [[row, '
-    "column], ...]}"
+    'send {"grid": rows of 0 (building) and 1, 2 or 4 (cost of a road), "depot": [row, column], '
+    '"customers": [[row, column], ...]}'
 )
-PICTURES = {BUILDING: "██", 1: "  ", 2: "2 ", 4: "4 ", DEPOT: "D ", CUSTOMER: "C ", 11: "• ", 12: "2•", 14: "4•"}
-COLOURS = ["#3b3b3b", "#ffffff", "#ffe08a", "#f5a623", "#2e9e4f", "#d0342c", "#7db4e6", "#4f8fcc", "#2a66a3"]
-
-NUM_CUSTOMERS = {"easy": range(1, 3), "medium": range(3, 6), "hard": range(6, 9)}
-NUM_CUSTOMERS_SMALL = {"easy": range(1, 2), "medium": range(2, 4), "hard": range(4, 6)}
-SMALL = 64  # cities of fewer cells hold fewer customers
-BLOCK_SIDES = (1, 2)  # cells of buildings between two streets
-CLOSED_SHARE = 0.3  # of the stretches; fewer where the roads would fall apart
-CONGESTION = ((1, 0.6), (2, 0.25), (4, 0.15))  # the share of the stretches for each cost
+PICTURES = {
+    BUILDING: "██",
+    ROAD: "  ",
+    2: "2 ",
+    4: "4 ",
+    DEPOT: "D ",
+    CUSTOMER: "C ",
+    11: "• ",
+    12: "2•",
+    14: "4•",
+}
+PALETTE = {
+    BUILDING: "#3b3b3b",
+    ROAD: "#ffffff",
+    2: "#ffe08a",
+    4: "#f5a623",
+    DEPOT: "#2e9e4f",
+    CUSTOMER: "#d0342c",
+    11: "#7db4e6",
+    12: "#4f8fcc",
+    14: "#2a66a3",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logistics(GridPuzzle):
-    """Any cheapest tour is right, with no road marked beside it. A generated city has one; its rating is the cost."""
+    """Any cheapest tour is right if it does not mark a spare road.
+
+    A generated city has a single cheapest tour. The rating is its cost.
+    """
 
     noun = "city"
-    wrong_marks = "the marked roads are no cheapest tour"
+    wrong_marks = "the marked roads are not a cheapest tour"
     sides = range(5, 31)
-    vocab_size = VOCAB_SIZE
-    difficulties = tuple(NUM_CUSTOMERS)
+    vocab_size = tours.VOCAB_SIZE
+    difficulties = logistics_generator.DIFFICULTIES
     legend = Legend(
         values={character: value for value, character in CHARACTERS.items()},
         characters=CHARACTERS,
         open_value=ROAD,
         pads_lines=False,
-        described="# for a building, . for a road, 2 or 4 for a congested one, D for the depot and C for a customer",
+        described=(
+            "# for a building, . for a road, 2 or 4 for a congested one, "
+            "D for the depot and C for a customer"
+        ),
     )
     marks: ClassVar = {cost: cost + ON_TOUR for cost in COSTS}
     token_of_value = TOKEN_OF_VALUE
     value_of_token = VALUE_OF_TOKEN
     pictures = PICTURES
-    palette: ClassVar = dict(zip(PICTURES, COLOURS, strict=True))
+    palette = PALETTE
 
     def check_question(self, tokens_T: IntArray) -> None:
-        """Refuse a city without one depot and 1 to 8 customers, or with a customer that no way leads to."""
-        depots, customers = (np.flatnonzero(tokens_T == token).tolist() for token in (DEPOT_TOKEN, CUSTOMER_TOKEN))
-        _check_counts(self.shape, depots, customers)
-        distance_T = tours.distances_BPT(self.shape, COST_OF_TOKEN[tokens_T][None], np.array([depots]))[0, 0]
+        """Require one depot and 1 to 8 customers, all connected to it."""
+        depots: list[int] = np.flatnonzero(tokens_T == DEPOT_TOKEN).tolist()
+        customers: list[int] = np.flatnonzero(tokens_T == CUSTOMER_TOKEN).tolist()
+        _check_depots(self.shape, depots)
+        _check_customers(self.shape, customers)
+        distance_PT = _distances_PT(self.shape, COST_OF_TOKEN[tokens_T], depots)
         for cell in customers:
-            if distance_T[cell] == FAR:
-                name = self.shape.cell_name(cell)
-                problem = f"no way leads from the depot to the customer at row {name[0]}, column {name[1]}"
-                raise PuzzleError(problem, "unreachable-customer", "connect it by a road or leave it out", name)
+            if distance_PT[0, cell] == FAR:
+                row, col = self.shape.cell_name(cell)
+                customer = f"the customer at row {row}, column {col}"
+                problem = f"{customer} is not connected to the depot"
+                remedy = "add a road or remove the customer"
+                raise PuzzleError(problem, "unreachable-customer", remedy, (row, col))
 
     def bare(self, tokens: IntArray) -> IntArray:
         return np.where(tokens > CUSTOMER_TOKEN, tokens - TOUR, tokens)
 
     def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-        """Where the answer keeps the city, a tour on the marked roads costs as little as any, and none is spare."""
-        shape, is_right_B = self.shape, np.zeros(len(inputs_BT), dtype=np.bool_)
-        plausible = np.flatnonzero(_is_plausible_B(shape, inputs_BT, answers_BT))
+        """Whether the marks hold a cheapest tour, none is spare, and nothing else changed."""
+        is_right_B = np.zeros(len(inputs_BT), dtype=np.bool_)
+        is_plausible_B = _is_plausible_B(self.shape, inputs_BT, answers_BT)
+        plausible = np.flatnonzero(is_plausible_B)
         for start in range(0, len(plausible), BLOCK):
             rows = plausible[start : start + BLOCK]
-            answers_KT = answers_BT[rows]
-            costs_2KT = np.concatenate([COST_OF_TOKEN[answers_KT], tours.marked_costs_BT(answers_KT)])
-            best_K, marked_K = np.split(tours.optimum_B(shape, costs_2KT, np.concatenate([answers_KT, answers_KT])), 2)
-            is_cheapest_K = (marked_K == best_K) & (best_K < FAR)
-            is_cheapest_K[is_cheapest_K] = tours.is_minimal_B(shape, answers_KT[is_cheapest_K], best_K[is_cheapest_K])
-            is_right_B[rows] = is_cheapest_K
+            is_right_B[rows] = self._is_cheapest_K(answers_BT[rows])
         return is_right_B
 
+    def _is_cheapest_K(self, answers_KT: IntArray) -> BoolArray:
+        """Whether the marked roads hold a cheapest tour and nothing else."""
+        # One search finds the optimum on all roads and the optimum on the marked roads.
+        all_costs_KT = COST_OF_TOKEN[answers_KT]
+        marked_costs_KT = tours.marked_costs_BT(answers_KT)
+        costs_BT = np.concatenate([all_costs_KT, marked_costs_KT])
+        tokens_BT = np.concatenate([answers_KT, answers_KT])
+        best_K, marked_K = np.split(tours.optimum_B(self.shape, costs_BT, tokens_BT), 2)
+        is_right_K = (marked_K == best_K) & (best_K < FAR)
+        cheapest = np.flatnonzero(is_right_K)
+        is_right_K[cheapest] = tours.is_minimal_B(
+            self.shape, answers_KT[cheapest], best_K[cheapest]
+        )
+        return is_right_K
+
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A city with stops, the only roads a cheapest tour can take, and its cost."""
-        counts = num_customers(self.shape, difficulty)
-        draw = Random(int(rng.integers(2**63)))  # many single draws, for which this is faster
-        while True:
-            city = _city(self.shape, draw)
-            roads: list[int] = np.flatnonzero(city.costs_T).tolist()
-            city.stops = draw.sample(roads, min(len(roads), 1 + draw.choice(counts)))
-            city.costs_T[city.stops] = 1
-            chosen = _with_one_tour(city, draw)
-            if chosen is not None:
-                question, answer = _grids(city, chosen[0])
-                return Example(question=question, answer=answer, rating=chosen[1])
+        return logistics_generator.generate(self.shape, rng, difficulty)
 
     def route(self, question: Grid, answer: Grid) -> Route:
-        """A leg to each customer and one back to the depot, of a cheapest tour over the marked roads."""
-        tokens_T, shape = self.encode(question), self.shape
-        is_kept_T = (answer == question).reshape(-1) | (answer == question + ON_TOUR).reshape(-1)
-        costs_T = np.where(is_kept_T, tours.marked_costs_BT(self.encode(answer)), 0)
-        depot, customers = (np.flatnonzero(tokens_T == token).tolist() for token in (DEPOT_TOKEN, CUSTOMER_TOKEN))
-        stops: list[int] = depot + customers
-        costs_T[stops] = 1
-        optimum = int(tours.optimum_B(shape, COST_OF_TOKEN[tokens_T][None], tokens_T[None])[0])
+        """One leg to each customer and one back to the depot, on the marked roads."""
+        shape = self.shape
+        tokens_T = self.encode(question)
+        all_costs_T = COST_OF_TOKEN[tokens_T]
+        optimum = int(tours.optimum_B(shape, all_costs_T[None], tokens_T[None])[0])
+        depots: list[int] = np.flatnonzero(tokens_T == DEPOT_TOKEN).tolist()
+        customers: list[int] = np.flatnonzero(tokens_T == CUSTOMER_TOKEN).tolist()
+        stops = depots + customers
         start = divmod(stops[0], shape.cols)
-        distance_PT = tours.distances_BPT(shape, costs_T[None], np.array([stops]))[0]
-        if (distance_PT[:, stops] == FAR).any():
+        is_kept = (answer == question) | (answer == question + ON_TOUR)
+        costs_T = np.where(is_kept.reshape(-1), tours.marked_costs_BT(self.encode(answer)), 0)
+        costs_T[stops] = 1
+        distance_PT = _distances_PT(shape, costs_T, stops)
+        distance_PP = distance_PT[:, stops]
+        if (distance_PP == FAR).any():
             return Route(start=start, legs=[], cost=None, optimum=optimum)
-        cheapest, ahead = tours.CheapestTours(distance_PT[:, stops]), {*stops[1:]}
-        entered, legs = list[int](), list[Leg]()
+        cheapest = tours.CheapestTours(distance_PP)
+        entered: list[int] = []
         for before, stop in reversed(cheapest.one()):
-            for cell in reversed(_way(shape, distance_PT[before], costs_T, stops[stop], min)):
-                entered.append(cell)
-                if cell in ahead or (cell == stops[0] and not ahead):  # a tour may pass the depot on its way
-                    cells = [divmod(one, shape.cols) for one in entered]
-                    legs.append(Leg(to=cells[-1], cost=int(costs_T[entered].sum()), cells=cells))
-                    ahead.discard(cell)
-                    entered.clear()
+            back = logistics_generator.way(shape, distance_PT[before], costs_T, stops[stop], min)
+            entered.extend(reversed(back))
+        legs = self._legs(entered, stops, costs_T)
         return Route(start=start, legs=legs, cost=cheapest.cost, optimum=optimum)
 
+    def _legs(self, entered: list[int], stops: list[int], costs_T: Int32Array) -> list[Leg]:
+        """Cut the entered cells at each customer when it is first entered, and at the end.
+
+        A tour may pass the depot on its way.
+        """
+        depot, *customers = stops
+        ahead = set(customers)
+        legs: list[Leg] = []
+        cells: list[tuple[int, int]] = []
+        cost = 0
+        for cell in entered:
+            cells.append(divmod(cell, self.shape.cols))
+            cost += int(costs_T[cell])
+            is_end = cell == depot and not ahead
+            if cell in ahead or is_end:
+                legs.append(Leg(to=cells[-1], cost=cost, cells=cells))
+                ahead.discard(cell)
+                cells = []
+                cost = 0
+        return legs
+
     def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
-        """Further rules: `wrong-keys`, `bad-cell`, `in-building` and `same-cell`."""
+        """Read a JSON object.
+
+        Raises PuzzleError with the rule `wrong-keys`, `bad-cell`, `in-building` or `same-cell`.
+        """
         shape = self.shape
-        grid_notation.check_keys(question, ("grid", "depot", "customers"), "tour", OBJECT_FORM)
+        check_keys(question, ("grid", "depot", "customers"), "tour", OBJECT_FORM)
         described = "0 for a building, 1, 2 or 4"
-        grid, rows = grid_notation.numbers_of(shape, question["grid"], (BUILDING, *COSTS), described)
-        depot = grid_notation.cell_of(shape, "depot", question["depot"])
-        customers = grid_notation.cells_of(shape, "customers", question["customers"])
-        for cell in grid_notation.cells_of(shape, "tour", question.get("tour", [])):
+        grid, rows = numbers_of(shape, question["grid"], (BUILDING, *COSTS), described)
+        depot = cell_of(shape, "depot", question["depot"])
+        customers = cells_of(shape, "customers", question["customers"])
+        tour = cells_of(shape, "tour", question.get("tour", []))
+        for cell in tour:
             _require_road(grid, cell, "tour")
             grid[cell] = grid[cell] % ON_TOUR + ON_TOUR
-        for cell, value, name in [(depot, DEPOT, "depot"), *((cell, CUSTOMER, "customer") for cell in customers)]:
-            _require_road(grid, cell, name)
-            grid[cell] = value
+        _place(grid, [depot], DEPOT, "depot")
+        _place(grid, customers, CUSTOMER, "customer")
         return grid, {"grid": rows, "depot": depot, "customers": customers}
 
     def question_object(self, grid: Grid) -> dict[str, object]:
-        depot, customers = (np.argwhere(grid == value).tolist() for value in (DEPOT, CUSTOMER))
-        return {"grid": np.where(grid >= DEPOT, 1, grid).tolist(), "depot": depot[0], "customers": customers}
+        depots = np.argwhere(grid == DEPOT).tolist()
+        customers = np.argwhere(grid == CUSTOMER).tolist()
+        costs = np.where(grid >= DEPOT, 1, grid).tolist()
+        return {"grid": costs, "depot": depots[0], "customers": customers}
 
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
-        return {**question, "tour": np.argwhere(grid >= DEPOT).tolist()}
+        tour = np.argwhere(grid >= DEPOT).tolist()
+        return {**question, "tour": tour}
+
+
+def _distances_PT(shape: GridShape, costs_T: Int32Array, stops: list[int]) -> Int32Array:
+    """The lowest cost from each stop to each cell of one city."""
+    return tours.distances_BPT(shape, costs_T[None], np.array([stops]))[0]
+
+
+def _place(grid: Grid, cells: Sequence[Cell], value: int, name: str) -> None:
+    for cell in cells:
+        _require_road(grid, cell, name)
+        grid[cell] = value
 
 
 def _require_road(grid: Grid, cell: Cell, name: str) -> None:
     if grid[cell] == BUILDING:
-        raise grid_notation.error_at(cell, f"the {name} stands in a building", "in-building", "choose a road cell")
+        problem = f"the {name} is in a building"
+        raise error_at(cell, problem, "in-building", "choose a road cell")
     if grid[cell] in (DEPOT, CUSTOMER):
-        remedy = "choose another road cell"
-        raise grid_notation.error_at(cell, f"the {name} stands on another stop", "same-cell", remedy)
+        problem = f"the {name} is on another stop"
+        raise error_at(cell, problem, "same-cell", "choose another road cell")
 
 
-def _check_counts(shape: GridShape, depots: list[int], customers: list[int]) -> None:
+def _check_depots(shape: GridShape, depots: list[int]) -> None:
     if not depots:
-        raise PuzzleError("there is no depot", "no-depot", "mark one road cell with D")
+        raise PuzzleError("the city has no depot", "no-depot", "mark one road cell with D")
     if len(depots) > 1:
         row, col = shape.cell_name(depots[1])
-        problem = f"there are {len(depots)} depots, the second at row {row}, column {col}"
+        second = f"the second at row {row}, column {col}"
+        problem = f"the city has {len(depots)} depots, {second}"
         raise PuzzleError(problem, "many-depots", "keep one D", (row, col))
+
+
+def _check_customers(shape: GridShape, customers: list[int]) -> None:
     if not customers:
-        raise PuzzleError("there is no customer", "no-customers", f"mark 1 to {MAX_CUSTOMERS} road cells with C")
+        remedy = f"mark 1 to {MAX_CUSTOMERS} road cells with C"
+        raise PuzzleError("the city has no customer", "no-customers", remedy)
     if len(customers) > MAX_CUSTOMERS:
         row, col = shape.cell_name(customers[MAX_CUSTOMERS])
-        problem = f"there are {len(customers)} customers, one too many at row {row}, column {col}"
-        raise PuzzleError(problem, "too-many-customers", f"keep at most {MAX_CUSTOMERS}", (row, col))
+        extra = f"one too many at row {row}, column {col}"
+        problem = f"the city has {len(customers)} customers, {extra}"
+        remedy = f"keep at most {MAX_CUSTOMERS}"
+        raise PuzzleError(problem, "too-many-customers", remedy, (row, col))
 
 
 def _is_plausible_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-    """Where the answer only marks roads, there are one depot and 1 to 8 customers, and no mark is a dead end."""
-    is_stop_BT = (inputs_BT == DEPOT_TOKEN) | (inputs_BT == CUSTOMER_TOKEN)
-    is_marked_BT = answers_BT > CUSTOMER_TOKEN
+    """Whether an answer is worth a search.
+
+    It only marks roads, has one depot and 1 to 8 customers, and no mark is a dead end.
+    """
     is_newly_marked_BT = np.isin(inputs_BT, tours.ROAD_TOKENS) & (answers_BT == inputs_BT + TOUR)
-    keeps_B = ((answers_BT == inputs_BT) | is_newly_marked_BT).all(axis=1) & (answers_BT < VOCAB_SIZE).all(axis=1)
+    is_kept_BT = (answers_BT == inputs_BT) | is_newly_marked_BT
+    is_known_BT = answers_BT < tours.VOCAB_SIZE
+    keeps_B = is_kept_BT.all(axis=1) & is_known_BT.all(axis=1)
+
+    is_depot_BT = inputs_BT == DEPOT_TOKEN
+    is_stop_BT = is_depot_BT | (inputs_BT == CUSTOMER_TOKEN)
+    num_depots_B = is_depot_BT.sum(axis=1)
     num_stops_B = is_stop_BT.sum(axis=1)
-    has_stops_B = ((inputs_BT == DEPOT_TOKEN).sum(axis=1) == 1) & (num_stops_B > 1) & (num_stops_B <= MAX_CUSTOMERS + 1)
+    has_customers_B = (num_stops_B > 1) & (num_stops_B <= MAX_CUSTOMERS + 1)
+    has_stops_B = (num_depots_B == 1) & has_customers_B
+
+    # A tour enters and leaves a marked road through two cells. A stop can be a dead end.
+    is_marked_BT = answers_BT > CUSTOMER_TOKEN
     num_ways_BT = num_neighbours_BT(shape, is_stop_BT | is_marked_BT)
-    return keeps_B & has_stops_B & (num_ways_BT >= is_stop_BT + 2 * is_marked_BT).all(axis=1)
-
-
-# Fresh cities: a cheapest tour is chosen first. Wherever another costs the same, a stretch that only that uses gets
-# congested, until none is left: the chosen tour costs what it did, and every other at least as much as before.
-
-
-def num_customers(shape: GridShape, difficulty: str) -> range:
-    wanted = NUM_CUSTOMERS_SMALL if shape.num_cells < SMALL else NUM_CUSTOMERS
-    require_difficulty(difficulty, wanted)
-    return wanted[difficulty]
-
-
-@dataclass(kw_only=True, eq=False)
-class _City:
-    """Costs (0: no road), stretches (the cells of a street between crossings, and each crossing), and stops."""
-
-    shape: GridShape
-    costs_T: Int32Array
-    stretches: list[list[int]]
-    stops: list[int]
-
-
-def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
-    """The cells of the only cheapest tour and its cost, once congestion leaves only one; None if it does not."""
-    chosen_T: BoolArray | None = None
-    while True:
-        distance_PT = tours.distances_BPT(city.shape, city.costs_T[None], np.array([city.stops]))[0]
-        cheapest = tours.CheapestTours(distance_PT[:, city.stops])
-        if chosen_T is None:
-            chosen_T = np.zeros(city.shape.num_cells, dtype=np.bool_)
-            for start, end in cheapest.one():
-                chosen_T[_way(city.shape, distance_PT[start], city.costs_T, city.stops[end], draw.choice)] = True
-        starts, ends = (list(part) for part in zip(*cheapest.legs(), strict=True))
-        through_LT = distance_PT[starts] + distance_PT[ends] - city.costs_T + 1  # the cell's own cost is in both
-        whole_L1 = distance_PT[starts, np.array(city.stops)[ends]][:, None]
-        others_T = ((through_LT == whole_L1) & (city.costs_T > 0)).any(axis=0) & ~chosen_T
-        if not others_T.any():
-            tokens_T = TOKEN_OF_VALUE[_grids(city, chosen_T)[1].reshape(-1)]
-            is_minimal = tours.is_minimal_B(city.shape, tokens_T[None], np.array([cheapest.cost]))[0]
-            return (chosen_T, cheapest.cost) if is_minimal else None
-        if not _congest(city, draw, others_T, chosen_T):
-            return None
-
-
-def _way(
-    shape: GridShape, distance_T: Int32Array, costs_T: Int32Array, cell: int, choose: Callable[[list[int]], int]
-) -> list[int]:
-    """The cells that a cheapest way enters, back from `cell` to where `distance_T` is 0, that one left out."""
-    cells: list[int] = []
-    while distance_T[cell]:
-        cells.append(int(cell))
-        row, col = divmod(cell, shape.cols)
-        places = [(row + down, col + right) for down, right in NEIGHBOURS]
-        near = [r * shape.cols + c for r, c in places if 0 <= r < shape.rows and 0 <= c < shape.cols]
-        cell = choose([other for other in near if distance_T[other] == distance_T[cell] - costs_T[cell]])
-    return cells
-
-
-def _congest(city: _City, draw: Random, others_T: BoolArray, chosen_T: BoolArray) -> bool:
-    """Make a stretch that only other tours use dearer by one step; False if none can be."""
-    can_rise_T = (city.costs_T > 0) & (city.costs_T < COSTS[-1]) & ~chosen_T
-    stretches = [stretch for stretch in city.stretches if (others_T & can_rise_T)[stretch].any()]
-    if not stretches:
-        return False
-    stretch = np.array(draw.choice(stretches))
-    city.costs_T[stretch[can_rise_T[stretch]]] *= 2
-    return True
-
-
-def _grids(city: _City, chosen_T: BoolArray) -> tuple[Grid, Grid]:
-    question_T = city.costs_T.astype(np.int8)
-    answer_T = question_T + np.int8(ON_TOUR) * chosen_T
-    for grid_T in (question_T, answer_T):
-        grid_T[city.stops] = [DEPOT] + [CUSTOMER] * (len(city.stops) - 1)
-    sides = (city.shape.rows, city.shape.cols)
-    return question_T.reshape(sides), answer_T.reshape(sides)
-
-
-def _city(shape: GridShape, draw: Random) -> _City:
-    street_rows, street_cols = _streets(draw, shape.rows), _streets(draw, shape.cols)
-    crossings = [[row * shape.cols + col] for row in street_rows for col in street_cols]
-    along = [[row * shape.cols + col for col in gap] for gap in _gaps(street_cols, shape.cols) for row in street_rows]
-    across = [[row * shape.cols + col for row in gap] for gap in _gaps(street_rows, shape.rows) for col in street_cols]
-    stretches = _partly_closed(shape, draw, along + across, crossings) + crossings
-    costs_T = np.zeros(shape.num_cells, dtype=np.int32)
-    costs, weights = zip(*CONGESTION, strict=True)
-    for stretch, cost in zip(stretches, draw.choices(costs, weights, k=len(stretches)), strict=True):
-        costs_T[stretch] = cost
-    return _City(shape=shape, costs_T=costs_T, stretches=stretches, stops=[])
-
-
-def _streets(draw: Random, length: int) -> list[int]:
-    lines = [draw.randrange(2)]
-    while (line := lines[-1] + 1 + draw.choice(BLOCK_SIDES)) < length:
-        lines.append(line)
-    return lines
-
-
-def _gaps(lines: list[int], length: int) -> list[range]:
-    """What lies between the lines, before the first and behind the last."""
-    ends = zip([-1, *lines], [*lines, length], strict=True)
-    return [range(one + 1, other) for one, other in ends if other - one > 1]
-
-
-def _partly_closed(
-    shape: GridShape, draw: Random, stretches: list[list[int]], crossings: list[list[int]]
-) -> list[list[int]]:
-    """The stretches without some random ones, each left out only if the other roads stay connected."""
-    bits = [sum(bit_at(shape, *divmod(cell, shape.cols)) for cell in cells) for cells in stretches + crossings]
-    roads = sum(bits)
-    kept = set(range(len(stretches)))
-    for index in draw.sample(range(len(stretches)), round(CLOSED_SHARE * len(stretches))):
-        others = roads ^ bits[index]
-        if sum(levels_from(shape, others, others & -others)) == others:
-            roads = others
-            kept.discard(index)
-    return [stretches[index] for index in sorted(kept)]
+    needed_BT = is_stop_BT + 2 * is_marked_BT
+    return keeps_B & has_stops_B & (num_ways_BT >= needed_BT).all(axis=1)

@@ -1,6 +1,6 @@
-"""What a puzzle promises: grids to tokens and back, parsing, checking, generating, symmetries.
+"""The protocol of a puzzle: notations, tokens, verdicts, generation and symmetries.
 
-A verdict says what is known about an answer: RIGHT (proven), WRONG (disproven), UNKNOWN (no proof exists).
+A verdict is RIGHT (proven), WRONG (disproven) or UNKNOWN (a proof does not exist).
 Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 """
 
@@ -16,20 +16,28 @@ RIGHT = 1
 WRONG = 0
 UNKNOWN = -1
 BLANK_IDENTIFIER = "<blank>"
-"""The name of row 0 of a puzzle table: no task in particular."""
+"""The name of row 0 of a puzzle table. It belongs to no particular task."""
 
 Grid = NDArray[np.int8]
 IntArray = NDArray[np.integer]
 
 
 class PuzzleError(ValueError):
-    """A puzzle that cannot be accepted; its text is one sentence with the value, the expectation and the remedy.
+    """A puzzle that cannot be accepted. Its text is one sentence: value, expectation and remedy.
 
-    `rule` is a stable slug, `cell` the (row, column) from 1 where one cell is to blame, `remedy` the next step.
+    `rule` is a stable slug. `remedy` is the next step. `cell` is the (row, column), counted from 1,
+    if a single cell causes the error.
     """
 
-    def __init__(self, problem: str, rule: str, remedy: str, cell: tuple[int, int] | None = None) -> None:
-        super().__init__(problem, rule, remedy, cell)  # all arguments, so that the error survives pickling
+    def __init__(
+        self,
+        problem: str,
+        rule: str,
+        remedy: str,
+        cell: tuple[int, int] | None = None,
+    ) -> None:
+        # Pass all arguments on: pickling rebuilds the error from them.
+        super().__init__(problem, rule, remedy, cell)
         self.problem = problem
         self.rule = rule
         self.remedy = remedy
@@ -41,10 +49,10 @@ class PuzzleError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Notation:
-    """How a question was written, so that its answer is written the same way.
+    """The notation of a question. Its answer is written in the same one.
 
-    `kind` is the puzzle's own word for the form ("text", "rows", "flat"), `blank` the value of an open cell. For text,
-    `template` is the text itself and `cells` the offset of each cell in it.
+    `kind` is the puzzle's own word for the form ("text", "rows", "flat"). `blank` is the value of
+    an open cell. For text, `template` is the text itself and `cells` the offset of each cell in it.
     """
 
     kind: str
@@ -55,7 +63,10 @@ class Notation:
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """A question as asked; `identifier` names its row of the puzzle table where a puzzle has many (ARC tasks)."""
+    """A parsed question.
+
+    `identifier` names the row of the puzzle table if a puzzle has several rows (ARC tasks).
+    """
 
     grid: Grid
     notation: Notation
@@ -64,11 +75,11 @@ class Parsed:
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """How positions lie and which tokens are alike: all that relational blocks know of a puzzle.
+    """The layout of the positions and the interchangeable tokens.
 
-    `board` are the lengths of the axes that the positions lie along: (rows, columns) of a grid, or (bands, rows,
-    stacks, columns) of a board in boxes. The last `num_symbols` tokens can be exchanged for one another, but for the
-    first `num_fixed` of them.
+    Relational blocks know nothing else about a puzzle. `board` holds the lengths of the axes of the
+    positions: (rows, columns) of a grid, or (bands, rows, stacks, columns) of a board with boxes.
+    The last `num_symbols` tokens are interchangeable, except for the first `num_fixed` of them.
     """
 
     board: tuple[int, ...]
@@ -78,7 +89,7 @@ class Geometry:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A question with its proven answer; `rating` is the puzzle's own measure of difficulty."""
+    """A question with its proven answer. `rating` is the puzzle's own measure of difficulty."""
 
     question: Grid
     answer: Grid
@@ -86,7 +97,7 @@ class Example:
 
 
 class Symmetry(Protocol):
-    """A transformation of a puzzle together with its answer; `invert` undoes `apply` exactly."""
+    """A transformation of a puzzle and its answer. `invert` undoes `apply` exactly."""
 
     def apply(self, tokens_BT: IntArray) -> NDArray[np.int32]: ...
 
@@ -94,7 +105,7 @@ class Symmetry(Protocol):
 
 
 class Puzzle(Protocol):
-    """One kind of puzzle of one size; stateless, so that it can be shared between threads."""
+    """One kind of puzzle of one size. It has no state, so threads can share it."""
 
     @property
     def name(self) -> str: ...
@@ -111,72 +122,88 @@ class Puzzle(Protocol):
 
     @property
     def geometry(self) -> Geometry:
-        """What a model may know of the positions before training."""
+        """What a model may know about the positions before training."""
         ...
 
     def parse(self, notation: object) -> Parsed:
-        """Read any notation a person would send; raises PuzzleError and nothing else."""
+        """Read any supported notation. Raises PuzzleError and no other exception."""
         ...
 
     def sample(self, identifiers: Sequence[str]) -> object:
-        """A question as a person would send it; `identifiers` are the tasks that a model knows."""
+        """An example question in a common notation. `identifiers` are the tasks of a model."""
         ...
 
     def asked(self, grid: Grid, identifier: str) -> object:
-        """This question as a person would send it; `identifier` names its row of the puzzle table."""
+        """Write a question in a common notation. `identifier` is its row of the puzzle table."""
         ...
 
     def write(self, grid: Grid, notation: Notation) -> object:
-        """Write a grid as a JSON value in the notation a puzzle was asked in."""
+        """Write a grid as a JSON value in the notation of a question."""
         ...
 
     def encode(self, grid: Grid) -> NDArray[np.int32]:
-        """Grid to tokens [T]."""
+        """Convert a grid to tokens [T]."""
         ...
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        """Tokens to grid; a token that stands for no value becomes a blank."""
+        """Convert tokens to a grid. A token without a value becomes a blank."""
         ...
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
-        """Verdict of each answer, int8 [B]."""
+        """The verdict of each answer, int8 [B]."""
         ...
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A fresh puzzle; the same generator state gives the same puzzle."""
+        """Make a fresh puzzle. The same generator state gives the same puzzle."""
         ...
 
     def symmetry(self, rng: np.random.Generator) -> Symmetry:
-        """A random symmetry, applied to a whole batch and undone exactly."""
+        """Draw a random symmetry. It applies to a whole batch and is exactly invertible."""
         ...
 
     def augment_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+        self,
+        rng: np.random.Generator,
+        inputs_BT: IntArray,
+        labels_BT: IntArray,
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """A fresh random symmetry for each row, for training."""
+        """Apply a fresh random symmetry to each row, for training."""
         ...
 
     def reveal_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
+        self,
+        rng: np.random.Generator,
+        inputs_BT: IntArray,
+        labels_BT: IntArray,
+        num_revealed_B: IntArray,
     ) -> NDArray[np.int32]:
-        """Fill that many random open cells of each row with their label (fewer where fewer are open)."""
+        """Fill `num_revealed_B` random open cells of each row with their labels.
+
+        A row with fewer open cells is filled completely.
+        """
         ...
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
-        """A number that all symmetric copies of an example share, to keep test sets apart from training sets."""
+        """A hash that all symmetric copies of an example share.
+
+        It keeps test sets apart from training sets.
+        """
         ...
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:
-        """A text board; with `question`, its givens stand out."""
+        """Draw a text board. If `question` is passed, its givens are highlighted."""
         ...
 
 
-# What a puzzle may offer besides
+# Optional abilities of a puzzle.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """The part of a route from the stop before to the cell `to`: its cost, and the cells it enters, `to` the last."""
+    """One part of a route, from the previous stop to the cell `to`.
+
+    `cells` are the cells it enters in order, including `to`. `cost` is their total cost.
+    """
 
     to: tuple[int, int]
     cost: int
@@ -185,24 +212,31 @@ class Leg:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """The way that an answer marks, without legs and cost where it leads nowhere; cells are (row, column) from 0."""
+    """The route that an answer marks. Cells are (row, column), counted from 0.
+
+    A route that does not reach its end has no legs and no cost. A search finds `optimum`, the
+    lowest cost of any route: it judges an answer and never replaces it.
+    """
 
     start: tuple[int, int]
     legs: list[Leg]
     cost: int | None
-    optimum: int  # least cost of any way, found by search: it judges an answer and never takes its place
+    optimum: int
 
 
 @runtime_checkable
 class Routed(Protocol):
-    """Answers that are a way through the board."""
+    """A puzzle whose answers are routes through the board."""
 
     def route(self, question: Grid, answer: Grid) -> Route: ...
 
 
 @runtime_checkable
 class Described(Protocol):
-    """Notations to show people: `about` says what stands for what, `forms` names each for a question as `asked`."""
+    """A puzzle that explains its notations.
+
+    `about` explains the characters. `forms` writes the question `asked` in every notation.
+    """
 
     @property
     def about(self) -> str: ...
@@ -212,7 +246,7 @@ class Described(Protocol):
 
 @runtime_checkable
 class Coloured(Protocol):
-    """Cells that are shown as colours."""
+    """A puzzle that shows its cells as colours."""
 
     @property
     def palette(self) -> Mapping[int, str]:
@@ -222,24 +256,33 @@ class Coloured(Protocol):
 
 @runtime_checkable
 class CsvForm(Protocol):
-    """Data sets in the published CSV form."""
+    """A puzzle whose data sets have the published CSV form."""
 
     def board_of(self, text: str) -> Grid:
-        """The cells of a question or an answer, one character a cell; raises PuzzleError, does not judge the board."""
+        """Read a question or an answer with one character per cell.
+
+        Raises PuzzleError if it cannot read the text. It does not judge the board.
+        """
         ...
 
 
 class Hints(NamedTuple):
-    """What each position can know on the way to the answer, where news moves on by one position in a cycle."""
+    """Training hints: what a cell can know after n cycles.
 
-    kinds_BT: NDArray[np.int32]  # a further thing to learn, below `num_hints`; -1 where there is nothing
-    after_BT: NDArray[np.int32]  # cycles until it can be known; until then the kind is 0
-    answer_after_BT: NDArray[np.int32]  # cycles until the label can be known; until then it is the question's token
+    Information travels one cell per cycle.
+    """
+
+    kinds_BT: NDArray[np.int32]
+    """An additional label below `num_hints`; -1 for cells without one."""
+    after_BT: NDArray[np.int32]
+    """Cycles until the kind is known. The kind is 0 until then."""
+    answer_after_BT: NDArray[np.int32]
+    """Cycles until the label is known. The target is the question's token until then."""
 
 
 @runtime_checkable
 class Hinted(Protocol):
-    """A way to the answer that training shows; it is never served."""
+    """A puzzle that shows training the steps to an answer. Hints are never served."""
 
     @property
     def num_hints(self) -> int: ...
@@ -249,14 +292,14 @@ class Hinted(Protocol):
 
 @runtime_checkable
 class WellFormed(Protocol):
-    """Answers that cannot be proven, but may be no answer at all."""
+    """A puzzle without proofs that can still recognize malformed answers."""
 
     def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]: ...
 
 
 @runtime_checkable
 class Voting(Protocol):
-    """Variants of a question that vote for one answer."""
+    """A puzzle whose variants vote for one answer."""
 
     def pass_at(
         self,
@@ -266,52 +309,62 @@ class Voting(Protocol):
         answers_NT: IntArray,
         q_halt_N: NDArray[np.floating],
     ) -> dict[int, float]:
-        """For each k of `voting.TRIALS` the share of tasks whose answer is among the first k grids voted for."""
+        """For each k of `arc.arc.TRIALS`, the share of solved tasks.
+
+        A task is solved if its answer is among the k grids with the most votes.
+        """
         ...
 
 
 @runtime_checkable
 class NamedVariants(Protocol):
-    """Copies that are rows of the puzzle table with names of their own, as those of an ARC task."""
+    """A puzzle whose variants have their own rows of the puzzle table, such as an ARC task."""
 
     def variant_of(self, name: str) -> tuple[str, Symmetry]:
-        """The task behind a name, and the symmetry that makes this variant of its puzzles."""
+        """The task of a row, and the symmetry that makes this variant of its puzzles."""
         ...
 
 
 def require_difficulty(difficulty: str, known: Collection[str]) -> None:
     if difficulty not in known:
+        problem = f"the difficulty {difficulty[:40]!r} does not exist"
         remedy = f"use one of {', '.join(known)}"
-        raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", remedy)
+        raise PuzzleError(problem, "unknown-difficulty", remedy)
 
 
 @dataclass(kw_only=True)
 class Ballot:
-    """Votes where no proof exists, ranked as ARC is scored: by number, then by the voters' mean trust."""
+    """Votes for the answer of a puzzle without proofs.
+
+    Candidates rank as in ARC's scoring: by number of votes, then by the mean trust of the voters.
+    """
 
     _trusts: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
 
     def cast(self, candidate: Hashable, q_halt: float) -> None:
-        trust = 0.5 * (1 + math.tanh(q_halt / 2))  # the sigmoid, which so cannot overflow
+        # This form of the sigmoid cannot overflow.
+        trust = 0.5 * (1 + math.tanh(q_halt / 2))
         self._trusts.setdefault(candidate, []).append(trust)
 
     def votes(self, candidate: Hashable) -> int:
         return len(self._trusts.get(candidate, ()))
 
     def ranked(self) -> list[Hashable]:
-        """All candidates, the best first; equals in the order in which they were first named."""
+        """All candidates, best first. Ties keep the order of the first votes."""
         return sorted(self._trusts, key=self.rank, reverse=True)
 
     def leader(self) -> Hashable | None:
-        """Who would win now; None before the first vote."""
+        """The current winner; None before the first vote."""
         return max(self._trusts, key=self.rank, default=None)
 
     def is_decided(self, num_to_come: int) -> bool:
-        """Whether no number of votes to come can overtake the leader."""
-        counts = sorted((len(trusts) for trusts in self._trusts.values()), reverse=True)
-        first, second = (*counts, 0, 0)[:2]
-        return first > second + num_to_come
+        """Whether the leader wins no matter how the remaining `num_to_come` votes go."""
+        counts = [len(trusts) for trusts in self._trusts.values()]
+        counts += [0, 0]
+        counts.sort(reverse=True)
+        return counts[0] > counts[1] + num_to_come
 
     def rank(self, candidate: Hashable) -> tuple[int, float]:
         trusts = self._trusts[candidate]
-        return len(trusts), sum(trusts) / len(trusts)
+        mean_trust = sum(trusts) / len(trusts)
+        return len(trusts), mean_trust

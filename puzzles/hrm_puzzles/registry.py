@@ -1,4 +1,7 @@
-"""Puzzles by name: the built-in ones and those of third parties (entry points in the group `hrm_edge.puzzles`)."""
+"""Puzzles by name: the built-in ones, and those of other packages.
+
+Other packages register an entry point in the group `hrm_edge.puzzles`.
+"""
 
 import re
 from dataclasses import replace
@@ -13,6 +16,7 @@ from hrm_puzzles.puzzle import Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 GROUP = "hrm_edge.puzzles"
+MAX_SHOWN = 40  # characters of an unknown name that an error quotes
 
 _BUILT_IN: dict[str, Puzzle] = {
     "sudoku": Sudoku(name="sudoku", box_rows=3, box_cols=3),
@@ -31,31 +35,49 @@ _BUILT_IN: dict[str, Puzzle] = {
 }
 
 _SIZED = re.compile(r"(maze|logistics)-([1-9]\d?)x([1-9]\d?)")
-_FULL_SIZES = {"sudoku-9x9": "sudoku", "maze-30x30": "maze", "logistics-10x10": "logistics", "arc-30x30": "arc"}
+_FULL_SIZES = {
+    "sudoku-9x9": "sudoku",
+    "maze-30x30": "maze",
+    "logistics-10x10": "logistics",
+    "arc-30x30": "arc",
+}
 
 
 def names() -> list[str]:
-    """Every name that `get` knows, the built-in ones first."""
-    return [*_BUILT_IN, *sorted(_entry_points().keys() - _BUILT_IN.keys())]
+    """Every name that `get` knows, built-in ones first."""
+    others = _entry_points().keys() - _BUILT_IN.keys()
+    return [*_BUILT_IN, *sorted(others)]
 
 
 def get(name: str) -> Puzzle:
-    """The puzzle of that name; an unknown one is refused with the list of the known.
+    """The puzzle of a name. Raises PuzzleError with all known names for an unknown one.
 
-    A maze or a city of any size that its kind knows has a name, such as maze-12x20. An entry point gives a Puzzle or a
-    callable without arguments that makes one. It cannot replace a built-in name.
+    Mazes and cities of any supported size have a name, such as maze-12x20. An entry point loads a
+    Puzzle, or a callable without arguments that makes one. It cannot replace a built-in name.
     """
     name = _FULL_SIZES.get(name, name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    if sized := _SIZED.fullmatch(name):
-        kind, rows, cols = cast(Maze | Logistics, _BUILT_IN[sized[1]]), int(sized[2]), int(sized[3])
-        if rows in kind.sides and cols in kind.sides:
-            return replace(kind, name=name, rows=rows, cols=cols)
+    puzzle = _sized(name)
+    if puzzle is not None:
+        return puzzle
     entry = _entry_points().get(name)
     if entry is None:
-        raise PuzzleError(f"there is no puzzle {name[:40]!r}", "unknown-puzzle", f"use one of {', '.join(names())}")
+        problem = f"the puzzle {name[:MAX_SHOWN]!r} does not exist"
+        raise PuzzleError(problem, "unknown-puzzle", f"use one of {', '.join(names())}")
     return _load(entry)
+
+
+def _sized(name: str) -> Puzzle | None:
+    """A maze or a city of the size in its name; None if the size is not supported."""
+    match = _SIZED.fullmatch(name)
+    if match is None:
+        return None
+    family, rows, cols = match.groups()
+    kind = cast(Maze | Logistics, _BUILT_IN[family])
+    if int(rows) not in kind.sides or int(cols) not in kind.sides:
+        return None
+    return replace(kind, name=name, rows=int(rows), cols=int(cols))
 
 
 @cache
@@ -65,5 +87,7 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 @cache
 def _load(entry: EntryPoint) -> Puzzle:
-    made = entry.load()
-    return cast(Puzzle, made() if callable(made) else made)
+    loaded = entry.load()
+    if callable(loaded):
+        loaded = loaded()
+    return cast(Puzzle, loaded)

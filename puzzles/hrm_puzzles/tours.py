@@ -1,145 +1,217 @@
-"""Cheapest closed tours of a city, exact (Held and Karp): they generate, rate and check, and never answer for a model.
+"""Cheapest closed tours of a city, found exactly (Held and Karp).
 
-Tokens: 0 pad, 1 building, 2 to 4 roads of cost 1, 2 and 4, 5 depot, 6 customer, 7 to 9 roads on the tour. So an answer,
-and a question that reveals a part of it, still show what every road costs.
-Shapes: B cities, P = C + 1 stops (the depot first, then C customers), M = 2 ** C sets of customers, T cells,
-K cities with one road closed.
+They generate, rate and check cities and never answer for a model.
+
+Tokens: 0 pad, 1 building, 2 to 4 roads of cost 1, 2 and 4, 5 depot, 6 customer, 7 to 9 roads on the
+tour. So an answer, and a question that reveals a part of it, still show the cost of every road.
+
+Example: a city of 1 x 3 cells, depot D, a road of cost 2, customer C (tokens 5, 3, 6).
+
+    costs_BT                        1  2  1
+    distances from D                0  2  3    a move costs what the entered cell costs
+    distances from C                3  2  0
+    optimum                         6          D to C costs 3, and C to D costs 3
+
+Shapes: B cities, P = C + 1 stops (the depot first, then C customers), M = 2 ** C sets of customers,
+T cells, K cities with one road closed, N = B * P pairs of a city and a stop.
 """
 
 from collections import deque
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hrm_puzzles.grid import board as grid_board
+from hrm_puzzles.grid.board import (
+    BoolArray,
+    GridShape,
+    Int32Array,
+    bits_from,
+    bits_of,
+    neighbours,
+    num_neighbours_BT,
+    padded_flags,
+    unpadded_BT,
+)
 from hrm_puzzles.puzzle import IntArray
 
 COSTS = (1, 2, 4)
 ROAD_TOKENS = (2, 3, 4)
-DEPOT_TOKEN, CUSTOMER_TOKEN = 5, 6
-TOUR = 5  # added to the token of a road
+DEPOT_TOKEN = 5
+CUSTOMER_TOKEN = 6
+TOUR = 5  # added to the token of a road on the tour
 VOCAB_SIZE = 10
-COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)  # 0: cannot be entered
+# The cost of entering each token; 0 if it cannot be entered. The last is beyond the vocabulary.
+COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)
 
-CLOSED_TOGETHER = 64  # copies of a city with one road closed, which bounds the memory
-FAR = 10**6  # the distance where there is no way; sums of a few fit into 32 bits
+CLOSED_TOGETHER = 64  # cities with one road closed that are searched at once; bounds the memory
+FAR = 10**6  # the distance without a way; sums of a few of them fit into 32 bits
 
 Leg = tuple[int, int]  # from one stop to another
+State = tuple[int, int]  # the visited customers as bits, and the current stop
+
+IntpArray = NDArray[np.intp]
 
 
-def distances_BPT(shape: grid_board.GridShape, costs_BT: IntArray, stops_BP: IntArray) -> grid_board.Int32Array:
-    """Least cost from each stop to each cell, FAR where there is no way.
+def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> Int32Array:
+    """The lowest cost from each stop to each cell; FAR if the cell is out of reach.
 
-    All cities and stops go forward together, one unit of cost at a time: reached at time t are the cells of cost c
-    beside those reached at t - c.
+    All cities and stops advance together, one unit of cost at a time. A cell of cost c is reached
+    at time t if one of its neighbours is reached at time t - c.
     """
-    roads = {
-        cost: grid_board.bits_from(shape, np.repeat(costs_BT == cost, stops_BP.shape[1], axis=0)) for cost in COSTS
-    }
-    reached = grid_board.bits_from(shape, np.arange(shape.num_cells) == stops_BP.reshape(-1, 1))
-    near = deque([0] * max(COSTS), maxlen=max(COSTS))  # beside what was reached, the latest first
-    times_reached = np.zeros(stops_BP.size * (shape.rows + 1) * (shape.cols + 1), dtype=np.int32)
-    time, last_change = 0, 0
+    num_cities, num_stops = stops_BP.shape
+    num_boards = num_cities * num_stops
+    roads: dict[int, int] = {}
+    for cost in COSTS:
+        is_road_NT = np.repeat(costs_BT == cost, num_stops, axis=0)
+        roads[cost] = bits_from(shape, is_road_NT)
+    is_stop_NT = np.arange(shape.num_cells) == stops_BP.reshape(-1, 1)
+    reached = bits_from(shape, is_stop_NT)
+    # The neighbours of what was reached in the last steps, the latest first.
+    near = deque([0] * max(COSTS), maxlen=max(COSTS))
+    # Each cell counts the steps since it was reached.
+    num_bits = num_boards * (shape.rows + 1) * (shape.cols + 1)
+    times_reached = np.zeros(num_bits, dtype=np.int32)
+    time = 0
+    last_change = 0
     while time - last_change < max(COSTS):
-        times_reached += grid_board.padded_flags(shape, reached, stops_BP.size)
-        near.appendleft(grid_board.neighbours(shape, reached))
-        before, time = reached, time + 1
+        times_reached += padded_flags(shape, reached, num_boards)
+        near.appendleft(neighbours(shape, reached))
+        before = reached
+        time += 1
         for cost, cells in roads.items():
             reached |= near[cost - 1] & cells
-        last_change = time if reached != before else last_change
-    reached_NT = grid_board.unpadded_BT(shape, times_reached)
-    distance_NT = np.where(reached_NT > 0, time - reached_NT, FAR).astype(np.int32)
-    return distance_NT.reshape(*stops_BP.shape, shape.num_cells)
+        if reached != before:
+            last_change = time
+    reached_NT = unpadded_BT(shape, times_reached)
+    distance_NT = np.where(reached_NT > 0, time - reached_NT, FAR)
+    distance_NT = distance_NT.astype(np.int32)
+    return distance_NT.reshape(num_cities, num_stops, shape.num_cells)
 
 
-def optimum_B(shape: grid_board.GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> grid_board.Int32Array:
-    """Cost of the cheapest closed tour through the stops in the tokens, FAR where there is none."""
+def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int32Array:
+    """The cost of the cheapest closed tour through the stops of the tokens; FAR without a tour."""
     optimum_B = np.full(len(costs_BT), FAR, dtype=np.int32)
-    num_customers_B = (tokens_BT == CUSTOMER_TOKEN).sum(axis=1)
+    is_customer_BT = tokens_BT == CUSTOMER_TOKEN
+    num_customers_B = is_customer_BT.sum(axis=1)
+    # Cities with the same number of customers are searched together.
     for count in np.unique(num_customers_B).tolist():
         rows = np.flatnonzero(num_customers_B == count)
-        depot_B1 = np.argmax(tokens_BT[rows] == DEPOT_TOKEN, axis=1)[:, None]
-        customers_BC = np.nonzero(tokens_BT[rows] == CUSTOMER_TOKEN)[1].reshape(len(rows), -1)
-        stops_BP = np.concatenate([depot_B1, customers_BC], axis=1)
+        depot_B = np.argmax(tokens_BT[rows] == DEPOT_TOKEN, axis=1)
+        _, customers = np.nonzero(is_customer_BT[rows])
+        customers_BC = customers.reshape(len(rows), -1)
+        stops_BP = np.concatenate([depot_B[:, None], customers_BC], axis=1)
         distance_BPT = distances_BPT(shape, costs_BT[rows], stops_BP)
         distance_BPP = np.take_along_axis(distance_BPT, stops_BP[:, None, :], axis=2)
         is_connected_B = (distance_BPP < FAR).all(axis=(1, 2))
         distance_BPP = distance_BPP[is_connected_B]
-        costs_BC = _table_BMC(distance_BPP)[:, -1] + distance_BPP[:, 1:, 0]
+        way_back_BC = distance_BPP[:, 1:, 0]
+        costs_BC = _table_BMC(distance_BPP)[:, -1] + way_back_BC
         optimum_B[rows[is_connected_B]] = costs_BC.min(axis=1)
     return optimum_B
 
 
-def _table_BMC(distance_BPP: grid_board.Int32Array) -> grid_board.Int32Array:
-    """table[mask, c]: the least cost to leave the depot, visit the customers in `mask` and end at its member c."""
-    batch, num_customers = len(distance_BPP), distance_BPP.shape[1] - 1
-    between_B1CC = distance_BPP[:, None, 1:, 1:].swapaxes(2, 3)  # to each (first) from each (second)
+def _table_BMC(distance_BPP: Int32Array) -> Int32Array:
+    """The dynamic programme of Held and Karp.
+
+    table[mask, c] is the lowest cost to leave the depot, visit the customers in `mask` and end at
+    its member c.
+    """
+    batch = len(distance_BPP)
+    num_customers = distance_BPP.shape[1] - 1
+    between_BCC = distance_BPP[:, 1:, 1:].swapaxes(1, 2)  # [to, from]
+    between_B1CC = between_BCC[:, None]
     table = np.full((batch, 1 << num_customers, num_customers), FAR, dtype=np.int32)
     for customer in range(num_customers):
         table[:, 1 << customer, customer] = distance_BPP[:, 0, customer + 1]
     for masks_K, rest_KC in _layers(num_customers):
-        table[:, masks_K] = (table[:, rest_KC] + between_B1CC).min(axis=3)
+        costs_BKCC = table[:, rest_KC] + between_B1CC
+        table[:, masks_K] = costs_BKCC.min(axis=3)
     return table
 
 
 @cache
-def _layers(num_customers: int) -> list[tuple[np.typing.NDArray[np.intp], np.typing.NDArray[np.intp]]]:
-    """Sets of 2, 3, ... customers, and each without each of its members; the empty set for those not in it."""
-    masks_M = np.arange(1 << num_customers)
-    is_member_MC = masks_M[:, None] >> np.arange(num_customers) & 1 == 1
-    rest_MC = np.where(is_member_MC, masks_M[:, None] ^ (1 << np.arange(num_customers)), 0)
+def _layers(num_customers: int) -> list[tuple[IntpArray, IntpArray]]:
+    """The sets of 2, 3, ... customers, and each set without each of its members.
+
+    The second array holds the empty set for customers that are not members.
+    """
+    masks_M1 = np.arange(1 << num_customers)[:, None]
+    customers_C = np.arange(num_customers)
+    is_member_MC = (masks_M1 >> customers_C & 1) == 1
+    without_MC = masks_M1 ^ (1 << customers_C)
+    rest_MC = np.where(is_member_MC, without_MC, 0)
     sizes_M = is_member_MC.sum(axis=1)
-    layers = [np.flatnonzero(sizes_M == size) for size in range(2, num_customers + 1)]
-    return [(masks_K, rest_MC[masks_K]) for masks_K in layers]
+    layers: list[tuple[IntpArray, IntpArray]] = []
+    for size in range(2, num_customers + 1):
+        masks_K = np.flatnonzero(sizes_M == size)
+        layers.append((masks_K, rest_MC[masks_K]))
+    return layers
 
 
 class CheapestTours:
-    """All cheapest tours through the stops of one city, of which a state (customers visited, stop) is a part."""
+    """All cheapest tours through the stops of one city.
 
-    def __init__(self, distance_PP: grid_board.Int32Array) -> None:
+    A tour is a walk over states: the customers visited so far, and the current stop. It is traced
+    from the end, at which all customers are visited and the stop is the depot.
+    """
+
+    def __init__(self, distance_PP: Int32Array) -> None:
         self._distance: list[list[int]] = distance_PP.tolist()
         self._table: list[list[int]] = _table_BMC(distance_PP[None])[0].tolist()
         self._end = (len(self._table) - 1, 0)
-        self.cost = self._cheapest(*self._end)[0]
+        self.cost, _ = self._cheapest(*self._end)
 
     def one(self) -> list[Leg]:
-        """The legs of one of them, the last first."""
+        """The legs of one tour, last leg first."""
         legs: list[Leg] = []
         visited, stop = self._end
         while visited:
-            visited, before = self._cheapest(visited, stop)[1][0]
+            _, states_before = self._cheapest(visited, stop)
+            visited, before = states_before[0]
             legs.append((before, stop))
             stop = before
         return legs
 
     def legs(self) -> set[Leg]:
-        """The legs that any of them has."""
+        """The legs of all tours."""
         legs: set[Leg] = set()
-        waiting: list[tuple[int, int]] = [self._end]
-        seen = set(waiting)
+        waiting: list[State] = [self._end]
+        seen: set[State] = {self._end}
         while waiting:
             visited, stop = waiting.pop()
-            before = self._cheapest(visited, stop)[1]
-            legs |= {(other, stop) for _, other in before}
-            fresh = {state for state in before if state[0]} - seen
-            seen |= fresh
-            waiting.extend(fresh)
+            _, states_before = self._cheapest(visited, stop)
+            for state in states_before:
+                before_visited, before = state
+                legs.add((before, stop))
+                if before_visited and state not in seen:
+                    seen.add(state)
+                    waiting.append(state)
         return legs
 
-    def _cheapest(self, visited: int, stop: int) -> tuple[int, list[tuple[int, int]]]:
-        """The least cost to reach a state, and the states a cheapest tour can come from; (0, 0) is the beginning."""
-        rest = visited & ~(1 << stop - 1) if stop else visited
+    def _cheapest(self, visited: int, stop: int) -> tuple[int, list[State]]:
+        """The lowest cost to reach a state, and the states a cheapest tour can come from.
+
+        (0, 0) is the start.
+        """
+        rest = visited
+        if stop:
+            rest &= ~(1 << stop - 1)
         if not rest:
             return self._distance[0][stop], [(0, 0)]
-        members = [bit + 1 for bit in grid_board.bits_of(rest)]
-        costs = [self._table[rest][other - 1] + self._distance[other][stop] for other in members]
-        least = min(costs)
-        return least, [(rest, other) for other, cost in zip(members, costs, strict=True) if cost == least]
+        costs: dict[State, int] = {}
+        for bit in bits_of(rest):
+            before = bit + 1
+            costs[rest, before] = self._table[rest][bit] + self._distance[before][stop]
+        least = min(costs.values())
+        cheapest = [state for state, cost in costs.items() if cost == least]
+        return least, cheapest
 
 
-def is_minimal_B(shape: grid_board.GridShape, answers_BT: IntArray, best_B: IntArray) -> grid_board.BoolArray:
-    """Where closing any one of the marked roads makes every tour on the others dearer than `best_B`."""
-    entered_costs_BT = marked_costs_BT(answers_BT)  # a tour without a spare road enters every stop and every mark
+def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> BoolArray:
+    """Whether every marked road is needed for a tour of cost `best_B`."""
+    # A tour without a spare road enters every stop and every marked road, and pays for each.
+    entered_costs_BT = marked_costs_BT(answers_BT)
     is_minimal_B = entered_costs_BT.sum(axis=1) <= best_B
     heads_BT = _corridor_heads_BT(shape, answers_BT)
     heads_BT[~is_minimal_B] = False
@@ -147,21 +219,33 @@ def is_minimal_B(shape: grid_board.GridShape, answers_BT: IntArray, best_B: IntA
     for start in range(0, len(all_rows_N), CLOSED_TOGETHER):
         rows_K = all_rows_N[start : start + CLOSED_TOGETHER]
         cells_K = all_cells_N[start : start + CLOSED_TOGETHER]
-        closed_KT = marked_costs_BT(answers_BT[rows_K])
+        answers_KT = answers_BT[rows_K]
+        closed_KT = marked_costs_BT(answers_KT)
         closed_KT[np.arange(len(rows_K)), cells_K] = 0
-        is_spare_K = optimum_B(shape, closed_KT, answers_BT[rows_K]) <= best_B[rows_K]
+        optimum_K = optimum_B(shape, closed_KT, answers_KT)
+        is_spare_K = optimum_K <= best_B[rows_K]
         is_minimal_B[rows_K[is_spare_K]] = False
     return is_minimal_B
 
 
-def _corridor_heads_BT(shape: grid_board.GridShape, answers_BT: IntArray) -> grid_board.BoolArray:
-    """The marked roads to close in turn: one of a corridor closes it all, so none after another of it, up or left."""
+def _corridor_heads_BT(shape: GridShape, answers_BT: IntArray) -> BoolArray:
+    """The marked roads to close in turn.
+
+    Closing one cell of a corridor closes all of it. So a corridor cell is skipped if the cell above
+    it or on its left is also a corridor cell.
+    """
     is_marked_BT = answers_BT > CUSTOMER_TOKEN
-    has_two_ways_BT = is_marked_BT & (grid_board.num_neighbours_BT(shape, answers_BT >= DEPOT_TOKEN) == 2)
-    corridor_BRC = np.pad(has_two_ways_BT.reshape(-1, shape.rows, shape.cols), ((0, 0), (1, 0), (1, 0)))
-    goes_on_BT = (corridor_BRC[:, :-1, 1:] | corridor_BRC[:, 1:, :-1]).reshape(is_marked_BT.shape)
-    return is_marked_BT & ~(has_two_ways_BT & goes_on_BT)
+    is_entered_BT = answers_BT >= DEPOT_TOKEN
+    is_corridor_BT = is_marked_BT & (num_neighbours_BT(shape, is_entered_BT) == 2)
+    is_corridor_BRC = is_corridor_BT.reshape(-1, shape.rows, shape.cols)
+    padded_BRC = np.pad(is_corridor_BRC, ((0, 0), (1, 0), (1, 0)))
+    above_BRC = padded_BRC[:, :-1, 1:]
+    left_BRC = padded_BRC[:, 1:, :-1]
+    goes_on_BT = (above_BRC | left_BRC).reshape(is_marked_BT.shape)
+    return is_marked_BT & ~(is_corridor_BT & goes_on_BT)
 
 
 def marked_costs_BT(answers_BT: IntArray) -> IntArray:
-    return np.where(answers_BT >= DEPOT_TOKEN, COST_OF_TOKEN[answers_BT], 0)
+    """The cost of each stop and each marked road; 0 for all other cells."""
+    is_entered_BT = answers_BT >= DEPOT_TOKEN
+    return np.where(is_entered_BT, COST_OF_TOKEN[answers_BT], 0)

@@ -190,7 +190,7 @@ def test_puzzles_may_be_fresh_ones(bundle: Path) -> None:
 def test_missing_puzzles_are_refused_in_one_sentence(bundle: Path) -> None:
     result = evaluated(bundle, "--data", "nothing")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "nothing is no path and not the puzzle of the model" in result.stderr
+    assert "nothing is neither a path nor the puzzle of the model" in result.stderr
 
 
 def test_another_puzzles_data_set_is_refused(bundle: Path, tmp_path: Path) -> None:

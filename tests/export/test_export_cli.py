@@ -481,7 +481,7 @@ def test_puzzles_with_ids_the_model_does_not_know_are_refused(tmp_path: Path) ->
         tmp_path, "test", questions.tokens_NT, questions.labels_NT, puzzle=SUDOKU, layout=layout
     )
     with pytest.raises(
-        datasets.DatasetError, match="ids up to 3 where the model knows 1; give the data set"
+        datasets.DatasetError, match="ids up to 3, but the model knows 1; give the data set"
     ):
         find_puzzles(Options(data=tmp_path), CONFIG, SUDOKU, tmp_path, Stages())
 

@@ -426,7 +426,7 @@ def test_a_hub_name_is_downloaded_and_imported(tmp_path: Path, monkeypatch: pyte
     finally:
         server.shutdown()
         server.server_close()
-    assert re.search(r"hub:org/other cannot be fetched \(.*\); check the name", refused.output), refused.output
+    assert re.search(r"cannot fetch hub:org/other \(.*\); check the name", refused.output), refused.output
     assert told.exit_code == 0, told.output
     model, meta = checkpoint.load(tmp_path / "out")
     assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])

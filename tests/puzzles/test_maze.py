@@ -1,6 +1,6 @@
-"""Maze tokens, the check, symmetries and the curriculum, on square and other boards."""
+"""Maze tokens, the check, symmetries and hints, on square and other boards."""
 
-from itertools import compress, product
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.maze import PATH_TOKEN, WALL_TOKEN, Maze
+from hrm_puzzles.maze_generator import GOAL, OPEN, PATH, START, WALL
 from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
 
 MAZE = registry.get("maze-10x10")
-SHAPES = [(4, 4), (6, 9), (10, 10)]
-MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in SHAPES]
-OPEN, WALL, START, GOAL, PATH = range(5)
+MAZES = [
+    Maze(name="maze-4x4", rows=4, cols=4),
+    Maze(name="maze-6x9", rows=6, cols=9),
+    Maze(name="maze-10x10", rows=10, cols=10),
+]
 NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 quick = settings(deadline=None, max_examples=12)
+
+Cell = tuple[int, int]
 
 WITH_RINGS = """\
 S....
@@ -28,39 +33,52 @@ S....
 
 
 def verdict(maze: Maze, question: Grid, answer: Grid) -> int:
-    return int(maze.check_BT(maze.encode(question)[None], maze.encode(answer)[None])[0])
+    inputs_1T = maze.encode(question)[None]
+    answers_1T = maze.encode(answer)[None]
+    return int(maze.check_BT(inputs_1T, answers_1T)[0])
 
 
-def simple_paths(question: Grid) -> list[frozenset[tuple[int, int]]]:
+def cells_with(question: Grid, value: int) -> list[Cell]:
+    rows, cols = np.nonzero(question == value)
+    return list(zip(rows.tolist(), cols.tolist(), strict=True))
+
+
+def neighbours(cell: Cell) -> list[Cell]:
+    return [(cell[0] + down, cell[1] + right) for down, right in NEIGHBOURS]
+
+
+def simple_paths(question: Grid) -> list[frozenset[Cell]]:
     """The inner cells of every path from S to G that enters no cell twice, by trying all ways."""
-    start, goal = (tuple(np.argwhere(question == value)[0].tolist()) for value in (START, GOAL))
-    found: list[frozenset[tuple[int, int]]] = []
+    (start,) = cells_with(question, START)
+    (goal,) = cells_with(question, GOAL)
+    free = {start, goal, *cells_with(question, OPEN)}
+    found: list[frozenset[Cell]] = []
 
-    def walk(cell: tuple[int, int], before: frozenset[tuple[int, int]]) -> None:
+    def walk(cell: Cell, before: frozenset[Cell]) -> None:
         if cell == goal:
             found.append(before - {start})
             return
-        for down, right in NEIGHBOURS:
-            row, col = cell[0] + down, cell[1] + right
-            inside = 0 <= row < question.shape[0] and 0 <= col < question.shape[1]
-            if inside and question[row, col] != WALL and (row, col) not in before:
-                walk((row, col), before | {cell})
+        for near in neighbours(cell):
+            if near in free and near not in before:
+                walk(near, before | {cell})
 
     walk(start, frozenset())
     return found
 
 
-def all_moves_left(question: Grid) -> dict[tuple[int, int], int]:
-    """Of every cell that reaches the goal, one ring of cells after the other."""
-    ring = {tuple(cell) for cell in np.argwhere(question == GOAL).tolist()}
-    found, free = dict.fromkeys(ring, 0), {tuple(cell) for cell in np.argwhere(question != WALL).tolist()}
+def all_moves_left(question: Grid) -> dict[Cell, int]:
+    """The moves to the goal of every cell that reaches it, one ring of cells after the other."""
+    ring = set(cells_with(question, GOAL))
+    free = ring | set(cells_with(question, OPEN)) | set(cells_with(question, START))
+    found = dict.fromkeys(ring, 0)
     for moves in range(1, question.size):
-        ring = {(row + down, col + right) for row, col in ring for down, right in NEIGHBOURS} & free - found.keys()
+        near = {beside for cell in ring for beside in neighbours(cell)}
+        ring = (near & free) - found.keys()
         found |= dict.fromkeys(ring, moves)
     return found
 
 
-def marked(question: Grid, cells: frozenset[tuple[int, int]]) -> Grid:
+def marked(question: Grid, cells: frozenset[Cell]) -> Grid:
     answer = question.copy()
     for cell in cells:
         answer[cell] = PATH
@@ -71,11 +89,12 @@ def test_tokens_are_the_published_ones() -> None:
     maze = registry.get("maze")
     assert (maze.vocab_size, maze.seq_len, maze.num_puzzle_ids) == (6, 900, 1)
     grid = MAZES[0].board_of("# SGo" + "." * 11)
-    assert MAZES[0].encode(grid)[:6].tolist() == [1, 2, 3, 4, 5, 2]
-    assert (MAZES[0].decode(MAZES[0].encode(grid)) == grid).all()
+    tokens_T = MAZES[0].encode(grid)
+    assert tokens_T[:6].tolist() == [1, 2, 3, 4, 5, 2]
+    assert (MAZES[0].decode(tokens_T) == grid).all()
 
 
-def test_tokens_that_stand_for_nothing_decode_to_open_cells() -> None:
+def test_tokens_without_a_value_decode_to_open_cells() -> None:
     tokens_T = np.resize(np.array([0, 1, 6, 10**6, -5]), 100)
     assert MAZE.decode(tokens_T).reshape(-1)[:5].tolist() == [OPEN, WALL, OPEN, OPEN, OPEN]
 
@@ -91,19 +110,22 @@ def test_any_shortest_path_is_right() -> None:
     question = maze.parse(WITH_RINGS).grid
     paths = simple_paths(question)
     assert [len(path) for path in paths] == [7, 7]
-    assert [verdict(maze, question, marked(question, path)) for path in paths] == [RIGHT, RIGHT]
+    for path in paths:
+        assert verdict(maze, question, marked(question, path)) == RIGHT
 
 
 def test_detour_is_wrong() -> None:
-    question, short, long = (
-        MAZES[0].board_of(text + "....") for text in ("S..G.##.....", "SooG.##.....", "S..Go##ooooo")
-    )
-    assert (verdict(MAZES[0], question, short), verdict(MAZES[0], question, long)) == (RIGHT, WRONG)
+    maze = MAZES[0]
+    question = maze.board_of("S..G.##.........")
+    short = maze.board_of("SooG.##.........")
+    detour = maze.board_of("S..Go##ooooo....")
+    assert verdict(maze, question, short) == RIGHT
+    assert verdict(maze, question, detour) == WRONG
 
 
 @given(seed=seeds)
 @quick
-def test_of_all_simple_paths_just_the_shortest_are_right(seed: int) -> None:
+def test_of_all_simple_paths_only_the_shortest_are_right(seed: int) -> None:
     rng = np.random.default_rng(seed)
     question = (rng.random((4, 4)) < 0.25).astype(np.int8)
     ends = rng.choice(16, 2, replace=False)
@@ -111,19 +133,25 @@ def test_of_all_simple_paths_just_the_shortest_are_right(seed: int) -> None:
     paths = simple_paths(question)
     shortest = min(map(len, paths), default=0)
     for path in paths:
-        assert verdict(MAZES[0], question, marked(question, path)) == (RIGHT if len(path) == shortest else WRONG)
+        is_right = verdict(MAZES[0], question, marked(question, path)) == RIGHT
+        assert is_right == (len(path) == shortest)
 
 
-def test_of_all_sets_of_marks_just_the_shortest_paths_are_right() -> None:
-    question = MAZES[0].board_of("S..#.#.....G#...")
-    cells = [tuple(cell) for cell in np.argwhere(question == OPEN).tolist()]
-    sets = [frozenset(compress(cells, chosen)) for chosen in product((False, True), repeat=len(cells))]
-    answers_BT = np.stack([MAZES[0].encode(marked(question, some)) for some in sets])
-    verdict_B = MAZES[0].check_BT(np.resize(MAZES[0].encode(question), answers_BT.shape), answers_BT)
+def test_of_all_sets_of_marks_only_the_shortest_paths_are_right() -> None:
+    maze = MAZES[0]
+    question = maze.board_of("S..#.#.....G#...")
+    cells = cells_with(question, OPEN)
+    sets: list[frozenset[Cell]] = []
+    for size in range(len(cells) + 1):
+        sets.extend(map(frozenset, combinations(cells, size)))
+    answers_BT = np.stack([maze.encode(marked(question, marks)) for marks in sets])
+    inputs_BT = np.resize(maze.encode(question), answers_BT.shape)
+    verdict_B = maze.check_BT(inputs_BT, answers_BT)
+    right = {sets[index] for index in np.flatnonzero(verdict_B == RIGHT).tolist()}
     paths = simple_paths(question)
-    shortest = {path for path in paths if len(path) == min(map(len, paths))}
-    assert len(shortest) > 1
-    assert set(compress(sets, verdict_B == RIGHT)) == shortest
+    length = min(map(len, paths))
+    assert right == {path for path in paths if len(path) == length}
+    assert len(right) > 1
 
 
 def test_path_through_a_wall_is_wrong() -> None:
@@ -146,19 +174,20 @@ def test_shortest_path_with_a_ring_beside_it_is_wrong() -> None:
 @pytest.mark.parametrize(("maze", "count"), [(MAZES[1], 4), (MAZES[2], 8)])
 def test_squares_have_eight_symmetries_and_other_boards_four(maze: Maze, count: int) -> None:
     cells_BT = np.tile(np.arange(maze.seq_len), (300, 1))
-    turned_BT, turned_labels_BT = maze.augment_BT(np.random.default_rng(0), cells_BT, cells_BT)
+    rng = np.random.default_rng(0)
+    turned_BT, turned_labels_BT = maze.augment_BT(rng, cells_BT, cells_BT)
     assert (turned_BT == turned_labels_BT).all()
     assert turned_BT.dtype == turned_labels_BT.dtype == np.int32
     assert len(np.unique(turned_BT, axis=0)) == count
 
 
 def test_a_maze_walked_backwards_is_equivalent() -> None:
-    made = [MAZE.generate(np.random.default_rng(seed), "easy") for seed in range(4)]
-    inputs_BT = np.stack([MAZE.encode(example.question) for example in made])
-    labels_BT = np.stack([MAZE.encode(example.answer) for example in made])
-    backwards_BT = np.where(inputs_BT == 3, 4, np.where(inputs_BT == 4, 3, inputs_BT))
+    examples = [MAZE.generate(np.random.default_rng(seed), "easy") for seed in range(4)]
+    inputs_BT = np.stack([MAZE.encode(example.question) for example in examples])
+    labels_BT = np.stack([MAZE.encode(example.answer) for example in examples])
+    exchanged_V = np.array([0, 1, 2, 4, 3, 5])  # start and goal change places
     hash_B = MAZE.equivalence_hash_B(inputs_BT, labels_BT)
-    assert (hash_B == MAZE.equivalence_hash_B(backwards_BT, labels_BT)).all()
+    assert (hash_B == MAZE.equivalence_hash_B(exchanged_V[inputs_BT], labels_BT)).all()
 
 
 @given(seed=seeds)
@@ -166,16 +195,21 @@ def test_a_maze_walked_backwards_is_equivalent() -> None:
 def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -> None:
     maze = MAZES[seed % 3]
     example = maze.generate(np.random.default_rng(seed), "easy")
-    question, answer = maze.encode(example.question)[None], maze.encode(example.answer)[None]
-    hints, after, _ = (known[0].reshape(maze.rows, maze.cols) for known in maze.hints(question, answer))
-    moves_left = all_moves_left(maze.decode(question[0]))
-    for (row, col), moves in moves_left.items():
-        near = [moves_left.get((row + down, col + right)) for down, right in NEIGHBOURS]
-        assert hints[row, col] == (2 + 3 * near.index(moves - 1) + moves % 3 if moves else 1)
-        assert after[row, col] == moves
-    assert (hints > 0).sum() == len(moves_left)
-    assert ((hints == -1) == (question[0].reshape(hints.shape) == WALL_TOKEN)).all()
-    assert hints.max() < maze.num_hints
+    inputs_1T = maze.encode(example.question)[None]
+    hints = maze.hints(inputs_1T, maze.encode(example.answer)[None])
+    kinds = hints.kinds_BT.reshape(maze.rows, maze.cols)
+    after = hints.after_BT.reshape(maze.rows, maze.cols)
+    moves_left = all_moves_left(example.question)
+    for cell, moves in moves_left.items():
+        expected = 1
+        if moves:
+            near = [moves_left.get(beside) for beside in neighbours(cell)]
+            expected = 2 + 3 * near.index(moves - 1) + moves % 3
+        assert kinds[cell] == expected
+        assert after[cell] == moves
+    assert (kinds > 0).sum() == len(moves_left)
+    assert ((hints.kinds_BT == -1) == (inputs_1T == WALL_TOKEN)).all()
+    assert kinds.max() < maze.num_hints
 
 
 @given(seed=seeds)
@@ -183,19 +217,24 @@ def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -
 def test_the_answer_is_known_along_the_path_once_the_start_knows_its_way(seed: int) -> None:
     maze = MAZES[seed % 3]
     example = maze.generate(np.random.default_rng(seed), "easy")
-    question, answer = maze.encode(example.question)[None], maze.encode(example.answer)[None]
+    question = maze.encode(example.question)[None]
+    answer = maze.encode(example.answer)[None]
     after_BT = maze.hints(question, answer).answer_after_BT
     num_marked = example.rating - 1
-    assert sorted(after_BT[answer == PATH_TOKEN].tolist()) == [example.rating + 1 + k for k in range(num_marked)]
+    first = example.rating + 1
+    on_path = after_BT[answer == PATH_TOKEN]
+    assert sorted(on_path.tolist()) == list(range(first, first + num_marked))
     assert (after_BT[answer != PATH_TOKEN] == 0).all()
 
 
 @given(seed=seeds)
 @quick
 def test_a_turned_maze_marks_the_first_of_its_shortest_paths(seed: int) -> None:
-    maze, rng = MAZES[1], np.random.default_rng(seed)
+    maze = MAZES[1]
+    rng = np.random.default_rng(seed)
     example = maze.generate(rng, "medium")
-    inputs_BT, labels_BT = (maze.encode(grid)[None].repeat(8, 0) for grid in (example.question, example.answer))
+    inputs_BT = np.tile(maze.encode(example.question), (8, 1))
+    labels_BT = np.tile(maze.encode(example.answer), (8, 1))
     turned_BT, marked_BT = maze.augment_BT(rng, inputs_BT, labels_BT)
     assert (marked_BT == maze.first_path_BT(turned_BT)).all()
     assert (maze.check_BT(turned_BT, marked_BT) == RIGHT).all()
@@ -207,4 +246,11 @@ def test_rendered_answer_shows_the_path_and_crosses_out_what_is_broken() -> None
     question = maze.parse("S..G\n####\n....\n....").grid
     answer = maze.board_of("SooG####........")
     answer[1, 1] = OPEN
-    assert maze.render(answer, question) == "┌────────┐\n│S • • G │\n│██✗ ████│\n│        │\n│        │\n└────────┘"
+    assert maze.render(answer, question).splitlines() == [
+        "┌────────┐",
+        "│S • • G │",
+        "│██✗ ████│",
+        "│        │",
+        "│        │",
+        "└────────┘",
+    ]

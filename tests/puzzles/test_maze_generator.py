@@ -1,72 +1,93 @@
-"""Generated mazes are labelled with the first of their shortest paths; an independent search says so."""
+"""Generated mazes are labelled with the first of their shortest paths, by an independent search."""
 
 from collections import deque
 
 import numpy as np
 import pytest
 
-from hrm_puzzles.grid.board import GridShape, bit_at, bits_from, flags_from
-from hrm_puzzles.maze import Maze, cells_between, lengths
+from hrm_puzzles.grid.board import GridShape, bit_at, bits_from, cells_between, flags_from
+from hrm_puzzles.maze import Maze
+from hrm_puzzles.maze_generator import GOAL, PATH, START, WALL, lengths
 from hrm_puzzles.puzzle import RIGHT, Example, Grid
 
-MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in [(4, 4), (5, 9), (10, 10), (30, 30)]]
-WALL, START, GOAL, PATH = 1, 2, 3, 4
+MAZES = [
+    Maze(name="maze-4x4", rows=4, cols=4),
+    Maze(name="maze-5x9", rows=5, cols=9),
+    Maze(name="maze-10x10", rows=10, cols=10),
+    Maze(name="maze-30x30", rows=30, cols=30),
+]
+DIFFICULTIES = ["easy", "medium", "hard"]
+NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+Cell = tuple[int, int]
 
 
-def first_path(question: Grid) -> tuple[list[tuple[int, int]], bool]:
-    """From the start, always to the first neighbour one move nearer; and whether there is another shortest path."""
-    cells = {(row, col): int(question[row, col]) for row in range(len(question)) for col in range(len(question[0]))}
-    goal = next(cell for cell, value in cells.items() if value == GOAL)
-    moves, waiting = {goal: 0}, deque([goal])
+def cells_of(is_set: np.typing.NDArray[np.bool_]) -> list[Cell]:
+    rows, cols = np.nonzero(is_set)
+    return list(zip(rows.tolist(), cols.tolist(), strict=True))
+
+
+def neighbours(cell: Cell) -> list[Cell]:
+    return [(cell[0] + down, cell[1] + right) for down, right in NEIGHBOURS]
+
+
+def moves_to_goal(question: Grid) -> dict[Cell, int]:
+    free = set(cells_of(question != WALL))
+    (goal,) = cells_of(question == GOAL)
+    moves = {goal: 0}
+    waiting = deque([goal])
     while waiting:
         cell = waiting.popleft()
         for near in neighbours(cell):
-            if cells.get(near, WALL) != WALL and near not in moves:
+            if near in free and near not in moves:
                 moves[near] = moves[cell] + 1
                 waiting.append(near)
-    path, has_ties = [next(cell for cell, value in cells.items() if value == START)], False
-    while path[-1] != goal:
-        nearer = [near for near in neighbours(path[-1]) if moves.get(near, -1) == moves[path[-1]] - 1]
+    return moves
+
+
+def first_path(question: Grid) -> tuple[list[Cell], bool]:
+    """From the start, always to the first neighbour that is nearer; and whether ties exist."""
+    moves = moves_to_goal(question)
+    path = cells_of(question == START)
+    has_ties = False
+    while moves[path[-1]]:
+        wanted = moves[path[-1]] - 1
+        nearer = [near for near in neighbours(path[-1]) if moves.get(near) == wanted]
         has_ties |= len(nearer) > 1
         path.append(nearer[0])
     return path, has_ties
 
 
-def neighbours(cell: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(cell[0] + down, cell[1] + right) for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))]
-
-
-def faults(example: Example) -> list[str]:
-    """What is wrong with a generated maze: its rating, cells that changed, or marks beside the first shortest path."""
+def check(maze: Maze, example: Example) -> None:
+    """The rating, the marks of the first shortest path and all other cells are right."""
     path, _ = first_path(example.question)
-    marked = {tuple(cell) for cell in np.argwhere(example.answer == PATH).tolist()}
-    found = {
-        "rating": example.rating != len(path) - 1,
-        "cells changed": (np.where(example.answer == PATH, 0, example.answer) != example.question).any(),
-        "marks": marked != {*path[1:-1]},
-    }
-    return [name for name, is_wrong in found.items() if is_wrong]
+    assert example.rating == len(path) - 1
+    is_marked = example.answer == PATH
+    assert set(cells_of(is_marked)) == set(path[1:-1])
+    assert (np.where(is_marked, 0, example.answer) == example.question).all()
+    inputs_1T = maze.encode(example.question)[None]
+    labels_1T = maze.encode(example.answer)[None]
+    assert maze.check_BT(inputs_1T, labels_1T).tolist() == [RIGHT]
 
 
 def check_many(maze: Maze, difficulty: str, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(count):
         example = maze.generate(rng, difficulty)
-        assert faults(example) == []
+        check(maze, example)
         assert example.rating in lengths(maze.shape, difficulty)
-        tokens = maze.encode(example.question)[None], maze.encode(example.answer)[None]
-        assert maze.check_BT(*tokens).tolist() == [RIGHT]
 
 
 @pytest.mark.parametrize("maze", MAZES, ids=lambda maze: maze.name)
-@pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
 def test_label_is_the_first_shortest_path(maze: Maze, difficulty: str) -> None:
-    check_many(maze, difficulty, count=20 if maze.rows < 30 else 5, seed=1)
+    count = 5 if maze.rows == 30 else 20
+    check_many(maze, difficulty, count=count, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
 @pytest.mark.parametrize("maze", MAZES[2:], ids=lambda maze: maze.name)
 def test_ten_thousand_labels_are_the_first_shortest_path(maze: Maze, difficulty: str) -> None:
     check_many(maze, difficulty, count=3334, seed=2)
@@ -74,26 +95,34 @@ def test_ten_thousand_labels_are_the_first_shortest_path(maze: Maze, difficulty:
 
 def test_hard_mazes_of_30x30_are_those_of_the_published_set() -> None:
     assert lengths(MAZES[3].shape, "hard").start == 111
-    starts = [lengths(MAZES[2].shape, difficulty).start for difficulty in ("easy", "medium", "hard")]
+    starts = [lengths(MAZES[2].shape, difficulty).start for difficulty in DIFFICULTIES]
     assert starts == [2, 13, 26]
 
 
-def test_hard_mazes_of_30x30_are_not_trees_alone() -> None:
+def has_open_square(question: Grid) -> bool:
+    is_free = question != WALL
+    rows = is_free[:-1] & is_free[1:]
+    return bool((rows[:, :-1] & rows[:, 1:]).any())
+
+
+def test_hard_mazes_of_30x30_are_not_only_trees() -> None:
     rng = np.random.default_rng(3)
-    boards = [MAZES[3].generate(rng, "hard").question != WALL for _ in range(12)]
-    has_squares = [(board[:-1, :-1] & board[1:, :-1] & board[:-1, 1:] & board[1:, 1:]).any() for board in boards]
-    assert len(set(has_squares)) == 2  # corridors of trees are one cell wide, between random walls there are squares
+    questions = [MAZES[3].generate(rng, "hard").question for _ in range(12)]
+    # Corridors of trees are one cell wide. Random walls leave open squares.
+    assert {has_open_square(question) for question in questions} == {False, True}
 
 
 def test_mazes_of_random_walls_have_several_shortest_paths_and_trees_one() -> None:
     rng = np.random.default_rng(4)
-    ties = [first_path(MAZES[2].generate(rng, "medium").question)[1] for _ in range(30)]
-    assert 0 < sum(ties) < 30
+    questions = [MAZES[2].generate(rng, "medium").question for _ in range(30)]
+    num_ties = sum(first_path(question)[1] for question in questions)
+    assert 0 < num_ties < 30
 
 
-def test_what_lies_beyond_an_edge_is_no_neighbour() -> None:
+def test_cells_beyond_an_edge_are_not_neighbours() -> None:
     shape = GridShape(rows=3, cols=4)
-    end_of_first_row, start_of_second = bit_at(shape, 0, 3), bit_at(shape, 1, 0)
+    end_of_first_row = bit_at(shape, 0, 3)
+    start_of_second = bit_at(shape, 1, 0)
     only_these = end_of_first_row | start_of_second
     assert cells_between(shape, only_these, end_of_first_row, start_of_second) == []
 
@@ -102,7 +131,5 @@ def test_the_cells_between_two_corners_are_those_of_every_shortest_path() -> Non
     shape = GridShape(rows=3, cols=4)
     everywhere = bits_from(shape, np.ones((1, 12), dtype=np.bool_))
     levels = cells_between(shape, everywhere, bit_at(shape, 0, 0), bit_at(shape, 2, 3))
-    assert [np.flatnonzero(flags_from(shape, level)).tolist() for level in levels] == [
-        *([0], [1, 4], [2, 5, 8]),
-        *([3, 6, 9], [7, 10], [11]),
-    ]
+    cells = [np.flatnonzero(flags_from(shape, level)).tolist() for level in levels]
+    assert cells == [[0], [1, 4], [2, 5, 8], [3, 6, 9], [7, 10], [11]]

@@ -1,4 +1,7 @@
-"""docs/notations.md shows every notation as the code reads it; run this file with Python to write it again."""
+"""docs/notations.md shows every notation as the code reads it.
+
+Run this file with Python to write the page again.
+"""
 
 import json
 from pathlib import Path
@@ -11,17 +14,23 @@ from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Described, Puzzle
 
 PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
-HEAD = """# Notations
-
-Every form in which a puzzle may be sent, and the answer to each: an answer comes back in the notation of its question.
-The page is generated from the code (`python tests/puzzles/test_notations_page.py`), and a test compares the two. The
-same forms stand at `/docs` of a running server, for the models that it serves.
-
-Send any of them as `puzzle`: `curl localhost:8000/solve -d '{"puzzle": "..."}'`, `hrm-solve PUZZLE`, or paste it onto
-the web page. The boards below are small; those of a model are as large as `/models` says. Rows and columns of a JSON
-object count from 0; errors name cells from 1.
-"""
-ARC = ({"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}, np.array([[7, 0, 7], [0, 7, 0]], np.int8))
+HEAD = (
+    "# Notations\n"
+    "\n"
+    "Every form in which a puzzle may be sent, and the answer to each: an answer comes "
+    "back in the notation of its question.\n"
+    "The page is generated from the code (`python tests/puzzles/test_notations_page.py`), "
+    "and a test compares the two. The\n"
+    "same forms stand at `/docs` of a running server, for the models that it serves.\n"
+    "\n"
+    'Send any of them as `puzzle`: `curl localhost:8000/solve -d \'{"puzzle": "..."}\'`, '
+    "`hrm-solve PUZZLE`, or paste it onto\n"
+    "the web page. The boards below are small; those of a model are as large as `/models` "
+    "says. Rows and columns of a JSON\n"
+    "object count from 0; errors name cells from 1.\n"
+)
+ARC_QUESTION = {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}
+ARC_ANSWER = np.array([[7, 0, 7], [0, 7, 0]], np.int8)
 PUZZLES: dict[str, Puzzle] = {  # small boards, to be read by eye
     "Sudoku": registry.get("sudoku-4x4"),
     "Mazes": Maze(name="maze-5x5", rows=5, cols=5),
@@ -34,36 +43,44 @@ def page() -> str:
     parts = [HEAD]
     for title, puzzle in PUZZLES.items():
         assert isinstance(puzzle, Described)
-        parts.append(f"## {title}\n\n{puzzle.about[0].upper()}{puzzle.about[1:]}.\n")
+        about = puzzle.about[0].upper() + puzzle.about[1:]
+        parts.append(f"## {title}\n\n{about}.\n")
         asked, answer = example_of(puzzle)
         for form, question in puzzle.forms(asked).items():
             solution = puzzle.write(answer, puzzle.parse(question).notation)
-            parts.append(f"**{form.capitalize()}**\n\n{shown(question)}\nAnswer:\n\n{shown(solution)}")
+            parts.append(f"**{form.capitalize()}**\n\n{shown(question)}")
+            parts.append(f"Answer:\n\n{shown(solution)}")
     return "\n".join(parts)
 
 
 def example_of(puzzle: Puzzle) -> tuple[object, np.ndarray]:
     if not puzzle.proof_exists:
-        return ARC
+        return ARC_QUESTION, ARC_ANSWER
     example = puzzle.generate(np.random.default_rng(3), "medium")
     return puzzle.asked(example.question, ""), example.answer
 
 
 def shown(value: object) -> str:
-    return f"```\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n```\n"
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False)
+    return f"```\n{value}\n```\n"
 
 
 def test_the_page_is_the_codes_own() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), f"run python {Path(__file__).name} to write it again"
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        f"run python {Path(__file__).name} to write it again"
+    )
 
 
 def test_every_form_of_every_puzzle_is_read_as_the_same_question() -> None:
     for name in registry.names():
         puzzle = registry.get(name)
+        if not isinstance(puzzle, Described):
+            continue
         asked = puzzle.sample(["a task"])
-        if isinstance(puzzle, Described):
-            for form, question in puzzle.forms(asked).items():
-                assert puzzle.parse(question).grid.tolist() == puzzle.parse(asked).grid.tolist(), (name, form)
+        expected = puzzle.parse(asked).grid.tolist()
+        for form, question in puzzle.forms(asked).items():
+            assert puzzle.parse(question).grid.tolist() == expected, (name, form)
 
 
 if __name__ == "__main__":

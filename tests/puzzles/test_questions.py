@@ -1,4 +1,4 @@
-"""Where the puzzles come from, and that those of another puzzle than the model's are refused with the way out."""
+"""Sources of questions, and errors for those of another puzzle than the model's."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,9 @@ from hrm_puzzles.sudoku.sudoku import Sudoku
 SUDOKU = registry.get("sudoku-4x4")
 
 
-def found(source: object, puzzle: Puzzle = SUDOKU, count: int = 6, data: Path | None = None) -> Questions:
+def found(
+    source: object, puzzle: Puzzle = SUDOKU, count: int = 6, data: Path | None = None
+) -> Questions:
     return find_questions(str(source), puzzle, count=count, data=data, progress=unheard)
 
 
@@ -37,7 +39,9 @@ def test_a_name_makes_fresh_puzzles_of_the_models_own_size(name: str) -> None:
 
 def test_made_puzzles_are_of_classes_no_training_split_holds_and_the_same_each_time() -> None:
     one, other = (questions_made(SUDOKU, 12) for _ in range(2))
-    assert is_held_out_N(SUDOKU, one.tokens_NT.astype(np.uint8), one.labels_NT.astype(np.uint8)).all()
+    assert is_held_out_N(
+        SUDOKU, one.tokens_NT.astype(np.uint8), one.labels_NT.astype(np.uint8)
+    ).all()
     assert one.fingerprint() == other.fingerprint()
 
 
@@ -70,7 +74,7 @@ def test_a_name_of_another_puzzle_is_refused(name: str) -> None:
 def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
     same_size = Sudoku(name="sudoku-x", box_rows=2, box_cols=2)
     data = write_data(tmp_path / "data", same_size, "sudoku-x")
-    with pytest.raises(ValueError, match="holds sudoku-x where the model is for sudoku-4x4"):
+    with pytest.raises(ValueError, match="holds sudoku-x, but the model is for sudoku-4x4"):
         found(data)
 
 

@@ -1,45 +1,74 @@
-"""The way that an answer marks: its legs and cost, beside the optimum, whatever the answer holds."""
+"""The route that an answer marks: its legs and cost beside the optimum, for any answer."""
 
 import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.logistics import CUSTOMER, DEPOT
-from hrm_puzzles.puzzle import Leg, Puzzle, Route, Routed
+from hrm_puzzles.grid.puzzle import GridPuzzle
+from hrm_puzzles.logistics_generator import CUSTOMER, DEPOT
+from hrm_puzzles.puzzle import Grid, Leg, Puzzle, Route, Routed
 
 PUZZLES = [registry.get(name) for name in ("maze-8x8", "maze-10x10", "logistics-6x6", "logistics")]
 each = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
 
-MAZE = ["#...#.#.", "#.###.#S", "#ooooooo", "#o###.##", "#G#...#.", "#.#####.", "#.......", "########"]
-CITY = ["#.##42", "#2##2#", "#CfDo4", "#o##o#", "#o##o#", "#ofCo."]
-SPARE = ["#.##42", "#2##t#", "#CfDof", "#o##o#", "#o##o#", "#ofCoo"]
+MAZE = """\
+#...#.#.
+#.###.#S
+#ooooooo
+#o###.##
+#G#...#.
+#.#####.
+#.......
+########"""
+CITY = """\
+#.##42
+#2##2#
+#CfDo4
+#o##o#
+#o##o#
+#ofCo."""
+SPARE = """\
+#.##42
+#2##t#
+#CfDof
+#o##o#
+#o##o#
+#ofCoo"""
+WITHOUT_MARKS = str.maketrans("otf", ".24")
 
 
-def route(puzzle: Puzzle, answer: list[str]) -> Route:
+def grid_of(puzzle: GridPuzzle, text: str) -> Grid:
+    values = [puzzle.legend.values[character] for character in text.replace("\n", "")]
+    return np.array(values, np.int8).reshape(puzzle.rows, puzzle.cols)
+
+
+def route(puzzle: Puzzle, answer: str) -> Route:
     assert isinstance(puzzle, Routed)
-    question = [line.translate(str.maketrans("otf", ".24")) for line in answer]
-    grids = (puzzle.legend.values[cell] for lines in (question, answer) for cell in "".join(lines))  # type: ignore[attr-defined]
-    asked, answered = np.array(list(grids), np.int8).reshape(2, len(answer), -1)
-    return puzzle.route(asked, answered)
+    assert isinstance(puzzle, GridPuzzle)
+    question = answer.translate(WITHOUT_MARKS)
+    return puzzle.route(grid_of(puzzle, question), grid_of(puzzle, answer))
 
 
 def test_a_maze_has_one_leg_of_the_cells_from_start_to_goal() -> None:
     found = route(registry.get("maze-8x8"), MAZE)
     assert (found.start, found.cost, found.optimum) == ((1, 7), 9, 9)
-    assert found.legs[0].cells == [(2, col) for col in range(7, 0, -1)] + [(3, 1), (4, 1)]
+    along = [(2, col) for col in range(7, 0, -1)]
+    assert found.legs[0].cells == [*along, (3, 1), (4, 1)]
 
 
 def test_a_city_has_a_leg_to_each_customer_and_one_back_to_the_depot() -> None:
     found = route(registry.get("logistics-6x6"), CITY)
     assert (found.start, found.cost, found.optimum) == ((2, 3), 18, 18)
-    assert [(leg.to, leg.cost) for leg in found.legs] == [((5, 3), 5), ((2, 1), 8), ((2, 3), 5)]
+    legs = [(leg.to, leg.cost) for leg in found.legs]
+    assert legs == [((5, 3), 5), ((2, 1), 8), ((2, 3), 5)]
     assert found.legs[2] == Leg(to=(2, 3), cost=5, cells=[(2, 2), (2, 3)])
 
 
 def test_spare_marks_change_nothing_and_too_few_lead_nowhere() -> None:
     city = registry.get("logistics-6x6")
     assert route(city, SPARE) == route(city, CITY)
-    assert route(city, [line.replace("o", ".") for line in CITY]) == Route(start=(2, 3), legs=[], cost=None, optimum=18)
+    nowhere = Route(start=(2, 3), legs=[], cost=None, optimum=18)
+    assert route(city, CITY.replace("o", ".")) == nowhere
 
 
 @each
@@ -48,19 +77,21 @@ def test_generated_answers_cost_their_rating_and_stops_are_visited_once(puzzle: 
     for seed in range(12):
         example = puzzle.generate(np.random.default_rng(seed), "medium")
         found = puzzle.route(example.question, example.answer)
-        assert found.cost == found.optimum == example.rating == sum(leg.cost for leg in found.legs)
+        assert found.cost == found.optimum == example.rating
+        assert found.cost == sum(leg.cost for leg in found.legs)
         if DEPOT in example.question:
-            assert sorted(leg.to for leg in found.legs[:-1]) == sorted(
-                map(tuple, np.argwhere(example.question == CUSTOMER).tolist())
-            )
+            customers = map(tuple, np.argwhere(example.question == CUSTOMER).tolist())
+            visited = [leg.to for leg in found.legs[:-1]]
+            assert sorted(visited) == sorted(customers)
             assert found.legs[-1].to == found.start
 
 
 @each
-def test_an_answer_of_anything_has_a_route_or_none(puzzle: Puzzle) -> None:
+def test_any_answer_has_a_route_or_none(puzzle: Puzzle) -> None:
     assert isinstance(puzzle, Routed)
     rng = np.random.default_rng(1)
     for _ in range(20):
         question = puzzle.generate(rng, "easy").question
-        found = puzzle.route(question, puzzle.decode(rng.integers(0, puzzle.vocab_size + 1, puzzle.seq_len)))
+        tokens_T = rng.integers(0, puzzle.vocab_size + 1, puzzle.seq_len)
+        found = puzzle.route(question, puzzle.decode(tokens_T))
         assert found.cost is None or found.cost >= found.optimum

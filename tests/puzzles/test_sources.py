@@ -21,7 +21,9 @@ def written(tmp_path: Path, *lines: str) -> Path:
 
 
 def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
-    rows = read_csv(written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), SMALL)
+    rows = read_csv(
+        written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), SMALL
+    )
     assert rows["inputs"][0, :6].tolist() == [2, 1, 4, 1, 4, 5]
     assert rows["labels"][0, :6].tolist() == [2, 3, 4, 5, 4, 5]
     assert rows["rating"].tolist() == [12, 7]
@@ -30,12 +32,15 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("made,1.3.,1234341221434321,0", "in the question there are 4 characters"),
-        ("made,1.3.34122143432.,123,0", "in the answer there are 3 characters"),
-        ("made,1.3.34122143432.,1234341221434321", "there are 3 columns"),
+        ("made,1.3.,1234341221434321,0", "in the question the text has 4 characters"),
+        ("made,1.3.34122143432.,123,0", "in the answer the text has 3 characters"),
+        ("made,1.3.34122143432.,1234341221434321", "the row has 3 columns"),
         ("made,1.3.34122143432.,1234341221434321,hard", "the rating is 'hard'"),
         ("made,1.3.34122143432.,1234341221434321,-1", "the rating is '-1'"),
-        ("made,1.x.34122143432.,1234341221434321,0", "in the question 'x' stands at row 1, column 3"),
+        (
+            "made,1.x.34122143432.,1234341221434321,0",
+            "in the question the cell at row 1, column 3 is 'x'",
+        ),
         ("made,1.3.34122143432.,12343412214343.1,0", "the answer does not solve the question"),
         ("made,1.3.34122143432.,1234341221434312,0", "the answer does not solve the question"),
         ("made,4.3.34122143432.,1234341221434321,0", "the answer does not solve the question"),
@@ -52,7 +57,7 @@ def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: s
 
 
 def maze_row(*, path: str = "o", rating: int = 4) -> str:
-    """A 10x10 maze whose way leads along the open first row; a row may begin and end with spaces."""
+    """A 10x10 maze with an open first row. Its rows may begin and end with spaces."""
     walls = "#" * 94
     return f"made, S  G{walls} , S{path * 2}G{walls} ,{rating}"
 
@@ -68,7 +73,7 @@ def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path:
 
 
 def test_puzzles_without_this_form_say_so(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="arc has no CSV form"):
+    with pytest.raises(DatasetError, match="arc does not have a CSV form"):
         read_csv(written(tmp_path, HEADER, GOOD[0]), registry.get("arc"))
 
 

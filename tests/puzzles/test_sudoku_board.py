@@ -34,13 +34,19 @@ def test_a_board_has_three_partitions_into_equal_parts(puzzle: Puzzle) -> None:
 
 def test_boxes_of_6x6_are_two_rows_by_three_columns() -> None:
     box_T = registry.get("sudoku-6x6").groups_GT[2]
-    assert box_T.reshape(6, 6)[:3].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1], [2, 2, 2, 3, 3, 3]]
+    assert box_T.reshape(6, 6)[:3].tolist() == [
+        [0, 0, 0, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1],
+        [2, 2, 2, 3, 3, 3],
+    ]
 
 
 @each
 def test_full_board_that_drops_a_given_is_wrong(puzzle: Puzzle) -> None:
     labels_BT = puzzle.encode(puzzle.generate(np.random.default_rng(1), "medium").answer)[None]
-    swapped_BT = np.where(labels_BT == 2, 3, np.where(labels_BT == 3, 2, labels_BT))  # still a solved board
+    swapped_BT = np.where(
+        labels_BT == 2, 3, np.where(labels_BT == 3, 2, labels_BT)
+    )  # still a solved board
     assert puzzle.check_BT(np.ones_like(labels_BT), swapped_BT).tolist() == [RIGHT]
     assert puzzle.check_BT(labels_BT, swapped_BT).tolist() == [WRONG]
 
@@ -48,7 +54,9 @@ def test_full_board_that_drops_a_given_is_wrong(puzzle: Puzzle) -> None:
 def test_latin_square_with_wrong_boxes_is_wrong() -> None:
     puzzle = registry.get("sudoku")
     latin = (np.arange(9)[:, None] + np.arange(9)) % 9 + 1
-    assert puzzle.check_BT(np.ones((1, 81), dtype=int), puzzle.encode(latin.astype(np.int8))[None]).tolist() == [WRONG]
+    assert puzzle.check_BT(
+        np.ones((1, 81), dtype=int), puzzle.encode(latin.astype(np.int8))[None]
+    ).tolist() == [WRONG]
 
 
 @each

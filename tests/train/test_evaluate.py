@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
-from hrm_puzzles.arc.canvas import Variant
+from hrm_puzzles.arc.variants import Variant
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT
 from hrm_train.batches import Batch

@@ -1,8 +1,8 @@
-"""ARC: grids of colours on a canvas, one class for the published canvas of 30 x 30 and for smaller ones.
+"""ARC: grids of colours on a canvas of the published size, 30 x 30, or smaller.
 
-What a task asks for is shown by demonstrations, which a model learns as its row of the puzzle table; so a question
-names its task. No answer can be proven: every verdict is UNKNOWN.
-Shapes: B batch, N answers, S side of the canvas, T = S * S, G = 2 partitions (row, column). Tokens as in `canvas`.
+Demonstrations define a task. A model learns them as its row of the puzzle table, so a question
+names its task. Answers cannot be proven: every verdict is UNKNOWN.
+Shapes: B batch, N answers, S side of the canvas, T = S * S. Tokens as in `canvas`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
+from hrm_puzzles.arc import variants
+from hrm_puzzles.arc.canvas import FIRST_COLOUR, PAD, VOCAB, boxes_of_B, canvas_T, grid_at, moved_BT
 from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array
 from hrm_puzzles.puzzle import (
     BLANK_IDENTIFIER,
@@ -21,24 +24,41 @@ from hrm_puzzles.puzzle import (
     Geometry,
     Grid,
     IntArray,
+    Notation,
     Parsed,
     PuzzleError,
 )
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 
-_COLOURS = "#000000 #0074D9 #FF4136 #2ECC40 #FFDC00 #AAAAAA #F012BE #FF851B #7FDBFF #870C25"  # of ARC's own pages
-PALETTE = dict(enumerate(_COLOURS.split()))
+# The colours of ARC's own pages.
+PALETTE = {
+    0: "#000000",
+    1: "#0074D9",
+    2: "#FF4136",
+    3: "#2ECC40",
+    4: "#FFDC00",
+    5: "#AAAAAA",
+    6: "#F012BE",
+    7: "#FF851B",
+    8: "#7FDBFF",
+    9: "#870C25",
+}
+
+SAMPLE_TASK = "007bbfb7"
+SAMPLE_INPUT = [[0, 7, 7], [7, 7, 7], [0, 7, 7]]
+
+TestInput = tuple[str, bytes]  # a task, and the key of a question
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arc:
-    """ARC on a canvas of `side` x `side`; `puzzle.Puzzle` says what each method promises."""
+    """ARC on a canvas of `side` x `side`. `puzzle.Puzzle` describes each method."""
 
     name: str
     side: int
 
-    vocab_size = arc_canvas.VOCAB
+    vocab_size = VOCAB
     num_puzzle_ids = 1  # the blank one; a data set names the others
     proof_exists = False
     difficulties: tuple[str, ...] = ()
@@ -50,85 +70,109 @@ class Arc:
 
     @property
     def geometry(self) -> Geometry:
-        fixed = arc_canvas.FIRST_COLOUR + 1
-        return Geometry(board=(self.side, self.side), num_symbols=arc_canvas.VOCAB, num_fixed=fixed)
+        num_fixed = FIRST_COLOUR + 1  # pad, end mark and colour 0
+        return Geometry(board=(self.side, self.side), num_symbols=VOCAB, num_fixed=num_fixed)
 
     def parse(self, notation: object) -> Parsed:
-        """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""
+        """Read a question with the name of its task. The grid must fit the canvas."""
         return arc_notation.parsed(notation, self.side)
 
     def sample(self, identifiers: Sequence[str]) -> object:
         """A small question of the first task that a model knows."""
-        names = [name for name in identifiers if name != BLANK_IDENTIFIER]
-        return {"task": names[0] if names else "007bbfb7", "input": [[0, 7, 7], [7, 7, 7], [0, 7, 7]]}
+        task = SAMPLE_TASK
+        for name in identifiers:
+            if name != BLANK_IDENTIFIER:
+                task = name
+                break
+        return {"task": task, "input": SAMPLE_INPUT}
 
     def asked(self, grid: Grid, identifier: str) -> object:
-        """The question with its task; one of a variant is turned back to the task's own colours and turn."""
-        task, variant = arc_canvas.variant_of(identifier)
+        """The question with its task. A variant gets the task's own colours and turn again."""
+        task, variant = variants.variant_of(identifier)
         return {"task": task, "input": variant.invert(grid).tolist()}
 
     @property
     def about(self) -> str:
-        return f"the name of a task that the model has learned, and a grid of the colours 0 to 9 up to {self.side} wide"
+        grid = f"a grid of the colours 0 to 9 up to {self.side} wide"
+        return f"the name of a task that the model has learned, and {grid}"
 
     def forms(self, asked: Any) -> dict[str, object]:
-        task, rows = asked["task"], asked["input"]
+        task = asked["task"]
+        rows = asked["input"]
         lines = ["".join(map(str, row)) for row in rows]
+        test_pairs = [{"input": rows}]
         return {
             "rows of numbers": asked,
             "list of lines": {"task": task, "input": lines},
             "lines of text": {"task": task, "input": "\n".join(lines)},
-            "whole task": {"task": task, "train": [], "test": [{"input": rows}], "index": 0},
+            "whole task": {"task": task, "train": [], "test": test_pairs, "index": 0},
         }
 
-    def write(self, grid: Grid, notation: arc_notation.Notation) -> object:
+    def write(self, grid: Grid, notation: Notation) -> object:
         return arc_notation.written(grid, notation)
 
     def encode(self, grid: Grid) -> Int32Array:
-        """The grid in the upper left corner of its canvas, as every test question of the published data."""
-        return arc_canvas.canvas_T(grid, self.side)
+        """The grid in the upper left corner of its canvas, like all published test questions."""
+        return canvas_T(grid, self.side)
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        """The grid that begins at the first row and column with a colour; 0 x 0 if there is none."""
-        box = arc_canvas.boxes_of_B(np.asarray(tokens_T)[None], self.side)
-        return arc_canvas.grid_at(tokens_T, self.side, (int(box.top_B[0]), int(box.left_B[0])))
+        """The grid that begins at the first row and column with a colour; 0 x 0 without any."""
+        box = boxes_of_B(np.asarray(tokens_T)[None], self.side)
+        origin = (int(box.top_B[0]), int(box.left_B[0]))
+        return grid_at(tokens_T, self.side, origin)
 
     def is_well_formed_B(self, tokens_BT: IntArray) -> BoolArray:
-        """Whether each row is exactly one grid with its end marks, the one thing that can be said of an answer."""
-        boxes = arc_canvas.boxes_of_B(tokens_BT, self.side)
-        redrawn_BT = arc_canvas.moved_BT(tokens_BT, boxes, boxes.top_B, boxes.left_B, self.side)
-        is_full_B = arc_canvas.is_colour(np.asarray(tokens_BT)).sum(axis=1) == boxes.height_B * boxes.width_B
+        """Whether each row is exactly one grid with its end marks."""
+        boxes = boxes_of_B(tokens_BT, self.side)
+        redrawn_BT = moved_BT(tokens_BT, boxes, boxes.top_B, boxes.left_B, self.side)
+        num_colours_B = arc_canvas.is_colour(np.asarray(tokens_BT)).sum(axis=1)
+        is_full_B = num_colours_B == boxes.height_B * boxes.width_B
         return is_full_B & (redrawn_BT == tokens_BT).all(axis=1)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:  # noqa: ARG002
-        """UNKNOWN, always: what a task asks for is not written anywhere."""
+    def check_BT(
+        self,
+        inputs_BT: IntArray,
+        answers_BT: IntArray,  # noqa: ARG002
+    ) -> NDArray[np.int8]:
+        """Always UNKNOWN: a question does not contain the rule of its task."""
         return np.full(len(inputs_BT), UNKNOWN, dtype=np.int8)
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> NoReturn:  # noqa: ARG002
+        problem = "ARC tasks are made by people, not generated"
         remedy = f"build a data set from tasks with hrm-data build {self.name}"
-        raise PuzzleError("ARC tasks are made by people, not generated", "not-generated", remedy)
+        raise PuzzleError(problem, "not-generated", remedy)
 
     def symmetry(self, rng: np.random.Generator) -> "ArcSymmetry":
-        return ArcSymmetry(side=self.side, variant=arc_canvas.random_variant(rng))
+        return ArcSymmetry(side=self.side, variant=variants.random_variant(rng))
 
     def variant_of(self, name: str) -> tuple[str, "ArcSymmetry"]:
-        task, variant = arc_canvas.variant_of(name)
+        task, variant = variants.variant_of(name)
         return task, ArcSymmetry(side=self.side, variant=variant)
 
     def augment_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+        self,
+        rng: np.random.Generator,
+        inputs_BT: IntArray,
+        labels_BT: IntArray,
     ) -> tuple[Int32Array, Int32Array]:
-        """Each pair at a fresh place where both grids fit; turned and recoloured copies are puzzle ids of their own."""
-        asked, answered = arc_canvas.boxes_of_B(inputs_BT, self.side), arc_canvas.boxes_of_B(labels_BT, self.side)
-        top_B = rng.integers(self.side - np.maximum(asked.height_B, answered.height_B) + 1)
-        left_B = rng.integers(self.side - np.maximum(asked.width_B, answered.width_B) + 1)
-        # An answer that shows no pad stays: in labels another value may take the place of pad.
-        stays_B = np.asarray(labels_BT).min(axis=1) > arc_canvas.PAD
-        top_B, left_B = np.where(stays_B, asked.top_B, top_B), np.where(stays_B, asked.left_B, left_B)
-        return (
-            arc_canvas.moved_BT(inputs_BT, asked, top_B, left_B, self.side),
-            arc_canvas.moved_BT(labels_BT, answered, top_B, left_B, self.side),
-        )
+        """Move each pair to a random place where both grids fit.
+
+        Turned and recoloured copies are puzzle ids of their own.
+        """
+        asked = boxes_of_B(inputs_BT, self.side)
+        answered = boxes_of_B(labels_BT, self.side)
+        height_B = np.maximum(asked.height_B, answered.height_B)
+        width_B = np.maximum(asked.width_B, answered.width_B)
+        top_B = rng.integers(self.side - height_B + 1)
+        left_B = rng.integers(self.side - width_B + 1)
+        # In labels another value may replace pad. An answer without any such cell does not show
+        # this value, so the pair keeps its place.
+        stays_B = np.asarray(labels_BT).min(axis=1) > PAD
+        top_B = np.where(stays_B, asked.top_B, top_B)
+        left_B = np.where(stays_B, asked.left_B, left_B)
+        moved_inputs_BT = moved_BT(inputs_BT, asked, top_B, left_B, self.side)
+        moved_labels_BT = moved_BT(labels_BT, answered, top_B, left_B, self.side)
+        return moved_inputs_BT, moved_labels_BT
 
     def reveal_BT(
         self,
@@ -137,7 +181,7 @@ class Arc:
         labels_BT: IntArray,  # noqa: ARG002
         num_revealed_B: IntArray,  # noqa: ARG002
     ) -> Int32Array:
-        """The questions as they are: an answer's cells have no place in the question."""
+        """The unchanged questions: the cells of an answer are not cells of the question."""
         return np.asarray(inputs_BT).astype(np.int32)
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
@@ -149,52 +193,89 @@ class Arc:
         inputs_NT: IntArray,
         labels_NT: IntArray,
         answers_NT: IntArray,
-        q_halt_N: np.typing.NDArray[np.floating],
+        q_halt_N: NDArray[np.floating],
     ) -> dict[int, float]:
-        """The published score: a task counts where the answer to each of its test inputs is among the first k grids."""
-        ballots: dict[tuple[str, bytes], Ballot] = {}  # by task and test input
-        labels: dict[tuple[str, bytes], bytes] = {}
-        for name, *rows, q_halt in zip(names, inputs_NT, labels_NT, answers_NT, q_halt_N.tolist(), strict=True):
-            task, variant = arc_canvas.variant_of(name)
-            question, label, answer = (
-                _key(variant.invert(arc_canvas.grid_at(tokens_T, self.side))) for tokens_T in rows
-            )
-            ballots.setdefault((task, question), Ballot()).cast(answer, q_halt)
-            labels[task, question] = label
-        ranked = {test_input: ballot.ranked() for test_input, ballot in ballots.items()}
-        num_tasks = len({task for task, _ in labels})
-        shares: dict[int, float] = {}
-        for k in TRIALS:
-            missed = {key[0] for key, label in labels.items() if label not in ranked[key][:k]}
-            shares[k] = (num_tasks - len(missed)) / num_tasks if num_tasks else 0.0
-        return shares
+        """The published score, for each k of TRIALS.
+
+        A task counts if the answer to each of its test inputs is among the k grids with the most
+        votes.
+        """
+        ballots: dict[TestInput, Ballot] = {}
+        labels: dict[TestInput, bytes] = {}
+        q_halts = q_halt_N.tolist()
+        votes = zip(names, inputs_NT, labels_NT, answers_NT, q_halts, strict=True)
+        for name, inputs_T, labels_T, answer_T, q_halt in votes:
+            task, variant = variants.variant_of(name)
+            test_input = (task, self._key(inputs_T, variant))
+            labels[test_input] = self._key(labels_T, variant)
+            ballot = ballots.setdefault(test_input, Ballot())
+            ballot.cast(self._key(answer_T, variant), q_halt)
+        return _shares_solved(ballots, labels)
+
+    def _key(self, tokens_T: IntArray, variant: variants.Variant) -> bytes:
+        """The shape and the cells of a grid in the task's own colours and turn."""
+        grid = variant.invert(grid_at(tokens_T, self.side))
+        cells = np.ascontiguousarray(grid, dtype=np.int8)
+        return bytes(grid.shape) + cells.tobytes()
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:  # noqa: ARG002
-        """A text board of digits, a point for colour 0; an answer is not laid over its question."""
-        return "\n".join(" ".join("." if cell == 0 else str(cell) for cell in row) for row in grid.tolist())
+        """Draw a text board of digits with a point for colour 0.
+
+        The question is not drawn: its cells are not those of the answer.
+        """
+        lines: list[str] = []
+        for row in grid.tolist():
+            cells = [str(cell or ".") for cell in row]
+            lines.append(" ".join(cells))
+        return "\n".join(lines)
+
+
+def _shares_solved(
+    ballots: dict[TestInput, Ballot],
+    labels: dict[TestInput, bytes],
+) -> dict[int, float]:
+    """For each k of TRIALS, the share of tasks with a right answer among the first k."""
+    ranked = {test_input: ballot.ranked() for test_input, ballot in ballots.items()}
+    tasks = {task for task, _ in labels}
+    if not tasks:
+        return dict.fromkeys(TRIALS, 0.0)
+    shares: dict[int, float] = {}
+    for k in TRIALS:
+        missed: set[str] = set()
+        for test_input, label in labels.items():
+            if label not in ranked[test_input][:k]:
+                missed.add(test_input[0])
+        shares[k] = (len(tasks) - len(missed)) / len(tasks)
+    return shares
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArcSymmetry:
-    """A variant applied to each canvas's grid, which keeps its place (row and column exchanged with its sides)."""
+    """A variant that is applied to the grid of each canvas.
+
+    The grid keeps its place. If the turn exchanges height and width, the row and the column of its
+    first cell are exchanged as well.
+    """
 
     side: int
-    variant: arc_canvas.Variant
+    variant: variants.Variant
 
     def apply(self, tokens_BT: IntArray) -> Int32Array:
-        return self._each(tokens_BT, self.variant.apply, self.variant.turn)
+        return self._each(tokens_BT, self.variant.apply)
 
     def invert(self, tokens_BT: IntArray) -> Int32Array:
-        return self._each(tokens_BT, self.variant.invert, arc_canvas.INVERSE_TURN[self.variant.turn])
+        return self._each(tokens_BT, self.variant.invert)
 
-    def _each(self, tokens_BT: IntArray, change: Callable[[Grid], Grid], turn: int) -> Int32Array:
-        boxes, order = arc_canvas.boxes_of_B(tokens_BT, self.side), -1 if turn in arc_canvas.TRANSPOSING else 1
+    def _each(self, tokens_BT: IntArray, change: Callable[[Grid], Grid]) -> Int32Array:
+        boxes = boxes_of_B(tokens_BT, self.side)
+        # The inverse of a turn exchanges height and width if the turn does.
+        is_transposing = self.variant.turn in variants.TRANSPOSING
         changed: list[Int32Array] = []
-        for tokens_T, top, left in zip(tokens_BT, boxes.top_B.tolist(), boxes.left_B.tolist(), strict=True):
-            grid = change(arc_canvas.grid_at(tokens_T, self.side, (top, left)))
-            changed.append(arc_canvas.canvas_T(grid, self.side, (top, left)[::order]))
+        for index, tokens_T in enumerate(tokens_BT):
+            top = int(boxes.top_B[index])
+            left = int(boxes.left_B[index])
+            grid = change(grid_at(tokens_T, self.side, (top, left)))
+            if is_transposing:
+                top, left = left, top
+            changed.append(canvas_T(grid, self.side, (top, left)))
         return np.stack(changed)
-
-
-def _key(grid: Grid) -> bytes:
-    return bytes(grid.shape) + np.ascontiguousarray(grid, dtype=np.int8).tobytes()

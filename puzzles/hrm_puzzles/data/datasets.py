@@ -1,16 +1,21 @@
-"""Data sets in the published HRM layout, so that a data set of either project trains in both.
+"""Data sets in the published HRM layout, so that data sets of both projects train in both.
 
-    <dir>/identifiers.json                         names of the puzzle ids, 0 is "<blank>"
-    <dir>/recipe.json                              how it was made, with the puzzle's name; ours
+    <dir>/identifiers.json                         names of the puzzle ids; 0 is "<blank>"
+    <dir>/recipe.json                              ours: the recipe, with the puzzle's name
     <dir>/{train,test}/dataset.json                DatasetMeta
     <dir>/{train,test}/all__inputs.npy             [N, T] tokens, any integer type
                        all__labels.npy             [N, T]
                        all__puzzle_identifiers.npy [puzzles] int32
-                       all__puzzle_indices.npy     [puzzles + 1] where the examples of each puzzle begin
-                       all__group_indices.npy      [groups + 1] where the puzzles of each group begin
-                       all__ratings.npy            [N] int32; ours, other readers do not look at it
+                       all__puzzle_indices.npy     [puzzles + 1] first example of each puzzle
+                       all__group_indices.npy      [groups + 1] first puzzle of each group
+                       all__ratings.npy            ours: [N] int32
 
-A group is an original puzzle, its puzzles are the variants of it. Shapes: N examples, T tokens.
+A group is an original puzzle. Its puzzles are the variants of it. Shapes: N examples, T tokens.
+
+Example: two groups, of 1 and 2 puzzles, with 2, 1 and 1 examples.
+
+    puzzle_indices  [0, 2, 3, 4]
+    group_indices   [0, 1, 3]
 """
 
 import hashlib
@@ -29,16 +34,23 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
-ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
+CHUNK_BYTES = 1 << 20  # read at once to hash a file
 
 
 class DatasetError(ValueError):
-    """A data set that cannot be read or written; its text is one sentence with the value, expectation and remedy."""
+    """A data set that cannot be read or written.
+
+    Its text is one sentence: value, expectation and remedy.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltSet:
-    """`num_left_out` are copies of test questions, exported puzzles (`faults` say why) or ARC tasks."""
+    """The outcome of a build.
+
+    `num_left_out` counts copies of test questions, bad objects of an exported file (see `faults`)
+    or ARC tasks that do not fit.
+    """
 
     num_train: int
     num_test: int
@@ -51,7 +63,7 @@ class BuiltSet:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetMeta:
-    """dataset.json. Only TRM's files have `total_puzzles`; we write it and read both."""
+    """dataset.json. Files of TRM have `total_puzzles`, those of HRM do not; we write it."""
 
     pad_id: int
     ignore_label_id: int | None
@@ -66,20 +78,23 @@ class DatasetMeta:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Vocabulary and length, which a puzzle must have as well."""
+        """Vocabulary and length. A puzzle must have the same."""
         return self.vocab_size, self.seq_len
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """One split, memory-mapped: arrays are read from disk as they are touched."""
+    """One split, memory-mapped: arrays are read from disk when they are used.
+
+    `puzzle_offsets` and `group_offsets` hold the start of each puzzle and group, and the end.
+    """
 
     meta: DatasetMeta
     inputs_NT: IntArray
     labels_NT: IntArray
     puzzle_ids_N: NDArray[np.int32]
-    puzzle_offsets: NDArray[np.int64]  # where the examples of each puzzle begin, with the end
-    group_offsets: NDArray[np.int64]  # where the puzzles of each group begin, with the end
+    puzzle_offsets: NDArray[np.int64]
+    group_offsets: NDArray[np.int64]
     ratings_N: NDArray[np.int32] | None
 
     def __len__(self) -> int:
@@ -89,16 +104,20 @@ class Split:
         return self.inputs_NT[indices].astype(np.int32)
 
     def labels(self, indices: IntArray | slice) -> NDArray[np.int32]:
-        """Labels, with IGNORE where the loss must not look."""
+        """Labels, with IGNORE for positions that the loss skips."""
         labels_BT = self.labels_NT[indices].astype(np.int32)
-        if self.meta.ignore_label_id is not None:
-            labels_BT[labels_BT == self.meta.ignore_label_id] = IGNORE
+        ignored = self.meta.ignore_label_id
+        if ignored is not None:
+            labels_BT[labels_BT == ignored] = IGNORE
         return labels_BT
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """Which examples belong to a puzzle and which puzzles to a group; offsets say where each begins, with the end."""
+    """The examples of each puzzle and the puzzles of each group.
+
+    Offsets hold the start of each, and the end.
+    """
 
     puzzle_ids: NDArray[np.int32]
     puzzle_offsets: NDArray[np.int64]
@@ -111,9 +130,10 @@ class Layout:
 
     @classmethod
     def of_originals(cls, num_examples: int) -> "Layout":
-        """Each example a puzzle with the blank id and a group of its own."""
+        """Each example is a puzzle with the blank id and a group of its own."""
+        blank_ids = np.zeros(num_examples, dtype=np.int32)
         offsets = np.arange(num_examples + 1)
-        return cls(puzzle_ids=np.zeros(num_examples, dtype=np.int32), puzzle_offsets=offsets, group_offsets=offsets)
+        return cls(puzzle_ids=blank_ids, puzzle_offsets=offsets, group_offsets=offsets)
 
 
 def write_split(
@@ -126,8 +146,12 @@ def write_split(
     ratings_N: IntArray | None = None,
     layout: Layout | None = None,
 ) -> None:
-    """Write one split into `atomic.new_directory`; without a layout each example is a group. Refuses empty splits."""
-    layout = layout or Layout.of_originals(len(inputs_NT))
+    """Write one split into a folder of `atomic.new_directory`.
+
+    Without a layout each example is a group. Raises DatasetError for an empty split.
+    """
+    if layout is None:
+        layout = Layout.of_originals(len(inputs_NT))
     create_split(path, split, puzzle=puzzle, layout=layout)
     write_rows(path, split, 0, inputs_NT, labels_NT)
     if ratings_N is not None:
@@ -135,10 +159,11 @@ def write_split(
 
 
 def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> None:
-    """Write all of a split but its examples, which are zeros until `write_rows` fills them in."""
+    """Write a split with zeros in place of its examples. `write_rows` fills them in."""
     if not layout.num_examples:
         raise DatasetError(f"{split} would hold 0 examples; give at least one.")
-    directory, num_puzzles = path / split, len(layout.puzzle_ids)
+    directory = path / split
+    num_puzzles = len(layout.puzzle_ids)
     meta = DatasetMeta(
         pad_id=0,
         ignore_label_id=0,
@@ -152,48 +177,75 @@ def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> N
         total_puzzles=num_puzzles,
     )
     directory.mkdir(parents=True)
-    (directory / "dataset.json").write_bytes(json.dumps(asdict(meta), indent=2).encode())
+    text = json.dumps(asdict(meta), indent=2)
+    (directory / "dataset.json").write_bytes(text.encode())
+    shape = (layout.num_examples, puzzle.seq_len)
     for name in ("inputs", "labels"):
-        shape = (layout.num_examples, puzzle.seq_len)
-        np.lib.format.open_memmap(directory / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=shape)
+        file = directory / f"all__{name}.npy"
+        np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
     _save(directory, "puzzle_identifiers", layout.puzzle_ids.astype(np.int32))
     _save(directory, "puzzle_indices", layout.puzzle_offsets.astype(np.int32))
     _save(directory, "group_indices", layout.group_offsets.astype(np.int32))
 
 
-def write_rows(path: Path, split: str, start: int, inputs_BT: IntArray, labels_BT: IntArray) -> None:
-    """Write examples into a created split from row `start` on; several processes may write rows of their own."""
-    for name, rows_BT in (("inputs", inputs_BT), ("labels", labels_BT)):
-        file = path / split / f"all__{name}.npy"
-        header_bytes = cast("np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False)).offset
-        with file.open("r+b") as stream:  # written rather than mapped, so that memory stays flat
-            stream.seek(header_bytes + start * rows_BT.shape[1])
-            stream.write(np.ascontiguousarray(rows_BT, dtype=np.uint8).data)
-            stream.flush()
-            os.fsync(stream.fileno())
+def write_rows(
+    path: Path,
+    split: str,
+    start: int,
+    inputs_BT: IntArray,
+    labels_BT: IntArray,
+) -> None:
+    """Write examples into a created split from row `start` on.
+
+    Several processes may write different rows.
+    """
+    _write_array_rows(path / split / "all__inputs.npy", start, inputs_BT)
+    _write_array_rows(path / split / "all__labels.npy", start, labels_BT)
+
+
+def _write_array_rows(file: Path, start: int, rows_BT: IntArray) -> None:
+    mapped = cast("np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False))
+    row_bytes = rows_BT.shape[1]
+    # Writing instead of mapping keeps the memory use constant.
+    with file.open("r+b") as stream:
+        stream.seek(mapped.offset + start * row_bytes)
+        stream.write(np.ascontiguousarray(rows_BT, dtype=np.uint8).data)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
-    """Name the puzzle ids from 1 on; id 0 is the blank one. Names are written one by one, so there may be millions."""
+    """Name the puzzle ids from 1 on; id 0 is the blank one.
+
+    Names are written one by one, because there may be millions.
+    """
     with (path / "identifiers.json").open("w", encoding="utf-8") as stream:
         stream.write("[" + json.dumps(BLANK_IDENTIFIER))
-        stream.writelines(", " + json.dumps(name) for name in names)
+        for name in names:
+            stream.write(", " + json.dumps(name))
         stream.write("]")
 
 
 def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> None:
-    """How a data set was made, and of which puzzle: sizes alone do not identify every puzzle."""
+    """Write the recipe of a data set and its puzzle, which sizes alone do not always identify."""
     text = json.dumps({**values, "puzzle": puzzle.name}, indent=2)
-    (path / RECIPE).write_bytes(text.encode())  # the same bytes on Windows, where text has other ends of lines
+    # Bytes, because Windows changes the line ends of text.
+    (path / RECIPE).write_bytes(text.encode())
 
 
 def named_in_recipe(path: Path) -> str:
-    """The name of the puzzle in a data set's recipe; empty without one, since other builders write none."""
+    """The name of the puzzle in the recipe of a data set.
+
+    It is empty without a recipe. Other builders do not write one.
+    """
     try:
         recipe: object = json_from(text_of(path / RECIPE))
     except (OSError, ValueError):
         return ""
-    return str(cast("dict[str, object]", recipe).get("puzzle", "")) if isinstance(recipe, dict) else ""
+    if not isinstance(recipe, dict):
+        return ""
+    values = cast("dict[str, object]", recipe)
+    return str(values.get("puzzle", ""))
 
 
 def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
@@ -201,20 +253,29 @@ def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
 
 
 def open_split(path: Path, split: str) -> Split:
-    """Open one split of a data set of ours, of HRM or of TRM; refuses missing files and sizes that disagree."""
+    """Open one split of a data set of ours, of HRM or of TRM.
+
+    Raises DatasetError for missing files and for sizes that disagree.
+    """
     directory = path / split
     meta = read_meta(directory)
-    inputs_NT, labels_NT, ids, puzzles, groups = (_array(directory, meta.sets[0], name) for name in ARRAYS)
+    subset = meta.sets[0]
+    inputs_NT = _array(directory, subset, "inputs")
+    labels_NT = _array(directory, subset, "labels")
+    ids = _array(directory, subset, "puzzle_identifiers")
+    puzzles = _array(directory, subset, "puzzle_indices")
+    groups = _array(directory, subset, "group_indices")
     num_examples = len(inputs_NT)
-    _require(inputs_NT.shape == (num_examples, meta.seq_len), directory, f"inputs have shape {inputs_NT.shape}")
-    _require(labels_NT.shape == inputs_NT.shape, directory, f"labels have shape {labels_NT.shape}")
+    _require_shape(directory, "inputs", inputs_NT, (num_examples, meta.seq_len))
+    _require_shape(directory, "labels", labels_NT, inputs_NT.shape)
     _require_offsets(directory, "puzzle_indices", puzzles, num_examples)
-    _require(len(ids) == len(puzzles) - 1, directory, f"puzzle_identifiers has {len(ids)} entries")
+    if len(ids) != len(puzzles) - 1:
+        raise _disagreement(directory, f"puzzle_identifiers has {len(ids)} entries")
     _require_offsets(directory, "group_indices", groups, len(ids))
     ratings_N = None
-    if (directory / f"{meta.sets[0]}__ratings.npy").exists():
-        ratings_N = _array(directory, meta.sets[0], "ratings")
-        _require(ratings_N.shape == (num_examples,), directory, f"ratings have shape {ratings_N.shape}")
+    if (directory / f"{subset}__ratings.npy").exists():
+        ratings_N = _array(directory, subset, "ratings")
+        _require_shape(directory, "ratings", ratings_N, (num_examples,))
     return Split(
         meta=meta,
         inputs_NT=inputs_NT,
@@ -227,17 +288,26 @@ def open_split(path: Path, split: str) -> Split:
 
 
 def read_meta(directory: Path) -> DatasetMeta:
-    """dataset.json of one split directory; unknown keys are ignored."""
+    """Read dataset.json of one split. Unknown keys are ignored."""
     path = directory / "dataset.json"
     try:
-        values = json_from(text_of(path))
-        meta = DatasetMeta(**{one.name: values[one.name] for one in fields(DatasetMeta) if one.name in values})
-        if not (isinstance(values["num_puzzle_identifiers"], int) and isinstance(values["sets"], list)):
-            raise ValueError("num_puzzle_identifiers is no number, or sets is no list")
+        meta = _meta_of(json_from(text_of(path)))
     except (OSError, ValueError, TypeError) as error:
-        raise DatasetError(f"{path} is not a data set description ({error}); give the directory above it.") from error
+        problem = f"{path} does not describe a data set ({error})"
+        raise DatasetError(f"{problem}; give the directory above it.") from error
     if len(meta.sets) != 1:
-        raise DatasetError(f"{path} lists the sets {meta.sets} where one is expected; split them into directories.")
+        problem = f"{path} lists the sets {meta.sets}, but a directory may hold only one"
+        raise DatasetError(f"{problem}; split them into directories.")
+    return meta
+
+
+def _meta_of(values: Any) -> DatasetMeta:
+    names = [one.name for one in fields(DatasetMeta)]
+    known = {name: values[name] for name in names if name in values}
+    meta = DatasetMeta(**known)
+    has_number = isinstance(values["num_puzzle_identifiers"], int)
+    if not has_number or not isinstance(values["sets"], list):
+        raise ValueError("num_puzzle_identifiers is not a number, or sets is not a list")
     return meta
 
 
@@ -246,27 +316,42 @@ def _array(directory: Path, subset: str, name: str) -> NDArray[Any]:
     try:
         array = cast("NDArray[Any]", np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError) as error:
-        raise DatasetError(f"{path} cannot be read ({error}); build the data set again.") from error
-    _require(array.dtype.kind in "iu" and array.ndim > 0 and len(array) > 0, directory, f"{name} is {array.dtype}")
+        raise DatasetError(f"cannot read {path} ({error}); build the data set again.") from error
+    if array.dtype.kind not in "iu" or array.ndim == 0 or len(array) == 0:
+        raise _disagreement(directory, f"{name} is {array.dtype}")
     return array
 
 
+def _require_shape(
+    directory: Path,
+    name: str,
+    array: NDArray[Any],
+    shape: tuple[int, ...],
+) -> None:
+    if array.shape != shape:
+        raise _disagreement(directory, f"{name} have shape {array.shape}")
+
+
 def _require_offsets(directory: Path, name: str, offsets: IntArray, end: int) -> None:
-    is_rising = offsets.ndim == 1 and offsets[0] == 0 and offsets[-1] == end and bool((np.diff(offsets) >= 0).all())
-    _require(is_rising, directory, f"{name} does not rise from 0 to {end}")
+    is_rising = offsets.ndim == 1 and bool((np.diff(offsets) >= 0).all())
+    if not is_rising or offsets[0] != 0 or offsets[-1] != end:
+        raise _disagreement(directory, f"{name} does not rise from 0 to {end}")
 
 
-def _require(holds: bool, directory: Path, problem: str) -> None:
-    if not holds:
-        raise DatasetError(f"{directory}: {problem}, which disagrees with the other files; build the data set again.")
+def _disagreement(directory: Path, problem: str) -> DatasetError:
+    problem = f"{directory}: {problem}, which disagrees with the other files"
+    return DatasetError(f"{problem}; build the data set again.")
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 over the names and bytes of all files, so that a run can say exactly what it was trained on."""
+    """sha256 over the names and bytes of all files. It identifies what a run was trained on."""
     digest = hashlib.sha256()
-    for file in sorted(file for file in path.rglob("*") if file.is_file()):
-        digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
+    for file in sorted(path.rglob("*")):
+        if not file.is_file():
+            continue
+        name = file.relative_to(path).as_posix()
+        digest.update(f"{name}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
+            while block := stream.read(CHUNK_BYTES):
                 digest.update(block)
     return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Looking over a data set before training on it: sizes, ranges, repeats, every label checked; examples for people.
+"""Inspect a data set before training: sizes, ranges, repeats and every label; examples for people.
 
-Everything is read block by block, so that sets larger than memory can be inspected.
+Everything is read block by block, so data sets may be larger than memory.
 Shapes: N examples, T tokens, B a block of examples.
 """
 
@@ -9,23 +9,34 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_host.reading import json_from, text_of
 from hrm_host.text import printable
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import DatasetError, DatasetMeta, Split, named_in_recipe, open_split
+from hrm_puzzles.data.datasets import (
+    DatasetError,
+    DatasetMeta,
+    Split,
+    named_in_recipe,
+    open_split,
+)
 from hrm_puzzles.grid.board import UInt64Array, mixed
 from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
 
-MOST_SHOWN = 40  # numbers of givens
-BLOCK = 1024
+MOST_SHOWN = 40  # numbers of givens in a text report
+BLOCK = 1024  # examples that are read at once
+QUANTILES = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "greatest": 1.0}
 
-Facts = dict[str, np.typing.NDArray[Any]]
+Facts = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What makes a split unfit, labels that are no answer at all among the wrong; and `facts` by their names."""
+    """The faults of a split, and its facts by name.
+
+    `num_wrong` includes malformed labels.
+    """
 
     split: str
     num_wrong: int
@@ -36,7 +47,11 @@ class SplitReport:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReport:
-    """Test questions that are in train under the same puzzle id, and test examples that are copies of training ones."""
+    """The reports of all splits, and what they share.
+
+    `num_shared` counts test questions that are in train under the same puzzle id.
+    `num_equivalent` counts test examples that are copies of training examples.
+    """
 
     puzzle: str
     proof_exists: bool
@@ -46,157 +61,255 @@ class DatasetReport:
 
     @property
     def faults(self) -> list[str]:
-        """One sentence each. Copies are fine where no proof exists: ARC's authors repeat a pair here and there."""
+        """One sentence for each fault.
+
+        Copies are allowed for puzzles without proofs: ARC's authors repeat a few pairs.
+        """
         found: list[str] = []
         for part in self.splits:
             if part.num_wrong:
                 first = f"the first at index {part.first_wrong}"
                 found.append(f"{part.num_wrong} labels of {part.split} are wrong, {first}.")
             if part.num_out_of_range:
-                found.append(f"{part.num_out_of_range} values of {part.split} are outside the vocabulary.")
+                values = f"{part.num_out_of_range} values of {part.split}"
+                found.append(f"{values} are outside the vocabulary.")
         if self.num_shared and not self.proof_exists:
-            found.append(f"{self.num_shared} test questions stand in train under the same puzzle id.")
+            questions = f"{self.num_shared} test questions"
+            found.append(f"{questions} are in train under the same puzzle id.")
         if self.num_equivalent and self.proof_exists:
-            found.append(f"{self.num_equivalent} test examples are training examples or symmetric copies of them.")
+            examples = f"{self.num_equivalent} test examples"
+            found.append(f"{examples} are training examples or symmetric copies of them.")
         return found
 
 
 def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
-    """Look over every split of a data set; the puzzle is found as in `puzzle_at` unless it is named."""
+    """Inspect every split of a data set. Without a name, `puzzle_at` finds the puzzle."""
     names = [name for name in ("train", "test") if (path / name).is_dir()]
     if not names:
-        raise DatasetError(f"{path} has no train or test directory; give the directory of a data set.")
+        problem = f"{path} has neither a train nor a test directory"
+        raise DatasetError(f"{problem}; give the directory of a data set.")
     splits = {name: open_split(path, name) for name in names}
-    puzzle = puzzle_at(path, next(iter(splits.values())).meta, puzzle_name)
-    facts: dict[str, Facts] = {}
-    for name, split in splits.items():
-        starts = range(0, len(split), BLOCK)
-        blocks = [_facts_of_block(puzzle, split, slice(start, start + BLOCK)) for start in starts]
-        facts[name] = {fact: np.concatenate([block[fact] for block in blocks]) for fact in blocks[0]}
-    num_shared, num_equivalent = (
-        int(np.isin(facts["test"][fact], facts["train"][fact]).sum()) if len(facts) == 2 else 0
-        for fact in ("example", "equivalence")
-    )
+    puzzle = puzzle_at(path, splits[names[0]].meta, puzzle_name)
+    facts = {name: _facts(puzzle, split) for name, split in splits.items()}
     return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
         splits=[_report(name, split, facts[name]) for name, split in splits.items()],
-        num_shared=num_shared,
-        num_equivalent=num_equivalent,
+        num_shared=_num_shared(facts, "example"),
+        num_equivalent=_num_shared(facts, "equivalence"),
     )
+
+
+def _num_shared(facts: dict[str, Facts], fact: str) -> int:
+    """The test examples whose hash `fact` also occurs in train."""
+    if len(facts) < 2:
+        return 0
+    is_shared_N = np.isin(facts["test"][fact], facts["train"][fact])
+    return int(is_shared_N.sum())
 
 
 def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
-    """The puzzle of a data set: the named one, else that of its recipe, else the only registered one of its sizes."""
+    """The puzzle of a data set.
+
+    It is the named one, else that of the recipe, else the only registered one of the same sizes.
+    """
+    known = registry.names()
+    if name:
+        known = [name]
+    fitting: dict[str, Puzzle] = {}
+    for puzzle in map(registry.get, known):
+        if (puzzle.vocab_size, puzzle.seq_len) == meta.sizes:
+            fitting[puzzle.name] = puzzle
     sizes = f"vocabulary {meta.vocab_size} and length {meta.seq_len}"
-    known = (registry.get(name) for name in ([name] if name else registry.names()))
-    fitting = {puzzle.name: puzzle for puzzle in known if (puzzle.vocab_size, puzzle.seq_len) == meta.sizes}
     if not fitting:
-        problem = f"{path} has {sizes}, which {name} has not" if name else f"no known puzzle has {sizes}"
-        raise DatasetError(f"{problem}; name one of {', '.join(registry.names())} with --puzzle.")
+        problem = f"no known puzzle has {sizes}"
+        if name:
+            problem = f"{path} has {sizes}, but {name} has others"
+        remedy = f"name one of {', '.join(registry.names())} with --puzzle"
+        raise DatasetError(f"{problem}; {remedy}.")
     if len(fitting) == 1:
         return next(iter(fitting.values()))
-    named = named_in_recipe(path)
-    if named in fitting:
-        return fitting[named]
-    raise DatasetError(f"{' and '.join(fitting)} have {sizes}; say which one {path} is with --puzzle.")
+    recipe_name = named_in_recipe(path)
+    if recipe_name in fitting:
+        return fitting[recipe_name]
+    problem = f"{path} can hold {' or '.join(fitting)}, which all have {sizes}"
+    raise DatasetError(f"{problem}; choose one with --puzzle.")
 
 
 def _report(name: str, split: Split, facts: Facts) -> SplitReport:
-    wrong = np.flatnonzero(facts["is_wrong"])
-    givens, counts = np.unique(facts["givens"], return_counts=True)
+    wrong: list[int] = np.flatnonzero(facts["is_wrong"]).tolist()
+    first_wrong = None
+    if wrong:
+        first_wrong = wrong[0]
     return SplitReport(
         split=name,
         num_wrong=len(wrong),
-        first_wrong=int(wrong[0]) if len(wrong) else None,
+        first_wrong=first_wrong,
         num_out_of_range=int(facts["num_outside"].sum()),
-        facts={
-            "examples": len(split),
-            "puzzles": len(split.puzzle_offsets) - 1,
-            "groups": len(split.group_offsets) - 1,
-            "puzzle ids": len(np.unique(split.puzzle_ids_N)),
-            "examples of a group": _quantiles(np.diff(split.puzzle_offsets[split.group_offsets])),
-            "tokens": (int(split.inputs_NT.min()), int(split.inputs_NT.max())),
-            "labels": (int(split.labels_NT.min()), int(split.labels_NT.max())),
-            "givens": dict(zip(givens.tolist(), counts.tolist(), strict=True)),
-            "filled positions of a label": _quantiles(facts["length"]),
-            "rating": None if split.ratings_N is None else _quantiles(split.ratings_N),
-            "questions that stand there before": len(split) - len(np.unique(facts["question"])),
-        },
+        facts=_named_facts(split, facts),
     )
 
 
-def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
-    """What is known of each example, [B] each; disproven labels are wrong, and those that are no answer at all."""
-    inputs_BT, labels_BT = (np.asarray(rows_NT[block]) for rows_NT in (split.inputs_NT, split.labels_NT))
-    ids_B1 = split.puzzle_ids_N[block, None]
-    verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
-    is_wrong_B = verdict_B == WRONG
-    if isinstance(puzzle, WellFormed):
-        is_wrong_B |= (verdict_B == UNKNOWN) & ~puzzle.is_well_formed_B(labels_BT)
-    num_outside_B = np.zeros(len(inputs_BT), dtype=np.int32)
-    for tokens_BT in (inputs_BT, labels_BT):
-        num_outside_B += ((tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)).sum(axis=1, dtype=np.int32)
+def _named_facts(split: Split, facts: Facts) -> dict[str, object]:
+    givens, counts = np.unique(facts["givens"], return_counts=True)
+    examples_of_group = np.diff(split.puzzle_offsets[split.group_offsets])
+    ratings = None
+    if split.ratings_N is not None:
+        ratings = _quantiles(split.ratings_N)
+    num_repeated = len(split) - len(np.unique(facts["question"]))
     return {
-        "is_wrong": is_wrong_B,
-        "givens": (inputs_BT == labels_BT).sum(axis=1, dtype=np.int32),
-        "length": (labels_BT != split.meta.pad_id).sum(axis=1, dtype=np.int32),
-        "num_outside": num_outside_B,
-        "question": _row_number_B(inputs_BT),
-        "example": _row_number_B(np.concatenate([ids_B1, inputs_BT], axis=1)),
+        "examples": len(split),
+        "puzzles": len(split.puzzle_offsets) - 1,
+        "groups": len(split.group_offsets) - 1,
+        "puzzle ids": len(np.unique(split.puzzle_ids_N)),
+        "examples of a group": _quantiles(examples_of_group),
+        "tokens": _range(split.inputs_NT),
+        "labels": _range(split.labels_NT),
+        "givens": dict(zip(givens.tolist(), counts.tolist(), strict=True)),
+        "filled positions of a label": _quantiles(facts["length"]),
+        "rating": ratings,
+        "questions that stand there before": num_repeated,
+    }
+
+
+def _range(tokens_NT: IntArray) -> tuple[int, int]:
+    return int(tokens_NT.min()), int(tokens_NT.max())
+
+
+def _facts(puzzle: Puzzle, split: Split) -> Facts:
+    """The facts of each example, [N] each."""
+    blocks: list[Facts] = []
+    for start in range(0, len(split), BLOCK):
+        blocks.append(_facts_of_block(puzzle, split, slice(start, start + BLOCK)))
+    return {fact: np.concatenate([block[fact] for block in blocks]) for fact in blocks[0]}
+
+
+def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
+    """The facts of each example, [B] each. A label is wrong if it is disproven or malformed."""
+    inputs_BT = np.asarray(split.inputs_NT[block])
+    labels_BT = np.asarray(split.labels_NT[block])
+    ids_B1 = split.puzzle_ids_N[block, None]
+    numbered_inputs_BT = np.concatenate([ids_B1, inputs_BT], axis=1)
+    is_given_BT = inputs_BT == labels_BT
+    is_filled_BT = labels_BT != split.meta.pad_id
+    return {
+        "is_wrong": _is_wrong_B(puzzle, inputs_BT, labels_BT),
+        "givens": is_given_BT.sum(axis=1, dtype=np.int32),
+        "length": is_filled_BT.sum(axis=1, dtype=np.int32),
+        "num_outside": _num_outside_B(puzzle, inputs_BT) + _num_outside_B(puzzle, labels_BT),
+        "question": _hash_B(inputs_BT),
+        "example": _hash_B(numbered_inputs_BT),
         "equivalence": puzzle.equivalence_hash_B(inputs_BT, labels_BT),
     }
 
 
-def _row_number_B(values_BT: IntArray) -> UInt64Array:
-    """A number of 64 bits that equal rows share, and different rows practically never."""
-    place_T = mixed(np.arange(values_BT.shape[1], dtype=np.uint64), salt=6)
-    return mixed(mixed(values_BT.astype(np.uint64) + place_T).sum(axis=1))
+def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
+    verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
+    is_wrong_B = verdict_B == WRONG
+    if isinstance(puzzle, WellFormed):
+        is_malformed_B = ~puzzle.is_well_formed_B(labels_BT)
+        is_wrong_B |= (verdict_B == UNKNOWN) & is_malformed_B
+    return is_wrong_B
+
+
+def _num_outside_B(puzzle: Puzzle, tokens_BT: IntArray) -> NDArray[np.int32]:
+    """The number of tokens of each row that are outside the vocabulary."""
+    is_outside_BT = (tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)
+    return is_outside_BT.sum(axis=1, dtype=np.int32)
+
+
+def _hash_B(values_BT: IntArray) -> UInt64Array:
+    """A hash of 64 bits of each row. Different rows practically never share one."""
+    places_T = np.arange(values_BT.shape[1], dtype=np.uint64)
+    place_hash_T = mixed(places_T, salt=6)
+    cell_hash_BT = mixed(values_BT.astype(np.uint64) + place_hash_T)
+    return mixed(cell_hash_BT.sum(axis=1))
 
 
 def _quantiles(values: IntArray) -> dict[str, int]:
-    shares = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "greatest": 1.0}
-    return {name: int(np.quantile(values, share, method="lower")) for name, share in shares.items()}
+    quantiles: dict[str, int] = {}
+    for name, share in QUANTILES.items():
+        quantiles[name] = int(np.quantile(values, share, method="lower"))
+    return quantiles
 
 
 def report_text(report: DatasetReport) -> str:
-    """The facts of each split, one a line, what the splits share, and the faults."""
+    """The facts of each split, one per line, what the splits share, and the faults."""
     lines = [f"puzzle {report.puzzle}"]
     for part in report.splits:
         lines.append(f"{part.split}:")
         for name, fact in part.facts.items():
-            many = [f"{key}: {count}" for key, count in fact.items()] if isinstance(fact, dict) else [str(fact)]
-            shown = ", ".join(many[:MOST_SHOWN]) + (", ..." if len(many) > MOST_SHOWN else "")
-            lines.append(f"  {name}: {shown}")
-    lines.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
-    return "\n".join([*lines, *([f"FAULT: {fault}" for fault in report.faults] or ["no faults"])])
+            lines.append(f"  {name}: {_fact_text(fact)}")
+    shared = f"test examples also in train: {report.num_shared}"
+    lines.append(f"{shared}, in any symmetric copy: {report.num_equivalent}")
+    for fault in report.faults:
+        lines.append(f"FAULT: {fault}")
+    if not report.faults:
+        lines.append("no faults")
+    return "\n".join(lines)
+
+
+def _fact_text(fact: object) -> str:
+    if not isinstance(fact, dict):
+        return str(fact)
+    counts = cast("dict[object, object]", fact)
+    shown = [f"{key}: {count}" for key, count in list(counts.items())[:MOST_SHOWN]]
+    if len(counts) > MOST_SHOWN:
+        shown.append("...")
+    return ", ".join(shown)
 
 
 def _names_at(path: Path) -> list[object]:
-    """The names of the puzzle ids; none where they cannot be read, and titles then give the number."""
+    """The names of the puzzle ids; empty if they cannot be read.
+
+    Titles then show the number of the id.
+    """
     try:
         names: object = json_from(text_of(path / "identifiers.json"))
     except (OSError, ValueError):
         return []
-    return cast("list[object]", names) if isinstance(names, list) else []
+    if not isinstance(names, list):
+        return []
+    return cast("list[object]", names)
 
 
-def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[str]:
-    """Examples as text: that at `first`, then the first ones of later groups; refuses an index beyond the end."""
+def read_examples(
+    path: Path,
+    split: str,
+    first: int,
+    count: int,
+    puzzle_name: str | None,
+) -> list[str]:
+    """Examples as text: the one at `first`, then the first ones of later groups.
+
+    Raises DatasetError if `first` is beyond the end.
+    """
     examples = open_split(path, split)
     if first >= len(examples):
-        raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one.")
+        problem = f"{split} has {len(examples)} examples, so the index {first} does not exist"
+        raise DatasetError(f"{problem}; give a smaller one.")
     puzzle = puzzle_at(path, examples.meta, puzzle_name)
     names = _names_at(path)
     starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
+    later: list[int] = starts[starts > first].tolist()
     found: list[str] = []
-    for index in [first, *starts[starts > first].tolist()[: count - 1]]:
-        known = [f"{split} {index}"]
-        number = int(examples.puzzle_ids_N[index])
-        if number:
-            known.append(printable(str(names[number])) if number < len(names) else f"puzzle id {number}")
-        if examples.ratings_N is not None:
-            known.append(f"rating {examples.ratings_N[index]}")
-        question, answer = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))
-        found.append("\n\n".join((puzzle.render(question), puzzle.render(answer, question), ", ".join(known))))
+    for index in [first, *later[: count - 1]]:
+        question = puzzle.decode(examples.inputs_NT[index])
+        answer = puzzle.decode(examples.labels_NT[index])
+        title = _title(examples, split, index, names)
+        boards = (puzzle.render(question), puzzle.render(answer, question))
+        found.append("\n\n".join((*boards, title)))
     return found
+
+
+def _title(examples: Split, split: str, index: int, names: list[object]) -> str:
+    """The split, the index, and what else is known about an example."""
+    parts = [f"{split} {index}"]
+    number = int(examples.puzzle_ids_N[index])
+    if number >= len(names) and number:
+        parts.append(f"puzzle id {number}")
+    elif number:
+        parts.append(printable(str(names[number])))
+    if examples.ratings_N is not None:
+        parts.append(f"rating {examples.ratings_N[index]}")
+    return ", ".join(parts)

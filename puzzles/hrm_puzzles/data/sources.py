@@ -1,45 +1,46 @@
-"""Where examples come from, and the questions held out of training: generators, CSV files, the hub, data sets.
+"""Examples from generators, CSV files and the Hugging Face hub.
 
-Puzzles are generated in parallel, the same for a seed with any number of workers, and continued after a stop: the work
-is cut into chunks, each with a random stream and a file of its own. CSV files have the form of Sudoku-Extreme and
-Maze-Hard: a header and the columns source, question, answer, rating. Fresh questions and the test split of a data set
-hold no puzzle of a training split; a CSV file may hold anything. Shapes: N examples, T tokens.
+Puzzles are generated in parallel. A seed gives the same puzzles for any number of workers, and a
+stopped build continues: the work is cut into chunks, each with its own random stream and file.
+`Questions` are held out of training: fresh questions and the test split of a data set share no
+puzzle with a training split. A CSV file may hold any puzzles.
+Shapes: N examples, T tokens.
 """
 
-import csv
 import hashlib
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TextIO
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
-from hrm_host.reading import lines_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
-from hrm_puzzles.puzzle import RIGHT, CsvForm, Example, IntArray, Puzzle, PuzzleError
+from hrm_puzzles.data.examples import Examples, example_type, read_csv
+from hrm_puzzles.puzzle import Example, IntArray, Puzzle, PuzzleError
 
-CHUNK = 64  # puzzles: seconds of work, so that little is lost and progress is seen
-HELD_OUT = 4  # one equivalence class in so many belongs to test splits, whatever the seed
+CHUNK = 64  # puzzles; seconds of work, so a stop loses little and progress is visible
+HELD_OUT = 4  # one equivalence class in 4 belongs to test splits, whatever the seed
 MIXED = "mixed"
-COLUMNS = ["source", "question", "answer", "rating"]
-MAX_CSV_LINE = 1 << 20  # characters; a row of the largest maze has 2,000
+SLOW = "extreme"  # a difficulty that takes far longer to generate
 HUB = "hub:"
-BY_HAND = "download train.csv and test.csv by hand and give them with --csv-train and --csv-test"
+BY_HAND = "download train.csv and test.csv by hand and pass them with --csv-train and --csv-test"
+# Seed of fresh questions. Their classes are held out of training whatever the seed is.
+SEED = 20_017
 
-Examples = NDArray[np.void]  # rows of `example_type`
 
+class _Chunk(NamedTuple):
+    """A part of a split that one worker generates."""
 
-def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
-    """The tokens of a question and its answer, [T] each, and the rating of the question."""
-    return np.dtype([("inputs", np.uint8, puzzle.seq_len), ("labels", np.uint8, puzzle.seq_len), ("rating", "<i4")])
+    file: Path
+    number: int
+    size: int
 
 
 def generated(
@@ -53,141 +54,121 @@ def generated(
     num_workers: int = 1,
     progress: OnProgress = unheard,
 ) -> Examples:
-    """`count` puzzles; test splits take the held-out classes. Those whose file is in `directory` are not made again."""
+    """Generate `count` puzzles. Test splits take the held-out classes.
+
+    A chunk whose file is already in `directory` is not generated again.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    chunks = {
-        directory / f"{'test' if is_test else 'train'}-{index:06d}.npy": (index, min(CHUNK, count - start))
-        for index, start in enumerate(range(0, count, CHUNK))
-    }
-    missing = [(file, *chunk) for file, chunk in chunks.items() if not file.exists()]
-    done = count - sum(size for _, _, size in missing)
-    progress(done, count)
+    chunks = _chunks(directory, count, is_test)
+    missing = [chunk for chunk in chunks if not chunk.file.exists()]
+    num_done = count - sum(chunk.size for chunk in missing)
+    progress(num_done, count)
     make = partial(_make_chunk, puzzle.name, difficulty, seed, is_test)
     for size in workers.results_of(make, missing, num_workers=num_workers):
-        done += size
-        progress(done, count)
-    found = [np.load(file, allow_pickle=False) for file in chunks]
-    return np.concatenate([np.zeros(0, dtype=example_type(puzzle)), *found])
+        num_done += size
+        progress(num_done, count)
+    parts = [np.zeros(0, dtype=example_type(puzzle))]
+    for chunk in chunks:
+        parts.append(np.load(chunk.file, allow_pickle=False))
+    return np.concatenate(parts)
+
+
+def _chunks(directory: Path, count: int, is_test: bool) -> list[_Chunk]:
+    split = "test" if is_test else "train"
+    chunks: list[_Chunk] = []
+    for start in range(0, count, CHUNK):
+        number = start // CHUNK
+        file = directory / f"{split}-{number:06d}.npy"
+        chunks.append(_Chunk(file, number, min(CHUNK, count - start)))
+    return chunks
+
+
+def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, chunk: _Chunk) -> int:
+    """Generate one chunk into its file, from its own stream. This runs in a worker process."""
+    puzzle = registry.get(name)
+    stream_seed = np.random.SeedSequence(seed, spawn_key=(int(is_test), chunk.number))
+    rng = np.random.default_rng(stream_seed)
+    names = difficulties_of(puzzle, difficulty)
+    rows = np.zeros(chunk.size, dtype=example_type(puzzle))
+    for number in range(chunk.size):
+        drawn = str(rng.choice(names))
+        example = fresh(puzzle, rng, drawn, is_test=is_test)
+        question_T = puzzle.encode(example.question)
+        answer_T = puzzle.encode(example.answer)
+        rows[number] = (question_T, answer_T, example.rating)
+    with atomic.new_file(chunk.file) as unfinished, unfinished.open("wb") as stream:
+        np.save(stream, rows)
+    return chunk.size
 
 
 def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
-    """One difficulty, several with commas, or "mixed": all but "extreme", which takes far longer to make."""
-    quick = [name for name in puzzle.difficulties if name != "extreme"]
-    chosen = quick if difficulty == MIXED else difficulty.split(",")
+    """One difficulty, several with commas, or "mixed": all except the slow one."""
+    if difficulty == MIXED:
+        return [name for name in puzzle.difficulties if name != SLOW]
+    chosen = difficulty.split(",")
     for name in chosen:
         if name not in puzzle.difficulties:
+            problem = f"{puzzle.name} does not have the difficulty {name!r}"
             remedy = f"use {MIXED}, or one or more of {', '.join(puzzle.difficulties)}"
-            raise PuzzleError(f"{puzzle.name} has no difficulty {name!r}", "unknown-difficulty", remedy)
+            raise PuzzleError(problem, "unknown-difficulty", remedy)
     return chosen
 
 
 def is_held_out_N(puzzle: Puzzle, inputs_NT: IntArray, labels_NT: IntArray) -> NDArray[np.bool_]:
-    """Which examples belong to test splits only; a rule over equivalence classes, the same for every build."""
-    return puzzle.equivalence_hash_B(inputs_NT, labels_NT) % np.uint64(HELD_OUT) == 0
+    """Whether examples belong to test splits only.
+
+    The rule depends on the equivalence class, so it is the same for every build.
+    """
+    hash_N = puzzle.equivalence_hash_B(inputs_NT, labels_NT)
+    return hash_N % np.uint64(HELD_OUT) == 0
 
 
 def fresh(puzzle: Puzzle, rng: np.random.Generator, difficulty: str, *, is_test: bool) -> Example:
-    """A puzzle of the classes that belong to test splits only, or of the others."""
+    """Generate a puzzle of the classes of test splits, or of the other classes."""
     while True:
         example = puzzle.generate(rng, difficulty)
-        inputs_1T, labels_1T = (puzzle.encode(grid)[None] for grid in (example.question, example.answer))
+        inputs_1T = puzzle.encode(example.question)[None]
+        labels_1T = puzzle.encode(example.answer)[None]
         if is_held_out_N(puzzle, inputs_1T, labels_1T)[0] == is_test:
             return example
 
 
-def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, job: tuple[Path, int, int]) -> int:
-    """Generate one chunk into its file, from a stream of its own; runs in a worker process."""
-    file, index, size = job
-    puzzle = registry.get(name)
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(is_test), index)))
-    names = difficulties_of(puzzle, difficulty)
-    rows = np.zeros(size, dtype=example_type(puzzle))
-    for number in range(size):
-        example = fresh(puzzle, rng, str(rng.choice(names)), is_test=is_test)
-        rows[number] = puzzle.encode(example.question), puzzle.encode(example.answer), example.rating
-    with atomic.new_file(file) as unfinished, unfinished.open("wb") as stream:
-        np.save(stream, rows)
-    return size
+def downloaded(
+    source: str,
+    *files: str,
+    repo_type: str = "dataset",
+    by_hand: str = BY_HAND,
+) -> list[Path]:
+    """Download files of `hub:ORG/NAME` once, by default train.csv and test.csv.
 
-
-def read_csv(path: Path, puzzle: Puzzle) -> Examples:
-    """Every answer is checked, refusals name the line. Ratings are the file's own (Sudoku-Extreme: tdoku's guesses)."""
-    if not isinstance(puzzle, CsvForm):
-        raise DatasetError(f"{path}: {puzzle.name} has no CSV form; generate, build or import its data sets instead.")
-    content, lines = bytearray(), array("q")
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        numbered = _rows_of(path, stream)
-        _, header = next(numbered, (1, []))
-        if header != COLUMNS:
-            raise _csv_error(path, 1, f"the columns are {header}"[:200], f"begin the file with {','.join(COLUMNS)}")
-        for number, row in numbered:
-            rating = _rating(path, number, row)
-            for column, text in (("question", row[1]), ("answer", row[2])):
-                try:
-                    content += puzzle.encode(puzzle.board_of(text)).astype(np.uint8).tobytes()
-                except PuzzleError as error:
-                    problem = f"in the {column} {error.problem}"
-                    raise _csv_error(path, number, problem, error.remedy) from None
-            content += rating.to_bytes(4, "little")
-            lines.append(number)
-    rows = np.frombuffer(content, dtype=example_type(puzzle))
-    wrong = np.flatnonzero(puzzle.check_BT(rows["inputs"], rows["labels"]) != RIGHT)
-    if len(wrong):
-        problem = "the answer does not solve the question"
-        raise _csv_error(path, lines[int(wrong[0])], problem, "correct or remove the row")
-    return rows
-
-
-def _rows_of(path: Path, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, with the number of the line on which each ends."""
-    reader = csv.reader(lines_of(stream, MAX_CSV_LINE))
-    try:
-        for row in reader:
-            if row:
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise _csv_error(path, reader.line_num, str(error), "write one puzzle in each line") from error
-    except ValueError as error:  # before the reader has counted the line
-        raise _csv_error(path, reader.line_num + 1, str(error), "write one puzzle in each line, in UTF-8") from error
-
-
-def _rating(path: Path, line: int, row: list[str]) -> int:
-    if len(row) != len(COLUMNS):
-        raise _csv_error(path, line, f"there are {len(row)} columns", f"write {','.join(COLUMNS)}")
-    if not (row[3].isascii() and row[3].isdigit() and len(row[3]) < 10):
-        raise _csv_error(path, line, f"the rating is {row[3][:20]!r}", "write a whole number")
-    return int(row[3])
-
-
-def _csv_error(path: Path, line: int, problem: str, remedy: str) -> DatasetError:
-    return DatasetError(f"{path}, line {line}: {problem}; {remedy}.")
-
-
-def downloaded(source: str, *files: str, repo_type: str = "dataset", by_hand: str = BY_HAND) -> list[Path]:
-    """Files of `hub:ORG/NAME` (train.csv and test.csv), downloaded once; every failure is one sentence."""
+    Raises DatasetError with one sentence for every failure.
+    """
     name = source.removeprefix(HUB)
     if not source.startswith(HUB) or name.count("/") != 1:
-        raise DatasetError(f"{source!r} is no source; write {HUB}ORG/NAME, as in {HUB}sapientinc/sudoku-extreme.")
+        remedy = f"write {HUB}ORG/NAME, as in {HUB}sapientinc/sudoku-extreme"
+        raise DatasetError(f"{source!r} is not a source; {remedy}.")
     try:
         from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
     except ImportError as error:
+        problem = f"{source} needs the package huggingface_hub, which is missing"
         remedy = f"install it with pip install 'hrm-edge[hub]', or {by_hand}"
-        raise DatasetError(f"{source} needs the package huggingface_hub, which is missing; {remedy}.") from error
+        raise DatasetError(f"{problem}; {remedy}.") from error
+    wanted = files or ("train.csv", "test.csv")
     try:
-        return [Path(hf_hub_download(name, file, repo_type=repo_type)) for file in files or ("train.csv", "test.csv")]
-    except Exception as error:  # its HTTP library has errors of its own, as for redirects without end
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        return [Path(hf_hub_download(name, file, repo_type=repo_type)) for file in wanted]
+    except Exception as error:  # its HTTP library raises errors of its own
+        text = str(error).strip() or type(error).__name__
+        reason = text.splitlines()[0].rstrip(".")
         remedy = f"check the name and the network, or {by_hand}"
-        raise DatasetError(f"{source} cannot be fetched ({reason}); {remedy}.") from error
-
-
-SEED = 20_017
-"""Of fresh puzzles; whatever the seed, they are of classes that no training split holds."""
+        raise DatasetError(f"cannot fetch {source} ({reason}); {remedy}.") from error
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldOutPuzzle:
-    """One puzzle with its label (negative where any answer will do); `index` is its place in the collection."""
+    """One puzzle with its label. `index` is its place in the collection.
+
+    A label is negative at positions where any answer is accepted.
+    """
 
     index: int
     tokens_T: NDArray[np.int32]
@@ -197,7 +178,10 @@ class HeldOutPuzzle:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Questions:
-    """Tokens, labels (negative where any answer will do), puzzle ids, ratings where the source has them, its name."""
+    """Held-out puzzles with their labels, their ratings if known, and the name of their source.
+
+    A label is negative at positions where any answer is accepted.
+    """
 
     tokens_NT: NDArray[np.int32]
     labels_NT: NDArray[np.int32]
@@ -213,52 +197,72 @@ class Questions:
         return f"{len(self)} puzzles ({self.source})"
 
     def __getitem__(self, index: int) -> HeldOutPuzzle:
-        tokens_T, labels_T, puzzle_id = self.tokens_NT[index], self.labels_NT[index], int(self.puzzle_ids_N[index])
-        return HeldOutPuzzle(index=index, tokens_T=tokens_T, labels_T=labels_T, puzzle_id=puzzle_id)
+        return HeldOutPuzzle(
+            index=index,
+            tokens_T=self.tokens_NT[index],
+            labels_T=self.labels_NT[index],
+            puzzle_id=int(self.puzzle_ids_N[index]),
+        )
 
     def __iter__(self) -> Iterator[HeldOutPuzzle]:
-        return (self[index] for index in range(len(self)))
+        for index in range(len(self)):
+            yield self[index]
 
     def sample(self, count: int, seed: int = 0) -> "Questions":
-        """A seeded choice of at most `count`, in the order of the source."""
+        """A seeded choice of at most `count` puzzles, in the order of the source."""
         return self.at(_chosen(len(self), count, seed))
 
     def at(self, rows: NDArray[np.integer]) -> "Questions":
+        ratings_N = self.ratings_N
+        if ratings_N is not None:
+            ratings_N = ratings_N[rows]
         return replace(
             self,
             tokens_NT=self.tokens_NT[rows],
             labels_NT=self.labels_NT[rows],
             puzzle_ids_N=self.puzzle_ids_N[rows],
-            ratings_N=None if self.ratings_N is None else self.ratings_N[rows],
+            ratings_N=ratings_N,
         )
 
     def fingerprint(self) -> str:
         """sha256 of tokens, labels and puzzle ids."""
         digest = hashlib.sha256()
         for rows in (self.tokens_NT, self.labels_NT, self.puzzle_ids_N):
-            digest.update(f"{rows.shape}".encode() + np.ascontiguousarray(rows, np.int32).tobytes())
+            digest.update(f"{rows.shape}".encode())
+            digest.update(np.ascontiguousarray(rows, np.int32).tobytes())
         return digest.hexdigest()
 
     def require_ids(self, num_puzzle_ids: int) -> None:
-        """Refuse puzzles of tasks that the puzzle table of a model does not hold."""
+        """Raise DatasetError if the puzzle table of a model lacks some puzzle ids."""
         largest = int(self.puzzle_ids_N.max(initial=0))
         if largest >= num_puzzle_ids:
-            problem = f"{self.source} has puzzle ids up to {largest} where the model knows {num_puzzle_ids}"
+            known = f"the model knows {num_puzzle_ids}"
+            problem = f"{self.source} has puzzle ids up to {largest}, but {known}"
             raise DatasetError(f"{problem}; give the data set it was trained on")
 
 
 def find_questions(
-    source: str, puzzle: Puzzle, *, count: int, data: Path | None = None, num_workers: int = 1, progress: OnProgress
+    source: str,
+    puzzle: Puzzle,
+    *,
+    count: int,
+    data: Path | None = None,
+    num_workers: int = 1,
+    progress: OnProgress,
 ) -> Questions:
-    """At most `count` held-out puzzles of a name (fresh, or from `data`), or of the path of a data set or a CSV."""
+    """At most `count` held-out puzzles.
+
+    `source` is the path of a data set or a CSV file, or the name of the puzzle. With a name, the
+    puzzles come from the data set `data`, or they are fresh.
+    """
     path = Path(source)
     if path.is_file():
         return questions_from_csv(path, puzzle).sample(count)
     if path.exists():
         return questions_from_data(path, puzzle, count)
-    family = puzzle.name.partition("-")[0]
-    if source not in {family, puzzle.name}:
-        problem = f"{source} is no path and not the puzzle of the model, which is {puzzle.name}"
+    family, _, _ = puzzle.name.partition("-")
+    if source not in (family, puzzle.name):
+        problem = f"{source} is neither a path nor the puzzle of the model, which is {puzzle.name}"
         raise ValueError(f"{problem}; give {family} or the path of a data set of {puzzle.name}")
     if data is not None:
         return questions_from_data(data, puzzle, count)
@@ -274,38 +278,68 @@ def questions_made(
     num_workers: int = 1,
     progress: OnProgress = unheard,
 ) -> Questions:
-    """Fresh puzzles, by default of all quick difficulties; refuses puzzles that are made by people."""
+    """Fresh puzzles, by default of all quick difficulties.
+
+    Raises ValueError for puzzles that are made by people.
+    """
     if not puzzle.difficulties:
-        raise ValueError(f"{puzzle.name} puzzles are made by people; give the path of a data set (see hrm-data build).")
-    make = partial(generated, difficulty=difficulty, seed=seed, num_workers=num_workers, progress=progress)
+        problem = f"{puzzle.name} puzzles are made by people"
+        raise ValueError(f"{problem}; give the path of a data set (see hrm-data build).")
     with TemporaryDirectory() as directory:
-        made = make(puzzle, count, Path(directory), is_test=True)
+        made = generated(
+            puzzle,
+            count,
+            Path(directory),
+            is_test=True,
+            difficulty=difficulty,
+            seed=seed,
+            num_workers=num_workers,
+            progress=progress,
+        )
     return _from_examples(made, f"fresh, {difficulty}, seed {seed}")
 
 
-def questions_from_data(path: Path, puzzle: Puzzle, count: int | None = None, seed: int = 0) -> Questions:
-    """The test split of a data set, or a seeded choice of it; refuses one of another puzzle or of another size."""
-    stated = named_in_recipe(path)  # puzzles of one size can share a vocabulary
-    if stated and stated != puzzle.name:
-        remedy = f"give a data set of {puzzle.name}"
-        raise DatasetError(f"{path} holds {stated} where the model is for {puzzle.name}; {remedy}.")
+def questions_from_data(
+    path: Path,
+    puzzle: Puzzle,
+    count: int | None = None,
+    seed: int = 0,
+) -> Questions:
+    """The test split of a data set, or a seeded choice of it.
+
+    Raises DatasetError for a data set of another puzzle or of another size.
+    """
+    _check_recipe(path, puzzle)
     split = open_split(path, "test")
     if split.meta.sizes != (puzzle.vocab_size, puzzle.seq_len):
         found = f"{path} has {split.meta.seq_len} positions of {split.meta.vocab_size} tokens"
         expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
-        raise DatasetError(f"{found} where {expected}; give a data set of {puzzle.name}")
-    rows = _chosen(len(split), len(split) if count is None else count, seed)
+        raise DatasetError(f"{found}, but {expected}; give a data set of {puzzle.name}")
+    if count is None:
+        count = len(split)
+    rows = _chosen(len(split), count, seed)
+    ratings_N = split.ratings_N
+    if ratings_N is not None:
+        ratings_N = ratings_N[rows]
     return Questions(
         tokens_NT=split.inputs(rows),
         labels_NT=split.labels(rows),
         puzzle_ids_N=split.puzzle_ids_N[rows],
-        ratings_N=None if split.ratings_N is None else split.ratings_N[rows],
+        ratings_N=ratings_N,
         source=f"test split of {path.name}",
     )
 
 
+def _check_recipe(path: Path, puzzle: Puzzle) -> None:
+    """Puzzles of one size can share a vocabulary, so compare the name in the recipe."""
+    recipe_name = named_in_recipe(path)
+    if recipe_name and recipe_name != puzzle.name:
+        problem = f"{path} holds {recipe_name}, but the model is for {puzzle.name}"
+        raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
+
+
 def questions_from_csv(path: Path, puzzle: Puzzle) -> Questions:
-    """All rows of a CSV file with the columns source, question, answer, rating, for puzzles that have this form."""
+    """All rows of a CSV file, for puzzles with a CSV form."""
     return _from_examples(read_csv(path, puzzle), path.name)
 
 
@@ -320,4 +354,6 @@ def _from_examples(examples: Examples, source: str) -> Questions:
 
 
 def _chosen(num_rows: int, count: int, seed: int) -> NDArray[np.intp]:
-    return np.sort(np.random.default_rng(seed).permutation(num_rows)[:count])
+    """A seeded choice of at most `count` rows, in rising order."""
+    order = np.random.default_rng(seed).permutation(num_rows)
+    return np.sort(order[:count])

@@ -1,6 +1,6 @@
-"""What mazes and cities share: a rectangle of cells, tokens by table, notations, a proof, symmetries.
+"""What mazes and cities share: cells in a rectangle, tokens, notations, proofs and symmetries.
 
-Shapes: B batch, T cells, V vocabulary.
+Shapes: B batch, T cells, V vocabulary, K symmetries.
 """
 
 import json
@@ -11,9 +11,18 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hrm_puzzles.grid import board as grid_board
-from hrm_puzzles.grid import notation as grid_notation
+from hrm_puzzles.grid.board import (
+    BoolArray,
+    GridShape,
+    GridSymmetry,
+    Int32Array,
+    UInt64Array,
+    dihedral_hash_B,
+    dihedral_sources_KT,
+)
+from hrm_puzzles.grid.notation import Legend, lines_parsed, parsed, size_of, text_of, written
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
@@ -30,19 +39,31 @@ BROKEN = "✗ "
 
 
 def revealed_BT(
-    rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-) -> grid_board.Int32Array:
-    """Questions with that many random cells of each row, among those its label changes, already as in the label."""
+    rng: np.random.Generator,
+    inputs_BT: IntArray,
+    labels_BT: IntArray,
+    num_revealed_B: IntArray,
+) -> Int32Array:
+    """Questions in which `num_revealed_B` random open cells of each row hold their labels.
+
+    A cell is open if its label differs from the question.
+    """
     is_open_BT = inputs_BT != labels_BT
-    order_BT = np.argsort(np.where(is_open_BT, rng.random(inputs_BT.shape), 2.0), axis=1)  # open cells come first
+    random_BT = rng.random(inputs_BT.shape)
+    key_BT = np.where(is_open_BT, random_BT, 2.0)  # open cells sort before all others
+    order_BT = np.argsort(key_BT, axis=1)
     rank_BT = np.argsort(order_BT, axis=1)
-    is_revealed_BT = is_open_BT & (rank_BT < np.asarray(num_revealed_B)[:, None])
+    num_revealed_B1 = np.asarray(num_revealed_B)[:, None]
+    is_revealed_BT = is_open_BT & (rank_BT < num_revealed_B1)
     return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridPuzzle(ABC):
-    """Boards of `rows` x `cols` cells; a subclass says what they hold, `puzzle.Puzzle` what each method promises."""
+    """A board of `rows` x `cols` cells.
+
+    A subclass defines the values of the cells. `puzzle.Puzzle` describes each method.
+    """
 
     name: str
     rows: int
@@ -53,32 +74,33 @@ class GridPuzzle(ABC):
     reveal_BT = staticmethod(revealed_BT)
     noun: ClassVar[str]
     wrong_marks: ClassVar[str]
-    """The problem of a question with marks that are no right answer."""
+    """The problem of a question whose marks are not a right answer."""
     sides: ClassVar[range]
     vocab_size: ClassVar[int]
     difficulties: ClassVar[tuple[str, ...]]
-    legend: ClassVar[grid_notation.Legend]
-    token_of_value: ClassVar[grid_board.Int32Array]
-    value_of_token: ClassVar[np.typing.NDArray[np.int8]]
-    """[V + 1]; the last is for tokens beyond the vocabulary."""
+    legend: ClassVar[Legend]
+    token_of_value: ClassVar[Int32Array]
+    value_of_token: ClassVar[NDArray[np.int8]]
+    """[V + 1]; the last entry is for tokens beyond the vocabulary."""
     marks: ClassVar[Mapping[int, int]]
-    """What an answer may turn each value of a question into."""
+    """The value that an answer may write in place of each value of a question."""
     pictures: ClassVar[Mapping[int, str]]
-    """Two characters for each value, which makes cells about square."""
+    """Two characters for each value, so that cells are about square."""
     palette: ClassVar[Mapping[int, str]]
 
     def __post_init__(self) -> None:
         if self.rows not in self.sides or self.cols not in self.sides:
-            bounds = f"sides from {self.sides[0]} to {self.sides[-1]}"
-            raise ValueError(f"a {self.noun} of {self.rows}x{self.cols} cannot be made; choose {bounds}.")
+            problem = f"a {self.noun} of {self.rows}x{self.cols} is not possible"
+            remedy = f"choose sides from {self.sides[0]} to {self.sides[-1]}"
+            raise ValueError(f"{problem}; {remedy}.")
 
     @abstractmethod
     def check_question(self, tokens_T: IntArray) -> None:
-        """Refuse tokens that make no sense as a question."""
+        """Raise PuzzleError if the tokens are not a valid question."""
 
     @abstractmethod
-    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> grid_board.BoolArray:
-        """Where answers to questions are proven."""
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+        """Whether each answer is proven right."""
 
     @abstractmethod
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
@@ -86,23 +108,23 @@ class GridPuzzle(ABC):
 
     @abstractmethod
     def bare(self, tokens: IntArray) -> IntArray:
-        """Without the marks of an answer."""
+        """The tokens without the marks of an answer."""
 
     @abstractmethod
     def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
-        """Read a JSON object into a grid, and the object without an answer."""
+        """Read a JSON object. Returns the grid and the object without an answer."""
 
     @abstractmethod
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
-        """The object of a question with its answer."""
+        """The JSON object of a question with its answer."""
 
     @abstractmethod
     def question_object(self, grid: Grid) -> dict[str, object]:
-        """A question as a JSON object, its stops apart from the grid."""
+        """A question as a JSON object with its stops apart from the grid."""
 
     @cached_property
-    def shape(self) -> grid_board.GridShape:
-        return grid_board.GridShape(rows=self.rows, cols=self.cols)
+    def shape(self) -> GridShape:
+        return GridShape(rows=self.rows, cols=self.cols)
 
     @property
     def seq_len(self) -> int:
@@ -114,40 +136,56 @@ class GridPuzzle(ABC):
 
     @cached_property
     def read(self) -> Callable[[object], Parsed]:
-        """The grid in any notation but an object, whether it makes sense or not."""
-        size = grid_notation.size_of(self.shape)
-        return partial(grid_notation.parsed, size, self.legend, partial(grid_notation.lines_parsed, size, self.legend))
+        """Reads any notation except an object. It does not judge the board."""
+        size = size_of(self.shape)
+        from_text = partial(lines_parsed, size, self.legend)
+        return partial(parsed, size, self.legend, from_text)
 
     def parse(self, notation: object) -> Parsed:
-        """Refuses what is no board or makes no sense; one with a whole right answer passes, to be read back."""
+        """Read a question and check it. A question with a complete right answer passes."""
         if isinstance(notation, dict):
-            grid, question = self.from_object(cast("dict[object, object]", notation))
-            form = Notation(kind="object", blank=self.legend.open_value, template=json.dumps(question))
-            parsed = Parsed(grid=grid, notation=form)
+            question = self._parsed_object(cast("dict[object, object]", notation))
         else:
-            parsed = self.read(notation)
-        tokens_T = self.encode(parsed.grid)
+            question = self.read(notation)
+        tokens_T = self.encode(question.grid)
         self.check_question(tokens_T)
+        self._check_marks(tokens_T)
+        return question
+
+    def _parsed_object(self, values: dict[object, object]) -> Parsed:
+        grid, question = self.from_object(values)
+        template = json.dumps(question)
+        notation = Notation(kind="object", blank=self.legend.open_value, template=template)
+        return Parsed(grid=grid, notation=notation)
+
+    def _check_marks(self, tokens_T: IntArray) -> None:
         bare_T = self.bare(tokens_T)
-        if (bare_T != tokens_T).any() and not self.is_right_B(bare_T[None], tokens_T[None])[0]:
-            raise PuzzleError(self.wrong_marks, "wrong-marks", f"send the {self.noun} without marks")
-        return parsed
+        if (bare_T == tokens_T).all():
+            return
+        if not self.is_right_B(bare_T[None], tokens_T[None])[0]:
+            remedy = f"send the {self.noun} without marks"
+            raise PuzzleError(self.wrong_marks, "wrong-marks", remedy)
 
     def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
-        """A fresh question."""
-        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question)
+        """A fresh question, the same in every call."""
+        rng = np.random.default_rng(0)
+        example = self.generate(rng, self.difficulties[0])
+        return self.asked(example.question)
 
     def asked(self, grid: Grid, identifier: str = "") -> object:  # noqa: ARG002
-        """Lines of text."""
-        return grid_notation.text_of(self.legend, grid)
+        """The question as lines of text."""
+        return text_of(self.legend, grid)
 
     @property
     def about(self) -> str:
-        numbers = ", ".join(f"{value} for {character!r}" for value, character in self.legend.characters.items())
-        return f"{self.rows} rows of {self.cols} cells: {self.legend.described}; as numbers {numbers}"
+        pairs = self.legend.characters.items()
+        numbers = ", ".join(f"{value} for {character!r}" for value, character in pairs)
+        board = f"{self.rows} rows of {self.cols} cells"
+        return f"{board}: {self.legend.described}; as numbers {numbers}"
 
     def forms(self, asked: Any) -> dict[str, object]:
-        lines, grid = asked.split("\n"), self.parse(asked).grid
+        lines = asked.split("\n")
+        grid = self.parse(asked).grid
         return {
             "lines of text": asked,
             "one line": "".join(lines),
@@ -160,40 +198,62 @@ class GridPuzzle(ABC):
     def write(self, grid: Grid, notation: Notation) -> object:
         if notation.kind == "object":
             return self.object_of(json.loads(notation.template), grid)
-        return grid_notation.written(self.legend, grid, notation)
+        return written(self.legend, grid, notation)
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:
-        """Rows of cells in a frame; with `question`, a cell that does not keep it is crossed out."""
-        asked = grid if question is None else question
-        lines = ["".join(map(self._picture, *rows)) for rows in zip(asked.tolist(), grid.tolist(), strict=True)]
+        """Draw rows of cells in a frame.
+
+        If `question` is passed, a cell that breaks it is crossed out.
+        """
+        if question is None:
+            question = grid
         edge = "─" * 2 * grid.shape[1]
-        return "\n".join([f"┌{edge}┐", *(f"│{line}│" for line in lines), f"└{edge}┘"])
+        lines = [f"┌{edge}┐"]
+        for asked_row, row in zip(question.tolist(), grid.tolist(), strict=True):
+            pictures = map(self._picture, asked_row, row)
+            lines.append(f"│{''.join(pictures)}│")
+        lines.append(f"└{edge}┘")
+        return "\n".join(lines)
 
     def _picture(self, asked: int, answered: int) -> str:
-        return self.pictures[answered] if answered in (asked, self.marks.get(asked)) else BROKEN
+        if answered in (asked, self.marks.get(asked)):
+            return self.pictures[answered]
+        return BROKEN
 
-    def encode(self, grid: Grid) -> grid_board.Int32Array:
+    def encode(self, grid: Grid) -> Int32Array:
         return self.token_of_value[grid.reshape(-1)]
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        return self.value_of_token[np.clip(tokens_T, 0, self.vocab_size)].reshape(self.rows, self.cols)
+        known_T = np.clip(tokens_T, 0, self.vocab_size)
+        return self.value_of_token[known_T].reshape(self.rows, self.cols)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:
-        return np.where(self.is_right_B(inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+        is_right_B = self.is_right_B(inputs_BT, answers_BT)
+        return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
 
-    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> grid_board.UInt64Array:  # noqa: ARG002
-        """The question decides, whatever is revealed of its answer."""
-        return grid_board.dihedral_hash_B(self.shape, self.bare(inputs_BT))
+    def equivalence_hash_B(
+        self,
+        inputs_BT: IntArray,
+        labels_BT: IntArray,  # noqa: ARG002
+    ) -> UInt64Array:
+        """Hash the question alone, so that revealed parts of an answer do not count."""
+        return dihedral_hash_B(self.shape, self.bare(inputs_BT))
 
-    def symmetry(self, rng: np.random.Generator) -> grid_board.GridSymmetry:
-        sources_KT = grid_board.dihedral_sources_KT(self.shape)
+    def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
+        sources_KT = dihedral_sources_KT(self.shape)
+        source_T = sources_KT[rng.integers(len(sources_KT))]
         unchanged_V = np.arange(self.vocab_size, dtype=np.int32)
-        return grid_board.GridSymmetry(source_T=sources_KT[rng.integers(len(sources_KT))], relabel_V=unchanged_V)
+        return GridSymmetry(source_T=source_T, relabel_V=unchanged_V)
 
     def augment_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
-    ) -> tuple[grid_board.Int32Array, grid_board.Int32Array]:
-        sources_KT = grid_board.dihedral_sources_KT(self.shape)
-        source_BT = sources_KT[rng.integers(len(sources_KT), size=len(inputs_BT))]
-        turned = (np.take_along_axis(tokens_BT, source_BT, axis=1) for tokens_BT in (inputs_BT, labels_BT))
-        return next(turned).astype(np.int32), next(turned).astype(np.int32)
+        self,
+        rng: np.random.Generator,
+        inputs_BT: IntArray,
+        labels_BT: IntArray,
+    ) -> tuple[Int32Array, Int32Array]:
+        sources_KT = dihedral_sources_KT(self.shape)
+        symmetry_B = rng.integers(len(sources_KT), size=len(inputs_BT))
+        source_BT = sources_KT[symmetry_B]
+        turned_BT = np.take_along_axis(inputs_BT, source_BT, axis=1)
+        turned_labels_BT = np.take_along_axis(labels_BT, source_BT, axis=1)
+        return turned_BT.astype(np.int32), turned_labels_BT.astype(np.int32)

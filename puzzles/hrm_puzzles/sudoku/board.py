@@ -1,7 +1,8 @@
-"""A Sudoku board of any side and box shape: its geometry, how people write it, and as text.
+"""A Sudoku board with any side and box shape: its geometry, its notations and its text form.
 
-People write one string, many lines with or without frames, nested or flat lists. `solver` judges what a grid means.
-Shapes: S side, T = S * S cells in reading order, U = 3 * S units (rows, columns, boxes).
+People write one string, many lines with or without frames, and nested or flat lists. `solver`
+judges the question. Shapes: S side, T = S * S cells in reading order, U = 3 * S units (rows,
+columns, boxes), G = 3 partitions (row, column, box).
 """
 
 from collections.abc import Callable
@@ -10,19 +11,30 @@ from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridShape, Int32Array
 from hrm_puzzles.grid.notation import BoardSize, Cell, Legend, bad_character, parsed, written
 from hrm_puzzles.puzzle import Grid, Notation, Parsed
 
 BLANKS = ".0*_- "
-BETWEEN_CELLS = frozenset("|+=, \t\r\n").union(map(chr, range(0x2500, 0x2580)))  # the last are box-drawing characters
+DIGITS = "123456789"
+BOX_DRAWING = [chr(code) for code in range(0x2500, 0x2580)]
+BETWEEN_CELLS = frozenset("|+=, \t\r\n").union(BOX_DRAWING)
 HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
+
+# The digit of each character in CSV files; OTHER for all other characters.
+OTHER = 127
+_DIGIT_OF_CHARACTER = np.full(256, OTHER, dtype=np.int8)
+_DIGIT_OF_CHARACTER[ord(".")] = 0
+_DIGIT_OF_CHARACTER[ord("0") : ord("9") + 1] = range(10)
+
+Line = list[int]  # the offsets of its cells in the whole text
 
 
 @dataclass(frozen=True, kw_only=True)
 class SudokuBoard:
-    """A board of `side` digits whose boxes have `box_rows` x `box_cols` = `side` cells."""
+    """A board of `side` digits. Its boxes have `box_rows` x `box_cols` = `side` cells."""
 
     box_rows: int
     box_cols: int
@@ -37,19 +49,25 @@ class SudokuBoard:
 
     @property
     def is_transposable(self) -> bool:
-        """Whether turning rows into columns keeps the boxes; not so on 6x6, where they are wider than high."""
+        """Whether transposing the board keeps its boxes.
+
+        This is not so on 6x6, where boxes are wider than high.
+        """
         return self.box_rows == self.box_cols
 
     @cached_property
     def groups_GT(self) -> Int32Array:
         """Row, column and box index of each cell, [3, T]."""
-        row_T, col_T = np.divmod(np.arange(self.num_cells, dtype=np.int32), np.int32(self.side))
+        cells_T = np.arange(self.num_cells, dtype=np.int32)
+        row_T, col_T = np.divmod(cells_T, np.int32(self.side))
         boxes_per_band = self.side // self.box_cols
-        box_T = row_T // self.box_rows * boxes_per_band + col_T // self.box_cols
+        band_T = row_T // self.box_rows
+        stack_T = col_T // self.box_cols
+        box_T = band_T * boxes_per_band + stack_T
         return np.stack([row_T, col_T, box_T]).astype(np.int32)
 
     @cached_property
-    def units_US(self) -> np.typing.NDArray[np.intp]:
+    def units_US(self) -> NDArray[np.intp]:
         """The cells of each row, column and box, [3 * S, S], in reading order within a unit."""
         order_GT = np.argsort(self.groups_GT, axis=1, kind="stable")
         return order_GT.reshape(3 * self.side, self.side)
@@ -57,25 +75,33 @@ class SudokuBoard:
     @cached_property
     def size(self) -> BoardSize:
         side = self.side
+        text = f"{self.num_cells} characters with . for a blank"
         lists = f"{side} lines of {side}, or {side} lists of {side} numbers"
-        forms = f"send {self.num_cells} characters with . for a blank, {lists}"
-        return BoardSize(shape=GridShape(rows=side, cols=side), rule="wrong-length", forms=forms)
+        shape = GridShape(rows=side, cols=side)
+        return BoardSize(shape=shape, rule="wrong-length", forms=f"send {text}, {lists}")
 
     @cached_property
     def legend(self) -> Legend:
-        digits = range(1, self.side + 1)
+        values = dict.fromkeys(BLANKS, 0)
+        characters = {0: "."}
+        for digit in range(1, self.side + 1):
+            values[str(digit)] = digit
+            characters[digit] = str(digit)
+        digits = f"the digits 1 to {self.side}"
+        blanks = ". 0 * _ or - for a blank (in lists of numbers 0 or null)"
         return Legend(
-            values={**dict.fromkeys(BLANKS, 0), **{str(digit): digit for digit in digits}},
-            characters={0: ".", **{digit: str(digit) for digit in digits}},
+            values=values,
+            characters=characters,
             open_value=0,
             pads_lines=False,
-            described=f"the digits 1 to {self.side}, and . 0 * _ or - for a blank (in lists of numbers 0 or null)",
+            described=f"{digits}, and {blanks}",
         )
 
     @cached_property
     def read(self) -> Callable[[object], Parsed]:
-        """The grid in any notation, whether it makes sense or not; `grid.notation` says what is refused."""
-        return partial(parsed, self.size, self.legend, partial(_from_text, self))
+        """Reads any notation and does not judge the board; `grid.notation` lists the errors."""
+        from_text = partial(_from_text, self)
+        return partial(parsed, self.size, self.legend, from_text)
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return written(self.legend, grid, notation)
@@ -84,76 +110,127 @@ class SudokuBoard:
         return self.size.shape.cell_name(cell)
 
     def board_of(self, text: str) -> Grid:
-        """A question or an answer as in CSV files: one character a cell, `.` or `0` for a blank, and nothing else."""
+        """Read a question or an answer of a CSV file.
+
+        It has one character per cell, `.` or `0` for a blank, and nothing else.
+        """
         if len(text) != self.num_cells:
-            raise self.size.error(f"there are {len(text)} characters")
-        digits = _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
+            raise self.size.error(f"the text has {len(text)} characters")
+        digits = _digits_of(text)
         if digits.max() > self.side:
             cell = int(np.argmax(digits > self.side))
-            raise bad_character(self.cell_name(cell), text[cell], f"1 to {self.side} and . for a blank")
+            described = f"1 to {self.side} and . for a blank"
+            raise bad_character(self.cell_name(cell), text[cell], described)
         return digits.reshape(self.side, self.side)
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:
-        """Rows of cells with frames between the boxes; with a question, `[5]` is one of its givens, ` 5 ` is not."""
-        given = grid * 0 if question is None else question
-        pairs = zip(grid.reshape(-1).tolist(), given.reshape(-1).tolist(), strict=True)
-        cells = [f"[{digit}]" if digit and digit == given else f" {digit or '.'} " for digit, given in pairs]
-        rows = _chunks(cells, self.side)
-        lines = ["|".join("".join(part) for part in _chunks(row, self.box_cols)) for row in rows]
-        frame = "\n" + "+".join(["---" * self.box_cols] * self.box_rows) + "\n"
-        return frame.join("\n".join(band) for band in _chunks(lines, self.box_rows))
+        """Draw rows of cells with frames between the boxes.
+
+        If `question` is passed, its givens are in brackets: `[5]` is a given, ` 5 ` is not.
+        """
+        if question is None:
+            question = np.zeros_like(grid)
+        givens = question.reshape(-1).tolist()
+        cells = [
+            _picture(digit, given)
+            for digit, given in zip(grid.reshape(-1).tolist(), givens, strict=True)
+        ]
+        lines: list[str] = []
+        for row in _chunks(cells, self.side):
+            boxes = _chunks(row, self.box_cols)
+            lines.append("|".join("".join(box) for box in boxes))
+        dashes = "---" * self.box_cols
+        frame = "+".join([dashes] * self.box_rows)
+        bands = ["\n".join(band) for band in _chunks(lines, self.box_rows)]
+        return f"\n{frame}\n".join(bands)
+
+
+def _picture(digit: int, given: int) -> str:
+    if digit == 0:
+        return " . "
+    if digit == given:
+        return f"[{digit}]"
+    return f" {digit} "
 
 
 def _chunks(items: list[str], size: int) -> list[list[str]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-OTHER = 127
-_DIGIT_OF_CHARACTER = np.full(256, OTHER, dtype=np.int8)
-_DIGIT_OF_CHARACTER[ord(".")] = 0
-_DIGIT_OF_CHARACTER[ord("0") : ord("9") + 1] = range(10)
-
-
-# Text: a line is the offsets of its cells in the whole text.
+def _digits_of(text: str) -> NDArray[np.int8]:
+    """The digit of each character; OTHER if it does not have one."""
+    data = text.encode("ascii", errors="replace")
+    return _DIGIT_OF_CHARACTER[np.frombuffer(data, dtype=np.uint8)]
 
 
 def _from_text(board: SudokuBoard, text: str) -> Parsed:
     lines = _lines(board, text)
     offsets = tuple(chain.from_iterable(lines))
     characters = "".join(map(text.__getitem__, offsets))
-    if refused := characters.lstrip("".join(board.legend.values)):
-        place = len(characters) - len(refused)
-        names = [(row, col) for row, line in enumerate(lines, 1) for col in range(1, len(line) + 1)]
-        cell = names[place] if len(lines) == board.side else board.cell_name(place)  # rows are counted off
-        raise bad_character(cell, refused[0], board.legend.described)
+    known = "".join(board.legend.values)
+    rest = characters.lstrip(known)
+    if rest:
+        place = len(characters) - len(rest)
+        cell = _cell_of(board, lines, place)
+        raise bad_character(cell, rest[0], board.legend.described)
     if len(lines) == board.side:
         for row, line in enumerate(lines):
-            board.size.require(line, board.side, f"row {row + 1}", "cells", row)
+            board.size.require_row(line, "cells", row)
     board.size.require(characters, board.num_cells, "the text", "cells")
-    first_blank = characters.strip("123456789")[:1]
+    first_blank = characters.strip(DIGITS)[:1]
     notation = Notation(kind="text", blank=first_blank or ".", template=text, cells=offsets)
-    digits = _DIGIT_OF_CHARACTER[np.frombuffer(characters.encode(), dtype=np.uint8)] % OTHER
+    digits = _digits_of(characters) % OTHER  # every other known character is a blank
     return Parsed(grid=digits.reshape(board.side, board.side), notation=notation)
 
 
-def _lines(board: SudokuBoard, text: str) -> list[list[int]]:
-    """The cells of each line without headers and frames; where that makes no board, dashes or spaces may be blanks."""
-    lines: list[list[int]] = []
+def _cell_of(board: SudokuBoard, lines: list[Line], place: int) -> Cell:
+    """The (row, column) from 1 of a character, by its place among all cells of the text."""
+    if len(lines) != board.side:
+        return board.cell_name(place)
+    row = 0
+    while place >= len(lines[row]):
+        place -= len(lines[row])
+        row += 1
+    return row + 1, place + 1
+
+
+def _lines(board: SudokuBoard, text: str) -> list[Line]:
+    """The cells of each line without headers and frames.
+
+    Lines of dashes are frames, and spaces separate cells. If that does not make a board, dashes or
+    spaces may be blanks.
+    """
+    lines = _all_lines(text)
+    usual = lines
+    if len(lines) > 1:
+        usual = [line for line in lines if not _is_dashes(text, line)]
+    if sum(map(len, usual)) == board.num_cells:
+        return usual
+    with_dashes = [line for line in lines if len(line) == board.side or not _is_dashes(text, line)]
+    if sum(map(len, with_dashes)) == board.num_cells:
+        return with_dashes
+    if len(text) == board.num_cells and not text.strip(" " + DIGITS):
+        return [list(range(len(text)))]
+    return usual
+
+
+def _all_lines(text: str) -> list[Line]:
+    """The cells of each line that has some, without headers."""
+    lines: list[Line] = []
     start = 0
     for line in text.splitlines(keepends=True):
         if not line.lstrip().startswith(HEADERS):
-            cells = [offset for offset, character in enumerate(line, start) if character not in BETWEEN_CELLS]
-            lines += [cells] if cells else []
+            cells = [
+                offset
+                for offset, character in enumerate(line, start)
+                if character not in BETWEEN_CELLS
+            ]
+            if cells:
+                lines.append(cells)
         start += len(line)
-    usual = [line for line in lines if len(lines) == 1 or not _is_dashes(text, line)]
-    with_rows_of_dashes = [line for line in lines if len(line) == board.side or not _is_dashes(text, line)]
-    for found in (usual, with_rows_of_dashes):
-        if sum(map(len, found)) == board.num_cells:
-            return found
-    spaces_are_blanks = len(text) == board.num_cells and not text.strip(" 123456789")
-    return [list(range(len(text)))] if spaces_are_blanks else usual
+    return lines
 
 
-def _is_dashes(text: str, line: list[int]) -> bool:
-    """Whether a line is a part of a frame, or a row of blanks."""
+def _is_dashes(text: str, line: Line) -> bool:
+    """Whether a line has dashes only: it is a part of a frame, or a row of blanks."""
     return all(text[offset] == "-" for offset in line)

@@ -1,6 +1,7 @@
-"""Sudoku on boards of 4x4, 6x6 and 9x9: one class, parameterised by the shape of a box.
+"""Sudoku on boards of 4x4, 6x6 and 9x9: one class with the shape of a box as parameter.
 
-Tokens as in the published HRM data: 0 pad, 1 blank, digit d at d + 1; vocabulary V = S + 2 (9x9: 11).
+Tokens are those of the published HRM data: 0 pad, 1 blank, digit d is d + 1. The vocabulary has
+V = S + 2 tokens (9x9: 11).
 Shapes: B batch, S side, T = S * S cells, G = 3 partitions (row, column, box), U = 3 * S units.
 """
 
@@ -10,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.puzzle import revealed_BT
@@ -23,17 +25,20 @@ from hrm_puzzles.puzzle import (
     Parsed,
     require_difficulty,
 )
-from hrm_puzzles.sudoku import board as sudoku_board
-from hrm_puzzles.sudoku import solver
+from hrm_puzzles.sudoku import generator, solver
+from hrm_puzzles.sudoku.board import SudokuBoard
 
 BLANK = 1
+FIRST_DIGIT = 2
 WELL_KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
-HASH_ROUNDS = 4  # after three, two puzzles drawn at random hardly ever agree; one more costs little
+# After three rounds, two random puzzles hardly ever share a hash. One more round costs little.
+HASH_ROUNDS = 4
+EASY_DIFFICULTIES = ("easy", "medium", "minimal")  # those of boards smaller than 9x9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sudoku(sudoku_board.SudokuBoard):
-    """A Sudoku; `puzzle.Puzzle` says what each method promises."""
+class Sudoku(SudokuBoard):
+    """A Sudoku. `puzzle.Puzzle` describes each method."""
 
     name: str
 
@@ -47,37 +52,45 @@ class Sudoku(sudoku_board.SudokuBoard):
 
     @property
     def vocab_size(self) -> int:
-        return self.side + 2
+        return self.side + FIRST_DIGIT
 
     @property
     def geometry(self) -> Geometry:
-        side, rows, cols = self.side, self.box_rows, self.box_cols
-        return Geometry(board=(side // rows, rows, side // cols, cols), num_symbols=side)
+        bands = self.side // self.box_rows
+        stacks = self.side // self.box_cols
+        board = (bands, self.box_rows, stacks, self.box_cols)
+        return Geometry(board=board, num_symbols=self.side)
 
     @property
     def difficulties(self) -> tuple[str, ...]:
-        return tuple(solver.DIFFICULTIES)[: 5 if self.side > 6 else 3]
+        if self.side < 9:
+            return EASY_DIFFICULTIES
+        return tuple(generator.DIFFICULTIES)
 
     def parse(self, notation: object) -> Parsed:
-        """Read any notation; refuses what is no board, clashing givens, and questions without exactly one solution."""
+        """Read any notation and require exactly one solution."""
         parsed = self.read(notation)
         solver.check_question(self, parsed.grid)
         return parsed
 
     def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
-        """The well-known 9x9 question, or a fresh one."""
+        """The well-known 9x9 question; a fresh one on smaller boards."""
         if self.seq_len == len(WELL_KNOWN):
             return WELL_KNOWN
-        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question)
+        rng = np.random.default_rng(0)
+        example = self.generate(rng, self.difficulties[0])
+        return self.asked(example.question)
 
     def asked(self, grid: Grid, identifier: str = "") -> object:  # noqa: ARG002
-        """One line of text, a dot for each blank."""
-        return "".join(str(digit or ".") for digit in grid.reshape(-1).tolist())
+        """The question as one line of text with a dot for each blank."""
+        digits = grid.reshape(-1).tolist()
+        return "".join(str(digit or ".") for digit in digits)
 
     @property
     def about(self) -> str:
-        side, boxes = self.side, f"{self.box_rows} x {self.box_cols}"
-        return f"{side} rows of {side} cells in boxes of {boxes}: {self.legend.described}"
+        board = f"{self.side} rows of {self.side} cells"
+        boxes = f"boxes of {self.box_rows} x {self.box_cols}"
+        return f"{board} in {boxes}: {self.legend.described}"
 
     def forms(self, asked: Any) -> dict[str, object]:
         grid = self.parse(asked).grid
@@ -93,86 +106,130 @@ class Sudoku(sudoku_board.SudokuBoard):
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         require_difficulty(difficulty, self.difficulties)
-        return solver.generate(self, rng, difficulty)
+        return generator.generate(self, rng, difficulty)
 
     def encode(self, grid: Grid) -> Int32Array:
         return grid.reshape(-1).astype(np.int32) + BLANK
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        side = self.side
         digits_T = tokens_T - BLANK
-        return np.where((digits_T > 0) & (digits_T <= side), digits_T, 0).astype(np.int8).reshape(side, side)
+        is_digit_T = (digits_T > 0) & (digits_T <= self.side)
+        known_T = np.where(is_digit_T, digits_T, 0)
+        return known_T.astype(np.int8).reshape(self.side, self.side)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:
-        """RIGHT where every row, column and box holds each digit once and the givens are kept, else WRONG."""
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+        """RIGHT if every row, column and box holds each digit once and all givens are kept.
+
+        Otherwise WRONG. Each digit is one bit. Example with side 3: the answer 1 2 2 of a row has
+        the bits 001, 010 and 010. Their union 011 is not 111, so the row is not full.
+        """
         keeps_given_BT = (inputs_BT == BLANK) | (inputs_BT == answers_BT)
-        bits_BT = self._bit_of_token_V.take(answers_BT, mode="clip") * keeps_given_BT  # a lost given fills no unit
-        seen_BU = np.bitwise_or.reduce(bits_BT.take(self.units_US, axis=1), axis=2)
-        is_full_BU = seen_BU == (1 << self.side) - 1  # S cells with S different digits: each once
+        digit_bits_BT = self._bit_of_token_V.take(answers_BT, mode="clip")
+        bits_BT = digit_bits_BT * keeps_given_BT  # a changed given has no bit, so its row fails
+        bits_BUS = bits_BT.take(self.units_US, axis=1)
+        seen_BU = np.bitwise_or.reduce(bits_BUS, axis=2)
+        # A unit of S cells with S different digits has each digit once.
+        is_full_BU = seen_BU == (1 << self.side) - 1
         return np.where(is_full_BU.all(axis=1), RIGHT, WRONG).astype(np.int8)
 
     @cached_property
     def _bit_of_token_V(self) -> Int32Array:
-        """One bit for each digit token; none for pad, blank and (in the last place) anything beyond the vocabulary."""
-        bits = [0, 0, *(1 << digit for digit in range(self.side)), 0]
-        return np.array(bits, dtype=np.int32)
+        """One bit for each digit token, and 0 for pad and blank.
+
+        The last entry, also 0, is for tokens beyond the vocabulary.
+        """
+        bits = np.zeros(self.vocab_size + 1, dtype=np.int32)
+        bits[FIRST_DIGIT:-1] = 1 << np.arange(self.side)
+        return bits
 
     def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
         source_BT, relabel_BV = _draw_BT(self, rng, batch=1)
         return GridSymmetry(source_T=source_BT[0], relabel_V=relabel_BV[0])
 
     def augment_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+        self,
+        rng: np.random.Generator,
+        inputs_BT: IntArray,
+        labels_BT: IntArray,
     ) -> tuple[Int32Array, Int32Array]:
         source_BT, relabel_BV = _draw_BT(self, rng, batch=len(inputs_BT))
-        moved = (np.take_along_axis(tokens_BT, source_BT, axis=1) for tokens_BT in (inputs_BT, labels_BT))
-        question_BT, answer_BT = (np.take_along_axis(relabel_BV, tokens_BT, axis=1) for tokens_BT in moved)
+        moved_BT = np.take_along_axis(inputs_BT, source_BT, axis=1)
+        moved_labels_BT = np.take_along_axis(labels_BT, source_BT, axis=1)
+        question_BT = np.take_along_axis(relabel_BV, moved_BT, axis=1)
+        answer_BT = np.take_along_axis(relabel_BV, moved_labels_BT, axis=1)
         return question_BT, answer_BT
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
-        """Each cell has a colour (given or open), refined by those of its row, column, box, band, stack and digit.
+        """Refine a colour for each cell (given or open) and add the colours of a board up.
 
-        Two different puzzles may share a number, which errs on the safe side.
+        Each round mixes the colour of a cell with those of its row, column, box, band, stack and
+        digit. Two different puzzles may share a hash. This only leaves a puzzle out of a split.
         """
         row_T, col_T, box_T = self.groups_GT
-        across_salt = 0 if self.is_transposable else 10  # where boards can be turned, rows and columns look alike
-        seen_of = (
-            (row_T, 2),
-            (row_T // self.box_rows, 3),
-            (col_T, across_salt + 2),
-            (col_T // self.box_cols, across_salt + 3),
-        )
-        digit_order_BT = np.argsort(labels_BT, axis=1, kind="stable")  # S cells of the first digit, S of the next, ...
-        colour_BT = mixed((inputs_BT != BLANK).astype(np.uint64) + np.uint64(1))
+        band_T = row_T // self.box_rows
+        stack_T = col_T // self.box_cols
+        # If boards can be transposed, rows and columns get the same salts.
+        across_salt = 0 if self.is_transposable else 10
+        # Cells sorted by digit: S of the first digit, S of the next, and so on.
+        digit_order_BT = np.argsort(labels_BT, axis=1, kind="stable")
+        is_given_BT = inputs_BT != BLANK
+        colour_BT = mixed(is_given_BT.astype(np.uint64) + np.uint64(1))
         for _ in range(HASH_ROUNDS):
-            row_BT, band_BT, col_BT, stack_BT = (_seen(colour_BT, group_T, salt) for group_T, salt in seen_of)
-            alike_BT = _seen(colour_BT, box_T, 4) + _seen_alike(colour_BT, digit_order_BT, self.side)
-            colour_BT = mixed(colour_BT + mixed(row_BT + band_BT) + mixed(col_BT + stack_BT) + alike_BT)
+            row_BT = _seen(colour_BT, row_T, 2)
+            band_BT = _seen(colour_BT, band_T, 3)
+            col_BT = _seen(colour_BT, col_T, across_salt + 2)
+            stack_BT = _seen(colour_BT, stack_T, across_salt + 3)
+            box_BT = _seen(colour_BT, box_T, 4)
+            digit_BT = _seen_alike(colour_BT, digit_order_BT, self.side)
+            lines_BT = mixed(row_BT + band_BT) + mixed(col_BT + stack_BT)
+            colour_BT = mixed(colour_BT + lines_BT + box_BT + digit_BT)
         return mixed(colour_BT.sum(axis=1))
 
 
-# Symmetries: digits relabelled; rows within bands, and bands; columns within stacks, and stacks; transposition where
-# boxes are square.
+# Symmetries: digits are relabelled; rows are permuted within bands, and bands as a whole; columns
+# within stacks, and stacks as a whole. Boards with square boxes are also transposed.
 
 
-def _draw_BT(board: sudoku_board.SudokuBoard, rng: np.random.Generator, *, batch: int) -> tuple[Int32Array, Int32Array]:
-    """The source of each position [B, T] and the new token of each [B, V]."""
+def _draw_BT(
+    board: SudokuBoard,
+    rng: np.random.Generator,
+    *,
+    batch: int,
+) -> tuple[Int32Array, Int32Array]:
+    """The source of each position [B, T] and the new token of each token [B, V]."""
     row_BS = _lines_BS(rng, batch, num_blocks=board.box_cols, block_size=board.box_rows)
     col_BS = _lines_BS(rng, batch, num_blocks=board.box_rows, block_size=board.box_cols)
-    source_BSS = row_BS[:, :, None] * board.side + col_BS[:, None, :]
+    first_BS = row_BS * board.side
+    source_BSS = first_BS[:, :, None] + col_BS[:, None, :]
     if board.is_transposable:
         is_turned_B = rng.random(batch) < 0.5
-        source_BSS = np.where(is_turned_B[:, None, None], source_BSS.swapaxes(1, 2), source_BSS)
+        turned_BSS = source_BSS.swapaxes(1, 2)
+        source_BSS = np.where(is_turned_B[:, None, None], turned_BSS, source_BSS)
+    source_BT = source_BSS.reshape(batch, board.num_cells)
     digit_BS = _permutations(rng, (batch, board.side))
-    fixed_BV = np.tile(np.arange(2, dtype=np.int32), (batch, 1))  # pad and blank keep their tokens
-    return source_BSS.reshape(batch, board.num_cells), np.concatenate([fixed_BV, digit_BS + 2], axis=1)
+    # Pad and blank keep their tokens.
+    relabel_BV = np.empty((batch, FIRST_DIGIT + board.side), dtype=np.int32)
+    relabel_BV[:, :FIRST_DIGIT] = range(FIRST_DIGIT)
+    relabel_BV[:, FIRST_DIGIT:] = digit_BS + FIRST_DIGIT
+    return source_BT, relabel_BV
 
 
-def _lines_BS(rng: np.random.Generator, batch: int, *, num_blocks: int, block_size: int) -> Int32Array:
-    """Which line comes to each place: blocks (bands or stacks) permuted, and lines within each block."""
+def _lines_BS(
+    rng: np.random.Generator,
+    batch: int,
+    *,
+    num_blocks: int,
+    block_size: int,
+) -> Int32Array:
+    """The line that comes to each place.
+
+    Blocks (bands or stacks) are permuted, and lines within each block.
+    """
     block_BK = _permutations(rng, (batch, num_blocks))
     line_BKL = _permutations(rng, (batch, num_blocks, block_size))
-    return (block_BK[:, :, None] * block_size + line_BKL).reshape(batch, num_blocks * block_size)
+    first_BK = block_BK * block_size
+    moved_BKL = first_BK[:, :, None] + line_BKL
+    return moved_BKL.reshape(batch, num_blocks * block_size)
 
 
 def _permutations(rng: np.random.Generator, shape: tuple[int, ...]) -> Int32Array:
@@ -181,13 +238,21 @@ def _permutations(rng: np.random.Generator, shape: tuple[int, ...]) -> Int32Arra
 
 def _seen(colour_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array:
     """For each cell, a mix of the sum of colours over its group."""
-    members_GT = (np.arange(group_T.max() + 1)[:, None] == group_T).astype(np.uint64)
-    return mixed(colour_BT @ members_GT.T, salt)[:, group_T]
+    groups_G1 = np.arange(group_T.max() + 1)[:, None]
+    members_GT = (groups_G1 == group_T).astype(np.uint64)
+    sums_BG = colour_BT @ members_GT.T
+    return mixed(sums_BG, salt)[:, group_T]
 
 
-def _seen_alike(colour_BT: UInt64Array, digit_order_BT: np.typing.NDArray[np.intp], side: int) -> UInt64Array:
-    by_digit_BSS = np.take_along_axis(colour_BT, digit_order_BT, axis=1).reshape(-1, side, side)
-    sums_BT = np.repeat(mixed(by_digit_BSS.sum(axis=2), 5), side, axis=1)
+def _seen_alike(
+    colour_BT: UInt64Array,
+    digit_order_BT: NDArray[np.intp],
+    side: int,
+) -> UInt64Array:
+    """For each cell, a mix of the sum of colours over all cells with the same digit."""
+    sorted_BT = np.take_along_axis(colour_BT, digit_order_BT, axis=1)
+    sums_BS = sorted_BT.reshape(-1, side, side).sum(axis=2)
+    sums_BT = np.repeat(mixed(sums_BS, 5), side, axis=1)
     seen_BT = np.empty_like(colour_BT)
     np.put_along_axis(seen_BT, digit_order_BT, sums_BT, axis=1)
     return seen_BT

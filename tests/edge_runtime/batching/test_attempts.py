@@ -16,7 +16,8 @@ from hrm_edge_runtime.batching.task_lane import TaskLane, TaskVariants
 from hrm_edge_runtime.contract.bundle import Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
-from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at
+from hrm_puzzles.arc.canvas import canvas_T, grid_at
+from hrm_puzzles.arc.variants import Variant
 from hrm_puzzles.puzzle import Ballot
 
 MAX_SEGMENTS = 5

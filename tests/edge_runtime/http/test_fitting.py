@@ -26,20 +26,20 @@ def models() -> list[ServedModel]:
 @pytest.mark.parametrize(
     ("puzzle", "message"),
     [
-        (SUDOKU[:-1], "the text has 80 cells where 81 are expected"),
+        (SUDOKU[:-1], "the text has 80 cells instead of 81"),
         (SUDOKU.replace("53", "55"), "5 is given twice in row 1, at row 1, column 1 and at row 1, column 2"),
-        ("x" + SUDOKU[1:], "'x' stands at row 1, column 1"),
-        (" ".join(SUDOKU[:-1]), "the text has 80 cells where 81 are expected"),
-        ([[0] * 8 + [12], *[[0] * 9] * 8], "12 stands at row 1, column 9"),
-        (MAZE[:-1], "row 8 has 7 characters where 8 are expected"),
-        (MAZE.split("\n")[:-1], "the list has 7 rows where 8 are expected"),
-        (MAZE.replace("S", "X"), "'X' stands at row 2, column 8"),
-        ({"task": "0520fde7", "input": [[0, 11]]}, "11 stands at row 1, column 2"),
+        ("x" + SUDOKU[1:], "the cell at row 1, column 1 is 'x'"),
+        (" ".join(SUDOKU[:-1]), "the text has 80 cells instead of 81"),
+        ([[0] * 8 + [12], *[[0] * 9] * 8], "the cell at row 1, column 9 is 12"),
+        (MAZE[:-1], "row 8 has 7 characters instead of 8"),
+        (MAZE.split("\n")[:-1], "the list has 7 rows instead of 8"),
+        (MAZE.replace("S", "X"), "the cell at row 2, column 8 is 'X'"),
+        ({"task": "0520fde7", "input": [[0, 11]]}, "the cell at row 1, column 2 is 11"),
         ([[0, 1], [1, 0]], "rows alone do not say which task they belong to"),
         (
             "1" * 35,
-            "as sudoku-6x6: the text has 35 cells where 36 are expected; "
-            "as logistics-6x6: the text has 35 characters where 36 are expected",
+            "as sudoku-6x6: the text has 35 cells instead of 36; "
+            "as logistics-6x6: the text has 35 characters instead of 36",
         ),
         ("hello", GENERAL),
         (5, GENERAL),

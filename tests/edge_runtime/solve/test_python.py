@@ -26,13 +26,13 @@ def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only
     assert isinstance(refused, hrm_edge.Refusal)
     assert (first.model, refused.message, last.model) == (
         "maze-8x8",
-        "the text has 80 cells where 81 are expected",
+        "the text has 80 cells instead of 81",
         "sudoku",
     )
 
 
 def test_what_no_model_reads_is_an_error_with_the_remedy() -> None:
-    with pytest.raises(hrm_edge.RefusedError, match="80 cells where 81 are expected; send 81 characters"):
+    with pytest.raises(hrm_edge.RefusedError, match="80 cells instead of 81; send 81 characters"):
         hrm_edge.solve(SUDOKU[:-1])
 
 

@@ -101,7 +101,7 @@ def test_answer_drawn_over_a_maze_goes_into_the_set_once_it_is_right(page: Page,
     page.click("#draw-label")
     cell(page, 1, 2).click()
     page.click("#add")  # the way is not whole yet
-    expect(page.locator("#add-why")).to_contain_text("no shortest path")
+    expect(page.locator("#add-why")).to_contain_text("not a shortest path")
     expect(page.locator("#add")).to_have_text("Add to the set")
     cell(page, 1, 3).click()
     expect(page.locator("#add-why")).to_be_empty()
