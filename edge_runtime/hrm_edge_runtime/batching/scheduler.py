@@ -18,7 +18,9 @@ Key = tuple[Any, ...]
 
 class QueueFull(ValueError):  # noqa: N818 - says what is the case, like queue.Full
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the queue holds its limit of {limit} waiting puzzles already: retry when some have ended.")
+        super().__init__(
+            f"the queue holds its limit of {limit} waiting puzzles already: retry when some have ended."
+        )
 
 
 def place_of(one: Task | Attempt, ageing_s: float = AGEING_S) -> Key:
@@ -59,7 +61,9 @@ class Scheduler:
         """Put an attempt in line; raises QueueFull, or ValueError for an id that is still alive."""
         attempt_id = attempt.attempt_id
         if attempt_id in self.waiting or attempt_id in self.running:
-            raise ValueError(f"attempt {attempt_id} is already here: give every attempt its own id.")
+            raise ValueError(
+                f"attempt {attempt_id} is already here: give every attempt its own id."
+            )
         if len(self.waiting) + len(self.running) >= self.queue_limit + self.num_slots:
             raise QueueFull(self.queue_limit)
         self._num_submitted += 1

@@ -48,7 +48,11 @@ class TaskVariants:
     def variants(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[TaskVariant]:
         """Up to `count` different variants; fewer where the puzzle has fewer symmetries, or its task fewer names."""
         itself = TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id)
-        others = self._transformed(itself, count) if self._named is None else self._by_name(itself, self._named)
+        others = (
+            self._transformed(itself, count)
+            if self._named is None
+            else self._by_name(itself, self._named)
+        )
         return [itself, *islice(others, count - 1)]
 
     def _transformed(self, itself: TaskVariant, count: int) -> Iterator[TaskVariant]:
@@ -60,7 +64,9 @@ class TaskVariants:
             tokens_T = symmetry.apply(itself.tokens_T[None])[0]
             if tokens_T.tobytes() not in seen:
                 seen.add(tokens_T.tobytes())
-                yield TaskVariant(tokens_T=tokens_T, puzzle_id=itself.puzzle_id, turn_back=_way_back(symmetry))
+                yield TaskVariant(
+                    tokens_T=tokens_T, puzzle_id=itself.puzzle_id, turn_back=_way_back(symmetry)
+                )
 
     def _by_name(self, itself: TaskVariant, puzzle: NamedVariants) -> Iterator[TaskVariant]:
         task, asked = puzzle.variant_of(self._names[itself.puzzle_id])
@@ -69,7 +75,9 @@ class TaskVariants:
             named, other = puzzle.variant_of(self._names[puzzle_id])
             if named == task and puzzle_id != itself.puzzle_id:
                 tokens_T = other.apply(upright_BT)[0]
-                yield TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=_way_back(other, then=asked))
+                yield TaskVariant(
+                    tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=_way_back(other, then=asked)
+                )
 
 
 def _way_back(symmetry: Symmetry, then: Symmetry | None = None) -> Callable[[Int32], Int32]:
@@ -106,12 +114,16 @@ class TaskLane:
         self.engine = engine
         self.queue_limit = queue_limit
         self._puzzle = puzzle
-        self.puzzle_table_PE = np.asarray(puzzle_table_PE)  # still memory-mapped, but its rows are plain arrays
+        self.puzzle_table_PE = np.asarray(
+            puzzle_table_PE
+        )  # still memory-mapped, but its rows are plain arrays
         self._max_tasks = engine.num_slots + queue_limit
         self._max_attempts = max_attempts
         self._variants = TaskVariants(puzzle, identifiers)
         limit = self._max_tasks * max_attempts
-        self._lane = lane.Lane(engine, puzzle, queue_limit=limit, clock=clock, run_length=run_length)
+        self._lane = lane.Lane(
+            engine, puzzle, queue_limit=limit, clock=clock, run_length=run_length
+        )
         self._attempt_ids = count()
         self._clock = clock
         self._interval_s = 0.0
@@ -135,10 +147,14 @@ class TaskLane:
             )
         if len(self._groups) >= self._max_tasks:
             raise scheduler.QueueFull(self.queue_limit)
-        group = _Group(task=task, variants=[TaskVariant(tokens_T=task.tokens_T, puzzle_id=task.puzzle_id)])
+        group = _Group(
+            task=task, variants=[TaskVariant(tokens_T=task.tokens_T, puzzle_id=task.puzzle_id)]
+        )
         if task.num_attempts > 1:
             self._lane.check_tokens(task.tokens_T)  # before a symmetry meets them
-            group.variants = self._variants.variants(task.tokens_T, task.puzzle_id, task.num_attempts)
+            group.variants = self._variants.variants(
+                task.tokens_T, task.puzzle_id, task.num_attempts
+            )
         first_guessing = math.inf if task.first_guessing is None else task.first_guessing
         for number, variant in enumerate(group.variants):
             attempt = Attempt(
@@ -154,7 +170,9 @@ class TaskLane:
             )
             if number >= first_guessing:
                 num_symbols, rng = self._puzzle.geometry.num_symbols, np.random.default_rng(number)
-                attempt.hypotheses = Hypotheses(question_T=variant.tokens_T, num_symbols=num_symbols, rng=rng)
+                attempt.hypotheses = Hypotheses(
+                    question_T=variant.tokens_T, num_symbols=num_symbols, rng=rng
+                )
             self._lane.submit(attempt)  # refuses bad tokens before anything of the task is kept
             group.living[attempt.attempt_id] = attempt
         self._groups[task.task_id] = group
@@ -183,14 +201,18 @@ class TaskLane:
         self._run_segment(events)
         while self._lane.num_ahead:
             self._run_segment(events)
-        self._step_began_s = now if self._groups else None  # at rest, the time to the next step says nothing
+        self._step_began_s = (
+            now if self._groups else None
+        )  # at rest, the time to the next step says nothing
         results, self._results = self._results, []
         return results, events
 
     def _run_segment(self, events: list[SegmentEvent]) -> None:
         """One segment, and the end of every task that it settles: its other attempts run no further."""
         changed: dict[int, _Group] = {}
-        for attempt in sorted(self._lane.step(), key=_BY_NUMBER):  # of those that end together the first speaks
+        for attempt in sorted(
+            self._lane.step(), key=_BY_NUMBER
+        ):  # of those that end together the first speaks
             group = self._groups[attempt.task_id]
             del group.living[attempt.attempt_id]
             group.ended.append(attempt)
@@ -216,7 +238,9 @@ class TaskLane:
         next_end_s = now + max(self._interval_s, self._lane.counters.mean_step_s)
         for group in list(self._best_effort.values()):
             attempts = [*group.ended, *group.living.values()]
-            if next_end_s > (group.task.deadline_s or math.inf) and any(one.segments for one in attempts):
+            if next_end_s > (group.task.deadline_s or math.inf) and any(
+                one.segments for one in attempts
+            ):
                 for attempt in self._drop_living(group, "deadline"):
                     self._turn_back(group, attempt)
                 choice = _choice(group.ended, 0, self._puzzle)
@@ -242,7 +266,10 @@ class TaskLane:
         try:
             answer_T = group.variants[attempt.number].turn_back(answer_T)
             check_BT = self._puzzle.check_BT
-            holds = not attempt.verified or check_BT(group.task.tokens_T[None], answer_T[None])[0] == RIGHT
+            holds = (
+                not attempt.verified
+                or check_BT(group.task.tokens_T[None], answer_T[None])[0] == RIGHT
+            )
         except Exception:  # a third party's symmetry, over an answer that may be anything
             return None
         return answer_T if holds else None
@@ -251,7 +278,10 @@ class TaskLane:
         for group in self._streamed.values():
             for attempt in group.living.values():
                 answer_T = self._lane.answer_of(attempt) if attempt.segments else None
-                if answer_T is not None and (said_T := self._turned_back(group, attempt, answer_T)) is not None:
+                if (
+                    answer_T is not None
+                    and (said_T := self._turned_back(group, attempt, answer_T)) is not None
+                ):
                     yield _event(group, attempt, said_T)
 
     def _finish(self, group: _Group, attempt: Attempt, votes: int | None) -> None:
@@ -299,7 +329,9 @@ def _event(group: _Group, attempt: Attempt, answer_T: Int32) -> SegmentEvent:
     )
 
 
-def _choice(ended: Sequence[Attempt], num_living: int, puzzle: Puzzle) -> tuple[Attempt, int | None] | None:
+def _choice(
+    ended: Sequence[Attempt], num_living: int, puzzle: Puzzle
+) -> tuple[Attempt, int | None] | None:
     """The attempt that answers a task (a proven one, else the commonest), and its votes; None while that may change."""
     for attempt in ended:
         if attempt.verified:
