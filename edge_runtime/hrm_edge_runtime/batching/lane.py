@@ -96,7 +96,7 @@ class Lane:
         return self._answers_BT[attempt.slot].copy()
 
     def step(self) -> list[Attempt]:
-        """Run one segment over all slots in use; returns the attempts that ended since the last call."""
+        """Run one segment over all slots in use; returns the attempts that have ended."""
         began_s = self._clock()
         if self.num_ahead == 0:
             self._admit(began_s)
@@ -153,7 +153,7 @@ class Lane:
             self.engine.move(source, target)
 
     def _run(self) -> StepOutput:
-        """Run one segment over the dense prefix. An engine that runs ahead starts a run of several."""
+        """Run one segment over the dense prefix; an engine that runs ahead starts several."""
         scheduler = self.scheduler
         num_rows = len(scheduler.dense)
         is_first = self.num_ahead == 0
@@ -176,7 +176,7 @@ class Lane:
         return output
 
     def _next_run_length(self) -> int:
-        """Segments of the next run. It ends where a hypothesis begins, since that changes tokens."""
+        """Segments of the next run, which ends when a hypothesis changes an attempt's tokens."""
         length = self._run_length or self.counters.best_run_length()
         for attempt in self.scheduler.dense:
             if attempt.hypotheses is not None:

@@ -191,7 +191,7 @@ class LaneCounters:
         )
 
     def best_run_length(self) -> int:
-        """The length, up to `MAX_RUN`, with which recent puzzles would have held slots most briefly.
+        """The run length with which recent puzzles would have held their slots most briefly.
 
         A puzzle that halts within a run keeps its slot until the run ends. Between two runs the
         engine idles for as long as the host takes: about twice the time measured here, since

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
-from hrm_edge_runtime.batching.task_lane import TaskLane, TaskVariants
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.batching.variants import TaskVariants
 from hrm_edge_runtime.contract.bundle import Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
