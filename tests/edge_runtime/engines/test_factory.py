@@ -27,7 +27,7 @@ def test_an_engine_is_spelled_with_its_precision() -> None:
 
 @pytest.mark.parametrize("text", ["gpu", "ort-tensorrt", "cpu:", "", ":fp32"])
 def test_what_names_no_engine_is_refused(text: str) -> None:
-    with pytest.raises(EngineUnavailableError, match="names no engine: write ENGINE"):
+    with pytest.raises(EngineUnavailableError, match="does not name an engine: write ENGINE"):
         parse_choice(text)
 
 
