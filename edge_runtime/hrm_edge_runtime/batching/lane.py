@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.hypotheses import Hypotheses, is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import Scheduler
-from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
+from hrm_edge_runtime.batching.stats import (
+    NUM_TELLING,
+    LaneCounters,
+    LaneSnapshot,
+    Outcome,
+    SlotView,
+)
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import decide
@@ -98,13 +104,25 @@ class Lane:
     def step(self) -> list[Attempt]:
         """Run one segment over all slots in use; returns the attempts that have ended."""
         began_s = self._clock()
-        if self.num_ahead == 0:
+        is_first = self.num_ahead == 0
+        if is_first:
             self._admit(began_s)
-        if not self.scheduler.dense:
+        num_active = len(self.scheduler.running)
+        if num_active == 0:
             return self._report()
+        launched_s = self._clock()
         output = self._run()
-        self._commit(output)
-        self.counters.count_host(self._clock() - began_s)
+        fetched_s = self._clock()
+        self._commit(output, fetched_s)
+        step_s = fetched_s - launched_s
+        self.counters.count_step(
+            num_active=num_active,
+            num_slots=self.scheduler.num_slots,
+            is_first=is_first,
+            has_backlog=bool(self.scheduler.waiting),
+            step_s=step_s,
+            host_s=self._clock() - began_s - step_s,
+        )
         return self._report()
 
     def snapshot(self, queue_limit: int | None = None) -> LaneSnapshot:
@@ -126,11 +144,30 @@ class Lane:
             slots.append(view)
         if queue_limit is None:
             queue_limit = scheduler.queue_limit
-        return self.counters.snapshot(
-            slots=tuple(slots),
+        counters = self.counters
+        most_segments = max(counters.segments, default=0)
+        least_segments = 1
+        if len(counters.recent_segments) >= NUM_TELLING:
+            least_segments = min(counters.recent_segments)
+        return LaneSnapshot(
+            num_slots=scheduler.num_slots,
             num_active=len(scheduler.running),
             num_queued=len(scheduler.waiting),
             queue_limit=queue_limit,
+            slots=tuple(slots),
+            completed=dict(counters.completed),
+            segments_histogram=tuple(map(counters.segments.__getitem__, range(most_segments + 1))),
+            least_step_s=min(counters.full_steps_s, default=0.0),
+            least_segments=least_segments,
+            steps=counters.steps,
+            slot_segments=counters.slot_segments,
+            slot_segments_used=counters.slot_segments_used,
+            slot_segments_offered=counters.slot_segments_offered,
+            hypotheses=counters.hypotheses,
+            step_seconds_total=counters.step_seconds_total,
+            host_seconds_total=counters.host_seconds_total,
+            mean_step_s=counters.mean_step_s,
+            mean_segments=counters.mean_segments,
         )
 
     def _admit(self, now: float) -> None:
@@ -154,26 +191,14 @@ class Lane:
 
     def _run(self) -> StepOutput:
         """Run one segment over the dense prefix; an engine that runs ahead starts several."""
-        scheduler = self.scheduler
-        num_rows = len(scheduler.dense)
-        is_first = self.num_ahead == 0
-        began_s = self._clock()
+        num_rows = len(self.scheduler.dense)
         if self._run_length == 1:
-            output = self.engine.step(num_rows)
-        else:
-            if is_first:
-                self.num_ahead = self._next_run_length()
-                self._outputs = self.engine.run(num_rows, self.num_ahead)
-            output = next(self._outputs)
-            self.num_ahead -= 1
-        self.counters.count_step(
-            num_active=len(scheduler.running),
-            num_slots=scheduler.num_slots,
-            is_first=is_first,
-            has_backlog=bool(scheduler.waiting),
-            step_s=self._clock() - began_s,
-        )
-        return output
+            return self.engine.step(num_rows)
+        if self.num_ahead == 0:
+            self.num_ahead = self._next_run_length()
+            self._outputs = self.engine.run(num_rows, self.num_ahead)
+        self.num_ahead -= 1
+        return next(self._outputs)
 
     def _next_run_length(self) -> int:
         """Segments of the next run, which ends when a hypothesis changes an attempt's tokens."""
@@ -183,12 +208,11 @@ class Lane:
                 length = min(length, segments_to_next(attempt.segments))
         return length
 
-    def _commit(self, output: StepOutput) -> None:
+    def _commit(self, output: StepOutput, now: float) -> None:
         """Store a segment's outputs and end the attempts that halt.
 
         A row of an ended attempt is computed until the run ends, and its outputs are ignored.
         """
-        now = self._clock()
         attempts = self.scheduler.dense
         failed = self._store(output)
         for slot, attempt in enumerate(attempts):

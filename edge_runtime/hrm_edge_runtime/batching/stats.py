@@ -105,7 +105,6 @@ class LaneCounters:
     slot_segments_used: int = 0
     slot_segments_offered: int = 0
     hypotheses: int = 0
-    last_step_s: float = 0.0
     step_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
     mean_step_s: float = 0.0
@@ -120,17 +119,23 @@ class LaneCounters:
     recent_segments: deque[int] = field(default_factory=_recent_counts)
 
     def count_step(
-        self, *, num_active: int, num_slots: int, is_first: bool, has_backlog: bool, step_s: float
+        self,
+        *,
+        num_active: int,
+        num_slots: int,
+        is_first: bool,
+        has_backlog: bool,
+        step_s: float,
+        host_s: float,
     ) -> None:
-        """Count a segment of the engine.
+        """Count a segment, which took the engine `step_s` and the host `host_s`.
 
-        The first segment of a run has the engine's whole time: later ones may have begun before the
-        host asked.
+        Only the first segment of a run has the engine's whole time: a later one may have begun
+        before the host asked.
         """
         weight = MEMORY if self.steps else 1.0
-        self.last_step_s = step_s
-        self.step_seconds_total += step_s
         self.mean_step_s += (step_s - self.mean_step_s) * weight
+        self.mean_host_s += (host_s - self.mean_host_s) * weight
         if is_first:
             self.mean_first_s += (step_s - self.mean_first_s) * weight
         if num_active == num_slots:
@@ -140,13 +145,8 @@ class LaneCounters:
         if has_backlog:
             self.slot_segments_used += num_active
             self.slot_segments_offered += num_slots
-
-    def count_host(self, elapsed_s: float) -> None:
-        """Count the host's share of a step that took `elapsed_s`, the last segment included."""
-        host_s = elapsed_s - self.last_step_s
-        weight = MEMORY if self.steps > 1 else 1.0
+        self.step_seconds_total += step_s
         self.host_seconds_total += host_s
-        self.mean_host_s += (host_s - self.mean_host_s) * weight
 
     def count_end(self, outcome: Outcome, segments: int) -> None:
         """Count an attempt that ended after so many segments."""
@@ -156,39 +156,6 @@ class LaneCounters:
             self.mean_segments += (segments - self.mean_segments) * weight
             self.segments[segments] += 1
             self.recent_segments.append(segments)
-
-    def snapshot(
-        self,
-        *,
-        slots: tuple[SlotView, ...],
-        num_active: int,
-        num_queued: int,
-        queue_limit: int,
-    ) -> LaneSnapshot:
-        most_segments = max(self.segments, default=0)
-        least_segments = 1
-        if len(self.recent_segments) >= NUM_TELLING:
-            least_segments = min(self.recent_segments)
-        return LaneSnapshot(
-            num_slots=len(slots),
-            num_active=num_active,
-            num_queued=num_queued,
-            queue_limit=queue_limit,
-            slots=slots,
-            completed=dict(self.completed),
-            segments_histogram=tuple(map(self.segments.__getitem__, range(most_segments + 1))),
-            least_step_s=min(self.full_steps_s, default=0.0),
-            least_segments=least_segments,
-            steps=self.steps,
-            slot_segments=self.slot_segments,
-            slot_segments_used=self.slot_segments_used,
-            slot_segments_offered=self.slot_segments_offered,
-            hypotheses=self.hypotheses,
-            step_seconds_total=self.step_seconds_total,
-            host_seconds_total=self.host_seconds_total,
-            mean_step_s=self.mean_step_s,
-            mean_segments=self.mean_segments,
-        )
 
     def best_run_length(self) -> int:
         """The run length with which recent puzzles would have held their slots most briefly.
