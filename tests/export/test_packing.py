@@ -204,7 +204,7 @@ def test_a_server_over_the_unrolled_graph_answers_after_as_many_segments_as_the_
 def test_a_step_graph_in_the_place_of_an_unrolled_one_is_refused(whole: Bundle) -> None:
     swapped = whole.manifest.model_copy(update={"unrolled": {"fp32": "step.fp32.onnx"}})
     with pytest.raises(
-        BundleError, match=r"is no unrolled graph: export the bundle again with --loop unrolled"
+        BundleError, match=r"is not an unrolled graph: export the bundle again with --loop unrolled"
     ):
         UnrolledEngine(replace(whole, manifest=swapped), precision="fp32", num_slots=1)
     with pytest.raises(

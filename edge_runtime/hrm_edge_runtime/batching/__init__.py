@@ -1,1 +1,1 @@
-"""Halting-aware batching: gives slots to puzzles, steps them, and refills a slot the moment it halts."""
+"""Halting-aware batching: gives slots to puzzles, steps them, and refills a slot when it halts."""

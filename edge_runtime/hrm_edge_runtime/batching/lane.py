@@ -1,22 +1,21 @@
-"""The solver loop of one model: expire, admit, one segment, check, halt, and refill before the very next step.
+"""The solver loop of one model: admit, run, commit, report. Read `Lane.step`.
 
-Shapes: B slots, T tokens. Single-threaded by design: the caller of `step` owns the lane, its scheduler and its engine.
+Shapes: B slots, T tokens, V vocabulary. Single-threaded by design: the caller of `step` owns the
+lane, its scheduler and its engine.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
-from hrm_edge_runtime.batching.scheduler import Plan, Scheduler
+from hrm_edge_runtime.batching.hypotheses import Hypotheses, is_due, segments_to_next
+from hrm_edge_runtime.batching.scheduler import Scheduler
 from hrm_edge_runtime.batching.stats import (
-    HALTED,
-    MEMORY,
     NUM_TELLING,
     LaneCounters,
     LaneSnapshot,
@@ -24,12 +23,12 @@ from hrm_edge_runtime.batching.stats import (
     SlotView,
 )
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.contract.arrays import Int32
+from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import decide
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
-NO_TOKEN = -1  # what an answer holds before the first segment, so that any first answer counts as changed
+NO_TOKEN = -1  # fills the answer of a new attempt, so that its first answer counts as changed
 
 
 class Checker(Protocol):
@@ -44,8 +43,9 @@ class Checker(Protocol):
 class Lane:
     """The slots of one model with their engine; see `step`.
 
-    The line is looked at once in `run_length` segments; by default the measured times choose it for an engine that runs
-    ahead of the host, and it is 1 for any other. No answer and no number of segments depends on it.
+    The lane checks its queue every `run_length` segments. The default is 1, or for an engine that
+    runs ahead of the host a length chosen from measured times. Answers and numbers of segments do
+    not depend on it.
     """
 
     def __init__(
@@ -58,96 +58,107 @@ class Lane:
         run_length: int | None = None,
     ) -> None:
         self.engine = engine
+        self.scheduler = Scheduler(engine.num_slots, queue_limit)
+        self.counters = LaneCounters()
+        self.num_ahead = 0
+        """Segments left in this run. Until the run ends, no attempt is admitted or expired."""
+        if run_length is None and not engine.runs_ahead:
+            run_length = 1
+        self._run_length = run_length
+        self._outputs: Iterator[StepOutput] = iter(())
         self._puzzle = puzzle
         self._vocab_size = puzzle.vocab_size
         self._clock = clock
-        self.scheduler = Scheduler(engine.num_slots, queue_limit)
         self._tokens_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
         self._answers_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
-        self.counters = LaneCounters()
         self._ended: list[Attempt] = []
-        self._run_length = run_length or (None if engine.runs_ahead else 1)
-        self._run: Iterator[StepOutput] | None = None
-        self.num_ahead = 0
-        """Segments of the run still to come. Before the last nobody is admitted, and no deadline ends anybody."""
 
     @property
     def has_work(self) -> bool:
-        """True while a call of `step` would do something: an attempt lives, or an end is still to be returned."""
+        """Whether `step` has something to do: an attempt to run, or an end to report."""
         return bool(self.scheduler.running or self.scheduler.waiting or self._ended)
 
     def submit(self, attempt: Attempt) -> None:
-        """Put an attempt in line; raises QueueFull, or ValueError for tokens the model does not know."""
+        """Queue an attempt; raises QueueFull, or ValueError for tokens that do not fit."""
         self.check_tokens(attempt.tokens_T)
         self.scheduler.submit(attempt)
 
     def check_tokens(self, tokens_T: Int32) -> None:
+        """Raise ValueError unless the tokens have the model's length and vocabulary."""
         has_shape = tokens_T.shape == (self.engine.seq_len,)
         if not has_shape or tokens_T.min() < 0 or tokens_T.max() >= self._vocab_size:
-            raise ValueError(
-                f"tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()} do not fit this model: "
-                f"give {self.engine.seq_len} tokens in 0..{self._vocab_size - 1}."
-            )
+            found = f"tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()}"
+            remedy = f"give {self.engine.seq_len} tokens in 0..{self._vocab_size - 1}"
+            raise ValueError(f"{found} do not fit this model: {remedy}.")
 
     def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
-        """End an attempt that is here and return it at once; the next `step` refills its slot."""
+        """End a live attempt and return it at once; the next `step` refills its slot."""
         attempt = self.scheduler.cancel(attempt_id)
         assert attempt is not None, f"attempt {attempt_id} is not here"
-        return self._end(attempt, outcome, self._clock())
+        self._end(attempt, outcome, self._clock())
+        return attempt
 
     def answer_of(self, attempt: Attempt) -> Int32:
         return self._answers_BT[attempt.slot].copy()
 
     def step(self) -> list[Attempt]:
-        """Run one segment over all running attempts; returns every attempt that ended since the last call."""
-        started = self._clock()
-        if is_first := not self.num_ahead:
-            for attempt in self.scheduler.expire(started):
-                self._ended.append(self._end(attempt, "deadline", started))
-            if any(plan := self.scheduler.admit()):
-                self._prepare(plan, started)
-        if attempts := self.scheduler.dense:
-            has_backlog, num_active = bool(self.scheduler.waiting), len(self.scheduler.running)
-            before = self._clock()
-            if is_first:
-                self.num_ahead = 1 if self._run_length == 1 else self._next_run(attempts)
-                self._run = self.engine.run(len(attempts), self.num_ahead) if self.num_ahead > 1 else None
-            output = next(self._run) if self._run else self.engine.step(len(attempts))
-            self.num_ahead -= 1
-            after = self._clock()
-            self._commit(output, attempts, after)
-            self.counters.count_step(
-                num_active=num_active,
-                is_first=is_first,
-                num_slots=self.scheduler.num_slots,
-                backlog=has_backlog,
-                step_s=after - before,
-                host_s=(before - started) + (self._clock() - after),
-            )
-        ended, self._ended = self._ended, []
-        return ended
+        """Run one segment over all slots in use; returns the attempts that have ended."""
+        began_s = self._clock()
+        is_first = self.num_ahead == 0
+        if is_first:
+            self._admit(began_s)
+        num_active = len(self.scheduler.running)
+        if num_active == 0:
+            return self._report()
+        launched_s = self._clock()
+        output = self._run()
+        fetched_s = self._clock()
+        self._commit(output, fetched_s)
+        step_s = fetched_s - launched_s
+        self.counters.count_step(
+            num_active=num_active,
+            num_slots=self.scheduler.num_slots,
+            is_first=is_first,
+            has_backlog=bool(self.scheduler.waiting),
+            step_s=step_s,
+            host_s=self._clock() - began_s - step_s,
+        )
+        return self._report()
 
     def snapshot(self, queue_limit: int | None = None) -> LaneSnapshot:
-        """The lane at this moment; cheap enough to take after every step. `queue_limit` replaces the lane's own."""
+        """The lane at this moment; cheap enough for every step."""
         scheduler = self.scheduler
         slots: list[SlotView] = []
-        for slot, (generation, attempt) in enumerate(zip(scheduler.generations, scheduler.slots, strict=True)):
-            view = SlotView(slot=slot, generation=generation)
-            if attempt is not None:
-                view = replace(view, job_id=attempt.attempt_id, segments=attempt.segments, margin=attempt.margin)
+        for slot, generation in enumerate(scheduler.generations):
+            attempt = scheduler.slots[slot]
+            if attempt is None:
+                view = SlotView(slot=slot, generation=generation)
+            else:
+                view = SlotView(
+                    slot=slot,
+                    generation=generation,
+                    job_id=attempt.attempt_id,
+                    segments=attempt.segments,
+                    margin=attempt.margin,
+                )
             slots.append(view)
+        if queue_limit is None:
+            queue_limit = scheduler.queue_limit
         counters = self.counters
-        recent, most = counters.recent_segments, max(counters.segments, default=0)
+        most_segments = max(counters.segments, default=0)
+        least_segments = 1
+        if len(counters.recent_segments) >= NUM_TELLING:
+            least_segments = min(counters.recent_segments)
         return LaneSnapshot(
             num_slots=scheduler.num_slots,
             num_active=len(scheduler.running),
             num_queued=len(scheduler.waiting),
-            queue_limit=scheduler.queue_limit if queue_limit is None else queue_limit,
+            queue_limit=queue_limit,
             slots=tuple(slots),
             completed=dict(counters.completed),
-            segments_histogram=tuple(map(counters.segments.__getitem__, range(most + 1))),
+            segments_histogram=tuple(map(counters.segments.__getitem__, range(most_segments + 1))),
             least_step_s=min(counters.full_steps_s, default=0.0),
-            least_segments=min(recent) if len(recent) >= NUM_TELLING else 1,
+            least_segments=least_segments,
             steps=counters.steps,
             slot_segments=counters.slot_segments,
             slot_segments_used=counters.slot_segments_used,
@@ -159,8 +170,13 @@ class Lane:
             mean_segments=counters.mean_segments,
         )
 
-    def _prepare(self, plan: Plan, now: float) -> None:
-        admissions, moves = plan
+    def _admit(self, now: float) -> None:
+        """Expire attempts whose deadline has passed, then load waiting attempts into free slots."""
+        scheduler = self.scheduler
+        for attempt in scheduler.expire(now):
+            self._end(attempt, "deadline", now)
+            self._ended.append(attempt)
+        admissions, moves = scheduler.admit()
         for attempt in admissions:
             slot = attempt.slot
             assert slot is not None
@@ -173,82 +189,135 @@ class Lane:
             self._answers_BT[target] = self._answers_BT[source]
             self.engine.move(source, target)
 
-    def _next_run(self, attempts: list[Attempt]) -> int:
-        """How many segments to run: not beyond one that a hypothesis follows, which an engine ahead would not see."""
-        length = self._run_length or self.counters.best_run_length()
-        return min([length, *(segments_to_next(one.segments) for one in attempts if one.hypotheses is not None)])
+    def _run(self) -> StepOutput:
+        """Run one segment over the dense prefix; an engine that runs ahead starts several."""
+        num_rows = len(self.scheduler.dense)
+        if self._run_length == 1:
+            return self.engine.step(num_rows)
+        if self.num_ahead == 0:
+            self.num_ahead = self._next_run_length()
+            self._outputs = self.engine.run(num_rows, self.num_ahead)
+        self.num_ahead -= 1
+        return next(self._outputs)
 
-    def _commit(self, output: StepOutput, attempts: list[Attempt], now: float) -> None:
-        """Take over what a segment said, and end those that halt; they stay in the prefix until their run ends."""
-        answers_BT, answer_BT = self._answers_BT[: len(attempts)], output.answer_BT
-        changed = (answers_BT != answer_BT).any(axis=1).nonzero()[0].tolist()
-        answers_BT[:] = answer_BT
-        failed, gone = set[int](), set[int]()
-        rows = zip(attempts, output.halt_margin_B.tolist(), output.q_halt_B.tolist(), strict=True)
-        for slot, (attempt, margin, q_halt) in enumerate(rows):
-            if attempt.halted_by is not None:
-                gone.add(slot)
-                continue
-            attempt.segments, attempt.margin, attempt.q_halt = attempt.segments + 1, margin, q_halt
-            if not math.isfinite(margin + q_halt):
-                failed.add(slot)
-        if answer_BT.min() < 0 or answer_BT.max() >= self._vocab_size:
-            failed.update(((answer_BT < 0) | (answer_BT >= self._vocab_size)).any(axis=1).nonzero()[0].tolist())
-        if silent := failed | gone:
-            changed = [slot for slot in changed if slot not in silent]
-        if changed:
-            failed |= self._check(changed, attempts)
+    def _next_run_length(self) -> int:
+        """Segments of the next run, which ends when a hypothesis changes an attempt's tokens."""
+        length = self._run_length or self.counters.best_run_length()
+        for attempt in self.scheduler.dense:
+            if attempt.hypotheses is not None:
+                length = min(length, segments_to_next(attempt.segments))
+        return length
+
+    def _commit(self, output: StepOutput, now: float) -> None:
+        """Store a segment's outputs and end the attempts that halt.
+
+        A row of an ended attempt is computed until the run ends, and its outputs are ignored.
+        """
+        attempts = self.scheduler.dense
+        failed = self._store(output)
         for slot, attempt in enumerate(attempts):
-            if slot in gone:
+            if attempt.halted_by is not None:  # earlier in this run
                 continue
-            outcome = "failed"
-            if slot not in failed:
+            if slot in failed:
+                outcome = "failed"
+            else:
                 outcome = decide(attempt.margin, attempt.segments, attempt.verified, attempt.policy)
             if outcome is not None:
                 self.scheduler.release(attempt.attempt_id)
-                self._ended.append(self._end(attempt, outcome, now))
-            elif attempt.hypotheses is not None and output.logits_BTV is not None and is_due(attempt.segments):
-                self.engine.retell(slot, attempt.hypotheses.next_T(output.logits_BTV[slot]))
-                self.counters.hypotheses += 1
+                self._end(attempt, outcome, now)
+                self._ended.append(attempt)
+            elif (
+                attempt.hypotheses is not None
+                and output.logits_BTV is not None
+                and is_due(attempt.segments)
+            ):
+                self._guess(slot, attempt.hypotheses, output.logits_BTV[slot])
 
-    def _check(self, slots: list[int], attempts: list[Attempt]) -> set[int]:
-        """Renew what is proven of these slots; returns those whose check raises."""
+    def _store(self, output: StepOutput) -> set[int]:
+        """Store the outputs and check the answers that changed; returns the slots that failed."""
+        attempts = self.scheduler.dense
+        answer_BT = output.answer_BT
+        stored_BT = self._answers_BT[: len(attempts)]
+        changed_B = (stored_BT != answer_BT).any(axis=1)
+        stored_BT[:] = answer_BT
+        failed: set[int] = set()
+        if answer_BT.min() < 0 or answer_BT.max() >= self._vocab_size:
+            is_outside_BT = (answer_BT < 0) | (answer_BT >= self._vocab_size)
+            failed.update(is_outside_BT.any(axis=1).nonzero()[0].tolist())
+        unchecked: list[int] = []
+        rows = zip(
+            attempts,
+            changed_B.tolist(),
+            output.halt_margin_B.tolist(),
+            output.q_halt_B.tolist(),
+            strict=True,
+        )
+        for slot, (attempt, has_changed, margin, q_halt) in enumerate(rows):
+            if attempt.halted_by is not None:
+                continue
+            attempt.segments += 1
+            attempt.margin = margin
+            attempt.q_halt = q_halt
+            if not math.isfinite(margin + q_halt):
+                failed.add(slot)
+            elif has_changed and slot not in failed:
+                unchecked.append(slot)
+        if unchecked:
+            failed |= self._check(unchecked)
+        return failed
+
+    def _check(self, slots: list[int]) -> set[int]:
+        """Check the answers of these slots; returns the slots whose check raises."""
+        attempts = self.scheduler.dense
         try:
             verdict_B = self._puzzle.check_BT(self._tokens_BT[slots], self._answers_BT[slots])
-        except Exception:  # one bad answer may not take its neighbours along, whatever a third-party check does with it
+        except (
+            Exception
+        ):  # whatever a third party's check does with a bad answer, its neighbors must not fail
             if len(slots) == 1:
                 return set(slots)
-            return {slot for one in slots for slot in self._check([one], attempts)}
+            failed: set[int] = set()
+            for slot in slots:
+                failed |= self._check([slot])
+            return failed
         for slot, verdict in zip(slots, verdict_B.tolist(), strict=True):
             attempts[slot].verified = None if verdict == UNKNOWN else verdict == RIGHT
         return set()
 
-    def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
-        """Write an attempt's end; its slot is empty already but still holds its answer."""
+    def _guess(self, slot: int, hypotheses: Hypotheses, logits_TV: Float32) -> None:
+        self.engine.retell(slot, hypotheses.next_T(logits_TV))
+        self.counters.hypotheses += 1
+
+    def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        """Record how an attempt ended; its slot is free already but still holds its answer."""
         if not self.scheduler.running:
-            self.num_ahead = 0  # nobody needs what is left of the run
+            self.num_ahead = 0  # the rest of the run would compute for nobody
         attempt.halted_by = outcome
         admitted_s = now if attempt.slot is None else attempt.admitted_s
-        attempt.queue_s, attempt.compute_s = admitted_s - attempt.arrival_s, now - admitted_s
+        attempt.queue_s = admitted_s - attempt.arrival_s
+        attempt.compute_s = now - admitted_s
         if outcome == "failed":
             attempt.verified = None
         elif attempt.segments:
             attempt.answer_T = self._answers_BT[attempt.slot].copy()
-        counters = self.counters
-        counters.completed[outcome] += 1
-        if outcome in HALTED:
-            weight = MEMORY if counters.segments else 1.0
-            counters.mean_segments += (attempt.segments - counters.mean_segments) * weight
-            counters.segments[attempt.segments] += 1
-            counters.recent_segments.append(attempt.segments)
-        return attempt
+        self.counters.count_end(outcome, attempt.segments)
+
+    def _report(self) -> list[Attempt]:
+        """Hand over the attempts that ended."""
+        ended = self._ended
+        self._ended = []
+        return ended
 
 
 def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Attempt]:
-    """Run attempts through a lane without other work and with places for `num_slots`; yields them as they end."""
+    """Run attempts through an empty lane and yield them as they end.
+
+    The lane's queue must hold `num_slots` attempts.
+    """
     waiting = iter(attempts)
     while True:
-        while len(lane.scheduler.waiting) < lane.engine.num_slots and (attempt := next(waiting, None)) is not None:
+        num_free = max(0, lane.engine.num_slots - len(lane.scheduler.waiting))
+        for attempt in islice(waiting, num_free):
             lane.submit(attempt)
         if not lane.has_work:
             return

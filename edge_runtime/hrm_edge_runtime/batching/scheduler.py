@@ -1,8 +1,10 @@
-"""Which attempt holds which slot: pure logic, with no thread, no I/O and no clock (time is passed in).
+"""Which attempt holds which slot: pure logic without threads, I/O or a clock.
 
-A slot's state is reset at admission, never at release: between them it may hold anything. The line is ordered by
-priority with ageing: an attempt's place is its arrival period of `ageing_s` less its priority, which never changes. So
-none is overtaken by one of `k` higher priority that arrives more than `k + 1` periods later, and none starves.
+A slot's state is reset at admission, never at release: in between it may hold anything.
+
+The line is ordered by priority with ageing. An attempt's place is its arrival period of `ageing_s`
+seconds minus its priority, and it never changes. So an attempt of priority `k` above another's
+does not overtake it if it arrives more than `k + 1` periods later, and no attempt starves.
 """
 
 import math
@@ -16,82 +18,90 @@ AGEING_S = 10.0
 Key = tuple[Any, ...]
 
 
-class QueueFull(ValueError):  # noqa: N818 - says what is the case, like queue.Full
+class QueueFull(ValueError):  # noqa: N818 - named after queue.Full
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the queue holds its limit of {limit} waiting puzzles already: retry when some have ended.")
+        super().__init__(
+            f"the queue already holds its limit of {limit} puzzles: retry when some have ended."
+        )
 
 
 def place_of(one: Task | Attempt, ageing_s: float = AGEING_S) -> Key:
-    """The place in line, smaller first. It never changes, so places computed at different moments compare."""
+    """The place in line, smaller first; it never changes, so places compare at any time."""
     period = math.floor(one.arrival_s / ageing_s)
     deadline_s = math.inf if one.deadline_s is None else one.deadline_s
     return (period - one.priority, -one.priority, deadline_s, one.arrival_s)
 
 
 Plan = tuple[list[Attempt], list[tuple[int, int]]]
-"""What an engine does before the next step: it begins these attempts, then carries slots (from, to) over others."""
+"""What an engine does before the next step: load these attempts, then move slots (from, to)."""
 
 
 class Scheduler:
-    """Gives slots to attempts. At most `num_slots + queue_limit` live at once; past that `submit` raises QueueFull."""
+    """Gives slots to attempts; at most `num_slots + queue_limit` attempts are alive at once."""
 
     def __init__(self, num_slots: int, queue_limit: int, *, ageing_s: float = AGEING_S) -> None:
         if num_slots < 1 or queue_limit < 0 or not ageing_s > 0:
             raise ValueError(
-                f"num_slots {num_slots}, queue_limit {queue_limit} and ageing_s {ageing_s} are out of range: "
-                "give at least one slot, a limit of zero or more and a positive ageing period."
+                f"num_slots {num_slots}, queue_limit {queue_limit} or ageing_s {ageing_s} is out "
+                "of range: give at least one slot, a limit of zero or more and a positive period."
             )
         self.num_slots = num_slots
         self.queue_limit = queue_limit
         self.ageing_s = ageing_s
         self.slots: list[Attempt | None] = [None] * num_slots
         self.generations = [0] * num_slots
-        self.dense: list[Attempt] = []  # the occupied slots after the last `admit`
+        self.dense: list[Attempt] = []  # the occupied slots since the last `admit`
         self.running: dict[int, Attempt] = {}
         self.waiting: dict[int, Attempt] = {}
         self._line: list[tuple[Key, int]] = []  # sorted, as are the deadlines
         self._deadlines: list[tuple[float, int]] = []
         self._place_of: dict[int, Key] = {}
         self._num_submitted = 0
-        self._is_settled = True  # nothing has come or gone since the last `admit`
+        self._is_settled = True  # no attempt has come or gone since the last `admit`
 
     def submit(self, attempt: Attempt) -> None:
         """Put an attempt in line; raises QueueFull, or ValueError for an id that is still alive."""
         attempt_id = attempt.attempt_id
         if attempt_id in self.waiting or attempt_id in self.running:
-            raise ValueError(f"attempt {attempt_id} is already here: give every attempt its own id.")
+            raise ValueError(
+                f"attempt {attempt_id} is already here: give every attempt its own id."
+            )
         if len(self.waiting) + len(self.running) >= self.queue_limit + self.num_slots:
             raise QueueFull(self.queue_limit)
         self._num_submitted += 1
         self.waiting[attempt_id] = attempt
-        self._place_of[attempt_id] = (*place_of(attempt, self.ageing_s), self._num_submitted)
-        insort(self._line, (self._place_of[attempt_id], attempt_id))
+        place = (*place_of(attempt, self.ageing_s), self._num_submitted)
+        self._place_of[attempt_id] = place
+        insort(self._line, (place, attempt_id))
         if attempt.deadline_s is not None:
             insort(self._deadlines, (attempt.deadline_s, attempt_id))
         self._is_settled = False
 
     def cancel(self, attempt_id: int) -> Attempt | None:
-        """Take an attempt out of the line or out of its slot; None where it is not here (any more)."""
+        """Take an attempt out of the line or out of its slot; None if it is not alive."""
         if attempt_id in self.running:
             return self.release(attempt_id)
         attempt = self.waiting.pop(attempt_id, None)
-        if attempt is not None:
-            del self._line[bisect_left(self._line, (self._place_of.pop(attempt_id), attempt_id))]
-            if attempt.deadline_s is not None:
-                del self._deadlines[bisect_left(self._deadlines, (attempt.deadline_s, attempt_id))]
+        if attempt is None:
+            return None
+        place = self._place_of.pop(attempt_id)
+        _remove(self._line, (place, attempt_id))
+        if attempt.deadline_s is not None:
+            _remove(self._deadlines, (attempt.deadline_s, attempt_id))
         return attempt
 
     def expire(self, now: float) -> list[Attempt]:
-        """Take out every attempt, waiting or running, whose deadline is `now` or earlier, the earliest first."""
+        """Take out every attempt whose deadline is `now` or earlier, the earliest first."""
         expired: list[Attempt] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            attempt = self.cancel(self._deadlines[0][1])
-            assert attempt is not None  # an attempt takes its deadline along when it leaves
+            _, attempt_id = self._deadlines[0]
+            attempt = self.cancel(attempt_id)
+            assert attempt is not None, "an attempt takes its deadline along when it leaves"
             expired.append(attempt)
         return expired
 
     def admit(self) -> Plan:
-        """Fill free slots from the line, lowest slot first, and close the gaps that remain with the last running."""
+        """Fill free slots from the line; then move the last running attempts into the gaps."""
         admissions: list[Attempt] = []
         moves: list[tuple[int, int]] = []
         if self._is_settled:
@@ -106,8 +116,7 @@ class Scheduler:
                 attempt = self.waiting.pop(attempt_id)
                 admissions.append(attempt)
             elif slot < len(self.running):
-                attempt = list(filter(None, self.slots))[-1]
-                source = self.slots.index(attempt)
+                source, attempt = self._last_occupied()
                 self.slots[source] = None
                 moves.append((source, slot))
             else:
@@ -119,10 +128,21 @@ class Scheduler:
         self.dense = list(filter(None, self.slots))
         return admissions, moves
 
+    def _last_occupied(self) -> tuple[int, Attempt]:
+        attempt = list(filter(None, self.slots))[-1]
+        return self.slots.index(attempt), attempt
+
     def release(self, attempt_id: int) -> Attempt:
+        """Free the slot of a running attempt."""
         attempt = self.running.pop(attempt_id)
-        self.slots[self.slots.index(attempt)] = None
+        slot = self.slots.index(attempt)
+        self.slots[slot] = None
         if attempt.deadline_s is not None:
-            del self._deadlines[bisect_left(self._deadlines, (attempt.deadline_s, attempt_id))]
+            _remove(self._deadlines, (attempt.deadline_s, attempt_id))
         self._is_settled = False
         return attempt
+
+
+def _remove(entries: list[tuple[Any, int]], entry: tuple[Any, int]) -> None:
+    """Remove an entry of a sorted list."""
+    del entries[bisect_left(entries, entry)]

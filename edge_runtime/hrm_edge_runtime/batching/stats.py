@@ -1,4 +1,4 @@
-"""What a lane counts, and the picture of itself that it shows. Shapes: N recent puzzles, L lengths of a run."""
+"""What a lane counts, and its snapshot. Shapes: N recent puzzles, L lengths of a run."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -9,20 +9,22 @@ import numpy as np
 from hrm_edge_runtime.contract.halting import HaltReason
 
 Outcome = Literal[HaltReason, "cancelled", "outrun", "deadline", "failed"]
-"""How a job ends; one is outrun where another attempt at its question settled the answer first."""
+"""How an attempt ends. It is outrun if another attempt at its puzzle settles the answer first."""
 Status = Literal["proven", "halted", "unfinished"]
-"""What is known of an answer: a proof, the model's own word that it is done, or nothing."""
+"""What is known of an answer: it is proven, the model halted on it, or neither."""
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
-MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles
-MAX_RUN = 16  # segments of a run: an arrival never waits longer for its slot to be looked at
-_NUM_RECENT = 256  # steps and puzzles that the least values are taken of
-NUM_TELLING = 32  # puzzles that must have been seen before the quickest of them says anything of those to come
+MEMORY = (
+    1 / 32
+)  # weight of the newest value in the running means: about the last thirty steps or puzzles
+MAX_RUN = 16  # segments of a run; bounds how long an arrival waits until the lane checks its queue
+_NUM_RECENT = 256  # steps and puzzles over which the minima are taken
+NUM_TELLING = 32  # the minimum number of segments is used once this many puzzles have halted
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotView:
-    """One slot: `job_id` is None where it is free; `margin` belongs to the last segment run."""
+    """One slot: `job_id` is None if it is free; `margin` belongs to the last segment that ran."""
 
     slot: int
     generation: int
@@ -35,11 +37,13 @@ class SlotView:
 class LaneSnapshot:
     """A lane at one moment, safe to keep and to send away.
 
-    `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
-    ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `segments_histogram[n]` counts
-    puzzles that halted after n segments. Times are seconds over the lane's whole life; `step_seconds_total` is the
-    engine's, `host_seconds_total` everything else in `Lane.step`. `least_step_s` is the shortest of the recent steps
-    over all slots, 0 before there was one; `least_segments` what the quickest of the recent puzzles took.
+    - `slot_segments` counts the rows of all steps. `slot_segments_used` and `slot_segments_offered`
+      count only steps that left a puzzle waiting, so their ratio is the occupancy under a backlog.
+    - `segments_histogram[n]` counts the puzzles that halted after n segments.
+    - `step_seconds_total` is the engine's time over the lane's life; `host_seconds_total` is the
+      rest of `Lane.step`.
+    - `least_step_s` is the shortest recent step over all slots, 0 before the first.
+    - `least_segments` is the smallest number of segments among the recent puzzles.
     """
 
     num_slots: int
@@ -63,19 +67,33 @@ class LaneSnapshot:
 
     @property
     def occupancy(self) -> float:
-        """Share of the offered rows that did work; 1 where nobody ever had to wait."""
-        return self.slot_segments_used / self.slot_segments_offered if self.slot_segments_offered else 1.0
+        """Share of the offered rows that did work; 1 if no puzzle ever had to wait."""
+        if not self.slot_segments_offered:
+            return 1.0
+        return self.slot_segments_used / self.slot_segments_offered
 
     @property
     def expected_wait_s(self) -> float:
-        """How long a puzzle that joins the queue now should wait for its slot, at the recent pace."""
+        """Expected wait for a slot of a puzzle that joins the queue now, at the recent pace."""
         ahead = self.num_queued + self.num_active - self.num_slots + 1
         return max(0, ahead) * self.mean_segments * self.mean_step_s / self.num_slots
 
     def least_wait_s(self, num_ahead: int) -> float:
-        """The least time until one with so many ahead has a slot, if all come free now and each is as quick as any."""
+        """Lower bound on the wait behind `num_ahead` puzzles.
+
+        It assumes that every slot frees up now and that every puzzle is as fast as the fastest
+        recent one.
+        """
         rounds = max(0, num_ahead - self.num_slots) // self.num_slots
         return rounds * self.least_segments * self.least_step_s
+
+
+def _recent_times() -> deque[float]:
+    return deque(maxlen=_NUM_RECENT)
+
+
+def _recent_counts() -> deque[int]:
+    return deque(maxlen=_NUM_RECENT)
 
 
 @dataclass(kw_only=True)
@@ -97,36 +115,62 @@ class LaneCounters:
     _choose_at: int = 0
     completed: Counter[Outcome] = field(default_factory=Counter[Outcome])
     segments: Counter[int] = field(default_factory=Counter[int])
-    full_steps_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NUM_RECENT))
-    recent_segments: deque[int] = field(default_factory=lambda: deque[int](maxlen=_NUM_RECENT))
+    full_steps_s: deque[float] = field(default_factory=_recent_times)
+    recent_segments: deque[int] = field(default_factory=_recent_counts)
 
     def count_step(
-        self, *, num_active: int, num_slots: int, is_first: bool, backlog: bool, step_s: float, host_s: float
+        self,
+        *,
+        num_active: int,
+        num_slots: int,
+        is_first: bool,
+        has_backlog: bool,
+        step_s: float,
+        host_s: float,
     ) -> None:
-        """Count a segment; `is_first` of its run, whose time is the engine's alone: none of it passed before."""
-        self.mean_step_s += (step_s - self.mean_step_s) * (MEMORY if self.steps else 1.0)
-        self.mean_host_s += (host_s - self.mean_host_s) * (MEMORY if self.steps else 1.0)
+        """Count a segment, which took the engine `step_s` and the host `host_s`.
+
+        Only the first segment of a run has the engine's whole time: a later one may have begun
+        before the host asked.
+        """
+        weight = MEMORY if self.steps else 1.0
+        self.mean_step_s += (step_s - self.mean_step_s) * weight
+        self.mean_host_s += (host_s - self.mean_host_s) * weight
         if is_first:
-            self.mean_first_s += (step_s - self.mean_first_s) * (MEMORY if self.steps else 1.0)
-        self.steps += 1
-        self.slot_segments += num_active
-        self.slot_segments_used += num_active if backlog else 0
-        self.slot_segments_offered += num_slots if backlog else 0
-        self.step_seconds_total += step_s
-        self.host_seconds_total += host_s
+            self.mean_first_s += (step_s - self.mean_first_s) * weight
         if num_active == num_slots:
             self.full_steps_s.append(step_s)
+        self.steps += 1
+        self.slot_segments += num_active
+        if has_backlog:
+            self.slot_segments_used += num_active
+            self.slot_segments_offered += num_slots
+        self.step_seconds_total += step_s
+        self.host_seconds_total += host_s
+
+    def count_end(self, outcome: Outcome, segments: int) -> None:
+        """Count an attempt that ended after so many segments."""
+        self.completed[outcome] += 1
+        if outcome in HALTED:
+            weight = MEMORY if self.segments else 1.0
+            self.mean_segments += (segments - self.mean_segments) * weight
+            self.segments[segments] += 1
+            self.recent_segments.append(segments)
 
     def best_run_length(self) -> int:
-        """The segments between two looks at the line with which recent puzzles would have held a slot the least time.
+        """The run length with which recent puzzles would have held their slots most briefly.
 
-        Whoever halts within a run keeps its slot to the end of it; a look leaves the engine idle for as long as the
-        host takes, about twice what is seen of it here, since messages come on top.
+        A puzzle that halts within a run keeps its slot until the run ends. Between two runs the
+        engine idles for as long as the host takes: about twice the time measured here, since
+        messages come on top.
         """
         if self.steps >= self._choose_at and len(self.recent_segments) >= NUM_TELLING:
             self._choose_at = self.steps + _NUM_RECENT
-            look_s, further_s = 2 * self.mean_host_s + self.mean_first_s, max(self.mean_first_s, self.mean_host_s)
-            length_L, segments_N1 = np.arange(1, MAX_RUN + 1), np.array(self.recent_segments)[:, None]
+            first_s = 2 * self.mean_host_s + self.mean_first_s
+            further_s = max(self.mean_first_s, self.mean_host_s)
+            length_L = np.arange(1, MAX_RUN + 1)
+            segments_N1 = np.array(self.recent_segments)[:, None]
             runs_L = np.ceil(segments_N1 / length_L).mean(axis=0)
-            self._run_length = 1 + int((runs_L * (look_s + (length_L - 1) * further_s)).argmin())
+            held_L = runs_L * (first_s + (length_L - 1) * further_s)
+            self._run_length = 1 + int(held_L.argmin())
         return self._run_length

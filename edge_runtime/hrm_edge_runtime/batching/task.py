@@ -1,6 +1,7 @@
 """The records of a request in the engine: a Task is tried as Attempts and ends in one Result.
 
-Shapes: T tokens, E puzzle-vector size. Times are seconds of the lane's clock; a greater `priority` is more urgent.
+Shapes: T tokens, E puzzle-vector size. Times are seconds of the lane's clock. A higher `priority`
+is more urgent.
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +17,11 @@ How = Literal["plain", "symmetries", "hypotheses"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """One puzzle to solve and how hard to try; fit to cross a pipe.
+    """One puzzle to solve and how hard to try; it can be pickled.
 
-    With `best_effort` a task that will not finish by its deadline ends shortly before it with the best answer so far.
-    `streamed` asks for a `SegmentEvent` after each segment of each attempt. From attempt `first_guessing` on they try
-    hypotheses, where that is not None.
+    - `best_effort`: end shortly before the deadline with the best answer so far.
+    - `streamed`: report a `SegmentEvent` after each segment of each attempt.
+    - `first_guessing`: attempts from this number on try hypotheses; None for no attempt.
     """
 
     task_id: int
@@ -40,8 +41,9 @@ class Task:
 class Attempt:
     """One try at a puzzle, submitted once: waiting, in a slot, or ended.
 
-    `number` says which variant of its task it is; 0 is the puzzle as it was asked. The scheduler and the lane write the
-    other half: `slot` is the one it holds or held last; `answer_T` is None where no segment ran or gave garbage.
+    `number` is the variant of its task; 0 is the original puzzle. The scheduler and the lane write
+    the fields after the gap. `slot` is the slot that it holds or held last. `answer_T` is None if
+    no segment ran or if its output was invalid.
     """
 
     attempt_id: int
@@ -69,7 +71,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SegmentEvent:
-    """What one attempt says after one segment, transformed back to the puzzle as it was asked."""
+    """An attempt's answer after one segment, transformed back to the original puzzle."""
 
     task_id: int
     attempt: int
@@ -83,8 +85,9 @@ class SegmentEvent:
 class Result:
     """How a task ended: the attempt that answers it, and what all attempts cost together.
 
-    `num_attempts` ran at least one segment. `votes` is how many attempts gave this answer, `vote_share` their share of
-    those that gave any; None where answers can be proven or there is none.
+    `num_attempts` attempts ran at least one segment. `votes` attempts gave this answer, which is
+    `vote_share` of those that gave any. Both are None if answers can be proven or if there is no
+    answer.
     """
 
     task_id: int

@@ -1,1 +1,1 @@
-"""Engines: one segment over the dense prefix of slots, worn in several coats behind one protocol."""
+"""Engines run one segment over the dense prefix of slots; several implement one protocol."""

@@ -1,7 +1,7 @@
 """The contract of every engine: one segment over the dense prefix of slots of one model.
 
-Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. Everything above an engine
-is numpy; the carry never leaves it.
+Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary.
+Everything above an engine is numpy; the carry never leaves it.
 """
 
 import time
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import Manifest
 
 CARRIES = ("z_high_BND", "z_low_BND")
@@ -32,37 +33,69 @@ OUTPUTS: dict[str, Any] = {
     "z_high_BND_next": np.float32,
     "z_low_BND_next": np.float32,
 }
-FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")  # the inputs that the host writes
-_SIZES = {"T": "seq_len", "E": "puzzle_vector_size", "N": "num_positions", "D": "hidden_size", "V": "vocab_size"}
-AXES = {
-    name: tuple(_SIZES[letter] for letter in name.removesuffix("_next").rpartition("_B")[2])
-    for name in (*INPUTS, *OUTPUTS)
+FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")
+"""The inputs that the host writes."""
+MAX_SLOTS_CPU = 8
+MAX_SLOTS_GPU = 16
+LONG_SEQUENCE = 256  # tokens; above it each slot takes much memory, and few slots fill a GPU
+_SIZES = {
+    "T": "seq_len",
+    "E": "puzzle_vector_size",
+    "N": "num_positions",
+    "D": "hidden_size",
+    "V": "vocab_size",
 }
-"""The sizes of each tensor after the batch axis, by their names in the manifest."""
+
+
+def _axes_of(tensor: str) -> tuple[str, ...]:
+    letters = tensor.removesuffix("_next").rpartition("_B")[2]
+    return tuple(_SIZES[letter] for letter in letters)
+
+
+AXES = {name: _axes_of(name) for name in (*INPUTS, *OUTPUTS)}
+"""The axes of each tensor after the batch axis, by their names in the manifest."""
 
 
 def shapes_of(names: Iterable[str], manifest: Manifest, num_rows: int) -> dict[str, Shape]:
-    return {name: (num_rows, *(getattr(manifest, axis) for axis in AXES[name])) for name in names}
+    shapes: dict[str, Shape] = {}
+    for name in names:
+        sizes = [getattr(manifest, axis) for axis in AXES[name]]
+        shapes[name] = (num_rows, *sizes)
+    return shapes
+
+
+def outputs_read(want_logits: bool) -> tuple[str, ...]:
+    """The outputs that the host reads."""
+    if want_logits:
+        return (*ANSWERS, LOGITS)
+    return ANSWERS
+
+
+def max_slots(bundle: Bundle, engine: str = "tensorrt") -> int:
+    """The largest number of slots worth trying on this engine."""
+    if engine == "cpu" or bundle.manifest.seq_len > LONG_SEQUENCE:
+        return MAX_SLOTS_CPU
+    return MAX_SLOTS_GPU
 
 
 class EngineUnavailableError(ValueError):
-    """An engine that this machine cannot run; the text is one sentence with the remedy."""
+    """This machine cannot run the engine; the text is one sentence with the remedy."""
 
-    exit_status = 3  # of a command: it cannot begin here
+    exit_status = 3  # of a command that cannot start here
 
 
 class EngineLostError(RuntimeError):
-    """A device that failed while it ran; the engine is not used again, and its process ends and is restarted."""
+    """The device failed while it ran; the engine process ends and is restarted."""
 
-    exit_status = 3  # of a command: it cannot go on here
+    exit_status = 3  # of a command that cannot continue here
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepOutput:
-    """What the host sees of one segment: rows `[0, num_active)`, views that the next segment overwrites.
+    """Outputs of one segment: rows `[0, num_active)`, as views that the next segment overwrites.
 
-    `answer_BT` holds token ids; `halt_margin_B` is positive where the model would stop; `q_halt_B` ranks votes.
-    `logits_BTV` is None unless the engine was opened with `want_logits`.
+    `answer_BT` holds token ids. `halt_margin_B` is positive if the model would stop. `q_halt_B`
+    ranks votes. `logits_BTV` is None unless the engine was opened with `want_logits`.
     """
 
     answer_BT: Int32
@@ -72,22 +105,26 @@ class StepOutput:
 
 
 class Engine(Protocol):
-    """Slots of one model, the active ones a dense prefix; one that `runs_ahead` computes while its caller looks."""
+    """Slots of one model, of which the active ones are a dense prefix.
+
+    If it `runs_ahead`, `run` computes the next segment while its caller reads the last.
+    """
 
     num_slots: int
     seq_len: int
     runs_ahead: ClassVar[bool] = False
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        """Begin a new puzzle in `slot`: its next segment starts from the initial state, whatever the carry holds."""
+        """Start a new puzzle in `slot`: its next segment begins from the initial state."""
         ...
 
     def retell(self, slot: int, tokens_T: Int32) -> None:
-        """Give a slot other tokens from its next segment on, while its carry stays; only where logits are read."""
-        raise RuntimeError(f"{type(self).__name__} cannot give slot {slot} {tokens_T.size} other tokens")
+        """Replace a slot's tokens but keep its carry. Requires `want_logits`."""
+        name = type(self).__name__
+        raise RuntimeError(f"{name} cannot replace the {tokens_T.size} tokens of slot {slot}")
 
     def move(self, source: int, target: int) -> None:
-        """Copy a slot's whole state (tokens, carry, freshness) over another's."""
+        """Copy a slot's whole state (tokens, carry, freshness) to another slot."""
         ...
 
     def step(self, num_active: int) -> StepOutput:
@@ -95,28 +132,29 @@ class Engine(Protocol):
         ...
 
     def run(self, num_active: int, num_segments: int) -> Iterator[StepOutput]:
-        """Run so many segments, each when it is asked for or one ahead; nothing is loaded or moved in between."""
+        """Run `num_segments` segments; the caller loads and moves nothing in between."""
         for _ in range(num_segments):
             yield self.step(num_active)
 
     def close(self) -> None:
-        """Release what the engine holds, if anything; it is not used afterwards."""
+        """Release what the engine holds; do not use it afterwards."""
         return
 
 
 def step_seconds(engine: Engine, num_active: int) -> float:
+    """The time of one segment over `num_active` slots."""
     began_s = time.perf_counter()
     engine.step(num_active)
     return time.perf_counter() - began_s
 
 
 def median_step_ms(engine: Engine, num_active: int, *, seconds: float, min_steps: int) -> float:
-    """The median time of a segment over at least `seconds` and `min_steps` of them, after one that is not counted."""
+    """Median time of a segment after a warm-up, over at least `seconds` and `min_steps` steps."""
     engine.step(num_active)
     times_s: list[float] = []
     while len(times_s) < min_steps or sum(times_s) < seconds:
         times_s.append(step_seconds(engine, num_active))
-    return 1e3 * float(np.median(times_s))
+    return 1000 * float(np.median(times_s))
 
 
 def load_blanks(engine: Engine, puzzle_vector_E: Float32) -> None:

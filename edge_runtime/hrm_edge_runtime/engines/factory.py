@@ -1,8 +1,12 @@
 """One way from a bundle to an engine, whatever computes behind it: `engine_for`.
 
-Engines are named ENGINE[:PRECISION]: `cpu` and `cuda` are ONNX Runtime, `tensorrt` is our own, `auto` the first of
-tensorrt, cuda and cpu that this machine runs, and `unrolled` the graph with the whole loop, on the CPU, to check it.
-Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
+Engines are named ENGINE[:PRECISION]:
+
+- `cpu` and `cuda` run on ONNX Runtime, `tensorrt` on TensorRT.
+- `auto` is the first of tensorrt, cuda and cpu that this machine runs.
+- `unrolled` runs the graph that contains the whole loop on the CPU, to check that graph.
+
+Only the chosen engine's modules are imported: a Jetson lacks ONNX Runtime, a desktop TensorRT.
 """
 
 from __future__ import annotations
@@ -16,21 +20,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
+from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError, max_slots
 from hrm_host.board import cuda_devices
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.build import Build
 
 ENGINES = ("auto", "cpu", "cuda", "tensorrt", "unrolled")
-MAX_SLOTS_CPU, MAX_SLOTS_GPU = 8, 16
-LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
 CUDA_TRIAL = """
 import sys
 from hrm_edge_runtime.engines.onnx import CUDA, OnnxEngine
 OnnxEngine(sys.argv[1], num_slots=1, provider=CUDA).step(1)
 """
-"""In a process of its own: what ONNX Runtime was compiled with says nothing, and a context would stay in this one."""
+"""Runs in a process of its own, since a CUDA context would stay in this one.
+
+ONNX Runtime's list of providers only shows what it was compiled with.
+"""
 PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
@@ -48,33 +53,47 @@ class Choice:
 
 
 def parse_choice(text: str) -> tuple[str, str | None]:
-    """Split ENGINE[:PRECISION]; the precision is None where none is given."""
+    """Split ENGINE[:PRECISION]; the precision is None if the text does not name one."""
     engine, colon, precision = text.partition(":")
     if engine not in ENGINES or (colon and not precision):
-        raise EngineUnavailableError(f"{text!r} names no engine: write ENGINE[:PRECISION], as {', '.join(ENGINES)}.")
+        known = ", ".join(ENGINES)
+        raise EngineUnavailableError(
+            f"{text!r} does not name an engine: write ENGINE[:PRECISION] with one of {known}."
+        )
     return engine, precision or None
 
 
 def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choice:
-    """The engine and precision to run: float32 on a CPU, float16 on a GPU, on TensorRT the quickest that is built."""
-    named, stated = parse_choice(engine)
-    named = _first_that_runs(bundle) if named == "auto" else named
-    precision = stated or _preferred(bundle, named, num_slots)
-    bundle.unrolled_path(precision) if named == "unrolled" else bundle.graph_path(precision)
+    """The engine and precision to run; raises BundleError if the bundle lacks its graph.
+
+    By default float32 on a CPU, float16 on a GPU, and on TensorRT the fastest engine that is built.
+    """
+    named, precision = _resolved(bundle, engine)
+    if precision is None:
+        precision = _preferred(bundle, named, num_slots)
+    if named == "unrolled":
+        bundle.unrolled_path(precision)
+    else:
+        bundle.graph_path(precision)
     return Choice(engine=named, precision=precision)
 
 
-def max_slots(bundle: Bundle, engine: str = "tensorrt") -> int:
-    return MAX_SLOTS_GPU if engine != "cpu" and bundle.manifest.seq_len <= LONG_SEQUENCE else MAX_SLOTS_CPU
-
-
 def presumed(bundle: Bundle, engine: str = "auto") -> Choice:
-    """What `prepare` chooses, as far as it is known before TensorRT's engines are built: their precision may differ."""
-    named, precision = parse_choice(engine)
-    named = _first_that_runs(bundle) if named == "auto" else named
+    """The choice of `prepare` before TensorRT's engines are built; their precision may differ."""
+    named, precision = _resolved(bundle, engine)
     if named == "tensorrt" and precision is None:
-        return Choice(engine=named, precision=next(iter(bundle.manifest.precisions)))
-    return choose(bundle, f"{named}:{precision}" if precision else named)
+        first = next(iter(bundle.manifest.precisions))
+        return Choice(engine=named, precision=first)
+    if precision is None:
+        return choose(bundle, named)
+    return choose(bundle, f"{named}:{precision}")
+
+
+def _resolved(bundle: Bundle, engine: str) -> tuple[str, str | None]:
+    named, precision = parse_choice(engine)
+    if named == "auto":
+        named = _first_that_runs(bundle)
+    return named, precision
 
 
 def prepare(
@@ -85,18 +104,19 @@ def prepare(
     to_judge: bool = False,
     watch: Callable[[Build], None] | None = None,
 ) -> Choice:
-    """Like `choose`, but builds every TensorRT engine this needs first; that takes minutes the first time.
+    """Like `choose`, but first builds the TensorRT engines that it needs, which takes minutes.
 
-    Without `num_slots` for as many as may be tried. A TensorRT engine that breaks the golden traces is refused, unless
-    it is opened `to_judge` it. `watch` gets the build when it begins.
+    `num_slots` defaults to `max_slots`. `watch` is called with the build when it begins. Raises
+    EngineUnavailableError for a TensorRT engine that breaks the golden traces, unless it is opened
+    `to_judge` it.
     """
-    choice, slots = presumed(bundle, engine), num_slots or max_slots(bundle)
+    choice = presumed(bundle, engine)
     if choice.engine != "tensorrt":
         return choice
     from hrm_edge_runtime.engines.trt import build
 
-    stated = parse_choice(engine)[1]
-    running = build.Build(bundle, precision=stated, num_slots=slots)
+    _, precision = parse_choice(engine)
+    running = build.Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
     if watch is not None:
         watch(running)
     return replace(choice, precision=running.result(to_judge=to_judge))
@@ -110,35 +130,43 @@ def engine_for(
     num_threads: int | None = None,
     want_logits: bool | None = None,
 ) -> Engine:
-    """Open a bundle on the chosen engine, which this never builds; raises BundleError or EngineUnavailableError."""
+    """Open a bundle on an engine that is built; raises BundleError or EngineUnavailableError."""
     choice = choose(bundle, engine, num_slots=num_slots)
-    want_logits = bundle.manifest.attempts == "hypotheses" if want_logits is None else want_logits
+    if want_logits is None:
+        want_logits = bundle.manifest.attempts == "hypotheses"
     if choice.engine == "tensorrt":
         from hrm_edge_runtime.engines.trt import cache
 
-        return cache.open_engine(bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits)
+        return cache.open_engine(
+            bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits
+        )
     if importlib.util.find_spec("onnxruntime") is None:
         raise EngineUnavailableError(
-            "onnxruntime is not installed: install hrm-edge[serve], or on a Jetson choose --engine tensorrt."
+            "onnxruntime is not installed: install hrm-edge[serve], "
+            "or on a Jetson choose --engine tensorrt."
         )
     if choice.engine == "unrolled":
         from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 
-        return UnrolledEngine(bundle, precision=choice.precision, num_slots=num_slots, num_threads=num_threads)
+        return UnrolledEngine(
+            bundle, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
+        )
     from hrm_edge_runtime.engines import onnx
 
+    provider = onnx.CUDA if choice.engine == "cuda" else onnx.CPU
     return onnx.engine_from_bundle(
         bundle,
         precision=choice.precision,
         num_slots=num_slots,
         num_threads=num_threads,
-        provider=onnx.CUDA if choice.engine == "cuda" else onnx.CPU,
+        provider=provider,
         want_logits=want_logits,
     )
 
 
 def num_gpus() -> int:
-    return cuda_devices()[0]
+    num_devices, *_ = cuda_devices()
+    return num_devices
 
 
 def _first_that_runs(bundle: Bundle) -> str:
@@ -146,16 +174,21 @@ def _first_that_runs(bundle: Bundle) -> str:
         return "cpu"
     from hrm_edge_runtime.engines.trt.drivers import is_installed
 
-    if is_installed("tensorrt") and (is_installed("cuda.bindings") or is_installed("pycuda")):
+    has_bindings = is_installed("cuda.bindings") or is_installed("pycuda")
+    if has_bindings and is_installed("tensorrt"):
         return "tensorrt"
     if importlib.util.find_spec("onnxruntime") is None:
         return "cpu"
     graph = bundle.graph_path(_preferred(bundle, "cuda", num_slots=1))
-    tried = subprocess.run([sys.executable, "-c", CUDA_TRIAL, str(graph)], capture_output=True, text=True)
-    if tried.returncode:
-        reason = tried.stderr.strip().rpartition("\n")[2]
-        _log.warning("auto runs on the CPU although there is a GPU (status %d: %s)", tried.returncode, reason)
-    return "cpu" if tried.returncode else "cuda"
+    command = [sys.executable, "-c", CUDA_TRIAL, str(graph)]
+    trial = subprocess.run(command, capture_output=True, text=True)
+    if trial.returncode == 0:
+        return "cuda"
+    reason = trial.stderr.strip().rpartition("\n")[2]
+    _log.warning(
+        "auto runs on the CPU although there is a GPU (status %d: %s)", trial.returncode, reason
+    )
+    return "cpu"
 
 
 def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
@@ -164,4 +197,7 @@ def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
 
         return cache.fastest(bundle, num_slots=num_slots)
     held = bundle.manifest.precisions
-    return next((one for one in PREFERRED[engine] if one in held), next(iter(held)))
+    for precision in PREFERRED[engine]:
+        if precision in held:
+            return precision
+    return next(iter(held))

@@ -1,12 +1,17 @@
-"""The step graph on ONNX Runtime: its execution providers, and an engine with two carries that swap.
+"""The step graph on ONNX Runtime: execution providers, and an engine with two carries that swap.
 
-Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. All state lives in tensors
-of `num_slots` rows, the carry on the provider's device. A step over n slots binds the first n rows of one carry as
-inputs and of the other as outputs, by their address: on the CPU nothing is copied and nothing allocated. Bindings are
-made once for each n; on a device the small inputs are bound at each step, because that is what copies them there. A
-provider that lacks a library falls back to the CPU in silence. The CUDA provider ran on an H100 and on nothing else.
+Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary.
+
+All state is in tensors of `num_slots` rows, the carry on the provider's device. A step over n slots
+binds the first n rows of one carry as inputs and of the other as outputs, by address: on the CPU it
+copies and allocates nothing. Bindings are made once per n. On a device the small inputs are bound
+at each step, because binding copies them there.
+
+A provider that lacks a library falls back to the CPU without an error. The CUDA provider ran on an
+H100 only.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines import engine as contract
@@ -27,9 +32,19 @@ from hrm_edge_runtime.engines.engine import (
 )
 from hrm_host.board import num_cores
 
-INSTALL_GPU = "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), or choose --engine cpu"
+INSTALL_GPU = (
+    "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), "
+    "or choose --engine cpu"
+)
 DEVICE_ID = 0
-_TYPE_NAMES: dict[Any, str] = {np.int32: "tensor(int32)", np.float32: "tensor(float)", np.bool_: "tensor(bool)"}
+LOG_ERRORS = (
+    3  # ONNX Runtime's severity; below it, the optimizer warns of each fusion that it skips
+)
+_TYPE_NAMES: dict[Any, str] = {
+    np.int32: "tensor(int32)",
+    np.float32: "tensor(float)",
+    np.bool_: "tensor(bool)",
+}
 
 Arrays = dict[str, NDArray[Any]]
 Address = tuple[str, int, Any, list[int], int]
@@ -38,7 +53,7 @@ Address = tuple[str, int, Any, list[int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """One way to run a graph; `device` is where ONNX Runtime keeps the carry, None for numpy arrays."""
+    """One way to run a graph; the carry is kept on `device`, or in numpy arrays if that is None."""
 
     name: str
     device: str | None = None
@@ -46,8 +61,65 @@ class Provider:
 
 
 CPU = Provider(name="CPUExecutionProvider")
-# TensorFloat-32 keeps ten bits of a product's factors: no float32 parity survives that over 16 segments.
+# TensorFloat-32 keeps ten bits of each factor of a product, which breaks float32 parity over 16
+# segments.
 CUDA = Provider(name="CUDAExecutionProvider", device="cuda", options={"use_tf32": "0"})
+
+
+class HostRows:
+    """`num_slots` rows of one tensor of the carry in a numpy array; `read` returns a view."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.array = np.zeros(shape, np.float32)
+
+    def address(self, num_rows: int) -> Address:
+        return _address(self.array[:num_rows])
+
+    def move(self, source: int, target: int) -> None:
+        self.array[target] = self.array[source]
+
+    def read(self, num_rows: int) -> NDArray[Any]:
+        return self.array[:num_rows]
+
+
+class DeviceRows:
+    """Rows that stay on a device; `read` returns a copy. A move, which is rare, copies all rows."""
+
+    def __init__(self, shape: Shape, device: str) -> None:
+        self._device = device
+        self._shape = shape
+        zeros = np.zeros(shape, np.float32)
+        self._value = ort.OrtValue.ortvalue_from_numpy(zeros, device, DEVICE_ID)
+
+    def address(self, num_rows: int) -> Address:
+        shape = [num_rows, *self._shape[1:]]
+        return self._device, DEVICE_ID, np.float32, shape, self._value.data_ptr()
+
+    def move(self, source: int, target: int) -> None:
+        array = self._value.numpy().copy()
+        array[target] = array[source]
+        self._value.update_inplace(array)
+
+    def read(self, num_rows: int) -> NDArray[Any]:
+        return self._value.numpy()[:num_rows]
+
+
+Rows = HostRows | DeviceRows
+
+
+def _address(rows: NDArray[Any]) -> Address:
+    return "cpu", 0, rows.dtype.type, list(rows.shape), rows.ctypes.data
+
+
+def _new_carry(shapes: Mapping[str, Shape], num_slots: int, device: str | None) -> dict[str, Rows]:
+    carry: dict[str, Rows] = {}
+    for name in contract.CARRIES:
+        shape = (num_slots, *shapes[name])
+        if device is None:
+            carry[name] = HostRows(shape)
+        else:
+            carry[name] = DeviceRows(shape, device)
+    return carry
 
 
 def engine_from_bundle(
@@ -59,22 +131,30 @@ def engine_from_bundle(
     provider: Provider = CPU,
     want_logits: bool = False,
 ) -> "OnnxEngine":
-    """Open a bundle's step graph; raises BundleError where its sizes are not the manifest's."""
+    """Open a bundle's step graph; raises BundleError if its sizes differ from the manifest's."""
     path = bundle.graph_path(precision, device="cpu" if provider is CPU else "any")
-    engine = OnnxEngine(path, num_slots=num_slots, num_threads=num_threads, provider=provider, want_logits=want_logits)
+    engine = OnnxEngine(
+        path,
+        num_slots=num_slots,
+        num_threads=num_threads,
+        provider=provider,
+        want_logits=want_logits,
+    )
     for name, size in engine.sizes.items():
-        stated = getattr(bundle.manifest, name)
-        if size != stated:
-            raise BundleError(f"{path} has {name} {size} where the manifest says {stated}: export the bundle again.")
+        expected = getattr(bundle.manifest, name)
+        if size != expected:
+            raise BundleError(
+                f"{path} has {name} {size} where the manifest says {expected}: "
+                "export the bundle again."
+            )
     return engine
 
 
 class OnnxEngine(Engine):
-    """A step graph on ONNX Runtime; raises BundleError for a file that is no step graph.
+    """A step graph on ONNX Runtime; raises BundleError if the file is not a step graph.
 
-    `num_threads` None takes every core this process may use. Without `want_logits` ONNX Runtime need not hand them out.
-    `sizes` are the graph's T, E, N, D and V, named as in the manifest. Raises EngineLostError where the provider fails
-    while it runs.
+    `num_threads` defaults to every core this process may use. `sizes` holds the graph's T, E, N, D
+    and V under their names in the manifest. A step raises EngineLostError if the provider fails.
     """
 
     def __init__(
@@ -89,22 +169,23 @@ class OnnxEngine(Engine):
         self.num_slots = num_slots
         self._session = open_session(Path(graph_path), provider, num_threads)
         shapes = _row_shapes(self._session, Path(graph_path))
-        self.sizes = {
-            axis: size for name in shapes for axis, size in zip(contract.AXES[name], shapes[name], strict=True)
-        }
+        self.sizes: dict[str, int] = {}
+        for name, shape in shapes.items():
+            self.sizes.update(zip(contract.AXES[name], shape, strict=True))
         self.seq_len = self.sizes["seq_len"]
-        device, carried = provider.device, {name: (num_slots, *shapes[name]) for name in contract.CARRIES}
-        self._on_host = device is None
-        wanted = (*contract.ANSWERS, contract.LOGITS) if want_logits else contract.ANSWERS
-        self._inputs: Arrays = {
-            name: np.zeros((num_slots, *shapes[name]), contract.INPUTS[name]) for name in contract.FED
-        }
-        self._outputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), contract.OUTPUTS[name]) for name in wanted}
+        self._on_host = provider.device is None
+        self._inputs: Arrays = {}
+        for name in contract.FED:
+            self._inputs[name] = np.zeros((num_slots, *shapes[name]), contract.INPUTS[name])
+        self._outputs: Arrays = {}
+        for name in contract.outputs_read(want_logits):
+            self._outputs[name] = np.zeros((num_slots, *shapes[name]), contract.OUTPUTS[name])
         self._carries = [
-            {name: HostRows(shape) if device is None else DeviceRows(shape, device) for name, shape in carried.items()}
-            for _parity in range(2)
+            _new_carry(shapes, num_slots, provider.device),
+            _new_carry(shapes, num_slots, provider.device),
         ]
         self._current = 0
+        """The carry that the next segment starts from."""
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
@@ -129,11 +210,16 @@ class OnnxEngine(Engine):
             self._bind_inputs(self._bindings[key], num_active)
         try:
             self._session.run_with_iobinding(self._bindings[key])
-        except Exception as error:  # ONNX Runtime has no common class of its own
-            raise EngineLostError(f"ONNX Runtime failed in a segment of {num_active} slots ({error})") from error
+        except Exception as error:  # ONNX Runtime's errors lack a common class of their own
+            raise EngineLostError(
+                f"ONNX Runtime failed in a segment of {num_active} slots ({error})"
+            ) from error
         self._current = 1 - self._current
         self._inputs["fresh_B"][:num_active] = False
-        return StepOutput(**{name: rows[:num_active] for name, rows in self._outputs.items()})
+        outputs: Arrays = {}
+        for name, rows in self._outputs.items():
+            outputs[name] = rows[:num_active]
+        return StepOutput(**outputs)
 
     def close(self) -> None:
         self._bindings.clear()
@@ -141,8 +227,8 @@ class OnnxEngine(Engine):
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step, for parity; a view or a copy."""
-        high, low = (self._carries[self._current][name].read(num_active) for name in contract.CARRIES)
-        return high, low
+        carry = self._carries[self._current]
+        return carry["z_high_BND"].read(num_active), carry["z_low_BND"].read(num_active)
 
     def _bind(self, num_active: int) -> ort.IOBinding:
         assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"
@@ -161,82 +247,64 @@ class OnnxEngine(Engine):
             binding.bind_input(name, *_address(rows[:num_active]))
 
 
-class HostRows:
-    """`num_slots` rows of one tensor of the carry, in a numpy array; `read` gives a view."""
-
-    def __init__(self, shape: contract.Shape) -> None:
-        self.array = np.zeros(shape, np.float32)
-
-    def address(self, num_rows: int) -> Address:
-        return _address(self.array[:num_rows])
-
-    def move(self, source: int, target: int) -> None:
-        self.array[target] = self.array[source]
-
-    def read(self, num_rows: int) -> NDArray[Any]:
-        return self.array[:num_rows]
-
-
-class DeviceRows:
-    """Rows that stay on a device; `read` gives a copy. A move, which is rare, goes whole through the host."""
-
-    def __init__(self, shape: contract.Shape, device: str) -> None:
-        self._device = device
-        self._shape = shape
-        self._value = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), device, DEVICE_ID)
-
-    def address(self, num_rows: int) -> Address:
-        return self._device, DEVICE_ID, np.float32, [num_rows, *self._shape[1:]], self._value.data_ptr()
-
-    def move(self, source: int, target: int) -> None:
-        array = self._value.numpy().copy()
-        array[target] = array[source]
-        self._value.update_inplace(array)
-
-    def read(self, num_rows: int) -> NDArray[Any]:
-        return self._value.numpy()[:num_rows]
-
-
-def _address(rows: NDArray[Any]) -> Address:
-    return "cpu", 0, rows.dtype.type, list(rows.shape), rows.ctypes.data
-
-
 def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort.InferenceSession:
-    """Open a graph; refuses one that does not load, and a provider behind which only the CPU would run."""
+    """Open a graph.
+
+    Raises BundleError if it does not load, and EngineUnavailableError if the provider does not
+    start.
+    """
     if provider.name not in ort.get_available_providers():
-        raise EngineUnavailableError(f"this ONNX Runtime has no {provider.name}: {INSTALL_GPU}.")
+        raise EngineUnavailableError(f"this ONNX Runtime lacks {provider.name}: {INSTALL_GPU}.")
     if provider is not CPU and hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()  # CUDA and cuDNN where pip put them; since 1.21
+        ort.preload_dlls()  # finds CUDA and cuDNN where pip puts them; since 1.21
     options = ort.SessionOptions()
-    options.log_severity_level = 3  # errors; its optimiser warns of each fusion that it leaves undone
+    options.log_severity_level = LOG_ERRORS
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = num_threads or num_cores()
     options.inter_op_num_threads = 1
-    # Idle workers would spin and take the cores from the HTTP process (microsoft/onnxruntime pull request 11841).
+    # Idle workers would spin and take cores from the HTTP process (microsoft/onnxruntime pull
+    # request 11841).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     providers = [(provider.name, provider.options)]
     try:
         session = ort.InferenceSession(str(path), options, providers=providers)
-    except Exception as error:  # ONNX Runtime has a class for each kind of failure and no common one of its own
+    except Exception as error:  # ONNX Runtime's errors lack a common class of their own
         reason = " ".join(str(error).split())
-        raise BundleError(f"{path} does not load as an ONNX graph ({reason}): export the bundle again.") from error
+        raise BundleError(
+            f"{path} does not load as an ONNX graph ({reason}): export the bundle again."
+        ) from error
     if session.get_providers()[0] != provider.name:
-        raise EngineUnavailableError(f"{provider.name} does not start on this machine: {INSTALL_GPU}.")
+        raise EngineUnavailableError(
+            f"{provider.name} does not start on this machine: {INSTALL_GPU}."
+        )
     return session
 
 
-def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, tuple[int, ...]]:
-    """Each tensor's shape less the batch axis; refuses a graph that is no step graph."""
+def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, Shape]:
+    """Each tensor's shape without the batch axis; raises BundleError if it is not a step graph."""
+    shapes = _shapes_of(session.get_inputs(), contract.INPUTS, path)
+    shapes |= _shapes_of(session.get_outputs(), contract.OUTPUTS, path)
+    row_shapes: dict[str, Shape] = {}
+    for name, (batch, *sizes) in shapes.items():
+        fixed = tuple(size for size in sizes if isinstance(size, int))
+        num_axes = len(contract.AXES[name])
+        if isinstance(batch, int) or len(sizes) != num_axes or len(fixed) != num_axes:
+            raise BundleError(
+                f"{path} must have an open batch axis and no other ({shapes}): export it again."
+            )
+        row_shapes[name] = fixed
+    return row_shapes
+
+
+def _shapes_of(nodes: Any, types: Mapping[str, Any], path: Path) -> dict[str, list[object]]:
+    """The shapes of a graph's inputs or outputs, which must have these names and types."""
+    found = {node.name: node for node in nodes}
     shapes: dict[str, list[object]] = {}
-    for nodes, types in ((session.get_inputs(), contract.INPUTS), (session.get_outputs(), contract.OUTPUTS)):
-        stated = {node.name: node for node in nodes}
-        for name, type_name in ((name, _TYPE_NAMES[dtype]) for name, dtype in types.items()):
-            if name not in stated or stated[name].type != type_name:
-                raise BundleError(f"{path} has no {name} of type {type_name}, so it is no step graph: export it again.")
-            shapes[name] = list(stated[name].shape)
-    if any(
-        [isinstance(size, int) for size in shape] != [False, *(True for _ in contract.AXES[name])]
-        for name, shape in shapes.items()
-    ):
-        raise BundleError(f"{path} must leave the batch axis open and no other ({shapes}): export it again.")
-    return {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
+    for name, dtype in types.items():
+        type_name = _TYPE_NAMES[dtype]
+        if name not in found or found[name].type != type_name:
+            raise BundleError(
+                f"{path} is not a step graph, it lacks {name} of type {type_name}: export it again."
+            )
+        shapes[name] = list(found[name].shape)
+    return shapes

@@ -1,4 +1,4 @@
-"""An engine that plays a script of its maker's choice. Shapes: B slots, T tokens, E puzzle-vector size."""
+"""An engine that plays a script. Shapes: B slots, T tokens, E puzzle-vector size."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,10 @@ from hrm_edge_runtime.engines.engine import Engine, StepOutput
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Script:
-    """One puzzle's course: the answer is the question, margin -1; from segment `segments` on `answer_T`, margin +1."""
+    """One puzzle's course: from segment `segments` on it answers `answer_T` with margin +1.
+
+    Before that it answers the question itself with margin -1.
+    """
 
     answer_T: Int32
     segments: int = 1
@@ -21,8 +24,15 @@ class Script:
 Play = Callable[[Int32], Script]
 
 
+def _echo(tokens_T: Int32) -> Script:
+    return Script(answer_T=tokens_T)
+
+
 class ScriptedEngine(Engine):
-    """Steps `num_slots` scripts; a step over B rows calls `sleep(step_s(B))`. By default the answer is the question."""
+    """Steps `num_slots` scripts; a step over B rows calls `sleep(step_s(B))`.
+
+    The default script answers with the question.
+    """
 
     def __init__(
         self,
@@ -35,7 +45,7 @@ class ScriptedEngine(Engine):
     ) -> None:
         self.num_slots = num_slots
         self.seq_len = seq_len
-        self._play: Play = play or (lambda tokens_T: Script(answer_T=tokens_T))
+        self._play: Play = play or _echo
         self._step_s = step_s
         self._sleep = sleep
         self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots
@@ -48,12 +58,16 @@ class ScriptedEngine(Engine):
         self._slots[target] = self._slots[source]
 
     def step(self, num_active: int) -> StepOutput:
-        seconds = self._step_s(num_active) if callable(self._step_s) else self._step_s
+        seconds = self._step_s
+        if callable(seconds):
+            seconds = seconds(num_active)
         if seconds:
             self._sleep(seconds)
-        answers, margins = zip(*(self._advance(slot) for slot in range(num_active)), strict=True)
-        margin_B = np.array(margins, np.float32)
-        return StepOutput(answer_BT=np.stack(answers), halt_margin_B=margin_B, q_halt_B=margin_B.copy())
+        answer_BT = np.empty((num_active, self.seq_len), np.int32)
+        margin_B = np.empty(num_active, np.float32)
+        for slot in range(num_active):
+            answer_BT[slot], margin_B[slot] = self._advance(slot)
+        return StepOutput(answer_BT=answer_BT, halt_margin_B=margin_B, q_halt_B=margin_B.copy())
 
     def close(self) -> None:
         self._slots = [None] * self.num_slots
@@ -62,5 +76,8 @@ class ScriptedEngine(Engine):
         playing = self._slots[slot]
         assert playing is not None, f"slot {slot} was never loaded"
         script, tokens_T, segment = playing
-        self._slots[slot] = (script, tokens_T, segment + 1)
-        return (script.answer_T, 1.0) if segment + 1 >= script.segments else (tokens_T, -1.0)
+        segment += 1
+        self._slots[slot] = (script, tokens_T, segment)
+        if segment < script.segments:
+            return tokens_T, -1.0
+        return script.answer_T, 1.0

@@ -1,4 +1,4 @@
-"""The HTTP process's side of the engine, in the event loop: admits requests, waits for answers, changes lanes."""
+"""The HTTP process's side of the engine, in the event loop: admits requests and awaits answers."""
 
 import asyncio
 import contextlib
@@ -15,12 +15,18 @@ from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import lane_manager, messages, process
 
-LOOK_AGAIN_S = 0.05  # how often a waiting admission looks again where no place is given back
-GRACE_S = 0.1  # how much later than its deadline, beside a segment, a best-effort answer may come
+LOOK_AGAIN_S = 0.05  # a waiting admission checks this often even if no place is given back
+GRACE_S = 0.1  # a best-effort answer may come this much, plus a segment, after its deadline
 
 EngineState = Literal["loading", "ready", "draining", "engine-lost"]
 NoAnswerReason = Literal[
-    "queue-full", "loading", "draining", "engine-lost", "cannot-make-deadline", "deadline-missed", "engine-failed"
+    "queue-full",
+    "loading",
+    "draining",
+    "engine-lost",
+    "cannot-make-deadline",
+    "deadline-missed",
+    "engine-failed",
 ]
 OnEvent = Callable[[SegmentEvent], None]
 
@@ -28,7 +34,7 @@ _log = logging.getLogger("hrm_edge_runtime.worker")
 
 
 class NoAnswerError(Exception):
-    """A request that the engine does not answer: a machine-readable reason, and when to try again."""
+    """The engine does not answer a request: a machine-readable reason, and when to retry."""
 
     def __init__(self, reason: NoAnswerReason, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -45,13 +51,17 @@ Model = TypeVar("Model", bound=HasLane)
 
 
 class Admission(Generic[Model]):
-    """A request's place in a lane, held until it is closed: that of the first candidate, until one is chosen.
+    """A request's place in a lane, held until `close`; at first in the lane of the first candidate.
 
-    With `wait_s`, which batches have, it waits so long in all where no place is free.
+    Batches pass `wait_s`, the total time to wait for a free place.
     """
 
     def __init__(
-        self, client: "EngineClient", choose: Callable[[], Sequence[Model]], *, wait_s: float | None = None
+        self,
+        client: "EngineClient",
+        choose: Callable[[], Sequence[Model]],
+        *,
+        wait_s: float | None = None,
     ) -> None:
         self._client = client
         self._choose = choose
@@ -68,10 +78,11 @@ class Admission(Generic[Model]):
                 return
 
     async def settle(self, lane: str, task: Task) -> bool:
-        """Move the place to the lane that reads the task; refuses what cannot begin before its deadline.
+        """Move the place to the lane that takes the task.
 
-        False where that lane has been closed meanwhile: the request is with its candidates again. It holds no place
-        while it waits for another, so that two lanes never wait for each other.
+        Raises NoAnswerError if the task cannot begin before its deadline. Returns False if the lane
+        was closed meanwhile; the request is then back with its candidates. It holds no place while
+        it waits for another, so that two lanes never wait for each other.
         """
         if lane != self._lane:
             self.close()
@@ -92,18 +103,19 @@ class Admission(Generic[Model]):
                 if await self._takes(lane):
                     return True
             await self.enter()
-            return False
         except NoAnswerError:
             if task.deadline_s is not None and time.monotonic() >= task.deadline_s:
                 raise NoAnswerError("deadline-missed") from None
             raise
+        return False
 
     async def _takes(self, lane: str) -> bool:
-        """Take a place, or wait a moment for one; raises NoAnswerError once it has waited for long enough."""
+        """Take a place, or wait briefly and return False; raises NoAnswerError after `wait_s`."""
         try:
             self._client.check_room(lane, for_batch=self._for_batch)
         except NoAnswerError:
-            if self._client.state == "draining" or time.monotonic() >= self._give_up_s:
+            is_late = time.monotonic() >= self._give_up_s
+            if is_late or self._client.state == "draining":
                 raise
             await self._client.limits.freed(LOOK_AGAIN_S)
             return False
@@ -114,6 +126,8 @@ class Admission(Generic[Model]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pending:
+    """A task that the engine has not answered yet."""
+
     future: asyncio.Future[Result]
     lane: str
     task: Task
@@ -121,19 +135,29 @@ class _Pending:
 
 
 class EngineClient:
-    """One engine process with its lanes, kept alive: an async context manager. A request is admitted, then solved."""
+    """One engine process with its lanes, kept alive; an async context manager.
+
+    A request is first admitted, then solved.
+    """
 
     def __init__(
-        self, start_engine: Callable[[], process.EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
+        self,
+        start_engine: Callable[[], process.EngineHandle],
+        limits: Mapping[str, int],
+        *,
+        stall_s: float = 60.0,
     ) -> None:
         self._stall_s = stall_s
         self._tick_s = min(1.0, stall_s / 4)
         self._ticked_s = 0.0
         self._pending: dict[int, _Pending] = {}
         self._progress_s = 0.0
-        self._is_draining = self._is_drained = False
+        self._is_draining = False
+        self._is_drained = False
         self.task_ids = itertools.count(1)
-        self.process = process.EngineProcess(start_engine, on_message=self._deliver, on_lost=self._note_loss)
+        self.process = process.EngineProcess(
+            start_engine, on_message=self._deliver, on_lost=self._note_loss
+        )
         self.limits = lane_manager.AdmissionLimits(limits)
         self.lane_manager = lane_manager.LaneManager(self.process.send, self.limits)
         self.snapshot: messages.Snapshot | None = None
@@ -145,7 +169,8 @@ class EngineClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._is_draining = self._is_drained = True
+        self._is_draining = True
+        self._is_drained = True
         self._watchdog.cancel()
         self._refuse_all("draining")
         await self.process.stop()
@@ -164,9 +189,10 @@ class EngineClient:
 
     @property
     def step_age_s(self) -> float:
-        """Seconds since the last sign of a step while a request or a change of lanes waits; 0 where none waits.
+        """Seconds since the last sign of a step while a request or a change of lanes waits, else 0.
 
-        Seconds in which this process could not run either do not count: a paused container, a stopped machine.
+        Time in which this process could not run does not count: a paused container, a stopped
+        machine.
         """
         if not self._pending and not self.lane_manager.changes:
             return 0.0
@@ -180,12 +206,13 @@ class EngineClient:
     async def admit(
         self, candidates: Callable[[], Sequence[Model]], *, wait_s: float | None = None
     ) -> Admission[Model]:
-        """Take a place in the first candidate's lane; with `wait_s` wait for one of those that batches may take."""
+        """Take a place in the first candidate's lane; a batch waits `wait_s` for one."""
         admission = Admission(self, candidates, wait_s=wait_s)
         await admission.enter()
         return admission
 
     def check_room(self, lane: str, *, for_batch: bool = False) -> None:
+        """Raise NoAnswerError unless the engine is ready and the lane has a free place."""
         if self._is_draining or self.process.link is None:
             state = self.state
             assert state != "ready"
@@ -194,18 +221,24 @@ class EngineClient:
             raise self._queue_full(lane)
 
     def check_deadline(self, lane: str, task: Task) -> None:
-        """Refuse a task that cannot begin before its deadline, however well the lane gets on from here."""
+        """Raise NoAnswerError if the task cannot begin before its deadline."""
         seen = self._seen(lane)
         if seen is None or task.deadline_s is None:
             return
         place = place_of(task)
-        num_ahead = sum(other.lane == lane and place_of(other.task) < place for other in self._pending.values())
+        num_ahead = 0
+        for other in self._pending.values():
+            if other.lane == lane and place_of(other.task) < place:
+                num_ahead += 1
         least_wait_s = seen.least_wait_s(num_ahead)
         if least_wait_s and time.monotonic() + least_wait_s > task.deadline_s:
             raise NoAnswerError("cannot-make-deadline", seen.expected_wait_s)
 
     async def solve(self, lane: str, task: Task, on_event: OnEvent | None = None) -> Result:
-        """Have a task solved while its admission is held, or cancelled; raises NoAnswerError."""
+        """Solve a task whose admission is held; raises NoAnswerError.
+
+        If the caller is cancelled, the engine drops the task.
+        """
         link = self.process.link
         if self._is_drained:
             raise NoAnswerError("draining")
@@ -214,29 +247,41 @@ class EngineClient:
         if not self._pending:
             self._progress_s = time.monotonic()
         future = asyncio.get_running_loop().create_future()
-        self._pending[task.task_id] = _Pending(future=future, lane=lane, task=task, on_event=on_event)
+        pending = _Pending(future=future, lane=lane, task=task, on_event=on_event)
+        self._pending[task.task_id] = pending
         context = logs.request.get()
-        link.send(messages.Solve(lane=lane, task=task, request=context.request_id if context else ""))
+        request_id = context.request_id if context else ""
+        link.send(messages.Solve(lane=lane, task=task, request=request_id))
         timeout_s = None
         if task.deadline_s is not None:
-            seen = self._seen(lane) if task.best_effort else None
-            grace_s = GRACE_S * task.best_effort + (seen.mean_step_s if seen else 0.0)
-            timeout_s = max(0.0, task.deadline_s + grace_s - time.monotonic())
+            timeout_s = self._timeout_s(lane, task, task.deadline_s)
         try:
             result = await asyncio.wait_for(future, timeout_s)
         except asyncio.TimeoutError:
             raise NoAnswerError("deadline-missed") from None
         finally:
-            if self._pending.pop(task.task_id, None) is not None:
+            unanswered = self._pending.pop(task.task_id, None)
+            if unanswered is not None:
                 link.send(messages.Cancel(lane=lane, task_id=task.task_id))
-        if result.halted_by == "deadline" and not (task.best_effort and result.answer_T is not None):
+        has_answer = result.answer_T is not None
+        is_partial = task.best_effort and has_answer
+        if result.halted_by == "deadline" and not is_partial:
             raise NoAnswerError("deadline-missed")
-        if result.answer_T is None:
+        if not has_answer:
             raise NoAnswerError("engine-failed")
         return result
 
+    def _timeout_s(self, lane: str, task: Task, deadline_s: float) -> float:
+        """How long to wait for the result of a task with a deadline."""
+        if task.best_effort:
+            deadline_s += GRACE_S
+            seen = self._seen(lane)
+            if seen is not None:
+                deadline_s += seen.mean_step_s
+        return max(0.0, deadline_s - time.monotonic())
+
     async def drain(self, limit_s: float) -> None:
-        """Take no more work and wait until what was admitted is answered; after `limit_s` the rest is refused."""
+        """Admit nothing more and wait for pending answers; after `limit_s` the rest fails."""
         self._is_draining = True
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.limits.vacant(), limit_s)
@@ -245,10 +290,15 @@ class EngineClient:
 
     def _queue_full(self, lane: str) -> NoAnswerError:
         seen = self._seen(lane)
-        return NoAnswerError("queue-full", seen.expected_wait_s if seen else 0.0)
+        if seen is None:
+            return NoAnswerError("queue-full")
+        return NoAnswerError("queue-full", seen.expected_wait_s)
 
     def _seen(self, lane: str) -> LaneSnapshot | None:
-        return self.snapshot.lanes.get(self.lane_manager.model_of(lane)) if self.snapshot else None
+        """The lane's last snapshot."""
+        if self.snapshot is None:
+            return None
+        return self.snapshot.lanes.get(self.lane_manager.model_of(lane))
 
     async def _kill_when_stalled(self) -> None:
         while True:
@@ -258,7 +308,10 @@ class EngineClient:
             if is_late or not self.step_age_s:
                 self._progress_s = time.monotonic()
             if self.stalled:
-                _log.error("the engine made no step for %.0f s while work waits, so it is killed", self.step_age_s)
+                _log.error(
+                    "the engine made no step for %.0f s while work waits: killing it",
+                    self.step_age_s,
+                )
                 self.process.kill()
 
     def _note_loss(self) -> None:
@@ -280,12 +333,13 @@ class EngineClient:
         elif isinstance(message, messages.Snapshot):
             self._progress_s = time.monotonic()
             lanes: dict[str, LaneSnapshot] = {}
-            for lane, seen in message.lanes.items():  # of two lanes of one model, the one that was opened last
+            for lane, seen in message.lanes.items():  # of a model's two lanes, the last one opened
                 lanes[self.lane_manager.model_of(lane)] = seen
             self.snapshot = replace(message, lanes=lanes)
         elif isinstance(message, messages.Rejected):
-            _log.warning("the engine refuses a request: %s", message.message)
-            if (pending := self._pending.get(message.task_id)) is not None:
+            _log.warning("the engine rejects a request: %s", message.message)
+            pending = self._pending.get(message.task_id)
+            if pending is not None:
                 self._refuse(message.task_id, self._queue_full(pending.lane))
         elif isinstance(message, messages.Ready):
             self.lane_manager.note_ready(message.reports)

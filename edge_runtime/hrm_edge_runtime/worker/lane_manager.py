@@ -1,4 +1,4 @@
-"""The lanes of the running engine, seen from the event loop: how many requests each may hold, and which are open."""
+"""The lanes of the running engine, seen from the event loop: their places, and which are open."""
 
 import asyncio
 import logging
@@ -10,14 +10,14 @@ import anyio
 from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
 from hrm_edge_runtime.worker.messages import LaneChanged, Load, Retire, ToEngine
 
-LOOK_AGAIN_S = 1.0
-BATCH_SHARE = 0.5  # batches leave the other half of the places to requests for one answer
+LOOK_AGAIN_S = 1.0  # a wait for free places checks this often even if none is given back
+BATCH_SHARE = 0.5  # of the places; the rest is for requests for one answer
 
 _log = logging.getLogger("hrm_edge_runtime.worker")
 
 
 class AdmissionLimits:
-    """The bounded places of each lane; a request holds one from before its parsing to its answer."""
+    """The bounded places of each lane; a request holds one from its parsing to its answer."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self._limits = dict(limits)
@@ -26,7 +26,7 @@ class AdmissionLimits:
         self._freed = asyncio.Event()
 
     def take(self, lane: str) -> None:
-        """Take a place, to be given back with `leave`; the caller has made sure that one is free."""
+        """Take a place, to give back with `leave`; the caller has checked that one is free."""
         self._taken[lane] += 1
         self._used_s[lane] = time.monotonic()
 
@@ -36,8 +36,10 @@ class AdmissionLimits:
         self._freed.set()
 
     def is_full(self, lane: str, *, for_batch: bool = False) -> bool:
-        limit = self._limits.get(lane, 0)  # none where it has been closed
-        return self._taken.get(lane, 0) >= (self.batch_limit(lane) if for_batch and limit else limit)
+        limit = self._limits.get(lane, 0)  # 0 if it has been closed
+        if limit and for_batch:
+            limit = self.batch_limit(lane)
+        return self._taken.get(lane, 0) >= limit
 
     def open(self, lane: str, limit: int) -> None:
         self._limits[lane] = limit
@@ -56,26 +58,35 @@ class AdmissionLimits:
         return self._taken.get(lane, 0)
 
     def idle(self) -> list[str]:
-        """The longest unused first."""
-        return sorted((lane for lane, taken in self._taken.items() if not taken), key=self._used_s.__getitem__)
+        """The lanes without requests, the longest unused first."""
+        lanes = [lane for lane, taken in self._taken.items() if not taken]
+        return sorted(lanes, key=self._used_s.__getitem__)
 
     def batch_limit(self, lane: str) -> int:
-        """How many places of a lane may be taken for a batch to take another."""
-        return max(1, int(BATCH_SHARE * self._limits[lane]))
+        """A batch may take a place only while fewer than this many are in use."""
+        share = int(BATCH_SHARE * self._limits[lane])
+        return max(1, share)
 
     async def freed(self, wait_s: float) -> None:
+        """Wait until a place is given back, at most `wait_s`."""
         self._freed.clear()
-        with anyio.move_on_after(wait_s):  # never loses a cancel, unlike wait_for before Python 3.12
+        # unlike wait_for before Python 3.12, it never loses a cancel
+        with anyio.move_on_after(wait_s):
             await self._freed.wait()
 
     async def vacant(self, lane: str | None = None) -> None:
         """Wait until no place of a lane is taken, or of any lane."""
-        while self._taken.get(lane, 0) if lane is not None else any(self._taken.values()):
+        while self._num_in_use(lane):
             await self.freed(LOOK_AGAIN_S)
+
+    def _num_in_use(self, lane: str | None) -> int:
+        if lane is None:
+            return sum(self._taken.values())
+        return self.num_taken(lane)
 
 
 class LaneNotOpenedError(Exception):
-    """The engine could not open a lane; `lacking_bytes` where memory was the reason."""
+    """The engine could not open a lane; `lacking_bytes` is set if memory was the reason."""
 
     def __init__(self, message: str, lacking_bytes: int | None) -> None:
         super().__init__(message)
@@ -83,7 +94,7 @@ class LaneNotOpenedError(Exception):
 
 
 class LaneManager:
-    """Opens and closes lanes of the engine; `reports` holds the report of each open lane by its key."""
+    """Opens and closes lanes of the engine; `reports` holds each open lane's report by its key."""
 
     def __init__(self, send: Callable[[ToEngine], None], limits: AdmissionLimits) -> None:
         self._send = send
@@ -96,21 +107,23 @@ class LaneManager:
         return self._models.get(lane, lane)
 
     async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> None:
-        """Open a lane; raises LaneNotOpenedError, or the error given to `note_loss` where the engine is lost."""
+        """Open a lane; raises LaneNotOpenedError, or the error passed to `note_loss`."""
         self._models[lane] = model
         await self._changed(Load(lane=lane, make_lane=make_lane, beside=beside))
 
     async def retire(self, lane: str) -> None:
-        """Close a lane when the last request in it has ended; returns when its memory is given back."""
+        """Close a lane after its last request; returns when its memory is given back."""
         await self._limits.vacant(lane)
         self._limits.close(lane)
         if self.reports.pop(lane, None) is not None:
-            # an engine that is lost meanwhile has closed it too
-            await asyncio.gather(self._changed(Retire(lane=lane)), return_exceptions=True)
+            closing = self._changed(Retire(lane=lane))
+            # if the engine is lost meanwhile, the lane is closed too
+            await asyncio.gather(closing, return_exceptions=True)
 
     async def _changed(self, message: Load | Retire) -> None:
         assert message.lane not in self.changes, f"{message.lane} is being opened or closed"
-        future = self.changes[message.lane] = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
+        self.changes[message.lane] = future
         self._send(message)
         try:
             await future
@@ -118,8 +131,9 @@ class LaneManager:
             del self.changes[message.lane]
 
     def take(self, change: LaneChanged) -> None:
+        """Pass a change on to the caller that waits for it."""
         future = self.changes.get(change.lane)
-        if future is None or future.done():  # its caller has gone
+        if future is None or future.done():  # its caller has left
             if change.report is not None:
                 self._send(Retire(lane=change.lane))
         elif change.refusal is not None:

@@ -1,4 +1,4 @@
-"""In the engine process: from bundles to lanes that are ready, warm, and measured against the memory budget."""
+"""In the engine process: from bundles to lanes that are warm and within the memory budget."""
 
 import functools
 import gc
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for
 from hrm_edge_runtime.worker.step_times import (
     StepTimes,
@@ -25,13 +26,15 @@ from hrm_host.memory import (
     resident_bytes,
 )
 
-HEADROOM_SHARE = 0.05  # of the machine's memory, left free where no budget is given
-HEADROOM_BYTES = 256 * MIB  # and never less than this
+HEADROOM_SHARE = 0.05  # of the machine's memory, left free if there is no budget
+HEADROOM_BYTES = 256 * MIB  # the smallest headroom
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
 class OverBudgetError(ValueError):
+    """A lane does not fit into memory; `lacking_bytes` more would be enough."""
+
     def __init__(self, message: str, lacking_bytes: int) -> None:
         super().__init__(message)
         self.lacking_bytes = lacking_bytes
@@ -39,29 +42,40 @@ class OverBudgetError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBudget:
-    """At most `limit_bytes` for the engine process, or without it all that the machine can spare less a headroom."""
+    """At most `limit_bytes` for the engine process; by default all free memory but a headroom."""
 
     limit_bytes: int | None = None
 
     def room_bytes(self, held_bytes: int = 0) -> int:
-        return available_bytes() - _headroom_bytes() if self.limit_bytes is None else self.limit_bytes - held_bytes
+        """How much more a process that holds `held_bytes` may take."""
+        if self.limit_bytes is None:
+            return available_bytes() - _headroom_bytes()
+        return self.limit_bytes - held_bytes
 
     def check(self, name: str, more_bytes: int = 0) -> None:
-        """Raise OverBudgetError where the process holds, or with so much more would hold, too much."""
-        limit, room_bytes = self.limit_bytes, self.room_bytes(held_bytes()) - more_bytes
-        if room_bytes < 0:
-            spare = f"what the machine can spare beside a headroom of {in_mib(_headroom_bytes())}"
-            bound = spare if limit is None else f"the budget of {in_mib(limit)}"
-            raise OverBudgetError(
-                f"the bundle {name!r} takes the engine {in_mib(-room_bytes)} past {bound}: remove a model, use fewer "
-                "--slots, or start the server with a larger --memory-budget.",
-                -room_bytes,
-            )
+        """Raise OverBudgetError if the process would hold too much with `more_bytes`."""
+        lacking_bytes = more_bytes - self.room_bytes(held_bytes())
+        if lacking_bytes <= 0:
+            return
+        if self.limit_bytes is None:
+            headroom = in_mib(_headroom_bytes())
+            bound = f"what the machine can spare beside a headroom of {headroom}"
+        else:
+            bound = f"the budget of {in_mib(self.limit_bytes)}"
+        raise OverBudgetError(
+            f"the bundle {name!r} takes the engine {in_mib(lacking_bytes)} past {bound}: "
+            "remove a model, use fewer --slots, or start the server with a larger "
+            "--memory-budget.",
+            lacking_bytes,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneDefaults:
-    """How to run every bundle; `engine` is ENGINE[:PRECISION], without `num_slots` their number is measured."""
+    """How to run every bundle; `engine` is ENGINE[:PRECISION].
+
+    If `num_slots` is None, the number is chosen from measured times.
+    """
 
     engine: str
     num_slots: int | None
@@ -73,7 +87,7 @@ class LaneDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneOptions:
-    """A bundle and how to run it; small and picklable, since the engine process opens the bundle itself."""
+    """A bundle and how to run it; picklable, since the engine process opens the bundle."""
 
     key: str
     bundle_path: Path
@@ -84,7 +98,7 @@ class LaneOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneReport:
-    """A lane that is ready; `step_s` is the time of a segment over so many slots, as far as it was measured."""
+    """A lane that is ready; `step_s` is the measured time of a segment by number of slots."""
 
     num_slots: int
     queue_limit: int
@@ -93,13 +107,15 @@ class LaneReport:
     step_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def __str__(self) -> str:
-        times = ", ".join(f"{size}: {1000 * seconds:.1f} ms" for size, seconds in self.step_s.items())
-        return f"{self.num_slots} slots ({self.slots_rule}; steps {times}), {in_mib(self.memory_bytes)}"
+        steps = [f"{size}: {1000 * seconds:.1f} ms" for size, seconds in self.step_s.items()]
+        times = ", ".join(steps)
+        memory = in_mib(self.memory_bytes)
+        return f"{self.num_slots} slots ({self.slots_rule}; steps {times}), {memory}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedLane:
-    """A lane that has run its warm-up, and its report; it stays in the engine process."""
+    """A warm lane and its report; it stays in the engine process."""
 
     lane: TaskLane
     report: LaneReport
@@ -115,27 +131,34 @@ def open_lanes(lanes: Sequence[LaneOptions]) -> Lanes:
 
 
 def ready_lane(lane: TaskLane) -> OpenedLane:
-    """A lane that was not measured, once it has run its steps, so that no client pays for the first."""
+    """Warm up a lane that was not measured."""
     warm_up(lane)
-    return OpenedLane(lane=lane, report=LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit))
+    report = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
+    return OpenedLane(lane=lane, report=report)
 
 
 def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
-    """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError, and holds nothing.
+    """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError.
 
-    Before it is loaded there must be room for its graph and for what a lane of it was seen to take before. What is
-    measured beside other lanes that step is not to be kept.
+    A lane that fails to open holds nothing. Memory must have room for the bundle's graph, and for
+    what a lane of it took before. Pass `keeps_figures=False` if other lanes run meanwhile, since
+    they distort the figures.
     """
     defaults = options.defaults
     bundle = Bundle.open(options.bundle_path)
-    name, figures = bundle.manifest.name, StepTimesFile(bundle, options.choice, defaults.num_threads)
+    name = bundle.manifest.name
+    figures = StepTimesFile(bundle, options.choice, defaults.num_threads)
     defaults.budget.check(name, figures.graph.stat().st_size)
     step_s = figures.step_times(options.max_slots)
     if not step_s and not defaults.num_slots:
         step_s = _measured(bundle, options)
         if keeps_figures:
             figures.keep_step_times(step_s)
-    num_slots, rule = (defaults.num_slots, "given") if defaults.num_slots else sizing_from(step_s)
+    if defaults.num_slots:
+        num_slots = defaults.num_slots
+        rule = "given"
+    else:
+        num_slots, rule = sizing_from(step_s)
     defaults.budget.check(name, figures.memory_bytes(num_slots))
     before_bytes = held_bytes()
     lane = _opened_lane(bundle, options, num_slots)
@@ -153,9 +176,8 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
 
 
 def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
-    """Of an engine that is closed again, so that a lane holds no more than its own slots need."""
-    num_slots, num_threads = options.max_slots, options.defaults.num_threads
-    engine = engine_for(bundle, engine=str(options.choice), num_slots=num_slots, num_threads=num_threads)
+    """Step times of an engine with `max_slots`, which is closed: the lane may need fewer."""
+    engine = _engine(bundle, options, options.max_slots)
     try:
         return measure(engine, bundle.puzzle_table[0])
     finally:
@@ -166,10 +188,9 @@ def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
 
 
 def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> TaskLane:
-    """The lane, warm and within the budget; where that fails nothing of it stays."""
-    num_threads = options.defaults.num_threads
+    """The lane, warm and within the budget; if that fails, it is closed."""
     lane = TaskLane(
-        engine_for(bundle, engine=str(options.choice), num_slots=num_slots, num_threads=num_threads),
+        _engine(bundle, options, num_slots),
         bundle.puzzle,
         bundle.puzzle_table,
         queue_limit=options.defaults.queue_limit,
@@ -188,18 +209,32 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> TaskLa
     return lane
 
 
+def _engine(bundle: Bundle, options: LaneOptions, num_slots: int) -> Engine:
+    return engine_for(
+        bundle,
+        engine=str(options.choice),
+        num_slots=num_slots,
+        num_threads=options.defaults.num_threads,
+    )
+
+
 def _headroom_bytes() -> int:
     machine = read_memory()
-    return max(HEADROOM_BYTES, int(HEADROOM_SHARE * machine.total_mb * MIB)) if machine else 0
+    if machine is None:
+        return 0
+    share_bytes = int(HEADROOM_SHARE * machine.total_mb * MIB)
+    return max(HEADROOM_BYTES, share_bytes)
 
 
 def held_bytes() -> int:
-    """What this process holds; 0 where the kernel does not say (not Linux).
+    """The memory that this process holds; 0 if the kernel does not report it (not Linux).
 
-    On a Jetson the GPU's share is in no process's memory: the kernel's count of it (NvMapMemUsed) is added as far as
-    it grew since this process began (not run on one). A separate card's memory is not counted.
+    On a Jetson no process's memory includes what the GPU uses. So the growth of the kernel's
+    counter (NvMapMemUsed) since this process began is added (not run on one). The memory of a card
+    is not counted.
     """
-    return resident_bytes() + max(0, _gpu_bytes() - _gpu_before_bytes())
+    gpu_growth_bytes = _gpu_bytes() - _gpu_before_bytes()
+    return resident_bytes() + max(0, gpu_growth_bytes)
 
 
 def in_mib(num_bytes: int) -> str:
@@ -208,9 +243,11 @@ def in_mib(num_bytes: int) -> str:
 
 @functools.cache
 def _gpu_before_bytes() -> int:
-    return _gpu_bytes()  # first asked for before this process loads anything
+    return _gpu_bytes()  # first called before this process loads anything
 
 
 def _gpu_bytes() -> int:
     memory = read_memory()
-    return memory.gpu_mb * MIB if memory else 0
+    if memory is None:
+        return 0
+    return memory.gpu_mb * MIB

@@ -1,8 +1,8 @@
-"""What crosses the pipe between the HTTP process and its engine process: plain frozen data, nothing else.
+"""What crosses the pipe between the HTTP process and its engine process: plain frozen data.
 
-Both ends are our own two processes on one machine: pickling is safe here, and `time.monotonic` means the same to both.
-A lane is known by its key, which is its model's name until that model is loaded again. Task ids are the HTTP process's
-own, one count for all lanes.
+Both ends are our own processes on one machine, so pickling is safe and `time.monotonic` means the
+same to both. A lane is known by its key, which is its model's name until that model is loaded
+again. The HTTP process numbers tasks, with one count for all lanes.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solve:
-    """Solve a task in a lane; its times are moments of `time.monotonic`, `request` is its HTTP request's id."""
+    """Solve a task in a lane; times are of `time.monotonic`, `request` is the HTTP request's id."""
 
     lane: str
     task: Task
@@ -23,7 +23,7 @@ class Solve:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Drop a task: its client has gone."""
+    """Drop a task: its client has left."""
 
     lane: str
     task_id: int
@@ -31,7 +31,10 @@ class Cancel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Load:
-    """Open one more lane, in a thread `beside` those that run where its engine can be; answered by LaneChanged."""
+    """Open one more lane; answered by LaneChanged.
+
+    It opens in a thread `beside` the running lanes if its engine allows that.
+    """
 
     lane: str
     make_lane: MakeLane
@@ -47,7 +50,7 @@ class Retire:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Leave at once; what is unfinished is dropped (the HTTP process drains before it sends this)."""
+    """End at once and drop unfinished tasks; the HTTP process drains before it sends this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,10 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneChanged:
-    """What became of a Load or Retire: open with a `report`, refused (`lacking_bytes`: for memory), or closed."""
+    """The outcome of a Load or Retire: open with a `report`, refused, or closed.
+
+    `lacking_bytes` is set if the refusal is for a lack of memory.
+    """
 
     lane: str
     report: LaneReport | None = None
@@ -70,7 +76,7 @@ class LaneChanged:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stepped:
-    """What a step gave: every task that ended, cancelled and expired ones too, and the segments of streamed ones."""
+    """The outcome of a step: the tasks that ended in any way, and events of streamed tasks."""
 
     results: list[Result]
     events: list[SegmentEvent]
@@ -78,7 +84,7 @@ class Stepped:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A lane did not take a task, with its reason in one sentence."""
+    """A lane did not take a task; `message` is the reason in one sentence."""
 
     task_id: int
     message: str
@@ -86,7 +92,10 @@ class Rejected:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The engine leaves, and says why in a sentence; a refusal where it cannot open what it was started for."""
+    """The engine ends; `message` says why in a sentence.
+
+    It is a refusal if the engine cannot open its lanes.
+    """
 
     message: str
     is_refusal: bool = False
@@ -94,7 +103,7 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """The lanes at `taken_s`, a moment of `time.monotonic`."""
+    """The lanes at `taken_s`, a time of `time.monotonic`."""
 
     lanes: dict[str, LaneSnapshot]
     taken_s: float

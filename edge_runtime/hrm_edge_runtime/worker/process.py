@@ -1,4 +1,4 @@
-"""Keeps one engine process running: starts it, exchanges messages with it, notices its death, and starts it again."""
+"""Keeps one engine process running: starts it, exchanges messages, and restarts it when it dies."""
 
 import asyncio
 import atexit
@@ -17,34 +17,39 @@ from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
 from hrm_host import system
 
-START_S = 600.0  # to open and warm all models, after what had to be built: large engines on an SD card take minutes
-START_PIECES = 100
-STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
+# Time to open and warm up all models, after any build: large engines on an SD card take minutes.
+START_S = 600.0
+START_PIECES = 100  # of that time; a pause of this process costs one at most
+STOP_S = 5.0  # an engine that has not stopped after this time is killed
 FIRST_BACKOFF_S = 0.1
 BACKOFF_CAP_S = 30.0
-HEALTHY_S = 10.0  # an engine that was ready this long has proved that it can run
+HEALTHY_S = 10.0  # an engine that was ready this long counts as able to run
 
 _log = logging.getLogger("hrm_edge_runtime.worker")
 
 
 class SpawnedEngine:
-    """The engine in a process of its own; a crash, a kill for memory or a stuck driver takes nothing else along.
+    """The engine in a process of its own: a crash or a stuck driver takes nothing else down.
 
-    Spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang. Signals reach every
-    process of the group, and only the HTTP process may act on them (it drains): the engine is born with them blocked.
+    It is spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang.
+    Signals reach every process of the group, but only the HTTP process may act on them (it drains).
+    So the engine starts with them blocked.
     """
 
     def __init__(self, make_lanes: lanes.MakeLanes, log: LogForm = "text") -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=loop.process_main, args=(make_lanes, theirs, log), name="hrm-engine")
+        self._process = context.Process(
+            target=loop.process_main, args=(make_lanes, theirs, log), name="hrm-engine"
+        )
         try:
             with system.signals_blocked():
                 self._process.start()
         finally:
-            theirs.close()  # else the pipe would not read to its end when the engine dies
+            theirs.close()  # otherwise our end would not see the engine die
         self.pid = self._process.pid
-        atexit.register(self.kill)  # multiprocessing waits for its children at exit, and this one ignores SIGTERM
+        # multiprocessing waits for its children at exit, and this one ignores SIGTERM
+        atexit.register(self.kill)
 
     def kill(self) -> None:
         self._process.kill()
@@ -58,7 +63,7 @@ class SpawnedEngine:
 
 
 class ThreadEngine:
-    """The engine in a thread, for tests and very small devices; it ends after its segment, not in the middle of it."""
+    """The engine in a thread, for tests and very small devices; `kill` waits for its segment."""
 
     pid: int | None = None
 
@@ -70,10 +75,11 @@ class ThreadEngine:
         self._thread.start()
 
     def kill(self) -> None:
-        """Cut its pipe, which wakes the readers at both ends; the thread leaves when it next reads."""
-        closed_already = contextlib.suppress(OSError)
-        with closed_already, socket.socket(fileno=os.dup(self._theirs.fileno())) as pipe:
-            pipe.shutdown(socket.SHUT_RDWR)
+        """Cut its pipe, which wakes the readers at both ends; the thread ends at its next read."""
+        with contextlib.suppress(OSError):  # it is closed already
+            descriptor = os.dup(self._theirs.fileno())
+            with socket.socket(fileno=descriptor) as pipe:
+                pipe.shutdown(socket.SHUT_RDWR)
 
     def join(self, timeout_s: float) -> bool:
         self._thread.join(timeout_s)
@@ -81,17 +87,22 @@ class ThreadEngine:
 
 
 EngineHandle = SpawnedEngine | ThreadEngine
-"""A running engine: its `connection` reads to its end when it has gone, and `join` is False where it is still there."""
+"""A running engine: its `connection` ends when it ends; `join` is False while it still runs."""
 
 
 class EngineLink:
-    """Two threads that carry messages between the event loop and one engine, so that the loop never waits on a pipe.
+    """Two threads that carry messages to and from an engine, so that the event loop never blocks.
 
-    All messages of a turn go in one piece. Both callbacks run in the event loop; `on_lost` comes once, and last.
+    All messages of one turn of the event loop are sent together. Both callbacks run in the event
+    loop; `on_lost` is called once, as the last.
     """
 
     def __init__(
-        self, handle: EngineHandle, *, on_message: Callable[[messages.FromEngine], None], on_lost: Callable[[], None]
+        self,
+        handle: EngineHandle,
+        *,
+        on_message: Callable[[messages.FromEngine], None],
+        on_lost: Callable[[], None],
     ) -> None:
         self._connection = handle.connection
         self._loop = asyncio.get_running_loop()
@@ -104,32 +115,34 @@ class EngineLink:
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
 
     def send(self, message: messages.ToEngine) -> None:
-        """Send a message; one to an engine that has gone is dropped."""
+        """Send a message; it is dropped if the engine has ended."""
         self._unsent.append(message)
         if len(self._unsent) == 1:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        self._outbox.put(unsent)
+        self._outbox.put(self._unsent)
+        self._unsent = []
 
     def _read(self) -> None:
         try:
             while True:
                 self._call(self._on_message, self._connection.recv())
         except (EOFError, OSError):
-            pass  # the engine has gone, perhaps in the middle of a message
-        except Exception:  # bytes that are no message can raise anything; an engine that sends them is lost
-            _log.exception("the engine sends what is no message")
+            pass  # the engine has ended, perhaps in the middle of a message
+        except Exception:  # bytes that are not a message can raise anything; such an engine is lost
+            _log.exception("the engine sent bytes that are not a message")
         self._call(self._on_lost)
         self._outbox.put(None)
-        self._writer.join()  # closing while it still writes could hand its descriptor to another file
+        self._writer.join()  # until it ends, another file could get the closed descriptor
         self._connection.close()
 
     def _write(self) -> None:
-        with contextlib.suppress(OSError):  # the reading thread notices the same and tells the loop
-            while (unsent := self._outbox.get()) is not None:
+        with contextlib.suppress(OSError):  # the reading thread sees the same error and reports it
+            unsent = self._outbox.get()
+            while unsent is not None:
                 self._connection.send(unsent)
+                unsent = self._outbox.get()
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop has closed
@@ -137,10 +150,11 @@ class EngineLink:
 
 
 class EngineProcess:
-    """The engine, started again whenever it is lost. Everything here runs in the event loop.
+    """The engine, restarted whenever it is lost. Everything here runs in the event loop.
 
-    `on_lost` is called once for every engine that has gone; `link` is there while one is ready. An engine that refuses
-    before one was ever ready is not started again: `refusal` says why. Later it may lack memory, which passes.
+    `on_lost` is called once for every engine that ends. `link` is set while one is ready. If the
+    first engine refuses to start, it is not restarted and `refusal` holds its reason. A later
+    refusal may be a lack of memory, which passes.
     """
 
     def __init__(
@@ -154,11 +168,12 @@ class EngineProcess:
         self._on_message = on_message
         self._on_lost = on_lost
         self._handle: EngineHandle | None = None
-        self._link: EngineLink | None = None
+        self._link: EngineLink | None = None  # also while the engine starts
         self._ready_at_s: float | None = None
         self._was_ready = False
         self.link: EngineLink | None = None
-        self.num_losses = self.losses_in_a_row = 0
+        self.num_losses = 0
+        self.losses_in_a_row = 0
         self.retry_after_s = 0.0
         self.last_error: str | None = None
         self.refusal: str | None = None
@@ -188,9 +203,15 @@ class EngineProcess:
             self.link.send(message)
 
     def back_off(self, ready_s: float) -> float:
-        """The wait after an engine that was ready so long (0: never): doubles with every loss in a row, up to a cap."""
-        self.losses_in_a_row = 1 if ready_s > HEALTHY_S else self.losses_in_a_row + 1
-        self.retry_after_s = min(BACKOFF_CAP_S, FIRST_BACKOFF_S * 2 ** (self.losses_in_a_row - 1))
+        """The wait before a restart, doubled with every loss in a row, up to a cap.
+
+        `ready_s` is how long the lost engine was ready, 0 if never.
+        """
+        if ready_s > HEALTHY_S:
+            self.losses_in_a_row = 0
+        self.losses_in_a_row += 1
+        doubled_s = FIRST_BACKOFF_S * 2 ** (self.losses_in_a_row - 1)
+        self.retry_after_s = min(BACKOFF_CAP_S, doubled_s)
         return self.retry_after_s
 
     async def _keep_running(self) -> None:
@@ -198,40 +219,60 @@ class EngineProcess:
             ready_s = 0.0
             try:
                 ready_s = await self._run_engine()
-            except Exception as error:  # whatever keeps an engine from starting, it is worth another try later
-                self.last_error = f"the engine could not be started: {error}"
-                if isinstance(error, ValueError) and not self._was_ready:
-                    self.refusal = None if self._closing.is_set() else str(error)  # closing ends a build
-                elif not self._closing.is_set():
-                    _log.exception("the engine could not be started")
+            except Exception as error:  # whatever prevents a start may pass
+                self._note_failed_start(error)
             if self._closing.is_set() or self.refusal is not None:
                 return
             delay_s = self.back_off(ready_s)
-            _log.error("engine lost (%d times so far), starting it again in %.1f s", self.num_losses, delay_s)
+            _log.error(
+                "engine lost (%d times so far), starting it again in %.1f s",
+                self.num_losses,
+                delay_s,
+            )
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), delay_s)
 
+    def _note_failed_start(self, error: Exception) -> None:
+        self.last_error = f"the engine could not be started: {error}"
+        if self._closing.is_set():  # which ends a build
+            return
+        if isinstance(error, ValueError) and not self._was_ready:
+            self.refusal = str(error)
+        else:
+            _log.exception("the engine could not be started")
+
     async def _run_engine(self) -> float:
-        """Returns how long it was ready."""
+        """Run an engine until it is lost; returns how long it was ready."""
         lost = asyncio.Event()
-        self._handle = handle = await asyncio.to_thread(self._start_engine)
+        handle = await asyncio.to_thread(self._start_engine)
+        self._handle = handle
         if self._closing.is_set():
             handle.kill()
         self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
         self._hang = asyncio.create_task(self._give_up_start())
         await lost.wait()
         self._hang.cancel()
-        ready_s = 0.0 if self._ready_at_s is None else time.monotonic() - self._ready_at_s
-        self.link = self._link = self._ready_at_s = None
-        self.num_losses += not self._closing.is_set()
+        ready_s = 0.0
+        if self._ready_at_s is not None:
+            ready_s = time.monotonic() - self._ready_at_s
+        self.link = None
+        self._link = None
+        self._ready_at_s = None
+        if not self._closing.is_set():
+            self.num_losses += 1
         self._on_lost()
-        if not await asyncio.to_thread(handle.join, STOP_S):  # its pipe has ended, but it lingers
+        has_ended = await asyncio.to_thread(handle.join, STOP_S)
+        if not has_ended:  # its pipe has ended, but the process lingers
             handle.kill()
             await asyncio.to_thread(handle.join, STOP_S)
         return ready_s
 
     async def _give_up_start(self) -> None:
-        """Waits in pieces: of a pause of this process (docker pause, a stopped machine) only one counts."""
+        """Kill an engine that does not get ready in time.
+
+        It waits in pieces: a pause of this process (docker pause, a stopped machine) costs one at
+        most.
+        """
         for _ in range(START_PIECES):
             await asyncio.sleep(START_S / START_PIECES)
         self.last_error = f"it did not open its models within {START_S:g} s, so it was killed"
@@ -241,7 +282,9 @@ class EngineProcess:
     def _deliver(self, message: messages.FromEngine) -> None:
         if isinstance(message, messages.Ready):
             self._hang.cancel()
-            self.link, self._ready_at_s, self._was_ready = self._link, time.monotonic(), True
+            self.link = self._link
+            self._ready_at_s = time.monotonic()
+            self._was_ready = True
             _log.info("engine ready after %.1f s", message.load_s)
         elif isinstance(message, messages.Failed):
             self.last_error = message.message

@@ -1,7 +1,8 @@
-"""How many slots a lane gets, from the time of a segment over 1, 2, 4 ... slots: measured when it opens, then kept.
+"""The number of slots of a lane, chosen from the time of a segment over 1, 2, 4 ... slots.
 
-Throughput grows with the slots up to a knee; without one, a few slots still keep easy puzzles from waiting behind hard
-ones. Kept figures hold for one graph, engine, number of threads and machine in its power mode, and for nothing else.
+Throughput grows with the slots up to a knee. Without a knee, a few slots still keep easy puzzles
+from waiting behind hard ones. Times are measured when a lane opens and then kept. They hold for one
+graph, engine, number of threads and machine in its power mode.
 """
 
 import contextlib
@@ -20,12 +21,12 @@ from hrm_edge_runtime.engines.factory import Choice
 from hrm_host import atomic, board, system
 
 MEASURING_S = 1.0
-MAX_ROUNDS = 8
-FOLDER = "steps"  # of the user's cache, with a file for each graph
+MAX_ROUNDS = 8  # measurements of each size
+FOLDER = "steps"  # in the user's cache, with a file for each graph
 MAX_FILE_BYTES = 64 * 1024
-NEARLY = 0.9
-NOISE = 0.05  # a lane with slots is never slower than one puzzle at a time by more than this
-FAIR_SLOTS = 4
+NEARLY = 0.9  # a size with this share of the best throughput is good enough
+NOISE = 0.05  # a lane's throughput is never below that of one slot by more than this
+FAIR_SLOTS = 4  # the most slots without a gain in throughput
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -33,22 +34,24 @@ StepTimes = dict[int, float]
 
 
 def warm_up(lane: TaskLane) -> None:
-    """Run the smallest and the largest step, so that no client pays for what a first step allocates."""
+    """Run the smallest and the largest step, since a first step allocates memory."""
     load_blanks(lane.engine, lane.puzzle_table_PE[0])
     lane.engine.step(1)
     lane.engine.step(lane.engine.num_slots)
 
 
 def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASURING_S) -> StepTimes:
-    """Seconds of a segment over 1, 2, 4 ... slots, as many as the time allows: the least of a few that take turns."""
+    """The minimum time of a segment over 1, 2, 4 ... slots, as many sizes as `limit_s` allows."""
     load_blanks(engine, puzzle_vector_E)
     end_s = time.monotonic() + limit_s
     step_s: StepTimes = {}
-    size, expected_s = 1, 0.0
+    size = 1
+    expected_s = 0.0
     while size <= engine.num_slots and time.monotonic() + 2 * expected_s < end_s:
         engine.step(size)  # the first allocates
         step_s[size] = step_seconds(engine, size)
-        size, expected_s = 2 * size, 2 * step_s[size]
+        expected_s = 2 * step_s[size]
+        size *= 2
     for _ in range(MAX_ROUNDS):
         for size, seconds in step_s.items():
             if time.monotonic() + seconds < end_s:
@@ -57,17 +60,20 @@ def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASUR
 
 
 def sizing_from(step_s: Mapping[int, float]) -> tuple[int, str]:
-    """Choose among the measured numbers of slots, of which 1 is one; returns the rule beside it.
+    """Choose one of the measured numbers of slots, which include 1; returns it and the rule.
 
-    Compute-bound, where no number has more than 1/0.9 of the throughput of one slot: the largest up to 4 that loses no
-    more than 5 % against one slot. Else the knee: the smallest with 90 % of the best throughput.
+    - compute-bound, if one slot has 90 % of the best throughput: the largest number up to 4 that
+      loses at most 5 % against one slot.
+    - knee, otherwise: the smallest number with 90 % of the best throughput.
     """
-    rate = {size: size / seconds for size, seconds in sorted(step_s.items())}
-    best = max(rate.values())
-    if NEARLY * best <= rate[1]:
-        fair = [size for size in rate if size <= FAIR_SLOTS and rate[size] >= (1 - NOISE) * rate[1]]
-        return max(fair), "compute-bound"
-    return min(size for size in rate if rate[size] >= NEARLY * best), "knee"
+    rates = {size: size / seconds for size, seconds in step_s.items()}
+    enough = NEARLY * max(rates.values())
+    if rates[1] >= enough:
+        fair = (1 - NOISE) * rates[1]
+        sizes = [size for size in rates if size <= FAIR_SLOTS and rates[size] >= fair]
+        return max(sizes), "compute-bound"
+    sizes = [size for size in rates if rates[size] >= enough]
+    return min(sizes), "knee"
 
 
 class _Figures(BaseModel):
@@ -79,45 +85,57 @@ _ENTRIES = TypeAdapter(dict[str, _Figures])
 
 
 class StepTimesFile:
-    """Kept figures of one graph; what does not read is measured again, what cannot be written is not kept."""
+    """Kept figures of one graph; a file that cannot be read or written counts as empty."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
         host = board.Host()
         cores = board.num_cores()
-        self.graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any")
-        machine = f"{platform.machine()} {host.cpu_model or ''}, {cores} cores, power mode {host.power_mode()}"
+        cpu = f"{platform.machine()} {host.cpu_model or ''}"
+        machine = f"{cpu}, {cores} cores, power mode {host.power_mode()}"
+        device = "cpu" if choice.engine == "cpu" else "any"
+        self.graph = bundle.graph_path(choice.precision, device=device)
         sha256 = bundle.manifest.files[self.graph.name].sha256
         self._file = user_cache() / FOLDER / f"{sha256}.json"
         self._key = f"{choice}, {num_threads or cores} threads, {machine}"
 
     def step_times(self, max_slots: int) -> StepTimes:
-        step_s = {size: seconds for size, seconds in self._kept().step_s.items() if size <= max_slots}
-        return step_s if 1 in step_s else {}
+        """The kept times up to `max_slots`; empty unless they include one slot."""
+        kept = self._kept().step_s
+        if 1 not in kept:
+            return {}
+        return {size: seconds for size, seconds in kept.items() if size <= max_slots}
 
     def memory_bytes(self, num_slots: int) -> int:
-        """What a lane of so many slots was last seen to take; 0 where none was seen."""
+        """The memory that a lane of `num_slots` took last time; 0 if unknown."""
         return self._kept().memory_bytes.get(num_slots, 0)
 
     def keep_step_times(self, step_s: StepTimes) -> None:
-        """Keep step times, unless the machine had more to do than it can: such figures say little, and would stay."""
-        if (system.load_average() or 0.0) <= board.num_cores():
-            self._keep(step_s=dict(step_s))
-        else:
+        """Keep step times, unless the machine was overloaded and they are too long."""
+        load = system.load_average() or 0.0
+        if load > board.num_cores():
             _log.info("the step times were measured on a busy machine, so they are not kept")
+            return
+        self._keep(step_s=dict(step_s))
 
     def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
-        self._keep(memory_bytes={**self._kept().memory_bytes, num_slots: memory_bytes})
+        kept = self._kept().memory_bytes
+        self._keep(memory_bytes={**kept, num_slots: memory_bytes})
 
     def _kept(self) -> _Figures:
         return self._entries().get(self._key, _Figures())
 
     def _keep(self, **figures: object) -> None:
-        entries = {**self._entries(), self._key: self._kept().model_copy(update=figures)}
+        entries = self._entries()
+        kept = entries.get(self._key, _Figures())
+        entries[self._key] = kept.model_copy(update=figures)
+        text = _ENTRIES.dump_json(entries, indent=1, exclude_defaults=True)
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_bytes(self._file, _ENTRIES.dump_json(entries, indent=1, exclude_defaults=True) + b"\n")
+            atomic.write_bytes(self._file, text + b"\n")
         except OSError as error:
-            _log.info("the step times are not kept (%s), so they are measured at every start", error)
+            _log.info(
+                "the step times are not kept (%s), so they are measured at every start", error
+            )
 
     def _entries(self) -> dict[str, _Figures]:
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,7 @@
-"""A bundle is tried in a process of its own before a server opens it: its graph may never end, or give NaN."""
+"""Tries a bundle in a process of its own before a server opens it.
+
+Its graph may run forever, take too much memory or compute NaN.
+"""
 
 import asyncio
 import multiprocessing
@@ -18,33 +21,35 @@ from hrm_edge_runtime.worker.loop import die_with_parent
 from hrm_host.memory import resident_bytes
 from hrm_host.system import ignore_interrupts
 
-TRIAL_S = 60.0  # a shipped model takes one
+TRIAL_S = 60.0  # a shipped model takes one second
 LOOK_EVERY_S = 0.05
-NUM_SLOTS = 4
+NUM_SLOTS = 4  # that replay the golden traces
 
 
-async def try_lane(options: LaneOptions, *, limit_s: float = TRIAL_S, is_closing: Callable[[], bool] = bool) -> None:
-    """Replay the golden traces of a lane to be, in bounded time and memory; raises LaneNotOpenedError."""
+async def try_lane(
+    options: LaneOptions, *, limit_s: float = TRIAL_S, is_closing: Callable[[], bool] = bool
+) -> None:
+    """Replay a bundle's golden traces in bounded time and memory; raises LaneNotOpenedError."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_process_main, args=(options, theirs), name="hrm-trial", daemon=True)
+    process = context.Process(
+        target=_process_main, args=(options, theirs), name="hrm-trial", daemon=True
+    )
     process.start()
     theirs.close()
-    room_bytes, give_up_s = options.defaults.budget.room_bytes(), time.monotonic() + limit_s
+    room_bytes = options.defaults.budget.room_bytes()
+    give_up_s = time.monotonic() + limit_s
     try:
         while process.is_alive():
             if is_closing():
                 raise LaneNotOpenedError("the server stops.", None)
             if time.monotonic() > give_up_s:
-                raise LaneNotOpenedError(f"its trial took more than {limit_s:g} s: export the bundle again.", None)
-            if (held := resident_bytes(process.pid)) > room_bytes:
-                message = (
-                    f"its trial took {in_mib(held)}: remove a model, or start the server with a larger --memory-budget."
-                )
-                raise LaneNotOpenedError(message, held - room_bytes)
+                fault = f"its trial took more than {limit_s:g} s: export the bundle again."
+                raise LaneNotOpenedError(fault, None)
+            _check_memory(process.pid, room_bytes)
             await asyncio.sleep(LOOK_EVERY_S)
         try:
-            fault: str = ours.recv()
+            fault = ours.recv()
         except EOFError:
             fault = f"its trial ended with status {process.exitcode}: export the bundle again."
         if fault:
@@ -53,6 +58,16 @@ async def try_lane(options: LaneOptions, *, limit_s: float = TRIAL_S, is_closing
         process.kill()
         process.join()
         ours.close()
+
+
+def _check_memory(pid: int | None, room_bytes: int) -> None:
+    held_bytes = resident_bytes(pid)
+    if held_bytes > room_bytes:
+        raise LaneNotOpenedError(
+            f"its trial took {in_mib(held_bytes)}: remove a model, or start the server with a "
+            "larger --memory-budget.",
+            held_bytes - room_bytes,
+        )
 
 
 def _process_main(options: LaneOptions, connection: "Connection[str, str]") -> None:
@@ -65,15 +80,35 @@ def _process_main(options: LaneOptions, connection: "Connection[str, str]") -> N
 
 
 def _fault_of(options: LaneOptions) -> str:
-    """One sentence, or nothing. A bundle without golden traces must at least compute numbers."""
+    """What is wrong with the bundle, in one sentence, or nothing.
+
+    A bundle without golden traces must at least compute finite numbers.
+    """
+    bundle = Bundle.open(options.bundle_path)
+    if GOLDEN_NAME in bundle.manifest.files and options.choice.engine != "unrolled":
+        return _broken_parity(bundle, options)
+    opened = engine_for(
+        bundle,
+        engine=str(options.choice),
+        num_slots=1,
+        num_threads=options.defaults.num_threads,
+    )
+    with closing(opened) as engine:
+        load_blanks(engine, bundle.puzzle_table[0])
+        output = engine.step(1)
+    values = np.concatenate([output.halt_margin_B, output.q_halt_B])
+    if not np.isfinite(values).all():
+        return "it computes values that are not finite: export it again."
+    return ""
+
+
+def _broken_parity(bundle: Bundle, options: LaneOptions) -> str:
     from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 
-    bundle, engine, num_threads = Bundle.open(options.bundle_path), str(options.choice), options.defaults.num_threads
-    if GOLDEN_NAME in bundle.manifest.files and options.choice.engine != "unrolled":
-        broken = compare_engines(bundle, ParityOptions(engine=engine, slots=NUM_SLOTS, threads=num_threads)).breaks
-        return f"it does not compute what its golden traces say ({broken[0]}): export it again." if broken else ""
-    with closing(engine_for(bundle, engine=engine, num_slots=1, num_threads=num_threads)) as opened:
-        load_blanks(opened, bundle.puzzle_table[0])
-        said = opened.step(1)
-    is_finite = np.isfinite(said.halt_margin_B).all() and np.isfinite(said.q_halt_B).all()
-    return "" if is_finite else "it computes values that are not finite: export it again."
+    parity = ParityOptions(
+        engine=str(options.choice), slots=NUM_SLOTS, threads=options.defaults.num_threads
+    )
+    broken = compare_engines(bundle, parity).breaks
+    if not broken:
+        return ""
+    return f"it does not compute what its golden traces say ({broken[0]}): export it again."

@@ -1,4 +1,4 @@
-"""The laws of attempts: one answer for each question, no work past it, no proof that does not hold, no vote in vain."""
+"""The laws of attempts: one answer per question, no work past it, no false proof, no vain vote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
-from hrm_edge_runtime.batching.task_lane import TaskLane, TaskVariants
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.batching.variants import TaskVariants
 from hrm_edge_runtime.contract.bundle import Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
@@ -75,7 +76,12 @@ def test_the_first_proven_answer_wins_turned_back_and_stops_the_others_at_once()
     result = run_out(attempts)[0][7]
     assert result.answer_T is not None
     assert result.answer_T.tolist() == [53, 53, 53]
-    assert (result.status, result.verified, result.halted_by, result.votes) == ("proven", True, "proven", None)
+    assert (result.status, result.verified, result.halted_by, result.votes) == (
+        "proven",
+        True,
+        "proven",
+        None,
+    )
     assert (result.num_attempts, result.total_segments) == (3, 6)
     assert len(engine.steps) == 2
 
@@ -85,20 +91,29 @@ def test_without_any_proof_all_attempts_run_out_and_the_answer_is_disproven() ->
     attempts = attempts_over(engine)
     attempts.submit(ask(1, 3, 4))
     result = run_out(attempts)[0][1]
-    assert (result.status, result.verified, result.halted_by) == ("unfinished", False, "max_segments")
+    assert (result.status, result.verified, result.halted_by) == (
+        "unfinished",
+        False,
+        "max_segments",
+    )
     assert (result.num_attempts, result.total_segments) == (4, 4 * MAX_SEGMENTS)
 
 
 def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
     variants = frames_of(3, 5, proof_exists=False)
-    courses = {
-        variant: Course(segments=1 if number < 3 else 4, answer=variant) for number, variant in enumerate(variants)
-    }
+    courses: dict[int, Course] = {}
+    for number, variant in enumerate(variants):
+        courses[variant] = Course(segments=1 if number < 3 else 4, answer=variant)
     engine = Seer(courses, num_slots=5)
     attempts = attempts_over(engine, proof_exists=False)
     attempts.submit(ask(1, 3, 5))
     result = run_out(attempts)[0][1]
-    assert (result.votes, result.vote_share, result.verified, result.total_segments) == (3, 1.0, None, 5)
+    assert (result.votes, result.vote_share, result.verified, result.total_segments) == (
+        3,
+        1.0,
+        None,
+        5,
+    )
     assert result.status == "halted"  # the model's word, and no more
     assert len(engine.steps) == 1
 
@@ -139,12 +154,20 @@ def test_a_watched_question_shows_every_segment_of_every_attempt_turned_back() -
     attempts = attempts_over(engine)
     attempts.submit(ask(1, 3, 2, streamed=True))
     events = run_out(attempts)[1]
-    seen = sorted((one.attempt, one.segment, int(one.answer_T[0]), one.verified) for one in events)
-    assert seen == [(0, 1, 3, False), (0, 2, 3, False), (0, 3, 3, False), (1, 1, 3, False), (1, 2, 3, False), (1, 3, 53, True)]  # fmt: skip # noqa: E501
+    events.sort(key=lambda one: (one.attempt, one.segment))
+    seen = [(one.attempt, one.segment, int(one.answer_T[0]), one.verified) for one in events]
+    assert seen == [
+        (0, 1, 3, False),
+        (0, 2, 3, False),
+        (0, 3, 3, False),
+        (1, 1, 3, False),
+        (1, 2, 3, False),
+        (1, 3, 53, True),
+    ]
 
 
 class CrookedTens(Tens):
-    """A symmetry whose way back is wrong: proofs in its variants do not hold in that of the question."""
+    """A symmetry whose way back is wrong: proofs of its variants do not hold for the question."""
 
     def symmetry(self, rng: np.random.Generator) -> Shift:
         shift = super().symmetry(rng)
@@ -153,8 +176,13 @@ class CrookedTens(Tens):
 
 
 def test_a_proof_that_does_not_hold_for_the_question_is_no_proof() -> None:
-    engine = Seer({variant: Course(segments=1, answer=(variant + 50) % 100) for variant in range(10, 100)} | {3: NEVER}, num_slots=2)  # fmt: skip # noqa: E501
-    attempts = TaskLane(engine, CrookedTens(proof_exists=True), TABLE, queue_limit=1, max_attempts=2)
+    courses = {3: NEVER}
+    for variant in range(10, 100):
+        courses |= course_of(variant, 1, variant + 50)
+    engine = Seer(courses, num_slots=2)
+    attempts = TaskLane(
+        engine, CrookedTens(proof_exists=True), TABLE, queue_limit=1, max_attempts=2
+    )
     attempts.submit(ask(1, 3, 2))
     result = run_out(attempts)[0][1]
     assert (result.verified, result.total_segments) == (False, 1 + MAX_SEGMENTS)
@@ -168,13 +196,14 @@ def test_frames_differ_and_a_puzzle_with_few_symmetries_gives_what_it_has() -> N
 
 
 def test_named_variants_of_a_task_are_its_frames() -> None:
-    framer = TaskVariants(NamedTens(proof_exists=False), Identifiers(["a", "b+20", "a+30", "a+50", "b"]))
+    framer = TaskVariants(
+        NamedTens(proof_exists=False), Identifiers(["a", "b+20", "a+30", "a+50", "b"])
+    )
     asked, *others = framer.variants(tokens(34), 2, 9)  # "a+30": the task's own question is 4
     assert (asked.puzzle_id, asked.tokens_T[0]) == (2, 34)
-    assert [(variant.puzzle_id, variant.tokens_T[0], variant.turn_back(variant.tokens_T)[0]) for variant in others] == [
-        (0, 4, 34),
-        (3, 54, 34),
-    ]
+    assert [(one.puzzle_id, one.tokens_T[0]) for one in others] == [(0, 4), (3, 54)]
+    for variant in others:
+        assert variant.turn_back(variant.tokens_T)[0] == 34
 
 
 def test_arc_variants_are_frames_that_turn_answers_back() -> None:
@@ -191,17 +220,19 @@ def test_arc_variants_are_frames_that_turn_answers_back() -> None:
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[dict[int, Course], list[Task], list[tuple[int, int]], int]:
-    """Courses for every variant of every question, questions, (step, task) pairs of cancels, and a number of slots."""
+    """Courses of all variants, questions, cancels as (step, task) pairs, and a number of slots."""
     answers = st.sampled_from([0, 1, 2, 50])  # added to the question: 50 is right
-    courses = {
-        value: Course(segments=draw(st.integers(1, MAX_SEGMENTS + 1)), answer=(value + draw(answers)) % 100)
-        for value in range(100)
-    }
+    courses: dict[int, Course] = {}
+    for value in range(100):
+        segments = draw(st.integers(1, MAX_SEGMENTS + 1))
+        courses |= course_of(value, segments, value + draw(answers))
     patience = st.none() | st.integers(1, 12).map(float)
-    asks = [
-        ask(number, number, draw(st.integers(1, 6)), deadline_s=draw(patience), streamed=draw(st.booleans()))
-        for number in range(draw(st.integers(1, 6)))
-    ]
+    asks: list[Task] = []
+    for number in range(draw(st.integers(1, 6))):
+        num_attempts = draw(st.integers(1, 6))
+        deadline_s = draw(patience)
+        streamed = draw(st.booleans())
+        asks.append(ask(number, number, num_attempts, deadline_s=deadline_s, streamed=streamed))
     cancels = draw(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), max_size=3))
     return courses, asks, cancels, draw(st.integers(1, 5))
 
@@ -215,11 +246,14 @@ def play(
     for one in asks:
         attempts.submit(one)
     for number in range(200):
-        cancelled |= {task_id for at, task_id in cancels if at == number and attempts.cancel(task_id)}
+        for at, task_id in cancels:
+            if at == number and attempts.cancel(task_id):
+                cancelled.add(task_id)
         over = set(results) | cancelled
         num_steps = len(engine.steps)
         ended, _ = attempts.step()
-        assert not {value % 10 for row in engine.steps[num_steps:] for value in row} & over, "work past the answer"
+        for row in engine.steps[num_steps:]:
+            assert not {value % 10 for value in row} & over, "work past the answer"
         for result in ended:
             assert result.task_id not in results, "a task ended twice"
             results[result.task_id] = result
@@ -242,10 +276,10 @@ def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: 
             assert result.answer_T is not None
             assert result.answer_T.tolist() == tokens(one.task_id + 50).tolist()
         elif result.halted_by == "max_segments":
-            variants = frames_of(one.task_id, one.num_attempts)
-            assert not [
-                f for f in variants if courses[f].segments <= MAX_SEGMENTS and courses[f].answer == (f + 50) % 100
-            ]
+            for variant in frames_of(one.task_id, one.num_attempts):
+                course = courses[variant]
+                is_right = course.answer == (variant + 50) % 100
+                assert not is_right or course.segments > MAX_SEGMENTS
     spent = sum(result.total_segments for result in results.values())
     assert spent == sum(map(len, engine.steps))
 

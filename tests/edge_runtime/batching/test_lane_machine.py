@@ -1,4 +1,4 @@
-"""A lane under anything in any order: submits, cancels, deadlines, garbage and steps, beside a model of the truth."""
+"""A lane under submits, cancels, deadlines, garbage and steps in any order, beside a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, WRONG
 
-MAX_SEGMENTS, STEP_S, GARBAGE, DIGITS = 6, 1.0, 9, 1000
+MAX_SEGMENTS = 6
+STEP_S = 1.0
+GARBAGE = 9  # the kind of a question whose margins are NaN
+DIGITS = 1000
 AGEING_S = Scheduler(1, 1).ageing_s
 
 
@@ -40,14 +43,21 @@ class Watched(ScriptedEngine):
         output = super().step(num_active)
         margin_B = output.halt_margin_B.copy()
         margin_B[output.answer_BT[:, 2] % DIGITS >= GARBAGE] = np.nan
-        return StepOutput(answer_BT=output.answer_BT, halt_margin_B=margin_B, q_halt_B=output.q_halt_B)
+        return StepOutput(
+            answer_BT=output.answer_BT, halt_margin_B=margin_B, q_halt_B=output.q_halt_B
+        )
 
 
 class AnyLane(RuleBasedStateMachine):
-    @initialize(num_slots=st.integers(1, 4), queue_limit=st.integers(0, 5), run_length=st.sampled_from((1, 1, 2, 4)))
+    @initialize(
+        num_slots=st.integers(1, 4),
+        queue_limit=st.integers(0, 5),
+        run_length=st.sampled_from((1, 1, 2, 4)),
+    )
     def start(self, num_slots: int, queue_limit: int, run_length: int) -> None:
         self.now = 0.0
-        self.num_slots, self.queue_limit = num_slots, queue_limit
+        self.num_slots = num_slots
+        self.queue_limit = queue_limit
         self.engine = Watched(
             num_slots=num_slots,
             seq_len=3,
@@ -56,7 +66,13 @@ class AnyLane(RuleBasedStateMachine):
             sleep=self.pass_time,
         )
         self.engine.widths = []
-        self.lane = Lane(self.engine, PlusOne(), queue_limit=queue_limit, clock=lambda: self.now, run_length=run_length)
+        self.lane = Lane(
+            self.engine,
+            PlusOne(),
+            queue_limit=queue_limit,
+            clock=lambda: self.now,
+            run_length=run_length,
+        )
         self.ids = count(1)
         self.alive: dict[int, Attempt] = {}
         self.results: dict[int, Attempt] = {}
@@ -73,7 +89,9 @@ class AnyLane(RuleBasedStateMachine):
         patience=st.none() | st.floats(0.5, 12.0),
         pause=st.floats(0.0, 4.0),
     )
-    def submit(self, segments: int, is_garbage: bool, priority: int, patience: float | None, pause: float) -> None:
+    def submit(
+        self, segments: int, is_garbage: bool, priority: int, patience: float | None, pause: float
+    ) -> None:
         self.now += pause
         attempt_id = next(self.ids)
         one = Attempt(
@@ -104,26 +122,30 @@ class AnyLane(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        before, num_steps = dict(self.alive), len(self.engine.widths)
-        began, is_within_a_run = self.now, self.lane.num_ahead > 0
+        before = dict(self.alive)
+        num_steps = len(self.engine.widths)
+        began = self.now
+        is_within_a_run = self.lane.num_ahead > 0
         for result in self.lane.step():
             self.take(result, began)
         if is_within_a_run:
-            assert self.engine.widths[-1] == self.engine.widths[-2], "somebody came or went within a run"
+            assert self.engine.widths[-1] == self.engine.widths[-2], (
+                "somebody came or went within a run"
+            )
         elif len(self.engine.widths) > num_steps:
-            late = {
-                attempt_id
-                for attempt_id, one in before.items()
-                if one.deadline_s is not None and one.deadline_s <= began
-            }
-            assert self.engine.widths[-1] == min(self.num_slots, len(before) - len(late)), "an idle row, or a slot idle"
+            num_alive = 0
+            for one in before.values():
+                num_alive += one.deadline_s is None or one.deadline_s > began
+            width = min(self.num_slots, num_alive)
+            assert self.engine.widths[-1] == width, "an idle row, or a slot idle"
         self.check_ageing()
 
     def take(self, result: Attempt, began: float) -> None:
         assert result.attempt_id not in self.results, "a job ended twice"
         self.results[result.attempt_id] = result
         one = self.alive.pop(result.attempt_id)
-        is_garbage, segments = int(one.tokens_T[2]) >= GARBAGE, int(one.tokens_T[1])
+        is_garbage = int(one.tokens_T[2]) >= GARBAGE
+        segments = int(one.tokens_T[1])
         if result.halted_by == "deadline":
             assert one.deadline_s is not None
             assert one.deadline_s <= max(began, self.now)
@@ -134,21 +156,25 @@ class AnyLane(RuleBasedStateMachine):
             assert not is_garbage
             assert result.answer_T is not None
             proven = segments <= MAX_SEGMENTS
-            assert (result.halted_by, result.verified) == (("proven", True) if proven else ("max_segments", False))
+            assert result.halted_by == ("proven" if proven else "max_segments")
+            assert result.verified == proven
             assert result.segments == min(segments, MAX_SEGMENTS)
-            assert result.answer_T.tolist() == (one.tokens_T + proven).tolist(), "somebody else's answer"
+            assert result.answer_T.tolist() == (one.tokens_T + proven).tolist(), (
+                "somebody else's answer"
+            )
 
     def check_ageing(self) -> None:
-        """Whoever just sat down passed nobody that had waited longer by the age which outweighs their priorities."""
+        """A new attempt overtook none that waited longer by the age that outweighs priorities."""
         views = [view for view in self.lane.snapshot().slots if view.job_id is not None]
-        newly = {view.job_id for view in views} - self.seated
-        waiting = [one for attempt_id, one in self.alive.items() if attempt_id not in {view.job_id for view in views}]
-        for attempt_id in newly & set(self.alive):
+        seated = {view.job_id for view in views if view.job_id is not None}
+        waiting = [one for one in self.alive.values() if one.attempt_id not in seated]
+        for attempt_id in (seated - self.seated) & set(self.alive):
             admitted = self.alive[attempt_id]
             for other in waiting:
                 outweighed_s = AGEING_S * (admitted.priority - other.priority + 1)
-                assert outweighed_s <= 0 or admitted.arrival_s - other.arrival_s < outweighed_s
-        self.seated = {view.job_id for view in views if view.job_id is not None}
+                lead_s = admitted.arrival_s - other.arrival_s
+                assert outweighed_s <= 0 or lead_s < outweighed_s
+        self.seated = seated
 
     @invariant()
     def nobody_shares_a_slot_and_generations_rise(self) -> None:

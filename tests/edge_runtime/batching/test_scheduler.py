@@ -17,7 +17,9 @@ NO_TOKENS = np.zeros(0, np.int32)
 NO_VECTOR = np.zeros(0, np.float32)
 
 
-def attempt_of(attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: float | None = None) -> Attempt:
+def attempt_of(
+    attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: float | None = None
+) -> Attempt:
     return Attempt(
         attempt_id=attempt_id,
         tokens_T=NO_TOKENS,
@@ -32,22 +34,42 @@ def attempt_of(attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadl
 @pytest.mark.parametrize(
     ("line", "order"),
     [
-        pytest.param([{}, {"priority": 1}, {"priority": -1}], [1, 0, 2], id="a higher priority goes first"),
-        pytest.param([{}, {"deadline_s": 9.0}, {"deadline_s": 5.0}], [2, 1, 0], id="then the nearest deadline"),
+        pytest.param(
+            [{}, {"priority": 1}, {"priority": -1}], [1, 0, 2], id="a higher priority goes first"
+        ),
+        pytest.param(
+            [{}, {"deadline_s": 9.0}, {"deadline_s": 5.0}],
+            [2, 1, 0],
+            id="then the nearest deadline",
+        ),
         pytest.param([{}, {}, {}], [0, 1, 2], id="then arrivals, even at the same instant"),
-        pytest.param([{}, {"arrival_s": 9.9, "priority": 1}], [1, 0], id="a priority outweighs less than its age"),
-        pytest.param([{}, {"arrival_s": 20.1, "priority": 1}], [0, 1], id="a waiting attempt ages past a priority"),
-        pytest.param([{}, {"arrival_s": 10.1, "deadline_s": 11.0}], [0, 1], id="a deadline starves none without"),
+        pytest.param(
+            [{}, {"arrival_s": 9.9, "priority": 1}],
+            [1, 0],
+            id="a priority outweighs less than its age",
+        ),
+        pytest.param(
+            [{}, {"arrival_s": 20.1, "priority": 1}],
+            [0, 1],
+            id="a waiting attempt ages past a priority",
+        ),
+        pytest.param(
+            [{}, {"arrival_s": 10.1, "deadline_s": 11.0}],
+            [0, 1],
+            id="a deadline starves none without",
+        ),
     ],
 )
 def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> None:
-    """The order in which a single slot takes these attempts; their ids fall, so that an id decides nothing."""
+    """The order in which one slot takes these attempts; ids fall, so that they decide nothing."""
     scheduler = Scheduler(1, len(line), ageing_s=10.0)
     for number, fields in enumerate(line):
         scheduler.submit(attempt_of(9 - number, **fields))
     taken: list[int] = []
-    while admissions := scheduler.admit()[0]:
-        taken.append(9 - scheduler.release(admissions[0].attempt_id).attempt_id)
+    for _ in line:
+        (admitted,), _ = scheduler.admit()
+        scheduler.release(admitted.attempt_id)
+        taken.append(9 - admitted.attempt_id)
     assert taken == order
 
 
@@ -114,7 +136,7 @@ def test_sizes_out_of_range_are_refused(sizes: tuple[int, int]) -> None:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Submits, cancels, expires, halts and steps at random beside a plain model of who should be where."""
+    """Submits, cancels, expires, halts and steps at random beside a plain model."""
 
     @initialize(num_slots=st.integers(1, 5), queue_limit=st.integers(0, 6))
     def start(self, num_slots: int, queue_limit: int) -> None:
@@ -123,7 +145,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = 0.0
         self.alive: dict[int, Attempt] = {}
         self.endings: dict[int, int] = {}
-        self.engine: list[int | None] = [None] * num_slots  # which job's state each slot really holds
+        self.engine: list[int | None] = [
+            None
+        ] * num_slots  # which job's state each slot really holds
         self.generations = [0] * num_slots
         self.dense = True
 
@@ -157,9 +181,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(pause=st.floats(0.0, 6.0))
     def expire(self, pause: float) -> None:
         self.now += pause
-        late = {
-            one.attempt_id for one in self.alive.values() if one.deadline_s is not None and one.deadline_s <= self.now
-        }
+        late: set[int] = set()
+        for one in self.alive.values():
+            if one.deadline_s is not None and one.deadline_s <= self.now:
+                late.add(one.attempt_id)
         departures = self.scheduler.expire(self.now)
         assert {departure.attempt_id for departure in departures} == late
         for departure in departures:
@@ -177,10 +202,17 @@ class AnyOrder(RuleBasedStateMachine):
             self.engine[source] = None
         self.dense = True
         running = [attempt for attempt in self.scheduler.slots if attempt is not None]
-        assert len(running) == self.scheduler.num_slots or not self.scheduler.waiting, "a slot idles in a backlog"
-        halted = data.draw(st.lists(st.sampled_from(range(len(running))), unique=True)) if running else []
+        assert len(running) == self.scheduler.num_slots or not self.scheduler.waiting, (
+            "a slot idles in a backlog"
+        )
+        halted = (
+            data.draw(st.lists(st.sampled_from(range(len(running))), unique=True))
+            if running
+            else []
+        )
         for slot in halted:
-            self.depart(self.scheduler.release(running[slot].attempt_id).attempt_id, slot)
+            released = self.scheduler.release(running[slot].attempt_id)
+            self.depart(released.attempt_id, slot)
 
     def settle(self, slot: int, attempt_id: int | None) -> None:
         self.engine[slot] = attempt_id
@@ -188,7 +220,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert attempt is not None
         assert attempt.attempt_id == attempt_id
         generation = self.scheduler.generations[slot]
-        assert generation > self.generations[slot], "a slot's generation must rise with every attempt"
+        assert generation > self.generations[slot], (
+            "a slot's generation must rise with every attempt"
+        )
         self.generations[slot] = generation
 
     def depart(self, attempt_id: int, slot: int | None) -> None:
@@ -200,13 +234,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.endings[attempt_id] = self.endings.get(attempt_id, 0) + 1
 
     def check_first_in_line(self, admitted: Attempt) -> None:
-        same_class = [
-            other.attempt_id
-            for other in self.alive.values()
-            if (other.priority, other.deadline_s) == (admitted.priority, admitted.deadline_s)
-            and other.attempt_id not in self.engine
-        ]
-        assert admitted.attempt_id == min(same_class), "not first in, first out inside a priority"
+        for other in self.alive.values():
+            is_waiting = other.attempt_id not in self.engine
+            is_alike = other.priority == admitted.priority
+            if is_waiting and is_alike and other.deadline_s == admitted.deadline_s:
+                assert admitted.attempt_id <= other.attempt_id, "not first in, first out"
 
     @invariant()
     def each_slot_holds_at_most_one_live_job_and_each_job_one_place(self) -> None:
@@ -231,7 +263,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert any(self.scheduler.admit()) or self.scheduler.running
             for attempt in tuple(self.scheduler.slots):
                 if attempt is not None:
-                    del self.alive[self.scheduler.release(attempt.attempt_id).attempt_id]
+                    released = self.scheduler.release(attempt.attempt_id)
+                    del self.alive[released.attempt_id]
 
 
 TestAnyOrder = AnyOrder.TestCase

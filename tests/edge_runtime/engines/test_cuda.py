@@ -1,4 +1,4 @@
-"""The CUDA driver on a card, without TensorRT: what an engine asks of it (`Gpu`), over cuda-bindings."""
+"""The CUDA driver on a card through `Gpu` and cuda-bindings, without TensorRT."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +12,8 @@ from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
 from hrm_edge_runtime.engines.trt.drivers import is_installed
 
 NUM_NUMBERS = 1024
-SHAPE, NUM_BYTES = (NUM_NUMBERS,), 4 * NUM_NUMBERS
+SHAPE = (NUM_NUMBERS,)
+NUM_BYTES = 4 * NUM_NUMBERS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,8 +29,11 @@ def gpu() -> Iterator[Gpu]:
 
 
 def test_recorded_copies_carry_what_the_host_wrote_since(gpu: Gpu) -> None:
-    told, heard = (gpu.share({"numbers": (SHAPE, np.float32), "flags": (SHAPE, np.bool_)}) for _ in range(2))
-    between, event = gpu.allocate(told.memory.nbytes), gpu.event()
+    tensors = {"numbers": (SHAPE, np.float32), "flags": (SHAPE, np.bool_)}
+    told = gpu.share(tensors)
+    heard = gpu.share(tensors)
+    between = gpu.allocate(told.memory.nbytes)
+    event = gpu.event()
 
     def work() -> None:
         gpu.upload(told)
@@ -46,15 +50,16 @@ def test_recorded_copies_carry_what_the_host_wrote_since(gpu: Gpu) -> None:
         gpu.wait_for(event)
         for name, array in told.arrays.items():
             np.testing.assert_array_equal(heard.arrays[name], array)
-            np.testing.assert_array_equal(
-                gpu.read(between + told.addresses[name] - told.address, SHAPE, array.dtype), array
-            )
+            offset = told.addresses[name] - told.address
+            copied = gpu.read(between + offset, SHAPE, array.dtype)
+            np.testing.assert_array_equal(copied, array)
 
 
 def test_new_memory_is_zero_also_where_other_numbers_stood() -> None:
     for _ in range(2):
         with closing(Gpu()) as other:
-            shared, address = other.share({"numbers": (SHAPE, np.float32)}), other.allocate(NUM_BYTES)
+            shared = other.share({"numbers": (SHAPE, np.float32)})
+            address = other.allocate(NUM_BYTES)
             assert not shared.arrays["numbers"].any()
             assert not other.read(address, SHAPE, np.float32).any()
             shared.arrays["numbers"][:] = 1
@@ -69,9 +74,11 @@ def test_what_cannot_be_recorded_is_told_and_the_stream_works_on(gpu: Gpu) -> No
     shared = gpu.share({"numbers": (SHAPE, np.float32)})
     shared.arrays["numbers"][:] = np.arange(NUM_NUMBERS)
     gpu.capture(lambda: gpu.upload(shared))()
-    np.testing.assert_array_equal(gpu.read(shared.address, SHAPE, np.float32), shared.arrays["numbers"])
+    read = gpu.read(shared.address, SHAPE, np.float32)
+    np.testing.assert_array_equal(read, shared.arrays["numbers"])
 
 
 def test_more_memory_than_the_card_has_is_one_sentence(gpu: Gpu) -> None:
-    with pytest.raises(EngineUnavailableError, match=r"gives no .* MB \(cuMemAlloc gives CUDA_ERROR_OUT_OF_MEMORY\)"):
+    error = r"gives no .* MB \(cuMemAlloc gives CUDA_ERROR_OUT_OF_MEMORY\)"
+    with pytest.raises(EngineUnavailableError, match=error):
         gpu.allocate(2 * gpu.info.memory_bytes)

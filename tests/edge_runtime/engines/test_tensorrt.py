@@ -1,8 +1,10 @@
-"""The TensorRT engine and its builder over a stand-in made from the real API lists of 10.3, 10.16 and 11.4.
+"""The TensorRT engine and its builder over a stand-in made from real API lists.
 
-The engine's and builder's own code runs whole, against every version, on an integrated GPU and on a card: what it asks
-of TensorRT must exist there, and the answers must be ONNX Runtime's, bit for bit. TensorRT's own arithmetic, times and
-memory are not shown here, nor what a driver does.
+The lists are those of TensorRT 10.3, 10.16 and 11.4.
+
+The engine's and builder's own code runs whole, against every version, on an integrated GPU and on a
+card: what it asks of TensorRT must exist there, and the answers must be ONNX Runtime's, bit for
+bit. TensorRT's own arithmetic, times and memory are not shown here, nor what a driver does.
 """
 
 import json
@@ -48,8 +50,14 @@ SUPPORT = Path(__file__).parents[2] / "support"
 FAKES = SUPPORT / "fakes"
 VERSIONS = sorted(file.stem for file in (SUPPORT / "tensorrt_api").glob("*.txt"))
 FAKE_MODULES = (
-    "tensorrt", "fake_gpu", "pycuda", "pycuda.driver", "cuda", "cuda.bindings", "cuda.bindings.driver",
-)  # fmt: skip
+    "tensorrt",
+    "fake_gpu",
+    "pycuda",
+    "pycuda.driver",
+    "cuda",
+    "cuda.bindings",
+    "cuda.bindings.driver",
+)
 SLOTS = 3
 
 SetUp = Callable[..., None]
@@ -59,7 +67,9 @@ SetUp = Callable[..., None]
 def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
     """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
     monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
 
@@ -104,7 +114,9 @@ both_drivers = pytest.mark.parametrize("driver", [bindings, pycuda])
 
 
 def opened(bundle: Bundle, driver: Callable[[], Driver] = bindings) -> TensorRTEngine:
-    return cache.open_engine(bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=Gpu(driver()))
+    return cache.open_engine(
+        bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=Gpu(driver())
+    )
 
 
 def same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> None:
@@ -112,7 +124,8 @@ def same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> Non
     rng = np.random.default_rng(2)
     left = 0
     for num_active in (1, 2, 3, 3, 2, 1, 3):
-        others = rng.permutation(left)[: rng.integers(0, left + 1)].tolist()
+        order = rng.permutation(left)
+        others = order[: rng.integers(0, left + 1)].tolist()
         for slot in (*others, *range(left, SLOTS)):  # who sat out a step has no state any more
             tokens_T = rng.integers(0, 6, 16, dtype=np.int32)
             for engine in (ours, theirs):
@@ -127,15 +140,19 @@ def same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> Non
 
 
 def said_alike(ours: Engine, theirs: Engine, num_active: int) -> None:
-    one, other = ours.step(num_active), theirs.step(num_active)
+    one = ours.step(num_active)
+    other = theirs.step(num_active)
     assert (one.answer_BT == other.answer_BT).all()
     assert (one.halt_margin_B == other.halt_margin_B).all()
     assert (one.q_halt_B == other.q_halt_B).all()
 
 
-def lane_answers(engine: Engine, bundle: Bundle, run_length: int | None = None) -> dict[int, tuple[object, ...]]:
+def lane_answers(
+    engine: Engine, bundle: Bundle, run_length: int | None = None
+) -> dict[int, tuple[object, ...]]:
     """What a lane says about forty puzzles that come and go."""
-    lane, rng = Lane(engine, bundle.puzzle, queue_limit=40, run_length=run_length), np.random.default_rng(4)
+    lane = Lane(engine, bundle.puzzle, queue_limit=40, run_length=run_length)
+    rng = np.random.default_rng(4)
     attempts = [
         Attempt(
             attempt_id=number,
@@ -146,8 +163,11 @@ def lane_answers(engine: Engine, bundle: Bundle, run_length: int | None = None) 
         )
         for number in range(40)
     ]
-    results = run_all(lane, attempts)
-    return {one.attempt_id: (one.segments, one.margin, np.asarray(one.answer_T).tobytes()) for one in results}
+    answers: dict[int, tuple[object, ...]] = {}
+    for one in run_all(lane, attempts):
+        assert one.answer_T is not None
+        answers[one.attempt_id] = (one.segments, one.margin, one.answer_T.tobytes())
+    return answers
 
 
 @both_drivers
@@ -196,19 +216,23 @@ def test_a_lane_over_it_gives_every_puzzle_the_answer_it_gets_alone(
 
 
 @both_drivers
-@pytest.mark.parametrize("setting", [{}, {"FAKE_CUDA_INTEGRATED": "0"}, {"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}])
+@pytest.mark.parametrize(
+    "setting", [{}, {"FAKE_CUDA_INTEGRATED": "0"}, {"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}]
+)
 def test_a_run_says_what_its_segments_say_one_by_one_and_is_one_segment_ahead(
     bundle: Bundle, device: SetUp, setting: dict[str, str], driver: Callable[[], Driver]
 ) -> None:
     device(**setting)
     build(bundle)
-    ours, theirs = opened(bundle, driver), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    ours = opened(bundle, driver)
+    theirs = engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
     (stream,) = gpu_state().streams.values()
     for length in (5, 4, 1):
         for slot in range(SLOTS):
             load_both(ours, theirs, bundle, slot, token=slot + length)
-        for left, (one, other) in enumerate(zip(ours.run(SLOTS, length), theirs.run(SLOTS, length), strict=True), 1):
-            assert bool(stream.waiting) == (left < length)
+        runs = zip(ours.run(SLOTS, length), theirs.run(SLOTS, length), strict=True)
+        for number, (one, other) in enumerate(runs, 1):
+            assert bool(stream.waiting) == (number < length)
             assert (one.answer_BT == other.answer_BT).all()
             assert (one.halt_margin_B == other.halt_margin_B).all()
     said_alike(ours, theirs, SLOTS)
@@ -224,7 +248,8 @@ def test_what_is_loaded_after_a_run_that_was_left_is_not_seen_by_its_segment_ahe
 ) -> None:
     device()
     build(bundle)
-    ours, theirs = opened(bundle), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    ours = opened(bundle)
+    theirs = engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
     for slot in range(SLOTS):
         load_both(ours, theirs, bundle, slot, token=1)
     next(ours.run(SLOTS, 4))
@@ -242,12 +267,15 @@ def test_a_card_gets_what_the_host_wrote_once_and_in_one_piece_and_gives_answers
 ) -> None:
     device(FAKE_CUDA_INTEGRATED="0")
     build(bundle)
-    ours, theirs = opened(bundle, driver), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    ours = opened(bundle, driver)
+    theirs = engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
     copies = gpu_state().copies
 
     def num_copies(num_active: int, num_segments: int = 1) -> int:
         copies.clear()
-        for one, other in zip(ours.run(num_active, num_segments), theirs.run(num_active, num_segments), strict=True):
+        our_run = ours.run(num_active, num_segments)
+        their_run = theirs.run(num_active, num_segments)
+        for one, other in zip(our_run, their_run, strict=True):
             assert (one.answer_BT == other.answer_BT).all()
         return len(copies)
 
@@ -270,7 +298,8 @@ def test_tokens_that_change_between_segments_are_seen_by_the_next_with_the_carry
 ) -> None:
     device(FAKE_CUDA_INTEGRATED=is_integrated)
     build(bundle)
-    ours, theirs = opened(bundle), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    ours = opened(bundle)
+    theirs = engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
     load_both(ours, theirs, bundle, 0, token=1)
     for token in (1, 2, 2, 3):
         tokens_T = np.full(16, token, np.int32)
@@ -286,8 +315,10 @@ def test_the_doctor_refuses_runs_that_say_otherwise_than_single_segments(
     build(bundle)
     assert list(check.runs(bundle)["ms_a_segment"]) == [1, 2, 4, 8]
     right = TensorRTEngine.run
-    monkeypatch.setattr(TensorRTEngine, "run", lambda self, n, length: reversed(list(right(self, n, length))))
-    with pytest.raises(EngineLostError, match="a run of 2 segments says otherwise"):
+    monkeypatch.setattr(
+        TensorRTEngine, "run", lambda self, n, length: reversed(list(right(self, n, length)))
+    )
+    with pytest.raises(EngineLostError, match="a run of 2 segments differs"):
         check.runs(bundle)
 
 
@@ -318,7 +349,9 @@ def test_a_driver_that_does_not_start_is_one_sentence_and_leaves_no_context(
     device: SetUp, call: str, driver: Callable[[], Driver]
 ) -> None:
     device(FAKE_CUDA_FAILS=call)
-    with pytest.raises(EngineUnavailableError, match=r"CUDA does not start here \(.*\): install hrm-edge"):
+    with pytest.raises(
+        EngineUnavailableError, match=r"CUDA does not start here \(.*\): install hrm-edge"
+    ):
         Gpu(driver())
     assert gpu_state().depth == 0
 
@@ -334,7 +367,9 @@ def test_a_profile_that_tensorrt_refuses_is_one_sentence(bundle: Bundle, device:
     device()
     build(bundle)
     device(FAKE_TENSORRT_FAILS="profile")
-    with pytest.raises(EngineUnavailableError, match=r"refuses profile 0 \(Error in set optimization profile async"):
+    with pytest.raises(
+        EngineUnavailableError, match=r"rejects profile 0 \(Error in set optimization profile async"
+    ):
         opened(bundle)
     assert gpu_state().depth == 0
 
@@ -342,9 +377,13 @@ def test_a_profile_that_tensorrt_refuses_is_one_sentence(bundle: Bundle, device:
 def test_a_shape_that_tensorrt_refuses_is_one_sentence(device: SetUp, bundle: Bundle) -> None:
     device()
     shapes = {"tokens_BT": (-1, 16)}
-    with pytest.raises(ValueError, match=r"takes no tokens_BT of shape \(-1, 16\) \(Shape provided"):
+    with pytest.raises(ValueError, match=r"rejects tokens_BT of shape \(-1, 16\) \(Shape provided"):
         api.plan_from_onnx(
-            bundle.graph_path("fp32"), [shapes], settings=BuildSettings(), stages=Stages(), timing_cache=None
+            bundle.graph_path("fp32"),
+            [shapes],
+            settings=BuildSettings(),
+            stages=Stages(),
+            timing_cache=None,
         )
 
 
@@ -355,7 +394,9 @@ def test_a_tensorrt_that_does_not_load_is_one_sentence(
     missing = "libnvdla_compiler.so: cannot open shared object file: No such file or directory"
     (tmp_path / "tensorrt.py").write_text(f"raise ImportError({missing!r})")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(EngineUnavailableError, match=r"TensorRT does not load \(libnvdla.* nvidia-l4t-dla-compiler"):
+    with pytest.raises(
+        EngineUnavailableError, match=r"TensorRT does not load \(libnvdla.* nvidia-l4t-dla-compiler"
+    ):
         api.version()
 
 
@@ -365,7 +406,9 @@ def test_the_stand_in_refuses_names_its_version_lacks(device: SetUp, version: st
     import tensorrt
 
     config = tensorrt.Builder(None).create_builder_config()
-    with pytest.raises(AttributeError, match=f"TensorRT {version}: IBuilderConfig has no max_workspace_size"):
+    with pytest.raises(
+        AttributeError, match=f"TensorRT {version}: IBuilderConfig has no max_workspace_size"
+    ):
         config.max_workspace_size = 1
     if version.startswith("11"):
         with pytest.raises(AttributeError, match="EXPLICIT_BATCH"):
@@ -373,7 +416,9 @@ def test_the_stand_in_refuses_names_its_version_lacks(device: SetUp, version: st
 
 
 @pytest.mark.process
-def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle, device: SetUp) -> None:
+def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(
+    bundle: Bundle, device: SetUp
+) -> None:
     device()
     with pytest.raises(EngineUnavailableError, match="there is no TensorRT engine") as refused:
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
@@ -384,7 +429,9 @@ def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: 
     assert len(engine.step(1).answer_BT) == 1
 
 
-def test_prepare_builds_once_and_chooses_the_measured_precision(bundle: Bundle, device: SetUp) -> None:
+def test_prepare_builds_once_and_chooses_the_measured_precision(
+    bundle: Bundle, device: SetUp
+) -> None:
     device()
     choice = factory.prepare(bundle, "tensorrt", num_slots=SLOTS)
     assert str(choice) == "tensorrt:fp32"
@@ -405,18 +452,31 @@ def test_prepare_builds_once_and_chooses_the_measured_precision(bundle: Bundle, 
         ("FAKE_CUDA_NAME", "Thor", "gpu Orin and not Thor"),
         ("FAKE_CUDA_SMS", "16", "num_sms 8 and not 16"),
         ("FAKE_CUDA_GIB", "16", "memory_gib 8 and not 16"),
-        ("model", "NVIDIA Jetson AGX Orin", "module NVIDIA Jetson Orin Nano and not NVIDIA Jetson AGX Orin"),
+        (
+            "model",
+            "NVIDIA Jetson AGX Orin",
+            "module NVIDIA Jetson Orin Nano and not NVIDIA Jetson AGX Orin",
+        ),
         ("power_mode", "MAXN", "power_mode 15W and not MAXN"),
     ],
 )
 def test_an_engine_of_another_machine_is_refused(
-    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, told: str
+    bundle: Bundle,
+    device: SetUp,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    value: str,
+    told: str,
 ) -> None:
     device()
     on_a_board(monkeypatch)
     build(bundle)
     on_a_board(monkeypatch, **{setting: value} if setting.islower() else {})
-    device(**{"version": "10.3.0", setting: value} if setting != "FAKE_TENSORRT_VERSION" else {"version": value})
+    device(
+        **{"version": "10.3.0", setting: value}
+        if setting != "FAKE_TENSORRT_VERSION"
+        else {"version": value}
+    )
     with pytest.raises(EngineUnavailableError, match=f"was built for {told}: build it with `"):
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
 
@@ -424,7 +484,9 @@ def test_an_engine_of_another_machine_is_refused(
 def on_a_board(
     monkeypatch: pytest.MonkeyPatch, model: str = "NVIDIA Jetson Orin Nano", power_mode: str = "15W"
 ) -> None:
-    monkeypatch.setattr(cache, "Host", lambda: SimpleNamespace(model=model, power_mode=lambda: power_mode))
+    monkeypatch.setattr(
+        cache, "Host", lambda: SimpleNamespace(model=model, power_mode=lambda: power_mode)
+    )
 
 
 def test_each_power_mode_has_a_timing_cache_of_its_own(
@@ -434,11 +496,16 @@ def test_each_power_mode_has_a_timing_cache_of_its_own(
     for power_mode in ("15W", "MAXN", "15W"):
         on_a_board(monkeypatch, power_mode=power_mode)
         build(bundle, "--again")
-    kept = {file.name.split("-")[2]: file.read_bytes() for file in cache.plan_folder().glob("timing-*.cache")}
+    kept = {
+        file.name.split("-")[2]: file.read_bytes()
+        for file in cache.plan_folder().glob("timing-*.cache")
+    }
     assert kept == {"15w": b"timed timed ", "maxn": b"timed "}
 
 
-def test_trying_a_kernel_takes_a_quarter_of_an_8_gb_board_at_most(bundle: Bundle, device: SetUp) -> None:
+def test_trying_a_kernel_takes_a_quarter_of_an_8_gb_board_at_most(
+    bundle: Bundle, device: SetUp
+) -> None:
     device()
     assert build(bundle).exit_code == 0
     plan = next(cache.plan_folder().glob("*.plan")).read_bytes()
@@ -469,7 +536,10 @@ def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
     for precision, graph in graphs.items():
         onnx.save(graph, bundle.path / f"step.{precision}.onnx")
     fields = bundle.manifest.model_dump(exclude={"files"})
-    write_manifest(bundle.path, **{**fields, "precisions": {one: f"step.{one}.onnx" for one in ("fp32", *graphs)}})
+    write_manifest(
+        bundle.path,
+        **{**fields, "precisions": {one: f"step.{one}.onnx" for one in ("fp32", *graphs)}},
+    )
     return Bundle.open(bundle.path)
 
 
@@ -498,9 +568,14 @@ def test_a_precision_that_breaks_the_golden_traces_is_not_served(
     assert told["chosen"] == "int8"
     assert "logit_drift" in told["engines"][0]["breaks"][0]
     monkeypatch.setattr(tensorrt_build, "BUILDER_MB", 0)
-    with pytest.raises(EngineUnavailableError, match=r"fp16 on TensorRT breaks parity here \(.*hrm-parity"):
+    with pytest.raises(
+        EngineUnavailableError, match=r"fp16 on TensorRT breaks parity here \(.*hrm-parity"
+    ):
         factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS)
-    assert str(factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS, to_judge=True)) == "tensorrt:fp16"
+    assert (
+        str(factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS, to_judge=True))
+        == "tensorrt:fp16"
+    )
 
 
 def test_a_stray_line_of_the_child_does_not_break_the_choice(bundle: Bundle, device: SetUp) -> None:
@@ -524,7 +599,9 @@ def test_a_timing_cache_that_is_not_taken_is_made_anew_and_told(
     device()
     kept = tmp_path / "timing.cache"
     kept.write_bytes(b"another machine's")
-    api.plan_from_onnx(bundle.graph_path("fp32"), [], settings=BuildSettings(), stages=Stages(), timing_cache=kept)
+    api.plan_from_onnx(
+        bundle.graph_path("fp32"), [], settings=BuildSettings(), stages=Stages(), timing_cache=kept
+    )
     assert kept.read_bytes() == b"timed "
     assert "kernels are timed anew" in caplog.text
 
@@ -536,7 +613,9 @@ def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle, device:
     assert str(factory.choose(bundle, "tensorrt", num_slots=16)) == "tensorrt:fp32"
 
 
-def test_a_build_that_fails_is_one_sentence_and_leaves_no_engine(bundle: Bundle, device: SetUp) -> None:
+def test_a_build_that_fails_is_one_sentence_and_leaves_no_engine(
+    bundle: Bundle, device: SetUp
+) -> None:
     device(FAKE_TENSORRT_FAILS="build")
     done = build(bundle)
     assert done.exit_code == 1
@@ -551,13 +630,19 @@ def test_a_node_the_parser_refuses_is_named(device: SetUp, tmp_path: Path, bundl
 
     graph = tmp_path / "step.onnx"
     graph.write_bytes(bundle.graph_path("fp32").read_bytes() + b"DynamicQuantizeLinear")
-    with pytest.raises(ValueError, match="node 'a_node' of type DynamicQuantizeLinear: no importer"):
+    with pytest.raises(
+        ValueError, match="node 'a_node' of type DynamicQuantizeLinear: no importer"
+    ):
         api.network_from_onnx(tensorrt.Builder(None), None, graph)
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("FAKE_TENSORRT_FAILS", "step"), ("FAKE_CUDA_FAILS", "wait"), ("FAKE_CUDA_FAILS", "cuGraphLaunch")],
+    [
+        ("FAKE_TENSORRT_FAILS", "step"),
+        ("FAKE_CUDA_FAILS", "wait"),
+        ("FAKE_CUDA_FAILS", "cuGraphLaunch"),
+    ],
 )
 def test_a_device_that_fails_ends_the_engine_process(
     bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
@@ -588,7 +673,9 @@ def test_a_device_that_fails_ends_the_engine_process(
     assert pipe.sent[-1].message.startswith("EngineLostError: ")
 
 
-def test_too_little_device_memory_is_told_before_anything_runs(bundle: Bundle, device: SetUp) -> None:
+def test_too_little_device_memory_is_told_before_anything_runs(
+    bundle: Bundle, device: SetUp
+) -> None:
     device()
     build(bundle)
     device(FAKE_CUDA_BYTES="100")
@@ -598,12 +685,16 @@ def test_too_little_device_memory_is_told_before_anything_runs(bundle: Bundle, d
 
 
 @pytest.mark.parametrize("version", ["8.6.1", "10.0.1", "12.0.0"])
-def test_a_version_out_of_range_is_refused(device: SetUp, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_out_of_range_is_refused(
+    device: SetUp, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     device()
     import tensorrt
 
     monkeypatch.setattr(tensorrt, "__version__", version)
-    with pytest.raises(EngineUnavailableError, match=f"TensorRT {version} is not one this program knows"):
+    with pytest.raises(
+        EngineUnavailableError, match=f"TensorRT {version} is not one this program knows"
+    ):
         api.version()
 
 
@@ -623,8 +714,12 @@ NvMapMemUsed:     204800 kB
 """
 
 
-@pytest.mark.parametrize(("swap", "allocatable_mb"), [(0, 5000 + 0), (1024000, 6000), (99999999, 7420)])
-def test_swap_counts_for_what_the_host_can_give_up(tmp_path: Path, swap: int, allocatable_mb: int) -> None:
+@pytest.mark.parametrize(
+    ("swap", "allocatable_mb"), [(0, 5000 + 0), (1024000, 6000), (99999999, 7420)]
+)
+def test_swap_counts_for_what_the_host_can_give_up(
+    tmp_path: Path, swap: int, allocatable_mb: int
+) -> None:
     told = memory.read_memory(board(tmp_path, {"proc/meminfo": MEMINFO.format(swap=swap)}))
     assert told is not None
     assert told.allocatable_mb == allocatable_mb
@@ -646,7 +741,9 @@ def test_a_build_that_memory_cannot_bear_is_refused(
     monkeypatch.setattr(memory, "read_memory", lambda: small)
     refused = build(bundle)
     assert refused.exit_code == 1
-    assert "takes about 2512 MB and this machine can give 976 MB: stop the desktop" in refused.stderr
+    assert (
+        "takes about 2512 MB and this machine can give 976 MB: stop the desktop" in refused.stderr
+    )
     assert build(bundle, "--force").exit_code == 0
 
 
@@ -675,7 +772,10 @@ def test_int8_that_hardly_wins_is_told_and_not_chosen(bundle: Bundle) -> None:
             step_ms={4: step_ms},
         )
 
-    slower, faster = [page("int8", 2.9), page("fp16", 3.0)], [page("int8", 2.0), page("fp16", 3.0)]
+    slower = [page("int8", 2.9), page("fp16", 3.0)]
     assert cache.fastest_of(slower, 4) == "fp16"
-    assert "INT8 is not 1.1 times as fast as FP16 on this device: fp16 is chosen" in cache.verdict(slower, 4)
-    assert cache.verdict(faster, 4).endswith("takes int8 2.00 ms, fp16 3.00 ms: int8 is chosen.")
+    reason = "INT8 is not 1.1 times as fast as FP16 on this device: fp16 is chosen"
+    assert reason in cache.verdict(slower, 4)
+    faster = [page("int8", 2.0), page("fp16", 3.0)]
+    verdict = cache.verdict(faster, 4)
+    assert verdict.endswith("takes int8 2.00 ms, fp16 3.00 ms: int8 is chosen.")

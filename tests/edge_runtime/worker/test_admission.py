@@ -15,19 +15,30 @@ def test_answer_has_the_fields_of_the_contract_and_the_notation_of_the_question(
 ) -> None:
     question, answer = next(iter(examples.items()))
     said = server.solve(question).json()
-    assert list(said) == [
-        "solution", "status", "how", "solved", "verified", "segments", "halted_by", "margin", "queue_ms", "compute_ms",
-        "model", "attempts", "total_segments", "votes", "vote_share", "route",
-    ]  # fmt: skip
+    names = (
+        "solution status how solved verified segments halted_by margin queue_ms compute_ms "
+        "model attempts total_segments votes vote_share route"
+    )
+    assert list(said) == names.split()
     assert said["solution"] == answer
-    assert (said["solved"], said["verified"], said["segments"], said["halted_by"]) == (True, True, 3, "proven")
-    rows = [[int(digit) if digit != "." else 0 for digit in question[start : start + 4]] for start in range(0, 16, 4)]
+    assert (said["solved"], said["verified"], said["segments"], said["halted_by"]) == (
+        True,
+        True,
+        3,
+        "proven",
+    )
+    rows = [
+        [int(digit) if digit != "." else 0 for digit in question[start : start + 4]]
+        for start in range(0, 16, 4)
+    ]
     assert server.solve(rows).json()["solution"] == [
         [int(digit) for digit in answer[i : i + 4]] for i in range(0, 16, 4)
     ]
 
 
-def test_wrong_answer_is_neither_solved_nor_verified(server: Server, examples: dict[str, str]) -> None:
+def test_wrong_answer_is_neither_solved_nor_verified(
+    server: Server, examples: dict[str, str]
+) -> None:
     said = server.solve(next(iter(examples)), max_segments=1, policy="fixed").json()
     assert (said["solved"], said["verified"], said["halted_by"]) == (False, False, "max_segments")
 
@@ -46,7 +57,12 @@ def test_wrong_answer_is_neither_solved_nor_verified(server: Server, examples: d
     ],
 )
 def test_options_out_of_range_are_refused_by_name(
-    server: Server, examples: dict[str, str], fields: dict[str, object], status: int, reason: str, field: str
+    server: Server,
+    examples: dict[str, str],
+    fields: dict[str, object],
+    status: int,
+    reason: str,
+    field: str,
 ) -> None:
     response = server.solve(next(iter(examples)), **fields)
     error = response.json()["error"]
@@ -54,7 +70,13 @@ def test_options_out_of_range_are_refused_by_name(
 
 
 def test_options_that_fit_are_taken(server: Server, examples: dict[str, str]) -> None:
-    fields = {"model": "scripted", "kind": "sudoku-4x4", "policy": "learned", "max_segments": 16, "deadline_ms": 60_000}
+    fields = {
+        "model": "scripted",
+        "kind": "sudoku-4x4",
+        "policy": "learned",
+        "max_segments": 16,
+        "deadline_ms": 60_000,
+    }
     assert server.solve(next(iter(examples)), **fields).json()["halted_by"] == "learned"
 
 
@@ -78,7 +100,9 @@ def test_full_queue_deadline_and_departed_clients(examples: dict[str, str]) -> N
         for connection in connections:
             connection.close()
         wait_for(lambda: server.slots()["waiting"] == 0)
-        wait_for(lambda: _completed(server) == {**before, "cancelled": before.get("cancelled", 0) + 3})
+        wait_for(
+            lambda: _completed(server) == {**before, "cancelled": before.get("cancelled", 0) + 3}
+        )
         assert server.slots()["lanes"][0]["lane"]["num_active"] == 0
         assert server.solve(question).json()["solved"]
 

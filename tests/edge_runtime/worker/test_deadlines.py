@@ -46,7 +46,7 @@ def slow() -> Iterator[Server]:
 
 
 def told(server: Server, route: str, **fields: object) -> tuple[int, Any]:
-    """The status of a refusal, or 200; and the answer or error, which the routes wrap differently."""
+    """The status of a refusal, or 200, and the answer or error, which routes wrap differently."""
     body = {"puzzle": QUESTION, **fields}
     if route == "/solve/batch":
         said = server.http.post(
@@ -62,10 +62,15 @@ def told(server: Server, route: str, **fields: object) -> tuple[int, Any]:
 
 
 @contextmanager
-def crowd(server: Server, size: int, *, route: str = "/solve", **fields: object) -> Iterator[list[socket.socket]]:
-    """So many requests in the engine's hands at once; they leave when the test has seen what it wants."""
+def crowd(
+    server: Server, size: int, *, route: str = "/solve", **fields: object
+) -> Iterator[list[socket.socket]]:
+    """`size` requests wait in the engine until the test leaves this context."""
     with ExitStack() as stack:
-        connections = [stack.enter_context(ask_and_stay(server, QUESTION, route, **fields)) for _ in range(size)]
+        connections = [
+            stack.enter_context(ask_and_stay(server, QUESTION, route, **fields))
+            for _ in range(size)
+        ]
         wait_for(lambda: server.slots()["waiting"] == size)
         yield connections
     wait_for(lambda: server.slots()["waiting"] == 0, every_s=0.005)
@@ -96,14 +101,21 @@ def test_best_so_far_needs_a_deadline(slow: Server) -> None:
     assert (refused.status_code, refused.json()["error"]["field"]) == (422, "best_so_far")
 
 
-def test_what_cannot_begin_before_its_deadline_is_refused_at_once_and_nothing_else_is(slow: Server) -> None:
+def test_what_cannot_begin_before_its_deadline_is_refused_at_once_and_nothing_else_is(
+    slow: Server,
+) -> None:
     with crowd(slow, 12, priority=1):
         for route in ROUTES:
             status, error = told(slow, route, deadline_ms=200)
-            assert (status, error["reason"]) == (0 if route == "/solve/batch" else 503, "cannot-make-deadline")
+            assert (status, error["reason"]) == (
+                0 if route == "/solve/batch" else 503,
+                "cannot-make-deadline",
+            )
         refused = slow.solve(QUESTION, deadline_ms=200)
         assert int(refused.headers["retry-after"]) >= 1
-        urgent = slow.solve(QUESTION, deadline_ms=200, priority=3)  # nobody is ahead of it but the one in the slot
+        urgent = slow.solve(
+            QUESTION, deadline_ms=200, priority=3
+        )  # nobody is ahead of it but the one in the slot
         assert (urgent.status_code, urgent.json()["error"]["reason"]) == (504, "deadline-missed")
         patient = slow.solve(QUESTION, deadline_ms=60_000, max_segments=1, priority=3)
         assert patient.status_code == 200
@@ -114,7 +126,10 @@ def test_a_client_does_not_wait_where_its_deadline_cannot_be_met(slow: Server) -
         with pytest.raises(ServerError, match="could not even begin before its deadline"):
             client.solve(QUESTION, deadline_ms=200)
         assert commanded(slow, "--deadline-ms=200")["error"]["reason"] == "cannot-make-deadline"
-        assert commanded(slow, "--deadline-ms=200", "--priority=3")["error"]["reason"] == "deadline-missed"
+        assert (
+            commanded(slow, "--deadline-ms=200", "--priority=3")["error"]["reason"]
+            == "deadline-missed"
+        )
 
 
 def test_the_command_takes_the_best_so_far_where_that_is_wanted(slow: Server) -> None:
@@ -141,16 +156,22 @@ def test_greater_priority_goes_first(slow: Server) -> None:
 
             tasks = [asyncio.ensure_future(ask("first"))]
             await asyncio.to_thread(wait_for, lambda: slow.slots()["waiting"] == 1)
-            for number, (name, priority) in enumerate((("low", -1), ("plain", 0), ("high", 2)), start=2):
+            for number, (name, priority) in enumerate(
+                (("low", -1), ("plain", 0), ("high", 2)), start=2
+            ):
                 tasks.append(asyncio.ensure_future(ask(name, priority=priority)))
-                await asyncio.to_thread(wait_for, lambda number=number: slow.slots()["waiting"] == number)
+                await asyncio.to_thread(
+                    wait_for, lambda number=number: slow.slots()["waiting"] == number
+                )
             await asyncio.gather(*tasks)
         return ended
 
     assert asyncio.run(run()) == ["first", "high", "plain", "low"]
 
 
-@pytest.mark.parametrize("fields", [{"priority": 4}, {"priority": -4}, {"priority": 1.5}, {"best_so_far": "yes"}])
+@pytest.mark.parametrize(
+    "fields", [{"priority": 4}, {"priority": -4}, {"priority": 1.5}, {"best_so_far": "yes"}]
+)
 def test_fields_out_of_range_are_refused_by_name(slow: Server, fields: dict[str, object]) -> None:
     refused = slow.solve(QUESTION, deadline_ms=1000, **fields)
     assert (refused.status_code, refused.json()["error"]["field"]) == (422, next(iter(fields)))
@@ -173,9 +194,12 @@ def _seconds_until_seen(server: Server, route: str) -> float:
     num_at_once=st.integers(1, 24),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_least_wait_is_never_longer_than_the_wait(segments: list[int], num_slots: int, num_at_once: int) -> None:
-    """So admission refuses nothing that could have begun in time: every refusal rests on this bound."""
-    now, lane = [0.0], _lane(num_slots, segments, lambda: now[0])
+def test_the_least_wait_is_never_longer_than_the_wait(
+    segments: list[int], num_slots: int, num_at_once: int
+) -> None:
+    """So admission refuses nothing that could have begun in time."""
+    now = [0.0]
+    lane = _lane(num_slots, segments, lambda: now[0])
     engine_step = lane.engine.step
 
     def step(num_active: int) -> object:
@@ -217,14 +241,19 @@ def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
 def _lane(num_slots: int, segments: list[int], clock: Any) -> TaskLane:
     plays = iter(segments)
     engine = ScriptedEngine(
-        num_slots=num_slots, seq_len=16, play=lambda tokens_T: Script(answer_T=tokens_T, segments=next(plays))
+        num_slots=num_slots,
+        seq_len=16,
+        play=lambda tokens_T: Script(answer_T=tokens_T, segments=next(plays)),
     )
     return TaskLane(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=64, clock=clock)
 
 
 def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
     parsed = parse_request(
-        [scripted_model(num_slots=1)], SolveRequest(puzzle=QUESTION), task_id=task_id, arrival_s=arrival_s
+        [scripted_model(num_slots=1)],
+        SolveRequest(puzzle=QUESTION),
+        task_id=task_id,
+        arrival_s=arrival_s,
     )
     policy = HaltingPolicy(kind="learned", max_segments=16)
     return replace(parsed.task, policy=policy, **fields)

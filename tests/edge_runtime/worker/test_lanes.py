@@ -40,7 +40,9 @@ def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == "mazes"
         assert answer_to(http, MAZE_QUESTION, model="mazes")["solution"] == MAZE_QUESTION
         assert answer_to(http, question, model="mazes")["error"]["field"] == "puzzle"
-        assert answer_to(http, question, model="mazes", kind="sudoku-4x4")["error"]["field"] == "kind"
+        assert (
+            answer_to(http, question, model="mazes", kind="sudoku-4x4")["error"]["field"] == "kind"
+        )
         unknown = answer_to(http, question, model="other")["error"]
         assert "use 'scripted', 'mazes'" in unknown["remedy"]
 
@@ -71,7 +73,10 @@ def test_models_slots_and_metrics_list_every_lane() -> None:
         ]
         page = http.get("/metrics").text
         assert page.count("# TYPE hrm_steps_total counter") == 1
-        for sample in ('hrm_steps_total{model="scripted"} 2.0', 'hrm_steps_total{model="mazes"} 3.0'):
+        for sample in (
+            'hrm_steps_total{model="scripted"} 2.0',
+            'hrm_steps_total{model="mazes"} 3.0',
+        ):
             assert sample in page
 
 
@@ -87,14 +92,19 @@ def test_a_full_lane_refuses_and_the_other_answers() -> None:
             engine_client.limits.leave(NAME)
 
 
-@pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem
+)
 def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: Path) -> None:
     bundle = Bundle.open(path)
     model = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     task = parse_request([model], SolveRequest(puzzle=model.sample), task_id=0, arrival_s=0.0).task
     golden = bundle.golden()
-    name, variants = bundle.identifiers[task.puzzle_id], [bundle.identifiers[row] for row in golden.puzzle_ids_B]
-    if model.puzzle.name.startswith("arc"):  # the golden traces hold variants, a person asks for the task
+    name = bundle.identifiers[task.puzzle_id]
+    variants = [bundle.identifiers[row] for row in golden.puzzle_ids_B]
+    if model.puzzle.name.startswith(
+        "arc"
+    ):  # the golden traces hold variants, a person asks for the task
         assert name in {variant.split("_")[0] for variant in variants}
     else:
         assert task.tokens_T.tolist() in golden.tokens_BT.tolist()
@@ -106,13 +116,14 @@ def test_a_model_without_golden_traces_has_a_sample_of_its_kind() -> None:
 
 def test_a_model_shows_the_threshold_that_its_precision_is_served_with() -> None:
     curves = {
-        name: HaltingCurve(num_puzzles=1, threshold=threshold, points=[POINT])
-        for name, threshold in (("fp32", 0.5), ("int8", 1.5))
+        "fp32": HaltingCurve(num_puzzles=1, threshold=0.5, points=[POINT]),
+        "int8": HaltingCurve(num_puzzles=1, threshold=1.5, points=[POINT]),
     }
     model = maze_model()
     manifest = model.manifest.model_copy(update={"curves": curves})
-    shown = [replace(model, manifest=manifest, precision=name).view().halting.threshold for name in ("fp32", "int8")]
-    assert shown == [0.5, 1.5]
+    for precision, threshold in (("fp32", 0.5), ("int8", 1.5)):
+        served = replace(model, manifest=manifest, precision=precision)
+        assert served.view().halting.threshold == threshold
 
 
 class Deaf(ThreadEngine):
@@ -130,8 +141,10 @@ class Deaf(ThreadEngine):
                 self._theirs.recv()
 
 
-async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_nothing_is_asked() -> None:
+async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_nothing_is_asked():
     async with EngineClient(Deaf, {}, stall_s=0.2) as client:
         await until(lambda: client.state == "ready")
         with pytest.raises(NoAnswerError, match="engine-lost"):
-            await asyncio.wait_for(client.lane_manager.load("a", "a", cast(MakeLane, QUICK), beside=True), 60)
+            await asyncio.wait_for(
+                client.lane_manager.load("a", "a", cast(MakeLane, QUICK), beside=True), 60
+            )

@@ -1,4 +1,4 @@
-"""How many slots a lane gets: by the time of a segment over so many slots, measured in bounded time and kept."""
+"""The number of slots of a lane, from times of a segment that are measured and kept."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_compute_bound_devices_get_few_slots_and_others_the_knee(
 
 
 @given(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=6))
-def test_no_choice_is_slower_than_one_puzzle_at_a_time_by_more_than_noise(times: list[float]) -> None:
+def test_no_choice_is_slower_than_one_puzzle_at_a_time_by_more_than_noise(
+    times: list[float],
+) -> None:
     curve = {2**power: seconds for power, seconds in enumerate(times)}
     num_slots, rule = sizing_from(curve)
     assert num_slots / curve[num_slots] >= (1 - NOISE) / curve[1] * (1 - 1e-9)
@@ -62,10 +64,15 @@ def test_a_curve_is_measured_over_powers_of_two_until_the_time_is_up() -> None:
     assert list(curve) == [1, 2, 4, 8]
     assert min(curve.values()) >= 0.005
     steps: list[float] = []
-    slow = ScriptedEngine(num_slots=8, seq_len=3, step_s=lambda size: 30.0 * size, sleep=steps.append)
+    slow = ScriptedEngine(
+        num_slots=8, seq_len=3, step_s=lambda size: 30.0 * size, sleep=steps.append
+    )
     began_s = time.monotonic()
     real = ScriptedEngine(num_slots=8, seq_len=3, step_s=lambda size: 0.05 * size)
-    assert set(measure(real, VECTOR_E, limit_s=0.3)) <= {1, 2}  # four slots would take longer than what is left
+    assert set(measure(real, VECTOR_E, limit_s=0.3)) <= {
+        1,
+        2,
+    }  # four slots would take longer than what is left
     assert time.monotonic() - began_s < 10 * 0.3
     assert list(measure(slow, VECTOR_E, limit_s=0.0)) == []
 
@@ -74,7 +81,8 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    bundle, choice = Bundle.open(find_bundle("sudoku-6x6")), Choice(engine="cpu", precision="fp32")
+    bundle = Bundle.open(find_bundle("sudoku-6x6"))
+    choice = Choice(engine="cpu", precision="fp32")
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
     StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.02, 2: 0.09})
     StepTimesFile(bundle, choice, 1).keep_memory(2, 1000)
@@ -101,9 +109,18 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "{", "null", '{"KEY": 3}', '{"KEY": {"step_s": [1]}}', '{"KEY": {"step_s": {"a": 1}}}',
-     '{"KEY": {"step_s": {"2": 0.1}}}', '{"KEY": {"step_s": {"1": NaN}}}', '{"KEY": {"memory_bytes": {"4": "much"}}}'],
-)  # fmt: skip
+    [
+        "[]",
+        "{",
+        "null",
+        '{"KEY": 3}',
+        '{"KEY": {"step_s": [1]}}',
+        '{"KEY": {"step_s": {"a": 1}}}',
+        '{"KEY": {"step_s": {"2": 0.1}}}',
+        '{"KEY": {"step_s": {"1": NaN}}}',
+        '{"KEY": {"memory_bytes": {"4": "much"}}}',
+    ],
+)
 def test_kept_figures_of_a_wrong_shape_are_measured_again(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
@@ -120,7 +137,7 @@ def test_kept_figures_of_a_wrong_shape_are_measured_again(
 def test_figures_in_a_bundle_are_not_believed(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bundle may come from a stranger: a million slots would take all memory, a pipe would be read for ever."""
+    """A bundle may come from a stranger: a million slots fill memory, a pipe blocks a reader."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "tiny.bundle"))

@@ -39,7 +39,9 @@ def mortal() -> Iterator[Server]:
         yield server
 
 
-def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server, examples: dict[str, str]) -> None:
+def test_killed_engine_fails_its_requests_at_once_and_comes_back(
+    mortal: Server, examples: dict[str, str]
+) -> None:
     mortal.wait_until_ready()
     losses = mortal.slots()["engine"]["losses"]
     with asking(mortal, _questions(examples, 6)) as futures:
@@ -89,7 +91,9 @@ def test_drain_answers_what_was_admitted_and_exits_with_0(examples: dict[str, st
         assert server.exit_status() == 0
 
 
-def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback(examples: dict[str, str]) -> None:
+def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback(
+    examples: dict[str, str],
+) -> None:
     with running(step_s=1.0, segments=16, drain_s=0.3) as server:
         server.wait_until_ready()
         pid = server.slots()["engine"]["pid"]

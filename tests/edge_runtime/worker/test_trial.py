@@ -1,4 +1,4 @@
-"""What a running server opens was tried in a process of its own: nothing that hangs, swells or computes nonsense."""
+"""A server opens only bundles that passed a trial: they neither hang nor swell nor compute NaN."""
 
 import asyncio
 import multiprocessing
@@ -18,7 +18,9 @@ from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MemoryBudge
 from hrm_edge_runtime.worker.trial import try_lane
 
 pytestmark = pytest.mark.process
-DEFAULTS = LaneDefaults(engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2)
+DEFAULTS = LaneDefaults(
+    engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
+)
 NAN_STEP = ECHO_STEP.replace(
     "halt_margin_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)",
     "sum_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)\n  less_B = Sub (sum_B, sum_B)\n"
@@ -37,7 +39,8 @@ ENDLESS_STEP = ECHO_STEP.replace(
 
 
 def options_for(path: Path) -> LaneOptions:
-    (lane,) = models_and_library([Bundle.open(path)], DEFAULTS)[1].lanes.values()
+    _, library = models_and_library([Bundle.open(path)], DEFAULTS)
+    (lane,) = library.lanes.values()
     return lane
 
 
@@ -64,18 +67,29 @@ async def test_a_bundle_that_computes_what_its_golden_traces_say_passes(tiny_bun
     assert not multiprocessing.active_children()
 
 
-async def test_other_weights_than_those_of_the_golden_traces_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+async def test_other_weights_than_those_of_the_golden_traces_are_refused(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
     turned = with_other_weights(tiny_bundle, tmp_path / "turned.bundle")
     assert "does not compute what its golden traces say" in await fault_of(options_for(turned))
 
 
-async def test_values_that_are_no_numbers_are_refused_without_golden_traces_too(tmp_path: Path) -> None:
+async def test_values_that_are_no_numbers_are_refused_without_golden_traces_too(
+    tmp_path: Path,
+) -> None:
     bundle = write_echo_bundle(tmp_path / "nan.bundle", step=NAN_STEP)
-    assert await fault_of(options_for(bundle)) == "it computes values that are not finite: export it again."
+    assert (
+        await fault_of(options_for(bundle))
+        == "it computes values that are not finite: export it again."
+    )
 
 
-async def test_a_graph_that_never_ends_is_given_up_and_the_event_loop_goes_on(tmp_path: Path) -> None:
-    options, turns = options_for(write_echo_bundle(tmp_path / "endless.bundle", step=ENDLESS_STEP)), 0
+async def test_a_graph_that_never_ends_is_given_up_and_the_event_loop_goes_on(
+    tmp_path: Path,
+) -> None:
+    bundle = write_echo_bundle(tmp_path / "endless.bundle", step=ENDLESS_STEP)
+    options = options_for(bundle)
+    turns = 0
 
     async def count() -> None:
         nonlocal turns
@@ -84,12 +98,16 @@ async def test_a_graph_that_never_ends_is_given_up_and_the_event_loop_goes_on(tm
             await asyncio.sleep(0.01)
 
     counting = asyncio.ensure_future(count())
-    assert await fault_of(options, limit_s=2.0) == "its trial took more than 2 s: export the bundle again."
+    assert (
+        await fault_of(options, limit_s=2.0)
+        == "its trial took more than 2 s: export the bundle again."
+    )
     counting.cancel()
     assert turns > 20
 
 
 async def test_a_trial_takes_no_more_memory_than_the_budget(tiny_bundle: Path) -> None:
     options = options_for(tiny_bundle)
-    options = replace(options, defaults=replace(DEFAULTS, budget=MemoryBudget(limit_bytes=1 << 20)))
+    defaults = replace(DEFAULTS, budget=MemoryBudget(limit_bytes=1 << 20))
+    options = replace(options, defaults=defaults)
     assert "its trial took" in await fault_of(options)

@@ -1,8 +1,12 @@
-"""The one place that knows TensorRT's Python module, 10.3 (JetPack 6.1) to 11: only names that all of them have."""
+"""The only module that knows TensorRT's Python API.
 
-# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
-# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
-# pyright: reportUnnecessaryComparison=false
+It uses only names that all versions from 10.3 (JetPack 6.1) to 11 have.
+"""
+
+# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against
+# tensorrt-stubs.
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+# pyright: reportUnknownParameterType=false, reportUnnecessaryComparison=false
 
 from __future__ import annotations
 
@@ -24,15 +28,22 @@ if TYPE_CHECKING:
 
 OLDEST = (10, 3)
 NEWEST_MAJOR = 11
-INSTALL = "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
-LIBRARIES = "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; or choose --engine cpu"
-HEADLESS = "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
+INSTALL = (
+    "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
+)
+LIBRARIES = (
+    "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; "
+    "or choose --engine cpu"
+)
+HEADLESS = (
+    "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
+)
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
 
 def version() -> str:
-    """TensorRT's version; raises EngineUnavailableError where it is not installed or out of range."""
+    """TensorRT's version; raises EngineUnavailableError if it is missing or out of range."""
     if importlib.util.find_spec("tensorrt") is None:
         raise EngineUnavailableError(f"TensorRT is not installed for this Python: {INSTALL}.")
     try:
@@ -40,26 +51,36 @@ def version() -> str:
     except (ImportError, OSError) as error:
         raise EngineUnavailableError(f"TensorRT does not load ({error}): {LIBRARIES}.") from error
 
-    major, minor = (int(part) for part in trt.__version__.split(".")[:2])
-    if (major, minor) < OLDEST or major > NEWEST_MAJOR:
-        known = f"{'.'.join(map(str, OLDEST))} to {NEWEST_MAJOR}"
-        raise EngineUnavailableError(f"TensorRT {trt.__version__} is not one this program knows ({known}): {INSTALL}.")
+    parts = trt.__version__.split(".")
+    release = (int(parts[0]), int(parts[1]))
+    if release < OLDEST or release[0] > NEWEST_MAJOR:
+        known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}"
+        raise EngineUnavailableError(
+            f"TensorRT {trt.__version__} is not one this program knows ({known}): {INSTALL}."
+        )
     return trt.__version__
 
 
 class LastError:
+    """The last error that TensorRT logged; its functions return no reason."""
+
     text = "TensorRT gives no reason"
 
 
 def logger_for(last_error: LastError) -> tensorrt.ILogger:
+    """A logger that passes messages on and keeps the last error."""
     import tensorrt as trt
 
     severity = trt.ILogger.Severity
-    levels = {severity.INTERNAL_ERROR: logging.ERROR, severity.ERROR: logging.ERROR, severity.WARNING: logging.WARNING}
+    levels = {
+        severity.INTERNAL_ERROR: logging.ERROR,
+        severity.ERROR: logging.ERROR,
+        severity.WARNING: logging.WARNING,
+    }
 
     class Logger(trt.ILogger):
         def __init__(self) -> None:
-            trt.ILogger.__init__(self)  # pybind11 wants its own initialiser, not super()'s
+            trt.ILogger.__init__(self)  # pybind11 needs its own initializer
 
         def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
             level = levels.get(severity, logging.DEBUG)
@@ -72,7 +93,7 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """How hard the builder tries, for a board of 8 GB; `tactic_mb` bounds what trying one kernel may take."""
+    """How hard the builder tries, for an 8 GB board; `tactic_mb` bounds the trial of a kernel."""
 
     workspace_mb: int = 512
     tactic_mb: int = 2048
@@ -90,8 +111,9 @@ def plan_from_onnx(
 ) -> bytes:
     """Build a plan; raises ValueError with TensorRT's last error.
 
-    Each of the `profiles` fixes the shape of every input: the narrowest profile lets the builder choose best. `adjust`
-    may change the builder's configuration last: the check on a machine without a GPU names its target there.
+    Each profile fixes the shape of every input, since the narrowest profile gives the best kernels.
+    `adjust` may change the builder's configuration last: the check on a machine without a GPU sets
+    its target there.
     """
     import tensorrt as trt
 
@@ -105,22 +127,37 @@ def plan_from_onnx(
     for shapes in profiles:
         config.add_optimization_profile(_profile(builder, shapes))
     if timing_cache is not None:
-        kept = timing_cache.read_bytes() if timing_cache.is_file() else b""
-        if not config.set_timing_cache(config.create_timing_cache(kept), False):
-            _log.warning("TensorRT does not take %s, so kernels are timed anew", timing_cache)
-            config.set_timing_cache(config.create_timing_cache(b""), False)
+        _use_timing_cache(config, timing_cache)
     if adjust is not None:
         adjust(config)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise ValueError(f"TensorRT {trt.__version__} builds no engine from {graph} ({last_error.text}): {HEADLESS}.")
-    if timing_cache is not None and (timed := config.get_timing_cache()) is not None:
+        raise ValueError(
+            f"TensorRT {trt.__version__} builds no engine from {graph} ({last_error.text}): "
+            f"{HEADLESS}."
+        )
+    timed = config.get_timing_cache()
+    if timing_cache is not None and timed is not None:
         atomic.write_bytes(timing_cache, bytes(timed.serialize()))
     return bytes(plan)
 
 
-def network_from_onnx(builder: tensorrt.Builder, logger: tensorrt.ILogger, graph: Path) -> tensorrt.INetworkDefinition:
-    """Parse into a strongly typed network (11 knows no other); raises ValueError naming the first node refused."""
+def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
+    """Give the builder the kernel times of earlier builds."""
+    kept = file.read_bytes() if file.is_file() else b""
+    is_taken = config.set_timing_cache(config.create_timing_cache(kept), False)
+    if not is_taken:
+        _log.warning("TensorRT does not take %s, so kernels are timed anew", file)
+        config.set_timing_cache(config.create_timing_cache(b""), False)
+
+
+def network_from_onnx(
+    builder: tensorrt.Builder, logger: tensorrt.ILogger, graph: Path
+) -> tensorrt.INetworkDefinition:
+    """Parse into a strongly typed network, the only kind of TensorRT 11.
+
+    Raises ValueError with the first node that the parser rejects.
+    """
     import tensorrt as trt
 
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -129,9 +166,12 @@ def network_from_onnx(builder: tensorrt.Builder, logger: tensorrt.ILogger, graph
         reason = "without a reason"
         if parser.num_errors:
             first = parser.get_error(0)
-            more = f", and {parser.num_errors - 1} more" if parser.num_errors > 1 else ""
-            reason = f"node {first.node_name()!r} of type {first.node_operator()}: {first.desc()}{more}"
-        raise ValueError(f"TensorRT {trt.__version__} refuses {graph} ({reason}): export the bundle again.")
+            reason = f"node {first.node_name()!r} of type {first.node_operator()}: {first.desc()}"
+        if parser.num_errors > 1:
+            reason += f", and {parser.num_errors - 1} more"
+        raise ValueError(
+            f"TensorRT {trt.__version__} rejects {graph} ({reason}): export the bundle again."
+        )
     return network
 
 
@@ -142,30 +182,35 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
     config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, settings.tactic_mb << 20)
     config.builder_optimization_level = settings.optimization_level
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # the fused attention kernels are counted by name
-    config.clear_flag(trt.BuilderFlag.TF32)  # on by default; float32 would keep ten bits of each factor
+    # the fused attention kernels are counted by name
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    # on by default, it keeps only ten bits of each factor
+    config.clear_flag(trt.BuilderFlag.TF32)
     return config
 
 
-def _profile(builder: tensorrt.Builder, shapes: Mapping[str, Shape]) -> tensorrt.IOptimizationProfile:
+def _profile(
+    builder: tensorrt.Builder, shapes: Mapping[str, Shape]
+) -> tensorrt.IOptimizationProfile:
     profile = builder.create_optimization_profile()
     for name, shape in shapes.items():
         try:
-            profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType] (a tuple does for Dims)
+            # a tuple works as Dims
+            profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType]
         except RuntimeError as error:
             raise ValueError(
-                f"TensorRT takes no {name} of shape {shape} ({error}): export the bundle again."
+                f"TensorRT rejects {name} of shape {shape} ({error}): export the bundle again."
             ) from error
     return profile
 
 
 def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
-    """Shows TensorRT's phases; it is called from the builder's threads."""
+    """Shows TensorRT's phases; the builder's threads call it."""
     import tensorrt as trt
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)  # pybind11 wants its own initialiser, not super()'s
+            trt.IProgressMonitor.__init__(self)  # pybind11 needs its own initializer
             self._num_steps: dict[str, int] = {}
             self._lock = threading.Lock()
 
@@ -179,7 +224,7 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
             with self._lock:
                 if phase_name in self._num_steps:
                     stages.show(f"TensorRT: {phase_name}", step + 1, self._num_steps[phase_name])
-            return True  # false would stop the build
+            return True  # False would stop the build
 
         def phase_finish(self, phase_name: str) -> None:
             with self._lock:
@@ -190,7 +235,7 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
 
 
 def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEngine | None:
-    """Open a plan; None where this TensorRT or GPU does not take it. The runtime lives as long as the engine does."""
+    """Open a plan; None if this TensorRT or GPU rejects it. The engine keeps its runtime alive."""
     import tensorrt as trt
 
     runtime = trt.Runtime(logger)
@@ -198,23 +243,35 @@ def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEng
 
 
 def context_for(
-    engine: tensorrt.ICudaEngine, *, profile: int, shapes: Mapping[str, Shape], scratch: int, stream: int
+    engine: tensorrt.ICudaEngine,
+    *,
+    profile: int,
+    shapes: Mapping[str, Shape],
+    scratch: int,
+    stream: int,
 ) -> tensorrt.IExecutionContext:
-    """An execution context on one profile and its shapes; contexts share scratch memory, whose size comes last."""
+    """An execution context on one profile and its shapes; contexts share `scratch` memory."""
     import tensorrt as trt
 
     context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
     if context is None:
-        raise EngineUnavailableError("TensorRT makes no execution context: use fewer --slots, or free memory.")
-    try:
-        taken = context.set_optimization_profile_async(profile, stream)
-        refused = [name for name, shape in shapes.items() if not context.set_input_shape(name, shape)]
-    except RuntimeError as error:  # the binding raises where the C++ function returns false
         raise EngineUnavailableError(
-            f"TensorRT refuses profile {profile} ({error}): build the engine again."
+            "TensorRT does not create an execution context: use fewer --slots, or free memory."
+        )
+    try:
+        is_set = context.set_optimization_profile_async(profile, stream)
+        rejected: list[str] = []
+        for name, shape in shapes.items():
+            if not context.set_input_shape(name, shape):
+                rejected.append(name)
+    except RuntimeError as error:  # the binding raises when the C++ function returns false
+        raise EngineUnavailableError(
+            f"TensorRT rejects profile {profile} ({error}): build the engine again."
         ) from error
-    if refused or not taken:
-        raise EngineUnavailableError(f"TensorRT refuses {refused} in profile {profile}: build the engine again.")
+    if rejected or not is_set:
+        raise EngineUnavailableError(
+            f"TensorRT rejects {rejected} in profile {profile}: build the engine again."
+        )
     context.set_device_memory(scratch, engine.device_memory_size_v2)
     return context
 
@@ -222,4 +279,5 @@ def context_for(
 def layer_names(engine: tensorrt.ICudaEngine) -> str:
     import tensorrt as trt
 
-    return engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    inspector = engine.create_engine_inspector()
+    return inspector.get_engine_information(trt.LayerInformationFormat.JSON)

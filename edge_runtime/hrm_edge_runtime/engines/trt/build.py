@@ -1,9 +1,10 @@
-"""Builds TensorRT engines on the device that will run them, measures them and says which is fastest.
+"""Builds TensorRT engines on the device that will run them, measures them and picks the fastest.
 
     python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4
 
-On an 8 GB board the builder needs more memory than everything after it, so `hrm-serve` runs this command as a process
-of its own (`Build`). Not run on a GPU yet; the same code runs on TensorRT-RTX in the check without a GPU.
+On an 8 GB board the builder needs more memory than everything after it, so `hrm-serve` runs this
+command as a process of its own (`Build`). Not run on a GPU yet; the same code runs on TensorRT-RTX
+in the check without a GPU.
 """
 
 import hashlib
@@ -26,10 +27,10 @@ from hrm_edge_runtime.engines.engine import (
     EngineLostError,
     EngineUnavailableError,
     load_blanks,
+    max_slots,
     median_step_ms,
     shapes_of,
 )
-from hrm_edge_runtime.engines.factory import max_slots
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_edge_runtime.engines.trt.api import BuildSettings
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
@@ -42,133 +43,216 @@ from hrm_host.progress import Stages, stages_on
 
 app = Command("tensorrt_build")
 
-WORTH_A_TRY = ("fp16", "int8", "fp32")  # a device that INT8 loses has FP16 measured already
+WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 comes first, as the form to use if int8 loses
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
-MEASURE_S, MIN_STEPS = 0.5, 10
-MAX_GROWTH = 1.3  # a plan much larger than its graph holds some weights more than once
+MEASURE_S = 0.5
+MIN_STEPS = 10
+MAX_GROWTH = 1.3  # a plan much larger than its graph contains some weights more than once
 
-# Calculated, not measured on a Jetson: the builder's kernel library took 1.75 GB of host memory on x86 with 10.10
-# (NVIDIA/TensorRT issue 4493); beside it the graph, its parsed copy and the plan, and the workspace.
+# Calculated, not measured on a Jetson: the builder's kernel library took 1.75 GB of host memory on
+# x86 with 10.10 (NVIDIA/TensorRT issue 4493). The graph, its parsed copy, the plan and the
+# workspace come on top.
 BUILDER_MB = 2000
 COPIES_OF_GRAPH = 4
 
 
 class Build:
-    """Builds in a process of its own, which shows its progress; a Ctrl-C does not reach it, any thread may end it."""
+    """A build in a process of its own, which shows its progress on the terminal.
+
+    Ctrl-C does not reach it; any thread may call `kill`.
+    """
 
     def __init__(self, bundle: Bundle, *, precision: str | None, num_slots: int) -> None:
-        self._bundle, self._precision, self._began_s = bundle, "", time.monotonic()
-        command = [*cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"]
-        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self._bundle = bundle
+        self._precision = ""
+        self._began_s = time.monotonic()
+        command = cache.build_command(bundle, precision=precision, num_slots=num_slots)
+        self._child = subprocess.Popen(
+            [*command, "--json"], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         self.kill = self._child.kill
 
     def progress(self) -> dict[str, str | float]:
-        elapsed_s = round(time.monotonic() - self._began_s, 1)
-        return {"model": self._bundle.manifest.name, "precision": self._precision, "elapsed_s": elapsed_s}
+        """The model, the precision that is building, and the seconds since the start."""
+        return {
+            "model": self._bundle.manifest.name,
+            "precision": self._precision,
+            "elapsed_s": round(time.monotonic() - self._began_s, 1),
+        }
 
     def result(self, *, to_judge: bool) -> str:
-        """The precision to run; refuses an engine that breaks PyTorch's answers, unless it is opened `to_judge` it."""
-        told: dict[str, Any] = {}
+        """Wait for the build; returns the precision to run.
+
+        Raises EngineUnavailableError if nothing was built, or if the engine breaks PyTorch's
+        answers and is not opened `to_judge` it.
+        """
+        outcome = self._outcome()
+        if outcome["chosen"] is not None:
+            return str(outcome["chosen"])
+        page = outcome["engines"][0]
+        precision = str(page["key"]["precision"])
+        if not to_judge:
+            raise EngineUnavailableError(
+                f"{precision} on TensorRT breaks parity here ({page['breaks'][0]}): serve another "
+                "precision, or inspect it with "
+                f"`hrm-parity {self._bundle.path} --engine tensorrt:{precision}`."
+            )
+        return precision
+
+    def _outcome(self) -> dict[str, Any]:
+        """Read the child's lines to the end; returns the last."""
+        message: dict[str, Any] = {}
         with self._child as child:
             assert child.stdout is not None
             try:
                 for line in child.stdout:
-                    if line.startswith(('{"building"', '{"chosen"')):  # a library may print lines of its own
-                        told = json.loads(line)
-                        self._precision = told.get("building", self._precision)
+                    if line.startswith(
+                        ('{"building"', '{"chosen"')
+                    ):  # a library may print lines of its own
+                        message = json.loads(line)
+                        self._precision = message.get("building", self._precision)
                 status = child.wait()
             finally:
                 child.kill()
-        if status or "chosen" not in told:
-            raise EngineUnavailableError(f"no TensorRT engine was built (status {status}): see the line above.")
-        chosen, pages = told["chosen"], told["engines"]
-        first = pages[0]["key"]["precision"]
-        if chosen is None and not to_judge:
+        if status or "chosen" not in message:
             raise EngineUnavailableError(
-                f"{first} on TensorRT breaks parity here ({pages[0]['breaks'][0]}): serve another precision, or look "
-                f"with `hrm-parity {self._bundle.path} --engine tensorrt:{first}`."
+                f"no TensorRT engine was built (status {status}): see the line above."
             )
-        return str(chosen or first)
+        return message
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4")
 def build_command(
     bundle: Annotated[str, typer.Argument(help="Bundle directory or the name of a shipped one.")],
     precision: Annotated[
-        str | None, typer.Option(help="The graph to build from; without it int8 and fp16 (else fp32), measured.")
+        str | None,
+        typer.Option(help="Graph to build from; by default int8 and fp16 (else fp32), measured."),
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Puzzles in one batch; without it what hrm-serve tries at most.")
+        int | None,
+        typer.Option(
+            min=1, max=1024, help="Puzzles in one batch; by default what hrm-serve tries."
+        ),
     ] = None,
-    workspace_mb: Annotated[int, typer.Option(min=16, help="Memory the builder's kernels may use.")] = 512,
-    level: Annotated[int, typer.Option(min=0, max=5, help="TensorRT's optimisation level.")] = 3,
-    again: Annotated[bool, typer.Option("--again", help="Build although the engine is there.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Build although memory looks too small.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the engines' pages and the choice as JSON.")] = False,
+    workspace_mb: Annotated[
+        int, typer.Option(min=16, help="Memory the builder's kernels may use.")
+    ] = 512,
+    level: Annotated[int, typer.Option(min=0, max=5, help="TensorRT's optimization level.")] = 3,
+    again: Annotated[
+        bool, typer.Option("--again", help="Build even if the engine exists.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Build even if memory looks too small.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the engines and the choice as JSON.")
+    ] = False,
 ) -> None:
-    """Build a bundle's TensorRT engines on this device, measure them and say which is fastest."""
+    """Build a bundle's TensorRT engines on this device, measure them and pick the fastest."""
     settings = BuildSettings(workspace_mb=workspace_mb, optimization_level=level)
     console = Console(stderr=True)
     built: list[Built] = []
     opened = Bundle.open(find_bundle(bundle))
     slots = slots or max_slots(opened)
-    held = [one for one in WORTH_A_TRY if one in opened.manifest.precisions]
-    for one in [precision] if precision else [one for one in held if one != "fp32"] or held:
+    precisions = [precision] if precision else _worth_a_try(opened)
+    for one in precisions:
         if as_json:
-            print("\n" + json.dumps({"building": one}), flush=True)
+            _print_line({"building": one})
         try:
-            built.append(_built(opened, one, slots, settings=settings, again=again, force=force, console=console))
+            page = _built(
+                opened, one, slots, settings=settings, again=again, force=force, console=console
+            )
         except (ValueError, OSError, EngineLostError) as error:
             sys.stderr.write(f"tensorrt_build: {one}: {error}\n")
+        else:
+            built.append(page)
     if not built:
         raise typer.Exit(1)
     console.print(cache.verdict(built, slots), markup=False, highlight=False)
     if as_json:
-        pages = [one.model_dump(mode="json") for one in built]
-        # a line of its own, whatever a library printed before
-        print("\n" + json.dumps({"chosen": cache.fastest_of(built, slots), "engines": pages}))
+        pages = [page.model_dump(mode="json") for page in built]
+        _print_line({"chosen": cache.fastest_of(built, slots), "engines": pages})
+
+
+def _worth_a_try(bundle: Bundle) -> list[str]:
+    """The precisions to build: fp32 only if the bundle has nothing else."""
+    held = [precision for precision in WORTH_A_TRY if precision in bundle.manifest.precisions]
+    reduced = [precision for precision in held if precision != "fp32"]
+    return reduced or held
+
+
+def _print_line(message: dict[str, Any]) -> None:
+    """Print a JSON object on a line of its own, whatever a library printed before."""
+    print("\n" + json.dumps(message), flush=True)
 
 
 def _built(
-    bundle: Bundle, precision: str, slots: int, *, settings: BuildSettings, again: bool, force: bool, console: Console
+    bundle: Bundle,
+    precision: str,
+    slots: int,
+    *,
+    settings: BuildSettings,
+    again: bool,
+    force: bool,
+    console: Console,
 ) -> Built:
-    """Build where needed, then measure; the page on disk is whole only with its measurement."""
+    """The page of an engine, which is built and measured if it is not on disk."""
     key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
     built = None if again else cache.find(key)
     if built is None:
         if not force:
-            graph_mb, left = bundle.graph_path(precision).stat().st_size // 10**6, memory.read_memory()
-            needs_mb = BUILDER_MB + COPIES_OF_GRAPH * graph_mb + settings.workspace_mb
-            if left is not None and left.allocatable_mb < needs_mb:
-                raise EngineUnavailableError(
-                    f"building an engine takes about {needs_mb} MB and this machine can give {left.allocatable_mb} MB: "
-                    f"{api.HEADLESS}; --force tries it all the same."
-                )
+            _check_memory(bundle, precision, settings)
         with stages_on(console) as stages:
             built = _build_engine(bundle, key, settings, stages)
-        growth = built.plan_bytes / built.graph_bytes
-        remark = f" ({growth:.1f} times its graph: weights may stand in it twice)" if growth > MAX_GROWTH else ""
-        said = f"{built.key.name}: {built.plan_bytes / 1e6:.1f} MB{remark} after {built.build_seconds:.0f} s"
-        console.print(said, markup=False, highlight=False)
+        console.print(_summary(built), markup=False, highlight=False)
     if built.step_ms is None:
         built = _measured(bundle, built)
+        built = _judged(bundle, built)
         cache.write(built)
     return built
 
 
+def _check_memory(bundle: Bundle, precision: str, settings: BuildSettings) -> None:
+    """Raise EngineUnavailableError if the machine has less memory than a build takes."""
+    available = memory.read_memory()
+    if available is None:
+        return
+    graph_mb = bundle.graph_path(precision).stat().st_size // 10**6
+    needs_mb = BUILDER_MB + COPIES_OF_GRAPH * graph_mb + settings.workspace_mb
+    if available.allocatable_mb < needs_mb:
+        raise EngineUnavailableError(
+            f"building an engine takes about {needs_mb} MB and this machine can give "
+            f"{available.allocatable_mb} MB: {api.HEADLESS}; --force tries it anyway."
+        )
+
+
+def _summary(built: Built) -> str:
+    growth = built.plan_bytes / built.graph_bytes
+    remark = ""
+    if growth > MAX_GROWTH:
+        remark = f" ({growth:.1f} times its graph: it may contain weights twice)"
+    size_mb = built.plan_bytes / 1e6
+    return f"{built.key.name}: {size_mb:.1f} MB{remark} after {built.build_seconds:.0f} s"
+
+
 def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:
-    graph, folder = bundle.graph_path(key.precision), cache.plan_folder()
+    graph = bundle.graph_path(key.precision)
+    folder = cache.plan_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    timing_cache = folder / f"timing-{key.machine_name}.cache"
-    profiles = [shapes_of(INPUTS, bundle.manifest, bucket) for bucket in key.buckets]
-    plan = api.plan_from_onnx(graph, profiles, settings=settings, stages=stages, timing_cache=timing_cache)
+    began_s = time.monotonic()
+    plan = api.plan_from_onnx(
+        graph,
+        [shapes_of(INPUTS, bundle.manifest, bucket) for bucket in key.buckets],
+        settings=settings,
+        stages=stages,
+        timing_cache=folder / f"timing-{key.machine_name}.cache",
+    )
     built = Built(
         key=key,
         plan_sha256=hashlib.sha256(plan).hexdigest(),
         plan_bytes=len(plan),
         graph_bytes=graph.stat().st_size,
-        build_seconds=round(time.monotonic() - began, 1),
+        build_seconds=round(time.monotonic() - began_s, 1),
         workspace_mb=settings.workspace_mb,
         optimization_level=settings.optimization_level,
     )
@@ -177,25 +261,38 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
 
 
 def _measured(bundle: Bundle, built: Built) -> Built:
-    """With the times of its segments, and what PyTorch's golden traces say of it."""
-    precision, num_slots = built.key.precision, built.key.buckets[-1]
+    """The page with the time of a segment per bucket and the number of fused attention kernels."""
+    precision = built.key.precision
+    num_slots = built.key.buckets[-1]
+    step_ms: dict[int, float] = {}
     with closing(cache.open_engine(bundle, precision=precision, num_slots=num_slots)) as engine:
         load_blanks(engine, bundle.puzzle_table[0])
-        step_ms = {
-            bucket: round(median_step_ms(engine, bucket, seconds=MEASURE_S, min_steps=MIN_STEPS), 4)
-            for bucket in built.key.buckets
-        }
-        fused = len(FUSED_ATTENTION.findall(engine.layer_names()))
-    measured = built.model_copy(update={"step_ms": step_ms, "fused_attention": fused})
+        for bucket in built.key.buckets:
+            bucket_ms = median_step_ms(engine, bucket, seconds=MEASURE_S, min_steps=MIN_STEPS)
+            step_ms[bucket] = round(bucket_ms, 4)
+        fused = FUSED_ATTENTION.findall(engine.layer_names())
+    return built.model_copy(update={"step_ms": step_ms, "fused_attention": len(fused)})
+
+
+def _judged(bundle: Bundle, built: Built) -> Built:
+    """The page with the parity gates that the engine breaks on the bundle's golden traces."""
     if GOLDEN_NAME not in bundle.manifest.files:
-        return measured
-    table, puzzle, policy = bundle.puzzle_table, bundle.puzzle, bundle.manifest.halting_policy(precision)
+        return built
+    precision = built.key.precision
+    num_slots = built.key.buckets[-1]
     opened = cache.open_engine(bundle, precision=precision, num_slots=num_slots, want_logits=True)
     with closing(opened) as engine:
-        report = compare(bundle.golden(), engine, puzzle_table=table, puzzle=puzzle, policy=policy)
-    report = report if puzzle.proof_exists else replace(report, proven=None)
+        report = compare(
+            bundle.golden(),
+            engine,
+            puzzle_table=bundle.puzzle_table,
+            puzzle=bundle.puzzle,
+            policy=bundle.manifest.halting_policy(precision),
+        )
+    if not bundle.puzzle.proof_exists:
+        report = replace(report, proven=None)
     broken = breaks(report, read_gates(DEFAULT_FILE, precision, "golden"))
-    return measured.model_copy(update={"breaks": tuple(map(str, broken))})
+    return built.model_copy(update={"breaks": tuple(map(str, broken))})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Built engines on disk: which one fits this machine, which is fastest, and opening it.
 
-A plan cannot be asked before it is opened, so beside each `NAME.plan` lies a `NAME.json` that says what it was built
-from and on. The power mode counts, because kernels are picked by timing them under it; so do the module, its
-multiprocessors and its memory, since an Orin Nano, NX and AGX all call themselves Orin.
+A plan cannot be inspected before it is opened. So each `NAME.plan` has a `NAME.json` beside it, a
+page that records the graph and the machine it was built from. The power mode counts because the
+builder picks kernels by timing them. The module, its multiprocessors and its memory count because
+an Orin Nano, NX and AGX all call themselves Orin.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hrm_host.board import Host
 from hrm_host.memory import GIB
 
 BUILD_MODULE = "hrm_edge_runtime.engines.trt.build"
-INT8_GAIN = 1.1
+INT8_GAIN = 1.1  # INT8 costs solves, so it must be this much faster than the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +47,15 @@ class Machine:
 
     @property
     def machine_name(self) -> str:
-        """A file name for what holds for every graph here, as the times of kernels do."""
-        own = {field.name: getattr(self, field.name) for field in fields(Machine)}
-        return f"{_plain(self.gpu)}-{_plain(self.power_mode)}-{_digest(own)}"
+        """A file name for what every graph on this machine shares: the times of kernels."""
+        values = {field.name: getattr(self, field.name) for field in fields(Machine)}
+        return f"{_plain(self.gpu)}-{_plain(self.power_mode)}-{_digest(values)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineKey(Machine):
+    """What identifies a built engine."""
+
     onnx_sha256: str
     precision: str
     buckets: tuple[int, ...]
@@ -69,11 +72,13 @@ class EngineKey(Machine):
 
     @property
     def name(self) -> str:
-        return f"{_plain(self.gpu)}-trt{self.tensorrt}-{self.precision}-b{self.buckets[-1]}-{_digest(asdict(self))}"
+        largest = self.buckets[-1]
+        digest = _digest(asdict(self))
+        return f"{_plain(self.gpu)}-trt{self.tensorrt}-{self.precision}-b{largest}-{digest}"
 
 
 class Built(BaseModel):
-    """The page beside a plan: each bucket's time for a segment, once measured, and the gates that it `breaks`."""
+    """The page beside a plan: each bucket's time, once measured, and the gates that it `breaks`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,7 +95,7 @@ class Built(BaseModel):
 
 
 def this_machine(gpu: Gpu | None = None) -> Machine:
-    """What engines are bound to here; opens the GPU for a moment where none is given."""
+    """What engines are bound to on this machine; opens the GPU briefly unless one is passed."""
     version = api.version()
     info = look() if gpu is None else gpu.info
     return Machine(
@@ -105,16 +110,26 @@ def this_machine(gpu: Gpu | None = None) -> Machine:
 
 
 def open_engine(
-    bundle: Bundle, *, precision: str, num_slots: int, want_logits: bool = False, gpu: Gpu | None = None
+    bundle: Bundle,
+    *,
+    precision: str,
+    num_slots: int,
+    want_logits: bool = False,
+    gpu: Gpu | None = None,
 ) -> TensorRTEngine:
-    """Open the built engine; raises EngineUnavailableError with the command that builds it where there is none."""
+    """Open the built engine; raises EngineUnavailableError with the command that builds it."""
     api.version()
     gpu = gpu or Gpu()
     try:
         key = EngineKey.of(bundle, this_machine(gpu), precision=precision, num_slots=num_slots)
         built, plan = read_plan(bundle, key)
         return TensorRTEngine(
-            plan, bundle.manifest, num_slots=num_slots, buckets=built.key.buckets, gpu=gpu, want_logits=want_logits
+            plan,
+            bundle.manifest,
+            num_slots=num_slots,
+            buckets=built.key.buckets,
+            gpu=gpu,
+            want_logits=want_logits,
         )
     except BaseException:
         gpu.close()
@@ -126,109 +141,160 @@ def plan_folder() -> Path:
 
 
 def fastest(bundle: Bundle, *, num_slots: int) -> str:
-    """The precision whose engine was measured fastest; raises EngineUnavailableError where none was built."""
-    machine, built = this_machine(), list[Built]()
+    """The precision whose engine is fastest; raises EngineUnavailableError if none is built."""
+    machine = this_machine()
+    built: list[Built] = []
     for precision in bundle.manifest.precisions:
-        page = covering(EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
+        key = EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots)
+        page = covering(key)
         if page is not None and page.step_ms:
             built.append(page)
-    if (chosen := fastest_of(built, num_slots)) is None:
-        remedy = f"build it with `{shlex.join(build_command(bundle, num_slots=num_slots))}`"
-        raise EngineUnavailableError(f"no TensorRT engine for {num_slots} slots was built here yet: {remedy}.")
+    chosen = fastest_of(built, num_slots)
+    if chosen is None:
+        command = shlex.join(build_command(bundle, num_slots=num_slots))
+        raise EngineUnavailableError(
+            f"no TensorRT engine for {num_slots} slots was built here yet: "
+            f"build it with `{command}`."
+        )
     return chosen
 
 
 def fastest_of(built: list[Built], num_slots: int) -> str | None:
-    """The quickest precision that holds PyTorch's answers; INT8, which costs solves, must win by `INT8_GAIN`."""
-    measured = _ms_by_precision([page for page in built if not page.breaks], num_slots)
-    cost = {name: ms * INT8_GAIN if name == "int8" else ms for name, ms in measured.items()}
-    return min(cost, key=lambda precision: cost[precision], default=None)
+    """The fastest precision that breaks no parity gate; INT8 must win by `INT8_GAIN`."""
+    sound = [page for page in built if not page.breaks]
+    cost_ms = _ms_by_precision(sound, num_slots)
+    if "int8" in cost_ms:
+        cost_ms["int8"] *= INT8_GAIN
+    return min(cost_ms, key=cost_ms.__getitem__, default=None)
 
 
 def verdict(built: list[Built], num_slots: int) -> str:
-    """Which precision is chosen and by how much, in one line; says so where INT8 gains too little or a gate breaks."""
-    measured = _ms_by_precision(built, num_slots)
-    times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in sorted(measured.items(), key=lambda item: item[1]))
-    slow = "int8" in measured and "fp16" in measured and measured["int8"] * INT8_GAIN >= measured["fp16"]
-    remark = f"; INT8 is not {INT8_GAIN} times as fast as FP16 on this device" if slow else ""
-    broken = "".join(f"; {page.key.precision} breaks parity: {page.breaks[0]}" for page in built if page.breaks)
+    """Which precision is chosen and why, in one line."""
+    step_ms = _ms_by_precision(built, num_slots)
+    fastest_first = sorted(step_ms.items(), key=lambda item: item[1])
+    times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in fastest_first)
+    text = f"a segment of {num_slots} slots takes {times}"
+    if "int8" in step_ms and "fp16" in step_ms and step_ms["int8"] * INT8_GAIN >= step_ms["fp16"]:
+        text += f"; INT8 is not {INT8_GAIN} times as fast as FP16 on this device"
+    for page in built:
+        if page.breaks:
+            text += f"; {page.key.precision} breaks parity: {page.breaks[0]}"
     chosen = fastest_of(built, num_slots) or "none"
-    return f"a segment of {num_slots} slots takes {times}{remark}{broken}: {chosen} is chosen."
+    return f"{text}: {chosen} is chosen."
 
 
 def _ms_by_precision(built: list[Built], num_slots: int) -> dict[str, float]:
-    return {
-        page.key.precision: page.step_ms[min(bucket for bucket in page.step_ms if bucket >= num_slots)]
-        for page in built
-        if page.step_ms
-    }
+    """The time of a segment in the smallest bucket that holds `num_slots`."""
+    times_ms: dict[str, float] = {}
+    for page in built:
+        if page.step_ms:
+            bucket = min(bucket for bucket in page.step_ms if bucket >= num_slots)
+            times_ms[page.key.precision] = page.step_ms[bucket]
+    return times_ms
 
 
 def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _digest(key: dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:10]
+def _digest(values: dict[str, object]) -> str:
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def buckets_for(num_slots: int) -> tuple[int, ...]:
     """Batch sizes with a profile of their own: the powers of two below `num_slots`, and itself."""
-    powers = (1 << power for power in range(num_slots.bit_length()))
-    return tuple(sorted({*(size for size in powers if size < num_slots), num_slots}))
+    buckets: list[int] = []
+    size = 1
+    while size < num_slots:
+        buckets.append(size)
+        size *= 2
+    return (*buckets, num_slots)
 
 
 def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: int) -> list[str]:
-    """The arguments of the command that builds the engine; without a precision, of all that are worth a try."""
-    chosen = [] if precision is None else ["--precision", precision]
-    return [sys.executable, "-m", BUILD_MODULE, str(bundle.path), *chosen, "--slots", str(num_slots)]
+    """The command that builds the engine, or without a precision all engines worth a try."""
+    command = [sys.executable, "-m", BUILD_MODULE, str(bundle.path)]
+    if precision is not None:
+        command += ["--precision", precision]
+    return [*command, "--slots", str(num_slots)]
 
 
 def write(built: Built, plan: bytes | None = None) -> None:
-    """Write a plan and then its page, or the page alone: a plan without a page counts for nothing."""
+    """Write a page, after its plan if one is passed: a plan without a page is ignored."""
     if plan is not None:
-        atomic.write_bytes(plan_folder() / f"{built.key.name}.plan", plan)
-    atomic.write_text(plan_folder() / f"{built.key.name}.json", built.model_dump_json(indent=2) + "\n")
+        atomic.write_bytes(_plan_file(built.key), plan)
+    atomic.write_text(_page_file(built.key), built.model_dump_json(indent=2) + "\n")
 
 
 def find(key: EngineKey) -> Built | None:
-    """The page of the engine with this key; None where it was not built, or not to its end."""
-    built = _read(plan_folder() / f"{key.name}.json")
-    whole = built is not None and built.key == key and (plan_folder() / f"{key.name}.plan").is_file()
-    return built if whole else None
+    """The page of the engine with this key; None unless it was built to the end."""
+    built = _read(_page_file(key))
+    if built is None or built.key != key or not _plan_file(key).is_file():
+        return None
+    return built
 
 
 def covering(key: EngineKey) -> Built | None:
     """The engine with this key, or the smallest that differs only in having more slots."""
-    alike = [page for page in _pages() if replace(page.key, buckets=key.buckets) == key]
-    enough = [page for page in alike if page.key.buckets[-1] >= key.buckets[-1]]
-    return find(key) or min(enough, key=lambda page: page.key.buckets[-1], default=None)
+    exact = find(key)
+    if exact is not None:
+        return exact
+    larger: list[Built] = []
+    for page in _pages():
+        is_alike = replace(page.key, buckets=key.buckets) == key
+        if is_alike and page.key.buckets[-1] >= key.buckets[-1]:
+            larger.append(page)
+    return min(larger, key=lambda page: page.key.buckets[-1], default=None)
 
 
 def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
-    """The engine that covers this key; raises EngineUnavailableError with the command that builds one."""
+    """The engine that covers this key; raises EngineUnavailableError if there is none."""
     built = covering(key)
     command = shlex.join(build_command(bundle, precision=key.precision, num_slots=key.buckets[-1]))
     if built is None:
-        related = [page.key for page in _pages() if page.key.onnx_sha256 == key.onnx_sha256]
-        why = f"there is no TensorRT engine of precision {key.precision} for {key.buckets[-1]} slots yet"
-        if related:
-            nearest = min(related, key=lambda other: len(_differences(other, key)))
-            why = f"the TensorRT engine {nearest.name} was built for {', '.join(_differences(nearest, key))}"
-        raise EngineUnavailableError(f"{why}: build it with `{command}`.")
-    plan = plan_folder() / f"{built.key.name}.plan"
+        raise EngineUnavailableError(f"{_why_missing(key)}: build it with `{command}`.")
+    plan = _plan_file(built.key)
     if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
-        raise EngineUnavailableError(f"{plan} is not what was built: build it again with `{command} --again`.")
+        raise EngineUnavailableError(
+            f"{plan} is not what was built: build it again with `{command} --again`."
+        )
     return built, plan.read_bytes()
 
 
+def _why_missing(key: EngineKey) -> str:
+    """How the nearest engine of the same graph differs, if there is one."""
+    differences: dict[str, list[str]] = {}
+    for page in _pages():
+        if page.key.onnx_sha256 == key.onnx_sha256:
+            differences[page.key.name] = _differences(page.key, key)
+    if not differences:
+        slots = key.buckets[-1]
+        return f"there is no TensorRT engine of precision {key.precision} for {slots} slots yet"
+    nearest = min(differences, key=lambda name: len(differences[name]))
+    return f"the TensorRT engine {nearest} was built for {', '.join(differences[nearest])}"
+
+
 def _differences(theirs: EngineKey, ours: EngineKey) -> list[str]:
-    due = asdict(ours)
-    return [f"{name} {value} and not {due[name]}" for name, value in asdict(theirs).items() if value != due[name]]
+    expected = asdict(ours)
+    differences: list[str] = []
+    for name, value in asdict(theirs).items():
+        if value != expected[name]:
+            differences.append(f"{name} {value} and not {expected[name]}")
+    return differences
+
+
+def _plan_file(key: EngineKey) -> Path:
+    return plan_folder() / f"{key.name}.plan"
+
+
+def _page_file(key: EngineKey) -> Path:
+    return plan_folder() / f"{key.name}.json"
 
 
 def _pages() -> list[Built]:
-    return [built for file in sorted(plan_folder().glob("*.json")) if (built := _read(file)) is not None]
+    pages = [_read(file) for file in sorted(plan_folder().glob("*.json"))]
+    return [page for page in pages if page is not None]
 
 
 def _read(file: Path) -> Built | None:

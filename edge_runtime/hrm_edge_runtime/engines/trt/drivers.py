@@ -1,7 +1,8 @@
-"""The CUDA driver's calls, said alike by two: NVIDIA's cuda-bindings, or PyCUDA where only that is installed.
+"""The CUDA driver through NVIDIA's cuda-bindings, or through PyCUDA if only that is installed.
 
-cuda-bindings has wheels for aarch64, so nothing is compiled on a board. PyCUDA (2026.1) is built on the machine and has
-no graphs: six functions of the driver's C library are called by name for it. Only cuda-bindings ran on a GPU (an H100).
+cuda-bindings has wheels for aarch64, so nothing is compiled on a board. PyCUDA (2026.1) is compiled
+on the machine and lacks graphs, so its driver calls six functions of the CUDA C library by name.
+Only cuda-bindings ran on a GPU (an H100).
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from typing import Any
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 
 INSTALL = "install hrm-edge[jetson], in a container use --runtime nvidia, or choose --engine cpu"
-THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads' calls do not break the recording
+THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may call CUDA meanwhile
 MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP
-NO_TIMING, SLEEPS = 2, 1  # CU_EVENT_DISABLE_TIMING, CU_EVENT_BLOCKING_SYNC
-MAJOR, MINOR, INTEGRATED, NUM_SMS = 75, 76, 18, 16  # CUdevice_attribute
+NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+SLEEPS = 1  # CU_EVENT_BLOCKING_SYNC
+NUM_SMS = 16  # CUdevice_attribute, as are the next three
+INTEGRATED = 18
+MAJOR = 75
+MINOR = 76
+NAME_BYTES = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,62 +41,77 @@ class GpuInfo:
 
 
 class CudaError(RuntimeError):
-    """A driver call that failed; the text is the call and the driver's error."""
+    """A driver call failed; the text is the call and the driver's error."""
 
 
 def is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # the package around it is missing
         return False
 
 
 def driver_here() -> Driver:
-    """cuda-bindings, or PyCUDA where only that is installed; raises EngineUnavailableError where neither is."""
-    for module, driver in (("cuda.bindings", BindingsDriver), ("pycuda", PycudaDriver)):
-        if is_installed(module):
-            try:
-                return driver()
-            except ImportError as error:
-                raise EngineUnavailableError(f"{module} does not load ({error}): {INSTALL}.") from error
+    """The driver of the installed package, cuda-bindings first.
+
+    Raises EngineUnavailableError if neither package is installed, or if it does not load.
+    """
+    drivers = {"cuda.bindings": BindingsDriver, "pycuda": PycudaDriver}
+    for module, driver in drivers.items():
+        if not is_installed(module):
+            continue
+        try:
+            return driver()
+        except ImportError as error:
+            raise EngineUnavailableError(f"{module} does not load ({error}): {INSTALL}.") from error
     raise EngineUnavailableError(f"neither cuda-bindings nor PyCUDA is installed: {INSTALL}.")
 
 
 class BindingsDriver:
-    """The first device through cuda-bindings (12.9 and 13.5 read): numbers for addresses and handles, or CudaError."""
+    """The first device through cuda-bindings, written against 12.9 and 13.5.
+
+    Addresses and handles are plain numbers. Calls raise CudaError.
+    """
 
     def __init__(self) -> None:
         self._cuda = importlib.import_module("cuda.bindings.driver")
 
-        def of(name: str) -> Callable[..., Any]:
-            return partial(self._call, name)
-
-        self.free, self.unpin = of("cuMemFree"), of("cuMemFreeHost")
-        self.send, self.fetch, self.copy = of("cuMemcpyHtoDAsync"), of("cuMemcpyDtoHAsync"), of("cuMemcpyDtoDAsync")
-        self.wait, self.record, self.wait_for = of("cuStreamSynchronize"), of("cuEventRecord"), of("cuEventSynchronize")
-        self.launch, self.destroy = of("cuGraphLaunch"), of("cuGraphExecDestroy")
-        self.destroy_event = of("cuEventDestroy")
+        self.free = partial(self._call, "cuMemFree")
+        self.unpin = partial(self._call, "cuMemFreeHost")
+        self.send = partial(self._call, "cuMemcpyHtoDAsync")
+        self.fetch = partial(self._call, "cuMemcpyDtoHAsync")
+        self.copy = partial(self._call, "cuMemcpyDtoDAsync")
+        self.wait = partial(self._call, "cuStreamSynchronize")
+        self.record = partial(self._call, "cuEventRecord")
+        self.wait_for = partial(self._call, "cuEventSynchronize")
+        self.destroy_event = partial(self._call, "cuEventDestroy")
+        self.launch = partial(self._call, "cuGraphLaunch")
+        self.destroy = partial(self._call, "cuGraphExecDestroy")
 
     def info(self) -> GpuInfo:
-        """Start the driver and ask; makes no context."""
+        """Start the driver and describe the device, without a context."""
         self._call("cuInit", 0)
         device = self._call("cuDeviceGet", 0)
-        major, minor, integrated, num_sms = (
-            self._call("cuDeviceGetAttribute", self._cuda.CUdevice_attribute(number), device)
-            for number in (MAJOR, MINOR, INTEGRATED, NUM_SMS)
-        )
+        name = self._call("cuDeviceGetName", NAME_BYTES, device).split(b"\0")[0]
+        major = self._attribute(MAJOR, device)
+        minor = self._attribute(MINOR, device)
         return GpuInfo(
-            name=self._call("cuDeviceGetName", 128, device).split(b"\0")[0].decode(),
+            name=name.decode(),
             compute_capability=f"{major}.{minor}",
-            is_integrated=bool(integrated),
-            num_sms=num_sms,
+            is_integrated=bool(self._attribute(INTEGRATED, device)),
+            num_sms=self._attribute(NUM_SMS, device),
             memory_bytes=self._call("cuDeviceTotalMem", device),
         )
+
+    def _attribute(self, number: int, device: Any) -> int:
+        attribute = self._cuda.CUdevice_attribute(number)
+        return self._call("cuDeviceGetAttribute", attribute, device)
 
     def enter(self) -> int:
         """Make the primary context current on this thread; returns a new stream in it."""
         device = self._call("cuDeviceGet", 0)
-        self._call("cuCtxPushCurrent", self._call("cuDevicePrimaryCtxRetain", device))
+        context = self._call("cuDevicePrimaryCtxRetain", device)
+        self._call("cuCtxPushCurrent", context)
         try:
             return int(self._call("cuStreamCreate", 0))
         except CudaError:
@@ -105,7 +126,8 @@ class BindingsDriver:
 
     def _release(self) -> None:
         self._call("cuCtxPopCurrent")
-        self._call("cuDevicePrimaryCtxRelease", self._call("cuDeviceGet", 0))
+        device = self._call("cuDeviceGet", 0)
+        self._call("cuDevicePrimaryCtxRelease", device)
 
     def allocate(self, num_bytes: int) -> int:
         address = int(self._call("cuMemAlloc", num_bytes))
@@ -113,15 +135,18 @@ class BindingsDriver:
         return address
 
     def pin(self, num_bytes: int, *, mapped: bool) -> tuple[int, int]:
-        """Pinned host memory: its pointer, and the address under which the GPU sees it (0 unless `mapped`)."""
-        pointer = self._call("cuMemHostAlloc", num_bytes, MAPPED if mapped else 0)
-        return pointer, int(self._call("cuMemHostGetDevicePointer", pointer, 0)) if mapped else 0
+        """Pinned host memory: its pointer, and its address on the GPU (0 unless `mapped`)."""
+        if not mapped:
+            return self._call("cuMemHostAlloc", num_bytes, 0), 0
+        pointer = self._call("cuMemHostAlloc", num_bytes, MAPPED)
+        return pointer, int(self._call("cuMemHostGetDevicePointer", pointer, 0))
 
     def new_event(self, *, sleeps: bool) -> int:
-        return int(self._call("cuEventCreate", NO_TIMING | (SLEEPS if sleeps else 0)))
+        return int(self._call("cuEventCreate", _event_flags(sleeps)))
 
     def begin_capture(self, stream: int) -> None:
-        self._call("cuStreamBeginCapture", stream, self._cuda.CUstreamCaptureMode(THREAD_LOCAL))
+        mode = self._cuda.CUstreamCaptureMode(THREAD_LOCAL)
+        self._call("cuStreamBeginCapture", stream, mode)
 
     def end_capture(self, stream: int) -> int:
         recorded = self._call("cuStreamEndCapture", stream)
@@ -133,7 +158,7 @@ class BindingsDriver:
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
             status, *values = getattr(self._cuda, name)(*arguments)
-        except RuntimeError as error:  # there is no libcuda, or it lacks this function
+        except RuntimeError as error:  # libcuda is missing or lacks this function
             raise CudaError(f"{name}: {error}") from error
         if status:
             raise CudaError(f"{name} gives {self._cuda.CUresult(status).name}")
@@ -141,7 +166,10 @@ class BindingsDriver:
 
 
 class PycudaDriver:
-    """The same through PyCUDA 2026.1, which frees memory with the object that stands for it: held by address."""
+    """The same through PyCUDA 2026.1.
+
+    PyCUDA frees memory with the object that owns it, so these objects are held by address.
+    """
 
     def __init__(self, library: Any = None) -> None:
         self._cuda = importlib.import_module("pycuda.driver")
@@ -150,17 +178,20 @@ class PycudaDriver:
 
     def info(self) -> GpuInfo:
         self._ask(self._cuda.init)
-        device, attributes = self._ask(self._cuda.Device, 0), self._cuda.device_attribute
+        device = self._ask(self._cuda.Device, 0)
+        attributes = self._cuda.device_attribute
+        major, minor = self._ask(device.compute_capability)
         return GpuInfo(
             name=self._ask(device.name),
-            compute_capability=".".join(map(str, self._ask(device.compute_capability))),
+            compute_capability=f"{major}.{minor}",
             is_integrated=bool(self._ask(device.get_attribute, attributes.INTEGRATED)),
             num_sms=self._ask(device.get_attribute, attributes.MULTIPROCESSOR_COUNT),
             memory_bytes=self._ask(device.total_memory),
         )
 
     def enter(self) -> int:
-        self._context = self._ask(self._ask(self._cuda.Device, 0).retain_primary_context)
+        device = self._ask(self._cuda.Device, 0)
+        self._context = self._ask(device.retain_primary_context)
         self._ask(self._context.push)
         try:
             stream = self._ask(self._cuda.Stream)
@@ -186,15 +217,21 @@ class PycudaDriver:
     unpin = destroy_event = free
 
     def pin(self, num_bytes: int, *, mapped: bool) -> tuple[int, int]:
-        array = self._ask(self._cuda.pagelocked_empty, num_bytes, "uint8", mem_flags=MAPPED if mapped else 0)
-        self._held[array.ctypes.data] = array
-        return array.ctypes.data, int(self._ask(array.base.get_device_pointer)) if mapped else 0
+        flags = MAPPED if mapped else 0
+        array = self._ask(self._cuda.pagelocked_empty, num_bytes, "uint8", mem_flags=flags)
+        pointer: int = array.ctypes.data
+        self._held[pointer] = array
+        if not mapped:
+            return pointer, 0
+        return pointer, int(self._ask(array.base.get_device_pointer))
 
     def send(self, address: int, pointer: int, num_bytes: int, stream: int) -> None:
-        self._ask(self._cuda.memcpy_htod_async, address, _bytes_at(pointer, num_bytes), self._held[stream])
+        memory = _bytes_at(pointer, num_bytes)
+        self._ask(self._cuda.memcpy_htod_async, address, memory, self._held[stream])
 
     def fetch(self, pointer: int, address: int, num_bytes: int, stream: int) -> None:
-        self._ask(self._cuda.memcpy_dtoh_async, _bytes_at(pointer, num_bytes), address, self._held[stream])
+        memory = _bytes_at(pointer, num_bytes)
+        self._ask(self._cuda.memcpy_dtoh_async, memory, address, self._held[stream])
 
     def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None:
         self._ask(self._cuda.memcpy_dtod_async, target, source, num_bytes, self._held[stream])
@@ -205,7 +242,7 @@ class PycudaDriver:
     wait_for = wait
 
     def new_event(self, *, sleeps: bool) -> int:
-        event = self._ask(self._cuda.Event, NO_TIMING | (SLEEPS if sleeps else 0))
+        event = self._ask(self._cuda.Event, _event_flags(sleeps))
         self._held[id(event)] = event
         return id(event)
 
@@ -216,10 +253,12 @@ class PycudaDriver:
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)
 
     def end_capture(self, stream: int) -> int:
-        recorded, graph = ctypes.c_void_p(), ctypes.c_void_p()
+        recorded = ctypes.c_void_p()
+        graph = ctypes.c_void_p()
+        no_flags = ctypes.c_ulonglong(0)
         self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(recorded))
         try:
-            self._call("cuGraphInstantiateWithFlags", ctypes.byref(graph), recorded, ctypes.c_ulonglong(0))
+            self._call("cuGraphInstantiateWithFlags", ctypes.byref(graph), recorded, no_flags)
         finally:
             self._call("cuGraphDestroy", recorded)
         return graph.value or 0
@@ -234,8 +273,9 @@ class PycudaDriver:
         try:
             self._library = self._library or ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            raise CudaError(f"there is no CUDA driver library ({error})") from error
-        if status := getattr(self._library, name)(*arguments):
+            raise CudaError(f"the CUDA driver library is missing ({error})") from error
+        status = getattr(self._library, name)(*arguments)
+        if status:
             raise CudaError(f"{name} gives driver error {status}")
 
     def _ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -246,6 +286,11 @@ class PycudaDriver:
 
 
 Driver = BindingsDriver | PycudaDriver
+
+
+def _event_flags(sleeps: bool) -> int:
+    """Flags of an event; `sleeps` says whether the host sleeps or spins while it waits for it."""
+    return NO_TIMING | SLEEPS if sleeps else NO_TIMING
 
 
 def _bytes_at(pointer: int, num_bytes: int) -> Any:
