@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from hrm_edge_runtime.http.auth import Key, KeyFileError, changed_keys, hash_of, new_secret, read_keys
+from hrm_edge_runtime.http.auth import (
+    Key,
+    KeyFileError,
+    changed_keys,
+    hash_of,
+    new_secret,
+    read_keys,
+)
 from hrm_host.command import Command
 from hrm_host.system import HANG_UP
 
@@ -24,23 +31,39 @@ RELOAD = (
 def add(
     label: Annotated[str, typer.Argument(help="Who holds it; stands in the metrics.")],
     file: File = Path("keys"),
-    admin: Annotated[bool, typer.Option("--admin", help="May also add and remove bundles.")] = False,
-    rate: Annotated[float | None, typer.Option(help="Puzzles per second; without it, any number.")] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="May also add and remove bundles.")
+    ] = False,
+    rate: Annotated[
+        float | None, typer.Option(help="Puzzles per second; without it, any number.")
+    ] = None,
     burst: Annotated[int, typer.Option(help="Puzzles at once (with --rate).")] = 10,
 ) -> None:
     """Make a key, write its hash to the file and print the key: once, here, and never again."""
     secret = new_secret()
     try:
-        key = Key(label=label, role="admin" if admin else "user", sha256=hash_of(secret), rate=rate, burst=burst)
+        key = Key(
+            label=label,
+            role="admin" if admin else "user",
+            sha256=hash_of(secret),
+            rate=rate,
+            burst=burst,
+        )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise KeyFileError(f"{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}.") from None
+        raise KeyFileError(
+            f"{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}."
+        ) from None
     with changed_keys(file) as keys:
         if label in {other.label for other in keys}:
-            raise KeyFileError(f"{file} has a key {label!r} already: remove it first, or choose another label.")
+            raise KeyFileError(
+                f"{file} has a key {label!r} already: remove it first, or choose another label."
+            )
         keys.append(key)
     typer.echo(secret)
-    typer.echo(f"hrm-key: {file} holds its hash; keep the key, it is shown only here; {RELOAD}", err=True)
+    typer.echo(
+        f"hrm-key: {file} holds its hash; keep the key, it is shown only here; {RELOAD}", err=True
+    )
 
 
 @main.command("list", epilog="Example: hrm-key list --file keys")
@@ -52,13 +75,17 @@ def list_keys(file: File = Path("keys")) -> None:
 
 
 @main.command(epilog="Example: hrm-key remove kitchen --file keys")
-def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
+def remove(
+    label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")
+) -> None:
     """Take a key out of the file."""
     with changed_keys(file) as keys:
         gone = [key for key in keys if key.label == label]
         if not gone:
             raise KeyFileError(f"{file} has no key {label!r}: hrm-key list --file {file}.")
         if gone == keys:
-            raise KeyFileError(f"{label!r} is the last key of {file}, and nobody could ask: add another first.")
+            raise KeyFileError(
+                f"{label!r} is the last key of {file}, and nobody could ask: add another first."
+            )
         keys.remove(gone[0])
     typer.echo(f"hrm-key: removed {label}; {RELOAD}", err=True)

@@ -31,10 +31,14 @@ def validated(fields: type[Fields], body: bytes) -> Fields:
     try:
         value = _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise invalid("not-utf-8", f"byte {error.start} of the body is not UTF-8", "send JSON in UTF-8") from None
+        raise invalid(
+            "not-utf-8", f"byte {error.start} of the body is not UTF-8", "send JSON in UTF-8"
+        ) from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise invalid("not-json", f"the body is not JSON: {error.msg} at {where}", 'send {"puzzle": ...}') from None
+        raise invalid(
+            "not-json", f"the body is not JSON: {error.msg} at {where}", 'send {"puzzle": ...}'
+        ) from None
     except RecursionError:
         raise _too_deep() from None
     _check_strings_and_depth(value)
@@ -50,7 +54,9 @@ def validated(fields: type[Fields], body: bytes) -> Fields:
 def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise invalid("doubled-key", "a key stands twice in the same object", "name each field once")
+        raise invalid(
+            "doubled-key", "a key stands twice in the same object", "name each field once"
+        )
     return fields
 
 
@@ -65,17 +71,26 @@ def _finite(text: str) -> float:
 
 def _short_int(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise invalid("bad-number", f"a whole number has {len(text)} digits", f"send at most {MAX_DIGITS}")
+        raise invalid(
+            "bad-number", f"a whole number has {len(text)} digits", f"send at most {MAX_DIGITS}"
+        )
     return int(text)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_without_twins, parse_constant=_refuse_number, parse_float=_finite, parse_int=_short_int
+    object_pairs_hook=_without_twins,
+    parse_constant=_refuse_number,
+    parse_float=_finite,
+    parse_int=_short_int,
 )
 
 
 def _too_deep() -> ServiceError:
-    return invalid("too-deep", f"the JSON is nested deeper than {MAX_DEPTH} levels", "send the puzzle as rows or text")
+    return invalid(
+        "too-deep",
+        f"the JSON is nested deeper than {MAX_DEPTH} levels",
+        "send the puzzle as rows or text",
+    )
 
 
 def _check_strings_and_depth(value: object) -> None:
@@ -94,15 +109,23 @@ def _check_strings_and_depth(value: object) -> None:
     try:
         "".join(strings).encode("utf-8")
     except UnicodeEncodeError:
-        raise invalid("not-unicode", "a string holds half a surrogate pair", "send whole characters") from None
+        raise invalid(
+            "not-unicode", "a string holds half a surrogate pair", "send whole characters"
+        ) from None
 
 
 def _from_validation(error: ValidationError, known: str) -> ServiceError:
     first = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(str(part) for part in first["loc"])[:80]
     if first["type"] == "extra_forbidden":
-        return invalid("unknown-field", f"the field {field!r} is not known", f"use {known}", field=field)
+        return invalid(
+            "unknown-field", f"the field {field!r} is not known", f"use {known}", field=field
+        )
     if first["type"] == "missing":
-        return invalid("missing-field", f"the field {field!r} is missing", f"send {field!r}", field=field)
+        return invalid(
+            "missing-field", f"the field {field!r} is missing", f"send {field!r}", field=field
+        )
     message = f"the field {field!r} cannot be accepted: {first['msg']}"
-    return invalid(first["type"].replace("_", "-"), message, "correct it; /docs lists every field", field=field)
+    return invalid(
+        first["type"].replace("_", "-"), message, "correct it; /docs lists every field", field=field
+    )

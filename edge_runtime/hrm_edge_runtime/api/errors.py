@@ -31,14 +31,22 @@ as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 AGAIN = "send it again after Retry-After seconds"
 _NO_ANSWER: dict[NoAnswerReason | Literal["too-many-connections"], tuple[int, str, str]] = {
     "queue-full": (503, "every slot and every place in the queue is taken", AGAIN),
-    "too-many-connections": (503, "every connection that this server may hold is busy", "send it again after a second"),
+    "too-many-connections": (
+        503,
+        "every connection that this server may hold is busy",
+        "send it again after a second",
+    ),
     "cannot-make-deadline": (
         503,
         "so many puzzles are ahead that this one could not even begin before its deadline",
         "allow a larger deadline_ms, or send it again after Retry-After seconds",
     ),
     "loading": (503, "the engine is still loading", "wait until /readyz answers 200"),
-    "draining": (503, "the server is shutting down", "send it to another server, or again when this one is back"),
+    "draining": (
+        503,
+        "the server is shutting down",
+        "send it to another server, or again when this one is back",
+    ),
     "engine-lost": (503, "the engine process has died and is being restarted", AGAIN),
     "deadline-missed": (
         504,
@@ -73,19 +81,26 @@ class ServiceError(Exception):
         self.headers = headers or {}
         self.beside: dict[str, object] = {}
         message, remedy = (
-            text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…" for text in (message, remedy)
+            text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
+            for text in (message, remedy)
         )
-        self.detail = ErrorDetail(reason=reason, field=field, rule=rule, cell=cell, message=message, remedy=remedy)
+        self.detail = ErrorDetail(
+            reason=reason, field=field, rule=rule, cell=cell, message=message, remedy=remedy
+        )
 
     def body(self) -> dict[str, object]:
         return {"error": self.detail.model_dump(mode="json"), **self.beside}
 
 
 def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:
-    return error if isinstance(error, ServiceError) else no_answer(error.reason, error.retry_after_s)
+    return (
+        error if isinstance(error, ServiceError) else no_answer(error.reason, error.retry_after_s)
+    )
 
 
-def no_answer(reason: NoAnswerReason | Literal["too-many-connections"], retry_after_s: float = 1.0) -> ServiceError:
+def no_answer(
+    reason: NoAnswerReason | Literal["too-many-connections"], retry_after_s: float = 1.0
+) -> ServiceError:
     """503 (not now, perhaps later or elsewhere), 504 (the client's own deadline passed) or 500."""
     status, message, remedy = _NO_ANSWER[reason]
     field = "deadline_ms" if status == 504 else None
@@ -102,7 +117,9 @@ def needing_a_thread() -> Generator[None]:
         if "start new thread" not in str(error):
             raise
         message = "this machine starts no more threads"
-        raise ServiceError(503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"}) from None
+        raise ServiceError(
+            503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"}
+        ) from None
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:
@@ -113,7 +130,13 @@ def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -
 def bad_puzzle(error: PuzzleError) -> ServiceError:
     """422: the request is sound, but its puzzle breaks a rule of its kind."""
     return ServiceError(
-        422, "bad-puzzle", error.problem, error.remedy, field="puzzle", rule=error.rule, cell=error.cell
+        422,
+        "bad-puzzle",
+        error.problem,
+        error.remedy,
+        field="puzzle",
+        rule=error.rule,
+        cell=error.cell,
     )
 
 

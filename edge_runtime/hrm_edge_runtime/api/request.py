@@ -51,14 +51,17 @@ def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> li
     if not kinds:
         names = ", ".join(repr(model.name) for model in models)
         message = f"there is no model {request.model!r} here"
-        raise ServiceError(404, "unknown-model", message, f"use {names}, {leave_out}", field="model")
+        raise ServiceError(
+            404, "unknown-model", message, f"use {names}, {leave_out}", field="model"
+        )
     if not candidates:
         solved = ", ".join(sorted(map(repr, kinds)))
         message = f"no model here solves {request.kind!r}"
         raise invalid("unknown-kind", message, f"use {solved}, {leave_out}", field="kind")
     task = request.puzzle.get("task") if isinstance(request.puzzle, dict) else None
     return sorted(
-        candidates.values(), key=lambda model: not isinstance(task, str) or model.identifiers.row_of(task) is None
+        candidates.values(),
+        key=lambda model: not isinstance(task, str) or model.identifiers.row_of(task) is None,
     )
 
 
@@ -89,7 +92,9 @@ def parse_request(
         _check_fields(model, request, parsed.identifier)
         policy, kind = model.halting, request.policy or model.halting.kind
         if request.policy is not None or request.max_segments is not None:
-            policy = replace(policy, kind=kind, max_segments=request.max_segments or model.manifest.max_segments)
+            policy = replace(
+                policy, kind=kind, max_segments=request.max_segments or model.manifest.max_segments
+            )
         guesses = model.manifest.attempts == "hypotheses" and request.how != "plain"
         task = Task(
             task_id=task_id,
@@ -97,7 +102,9 @@ def parse_request(
             puzzle_id=(parsed.identifier and model.identifiers.row_of(parsed.identifier)) or 0,
             policy=policy,
             arrival_s=arrival_s,
-            deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
+            deadline_s=None
+            if request.deadline_ms is None
+            else arrival_s + request.deadline_ms / 1000,
             priority=request.priority - priority_penalty,
             num_attempts=request.attempts or 1,
             first_guessing=int(request.how is None) if guesses else None,
@@ -111,14 +118,22 @@ def parse_request(
 def _refusal(notation: object, errors: Sequence[tuple[ServedModel, PuzzleError]]) -> ServiceError:
     """Why no model reads a puzzle, in the words of those kinds that fit it best."""
     fits = [_fit(notation, model.puzzle, error) for model, error in errors]
-    best = [said for said, fit in zip(errors, fits, strict=True) if fit and fit > max(fits) - NEARLY]
-    best = list({error.problem: (model, error) for model, error in reversed(best)}.values())[::-1]  # each reason once
+    best = [
+        said for said, fit in zip(errors, fits, strict=True) if fit and fit > max(fits) - NEARLY
+    ]
+    best = list({error.problem: (model, error) for model, error in reversed(best)}.values())[
+        ::-1
+    ]  # each reason once
     if len(errors) == 1 or len(best) == 1:
         return bad_puzzle((best or errors)[0][1])
     if not best:
         kinds = ", ".join(model.puzzle.name for model, _ in errors)
         remedy = "send one that is written as its sample in /models"
-        return bad_puzzle(PuzzleError(f"this is no puzzle of any kind served here ({kinds})", "not-a-puzzle", remedy))
+        return bad_puzzle(
+            PuzzleError(
+                f"this is no puzzle of any kind served here ({kinds})", "not-a-puzzle", remedy
+            )
+        )
     problem, remedy = (
         "; ".join(f"as {model.puzzle.name}: {getattr(error, said)}" for model, error in best)
         for said in ("problem", "remedy")
@@ -163,8 +178,12 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
         remedy = f"use one of its {len(model.tasks)}, as {named}, or train on its demonstrations"
         raise invalid("unknown-task", message, remedy, field="puzzle")
     if request.max_segments is not None and request.max_segments > max_segments:
-        message = f"max_segments is {request.max_segments} where this model runs at most {max_segments}"
-        raise invalid("too-many-segments", message, f"use 1 to {max_segments}", field="max_segments")
+        message = (
+            f"max_segments is {request.max_segments} where this model runs at most {max_segments}"
+        )
+        raise invalid(
+            "too-many-segments", message, f"use 1 to {max_segments}", field="max_segments"
+        )
     if request.attempts is not None and request.attempts > max_attempts:
         message = f"attempts is {request.attempts} where this server makes at most {max_attempts}"
         remedy = f"use 1 to {max_attempts}, or start the server with a larger --max-attempts"
@@ -177,4 +196,6 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
         raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
     if request.policy == "verified" and not model.puzzle.proof_exists:
         message = f"an answer to {model.puzzle.name!r} cannot be proven"
-        raise invalid("no-proof-exists", message, "use the policy 'learned' or 'fixed'", field="policy")
+        raise invalid(
+            "no-proof-exists", message, "use the policy 'learned' or 'fixed'", field="policy"
+        )

@@ -21,13 +21,21 @@ class SolveRequest(BaseModel, extra="forbid", strict=True, frozen=True):
         description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
         "The solution comes back in the same notation."
     )
-    kind: str | None = Field(default=None, max_length=100, description="The puzzle's name, as /models gives it.")
-    model: str | None = Field(default=None, max_length=200, description="The model's name, as /models gives it.")
+    kind: str | None = Field(
+        default=None, max_length=100, description="The puzzle's name, as /models gives it."
+    )
+    model: str | None = Field(
+        default=None, max_length=200, description="The model's name, as /models gives it."
+    )
     policy: PolicyKind | None = Field(
-        default=None, description="When to stop: at a proof, at the model's own wish, or after exactly max_segments."
+        default=None,
+        description="When to stop: at a proof, at the model's own wish, or after exactly max_segments.",
     )
     max_segments: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="At most this many segments; the model's own limit bounds it."
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="At most this many segments; the model's own limit bounds it.",
     )
     attempts: int | None = Field(
         default=None,
@@ -42,13 +50,20 @@ class SolveRequest(BaseModel, extra="forbid", strict=True, frozen=True):
         "Without it the first is plain, and the others do what pays with this model.",
     )
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504."
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description="Answer within this many milliseconds, or with 504.",
     )
     best_so_far: bool = Field(
-        default=False, description="At the deadline answer with what the model has by then, instead of 504."
+        default=False,
+        description="At the deadline answer with what the model has by then, instead of 504.",
     )
     priority: int = Field(
-        default=0, ge=-3, le=3, description="Greater goes first; one step is worth ten seconds of waiting."
+        default=0,
+        ge=-3,
+        le=3,
+        description="Greater goes first; one step is worth ten seconds of waiting.",
     )
 
 
@@ -65,16 +80,26 @@ class SolveAnswer(BaseModel):
         "or tried hypotheses, which are judged against the puzzle as asked."
     )
     solved: bool = Field(description="Shown to be right: a server says it of proven answers only.")
-    verified: bool | None = Field(description="Proven right, proven wrong, or null where no proof exists.")
+    verified: bool | None = Field(
+        description="Proven right, proven wrong, or null where no proof exists."
+    )
     segments: int = Field(description="How many segments the attempt ran that gave this answer.")
     halted_by: Outcome
-    margin: float = Field(description="The halting margin of the last segment; positive: content to stop.")
+    margin: float = Field(
+        description="The halting margin of the last segment; positive: content to stop."
+    )
     queue_ms: float
     compute_ms: float
     model: str
-    attempts: int = Field(description="How many attempts ran; a puzzle may have fewer than asked for.")
-    total_segments: int = Field(description="The segments of all attempts together: what the answer cost.")
-    votes: int | None = Field(description="How many attempts gave this answer, where no proof exists.")
+    attempts: int = Field(
+        description="How many attempts ran; a puzzle may have fewer than asked for."
+    )
+    total_segments: int = Field(
+        description="The segments of all attempts together: what the answer cost."
+    )
+    votes: int | None = Field(
+        description="How many attempts gave this answer, where no proof exists."
+    )
     vote_share: float | None = Field(description="Their share of the attempts that gave an answer.")
     route: Route | None = Field(
         default=None,
@@ -89,7 +114,9 @@ class SegmentView(BaseModel):
     segment: int
     attempt: int = Field(description="Which attempt, from 0.")
     solution: Any
-    changed: list[int] = Field(description="Cells, row by row from 0, that differ from this attempt's event before.")
+    changed: list[int] = Field(
+        description="Cells, row by row from 0, that differ from this attempt's event before."
+    )
     margin: float
     verified: bool | None
 
@@ -140,16 +167,24 @@ class ModelView(BaseModel):
     slots_rule: str | None = Field(
         description="Why so many slots: given, compute-bound or knee; null until the engine tells."
     )
-    step_ms: dict[int, float] = Field(description="Milliseconds of a segment over so many slots, as far as measured.")
+    step_ms: dict[int, float] = Field(
+        description="Milliseconds of a segment over so many slots, as far as measured."
+    )
     memory_bytes: int | None = Field(
         description="What its lane took of the engine's memory, measured when it was opened."
     )
     max_attempts: int = Field(description="The largest `attempts` of a request.")
-    attempts: AttemptKind = Field(description="What attempts after the first do: which of them pays with this model.")
+    attempts: AttemptKind = Field(
+        description="What attempts after the first do: which of them pays with this model."
+    )
     rows: int | None = Field(description="Rows of its (largest) board, null where it has none.")
     cols: int | None
-    identifiers: int = Field(description="Rows of its puzzle table: its tasks, their variants, and one blank.")
-    tasks: int = Field(description="How many tasks it has learned by name, each with its variants; 0 where it has one.")
+    identifiers: int = Field(
+        description="Rows of its puzzle table: its tasks, their variants, and one blank."
+    )
+    tasks: int = Field(
+        description="How many tasks it has learned by name, each with its variants; 0 where it has one."
+    )
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
 
@@ -185,7 +220,9 @@ class FreshPuzzle(FreshRequest):
 
     puzzle: Any
     solution: Any
-    rating: int = Field(description="Its own measure: moves of a maze, cost of a tour, backtracks of a Sudoku.")
+    rating: int = Field(
+        description="Its own measure: moves of a maze, cost of a tour, backtracks of a Sudoku."
+    )
 
 
 class LabelRequest(BaseModel, extra="forbid", strict=True, frozen=True):
@@ -216,8 +253,12 @@ class ChangeAnswer(BaseModel):
     """A model is served from this moment on."""
 
     model: ModelView
-    replaced: bool = Field(description="It took the place of one of its name, which finishes its work.")
-    evicted: list[str] = Field(description="Models that nobody used and that were removed to make room.")
+    replaced: bool = Field(
+        description="It took the place of one of its name, which finishes its work."
+    )
+    evicted: list[str] = Field(
+        description="Models that nobody used and that were removed to make room."
+    )
 
 
 class RemovedAnswer(BaseModel):
@@ -241,7 +282,9 @@ class LaneView(BaseModel):
 
     name: str = Field(description="The model's name.")
     lane: LaneSnapshot | None
-    memory_bytes: int | None = Field(description="What it took of the engine's memory when it was opened.")
+    memory_bytes: int | None = Field(
+        description="What it took of the engine's memory when it was opened."
+    )
     requests: int = Field(description="Requests that hold a place of it.")
 
 
@@ -258,7 +301,9 @@ class LiveAnswer(BaseModel):
     """The server answers, and the engine makes progress where there is work."""
 
     alive: Literal[True] = True
-    step_age_ms: float = Field(description="Time since the last step while work waits; 0 where none waits.")
+    step_age_ms: float = Field(
+        description="Time since the last step while work waits; 0 where none waits."
+    )
 
 
 class ReadyAnswer(BaseModel):

@@ -14,7 +14,15 @@ from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.worker.lanes import LaneReport
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
 
-AS_IN_MANIFEST = ("name", "seq_len", "vocab_size", "hidden_size", "max_segments", "attempts", "provenance")
+AS_IN_MANIFEST = (
+    "name",
+    "seq_len",
+    "vocab_size",
+    "hidden_size",
+    "max_segments",
+    "attempts",
+    "provenance",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,7 +42,13 @@ class ServedModel:
 
     @classmethod
     def of(
-        cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int, lane: str | None = None
+        cls,
+        bundle: Bundle,
+        *,
+        precision: str,
+        num_slots: int,
+        max_attempts: int,
+        lane: str | None = None,
     ) -> "ServedModel":
         return cls(
             manifest=bundle.manifest,
@@ -78,7 +92,9 @@ class ServedModel:
             precision=self.precision,
             slots=report.num_slots if report else self.num_slots,
             slots_rule=report.slots_rule if report else None,
-            step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()} if report else {},
+            step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()}
+            if report
+            else {},
             memory_bytes=report.memory_bytes if report else None,
             max_attempts=self.max_attempts,
             rows=rows,

@@ -54,7 +54,9 @@ class Key(BaseModel, extra="forbid", frozen=True):
 class TokenBucket:
     """`rate` requests per second on average, `burst` at once."""
 
-    def __init__(self, *, rate: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, rate: float, burst: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._rate, self._burst, self._now = rate, burst, now
         self._left = float(burst)
         self._seen_s = now()
@@ -120,15 +122,25 @@ def read_keys(path: Path) -> list[Key]:
         text = path.read_text(encoding="utf-8")
         anybody_writes = system.anybody_may_write(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise KeyFileError(f"the key file {path} cannot be read ({_cause(error)}): {remedy}.") from None
+        raise KeyFileError(
+            f"the key file {path} cannot be read ({_cause(error)}): {remedy}."
+        ) from None
     if anybody_writes:
-        raise KeyFileError(f"everybody on this machine may write to the key file {path}: chmod 600 {path}.")
-    keys = [_key(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        raise KeyFileError(
+            f"everybody on this machine may write to the key file {path}: chmod 600 {path}."
+        )
+    keys = [
+        _key(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()
+    ]
     if not 1 <= len(keys) <= MAX_KEYS:
-        raise KeyFileError(f"{path} holds {len(keys)} keys where 1 to {MAX_KEYS} are expected: {remedy}.")
+        raise KeyFileError(
+            f"{path} holds {len(keys)} keys where 1 to {MAX_KEYS} are expected: {remedy}."
+        )
     for name in ("label", "sha256"):
         if len({getattr(key, name) for key in keys}) < len(keys):
-            raise KeyFileError(f"a {name} stands twice in the key file {path}: remove one of the two lines.")
+            raise KeyFileError(
+                f"a {name} stands twice in the key file {path}: remove one of the two lines."
+            )
     return keys
 
 
@@ -144,12 +156,16 @@ def changed_keys(path: Path) -> Generator[list[Key]]:
 def write_keys(path: Path, keys: Sequence[Key]) -> None:
     """Replace the file in one step, with the owner, group and mode it had; a new one only its owner may read."""
     if len(keys) > MAX_KEYS:
-        raise KeyFileError(f"{path} would hold {len(keys)} keys where at most {MAX_KEYS} are read: remove one first.")
+        raise KeyFileError(
+            f"{path} would hold {len(keys)} keys where at most {MAX_KEYS} are read: remove one first."
+        )
     path = path.resolve()  # a link stays one
     try:
         with (
             atomic.new_file(path) as draft,
-            open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file,
+            open(
+                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+            ) as file,
         ):
             if path.exists():  # a server under a user of its own reads the file through its group
                 system.give_rights(file.fileno(), path.stat())
@@ -163,7 +179,9 @@ def bind_warnings(
 ) -> list[str]:
     """What an operator should know of these options; refuses those that are wrong or open the server unasked."""
     if (tls_cert is None) != (tls_key is None):
-        raise BindError("one of --tls-cert and --tls-key is missing: give both, or neither for plain HTTP.")
+        raise BindError(
+            "one of --tls-cert and --tls-key is missing: give both, or neither for plain HTTP."
+        )
     if tls_cert is not None:
         try:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
@@ -180,9 +198,13 @@ def bind_warnings(
             "and say --keys keys, or say --insecure where whoever reaches this address may use the server."
         )
     if not with_keys:
-        return [f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"]
+        return [
+            f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
+        ]
     if tls_cert is None:
-        return [f"listening on {host} without TLS: keys cross the network in the clear unless a proxy encrypts"]
+        return [
+            f"listening on {host} without TLS: keys cross the network in the clear unless a proxy encrypts"
+        ]
     return []
 
 
@@ -190,7 +212,9 @@ def checked_origins(origins: Sequence[str]) -> Sequence[str]:
     """Origins as browsers name them; `*` would let every page that a visitor opens use this server."""
     for origin in origins:
         if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
-            raise BindError(f"--cors {origin} is no origin: name one, as https://my.site or http://localhost:3000.")
+            raise BindError(
+                f"--cors {origin} is no origin: name one, as https://my.site or http://localhost:3000."
+            )
     return origins
 
 
@@ -202,7 +226,9 @@ def _key(path: Path, number: int, line: str) -> Key:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the line"
         why = "it is no JSON" if first["type"] == "json_invalid" else f"{where}: {first['msg']}"
-        raise KeyFileError(f"line {number} of {path} is no key as hrm-key writes it ({why}): remove it.") from None
+        raise KeyFileError(
+            f"line {number} of {path} is no key as hrm-key writes it ({why}): remove it."
+        ) from None
 
 
 def _cause(error: Exception) -> str:

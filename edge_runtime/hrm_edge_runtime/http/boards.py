@@ -5,7 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from hrm_edge_runtime.api.errors import bad_puzzle, invalid
-from hrm_edge_runtime.api.schema import FreshPuzzle, FreshRequest, KindView, LabelAnswer, LabelRequest
+from hrm_edge_runtime.api.schema import (
+    FreshPuzzle,
+    FreshRequest,
+    KindView,
+    LabelAnswer,
+    LabelRequest,
+)
 from hrm_edge_runtime.api.served_model import board_size
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import PuzzleError
@@ -27,12 +33,20 @@ def fresh_puzzle(asked: FreshRequest) -> FreshPuzzle:
     try:
         puzzle = registry.get(asked.kind)
         if asked.difficulty == SLOW:
-            raise PuzzleError(f"{SLOW} puzzles take too long for a server", "too-slow", "make them with hrm-data build")
-        example = fresh(puzzle, np.random.default_rng(asked.seed), asked.difficulty, is_test=asked.held_out)
+            raise PuzzleError(
+                f"{SLOW} puzzles take too long for a server",
+                "too-slow",
+                "make them with hrm-data build",
+            )
+        example = fresh(
+            puzzle, np.random.default_rng(asked.seed), asked.difficulty, is_test=asked.held_out
+        )
     except PuzzleError as error:
         raise invalid(error.rule, error.problem, error.remedy) from None
     question, answer = (puzzle.asked(grid, "") for grid in (example.question, example.answer))
-    return FreshPuzzle(**asked.model_dump(), puzzle=question, solution=answer, rating=example.rating)
+    return FreshPuzzle(
+        **asked.model_dump(), puzzle=question, solution=answer, rating=example.rating
+    )
 
 
 def judged(asked: LabelRequest) -> LabelAnswer:

@@ -93,4 +93,9 @@ def check_type(request: Request, media_types: Sequence[str]) -> None:
         remedy = f"send it with the header 'content-type: {media_types[0]}'"
         raise ServiceError(415, "unsupported-media-type", message, remedy)
     if headers.get("content-encoding", "identity").lower() != "identity":
-        raise ServiceError(415, "unsupported-encoding", "the body is compressed", "send it without content-encoding")
+        raise ServiceError(
+            415,
+            "unsupported-encoding",
+            "the body is compressed",
+            "send it without content-encoding",
+        )

@@ -14,7 +14,11 @@ from typing import Any, Literal
 import httptools
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
 
@@ -24,9 +28,13 @@ MANY_PIECES = 1000  # of a body, from where on they must have LEAST_PIECE bytes 
 LEAST_PIECE = 16
 MAX_AHEAD_BYTES = 16 * 1024  # of requests that are sent before the answer to the first
 OF_UPGRADE = (b"upgrade", b"http2-settings")  # headers, and words of the header Connection
-HALF_CLOSED_SECONDS = 0.2  # for an answer to a client that sends no more; one that has left looks the same
+HALF_CLOSED_SECONDS = (
+    0.2  # for an answer to a client that sends no more; one that has left looks the same
+)
 HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
-UNREAD_SECONDS = 10.0  # for the rest of a body that was refused: long enough for its client to see why
+UNREAD_SECONDS = (
+    10.0  # for the rest of a body that was refused: long enough for its client to see why
+)
 FETCH_SECONDS = 60.0  # for a client to take what waits for it
 
 Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-many"]
@@ -46,7 +54,9 @@ class ConnectionLimits(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self.num_open)
-        dropped = CounterMetricFamily("hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"])
+        dropped = CounterMetricFamily(
+            "hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"]
+        )
         for reason, count in self.dropped.items():
             dropped.add_metric([reason], count)
         yield dropped
@@ -87,7 +97,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._expected: Reason | None = None
         self._fetching: asyncio.TimerHandle | None = None
         self._answering: RequestResponseCycle | None = None
-        self._header_bytes = 0  # since the last header or piece of a body: of headers, chunk sizes and trailers
+        self._header_bytes = (
+            0  # since the last header or piece of a body: of headers, chunk sizes and trailers
+        )
         self._ahead_bytes = 0
         self._num_pieces = 0
         self._body_bytes = 0
@@ -152,7 +164,9 @@ class GuardedProtocol(HttpToolsProtocol):
         lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
         for name, value in self.headers:
             if name == b"connection":
-                value = b",".join(word for word in value.split(b",") if word.strip().lower() not in OF_UPGRADE)
+                value = b",".join(
+                    word for word in value.split(b",") if word.strip().lower() not in OF_UPGRADE
+                )
             if name not in OF_UPGRADE:
                 lines.append(b"%s: %s" % (name, value))
         self.parser = httptools.HttpRequestParser(self)
@@ -200,7 +214,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_body_due:
             self._expect("unread-body", self._limits.unread_s)
         else:
-            self._expect("slow-reader", self._limits.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
+            self._expect(
+                "slow-reader", self._limits.fetch_s
+            )  # uvicorn closes it sooner, but only once all is fetched
 
     def rest_a_turn(self) -> None:
         if not self.transport.is_closing():
@@ -309,7 +325,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def _write_refusal(self, refusal: ServiceError) -> None:
         body = as_json(refusal.body()).encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
-        lines = [f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()]
+        lines = [
+            f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()
+        ]
         lines += [b"%s: %s\r\n" % header for header in SAFE_HEADERS]
         self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
         self.transport.close()
@@ -328,4 +346,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def _bad_http(status: int) -> ServiceError:
-    return ServiceError(status, "bad-http", "this is no HTTP that the server reads", "send HTTP/1.1")
+    return ServiceError(
+        status, "bad-http", "this is no HTTP that the server reads", "send HTTP/1.1"
+    )

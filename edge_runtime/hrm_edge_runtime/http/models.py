@@ -11,7 +11,13 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hrm_edge_runtime.api.errors import ServiceError, invalid, needing_a_thread, no_answer, without_folders
+from hrm_edge_runtime.api.errors import (
+    ServiceError,
+    invalid,
+    needing_a_thread,
+    no_answer,
+    without_folders,
+)
 from hrm_edge_runtime.api.schema import ChangeAnswer
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -35,7 +41,9 @@ _log = logging.getLogger("hrm_edge_runtime.models")
 class Library:
     """The bundles that may be served, and how to run them; `lanes` are those served now, by their keys."""
 
-    def __init__(self, bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()) -> None:
+    def __init__(
+        self, bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()
+    ) -> None:
         self._defaults = defaults
         self._named = {bundle.path.resolve() for bundle in bundles}
         self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
@@ -48,9 +56,15 @@ class Library:
         """The directory of a name (its `.bundle` may be left out) or a path; refuses what the start did not allow."""
         path = Path(text)
         names = (text, f"{text}.bundle")
-        candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
+        candidates = (
+            [path]
+            if path.is_absolute()
+            else [folder / name for folder in self._folders for name in names]
+        )
         for candidate in candidates:
-            with contextlib.suppress(OSError, ValueError):  # a name too long for the system, or with a NUL in it
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # a name too long for the system, or with a NUL in it
                 resolved = candidate.resolve()
                 is_inside = any(folder in resolved.parents for folder in self._folders)
                 if (is_inside or resolved in self._named) and resolved.is_dir():
@@ -97,11 +111,15 @@ class Library:
         """The model, and how to open it as the lane `key`; without a choice it builds what its engine needs."""
         defaults = self._defaults
         if choice is None:
-            choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch)
+            choice = factory.prepare(
+                bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch
+            )
             self._build = None
         most = factory.max_slots(bundle, choice.engine)
         limits = {"num_slots": defaults.num_slots or most, "max_attempts": defaults.max_attempts}
-        lane = lanes.LaneOptions(key=key, bundle_path=bundle.path, choice=choice, max_slots=most, defaults=defaults)
+        lane = lanes.LaneOptions(
+            key=key, bundle_path=bundle.path, choice=choice, max_slots=most, defaults=defaults
+        )
         return ServedModel.of(bundle, precision=choice.precision, lane=key, **limits), lane
 
 
@@ -111,11 +129,15 @@ def models_and_library(
     """The models to serve at the start, and how the engine opens them; refuses two of one name, and as `presumed`."""
     names = [bundle.manifest.name for bundle in bundles]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
+        raise BundleError(
+            f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name."
+        )
     library = Library(bundles, defaults, folders)
     models: list[ServedModel] = []
     for bundle, name in zip(bundles, names, strict=True):
-        model, library.lanes[name] = library.open(bundle, name, factory.presumed(bundle, defaults.engine))
+        model, library.lanes[name] = library.open(
+            bundle, name, factory.presumed(bundle, defaults.engine)
+        )
         models.append(model)
     return models, library
 
@@ -128,7 +150,9 @@ class ModelManager:
     Idle models make room for one to be added, the longest unused first, if that is enough; a reload takes no other's.
     """
 
-    def __init__(self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library) -> None:
+    def __init__(
+        self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library
+    ) -> None:
         self._models = models
         self._engine_client = engine_client
         self.library = library
@@ -142,7 +166,9 @@ class ModelManager:
         self._check_ready()
         with needing_a_thread():
             model, lane = await asyncio.to_thread(self._read, name, bundle)
-        shortage = await self._try(lane)  # beside other changes: a graph that never ends takes a minute
+        shortage = await self._try(
+            lane
+        )  # beside other changes: a graph that never ends takes a minute
         async with self._one_at_a_time:
             self._check_ready()
             evicted = await self._open_with_room(model, lane, shortage)
@@ -153,7 +179,9 @@ class ModelManager:
                 self._retire_later(before)
             _log.info("%s %s", "reloaded" if before else "added", name)
             report = self._engine_client.lane_manager.reports.get(model.lane)
-            return ChangeAnswer(model=model.view(report), replaced=before is not None, evicted=evicted)
+            return ChangeAnswer(
+                model=model.view(report), replaced=before is not None, evicted=evicted
+            )
 
     async def remove(self, name: str) -> None:
         """Serve a model no more; refuses with 404 one that is not here, with 409 the only one."""
@@ -161,9 +189,14 @@ class ModelManager:
             self._check_ready()
             model = self._models.get(name)
             if model is None:
-                raise ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
+                raise ServiceError(
+                    404, "unknown-model", f"there is no model {name!r} here", "see /models"
+                )
             if len(self._models) == 1:
-                message, remedy = f"{name!r} is the only model here", "add another first, or stop the server"
+                message, remedy = (
+                    f"{name!r} is the only model here",
+                    "add another first, or stop the server",
+                )
                 raise ServiceError(409, "last-model", message, remedy)
             del self._models[name]
             self._retire_later(model)
@@ -183,8 +216,12 @@ class ModelManager:
             bundle = Bundle.open(self.library.find(text))
             if bundle.manifest.name != name:
                 message = f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}"
-                raise invalid("other-name", message, "send it to /models/ and its own name", field="bundle")
-            return self.library.open(bundle, f"{name}#{next(self._numbers)}")  # a lane that closes has its key still
+                raise invalid(
+                    "other-name", message, "send it to /models/ and its own name", field="bundle"
+                )
+            return self.library.open(
+                bundle, f"{name}#{next(self._numbers)}"
+            )  # a lane that closes has its key still
         except (BundleError, engine.EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
@@ -200,7 +237,9 @@ class ModelManager:
         if not victims:
             raise _refusal(507, "over-budget", shortage)
         for victim in victims:
-            _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
+            _log.warning(
+                "removing %s, which nobody uses, to make room for %s", victim.name, model.name
+            )
             del self._models[victim.name]
             self.library.lanes.pop(victim.lane, None)
             await self._engine_client.lane_manager.retire(victim.lane)
@@ -220,7 +259,9 @@ class ModelManager:
         """Open a lane in the engine beside those that run; returns and refuses as `_try`."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
-        load = self._engine_client.lane_manager.load(lane.key, model.name, make_lane, beside=is_beside)
+        load = self._engine_client.lane_manager.load(
+            lane.key, model.name, make_lane, beside=is_beside
+        )
         return await _shortage_of(load)
 
     def _victims(self, shortage: Shortage) -> list[ServedModel]:

@@ -12,13 +12,30 @@ from hrm_edge_runtime.batching.task import Result
 from hrm_puzzles.puzzle import Described
 
 PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
-VOTED: Any = {"status": "halted", "verified": None, "halted_by": "learned", "votes": 1, "vote_share": 1.0}
-COST: Any = {"segments": 4, "total_segments": 4, "num_attempts": 1, "margin": 1.5, "queue_s": 4e-4, "compute_s": 0.02}
+VOTED: Any = {
+    "status": "halted",
+    "verified": None,
+    "halted_by": "learned",
+    "votes": 1,
+    "vote_share": 1.0,
+}
+COST: Any = {
+    "segments": 4,
+    "total_segments": 4,
+    "num_attempts": 1,
+    "margin": 1.5,
+    "queue_s": 4e-4,
+    "compute_s": 0.02,
+}
 SOLVING = ("/solve", "/solve/stream", "/solve/batch")
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key that hrm-key has made."},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    "password": {"type": "http", "scheme": "basic", "description": "Any user name, and the key as the password."},
+    "password": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "Any user name, and the key as the password.",
+    },
 }
 
 ERRORS: dict[int, str] = {
@@ -41,7 +58,10 @@ ERRORS: dict[int, str] = {
 
 def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI's description of the refusals of a route; any may answer 401, 405 and 500."""
-    return {status: {"model": ErrorAnswer, "description": ERRORS[status]} for status in (*statuses, 401, 405, 500)}
+    return {
+        status: {"model": ErrorAnswer, "description": ERRORS[status]}
+        for status in (*statuses, 401, 405, 500)
+    }
 
 
 def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -53,25 +73,44 @@ def puzzle_body(media_type: str, what: str) -> dict[str, Any]:
 
 
 def free_answer(media_type: str, what: str, *refusals: int) -> dict[int | str, dict[str, Any]]:
-    return {200: {"description": what, "content": {media_type: {"schema": {}}}}, **error_answers(*refusals)}
+    return {
+        200: {"description": what, "content": {media_type: {"schema": {}}}},
+        **error_answers(*refusals),
+    }
 
 
-def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys: bool) -> dict[str, Any]:
+def described(
+    base: dict[str, Any], models: Iterable[ServedModel], *, with_keys: bool
+) -> dict[str, Any]:
     """OpenAPI with examples of these very models, and with the keys where the server asks for them."""
     description = copy.deepcopy(base)
     paths, kinds = description["paths"], {model.puzzle.name: model for model in models}
-    about = [f"{kind}: {model.puzzle.about}." for kind, model in kinds.items() if isinstance(model.puzzle, Described)]
+    about = [
+        f"{kind}: {model.puzzle.about}."
+        for kind, model in kinds.items()
+        if isinstance(model.puzzle, Described)
+    ]
     questions: dict[str, Any] = {}
     for kind, model in kinds.items():
-        forms = model.puzzle.forms(model.sample) if isinstance(model.puzzle, Described) else {"sample": model.sample}
-        questions |= {f"{kind}, {form}": {"value": {"puzzle": question}} for form, question in forms.items()}
+        forms = (
+            model.puzzle.forms(model.sample)
+            if isinstance(model.puzzle, Described)
+            else {"sample": model.sample}
+        )
+        questions |= {
+            f"{kind}, {form}": {"value": {"puzzle": question}} for form, question in forms.items()
+        }
     for path in SOLVING:
         for body in paths[path]["post"]["requestBody"]["content"].values():
             puzzle = body["schema"]["properties"]["puzzle"]
             puzzle["description"] = "\n\n".join([puzzle["description"], *about])
             puzzle["examples"] = [model.sample for model in kinds.values()]
             body["examples"] = questions
-    answers = {kind: {"value": example} for kind, model in kinds.items() if (example := _answer_example(model))}
+    answers = {
+        kind: {"value": example}
+        for kind, model in kinds.items()
+        if (example := _answer_example(model))
+    }
     paths["/solve"]["post"]["responses"]["200"]["content"][JSON]["examples"] = answers
     description["components"]["securitySchemes"] = KEY_SCHEMES
     if with_keys:

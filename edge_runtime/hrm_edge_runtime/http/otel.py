@@ -35,35 +35,52 @@ class RequestTracer:
         self, method: str, route: str, headers: Mapping[bytes, bytes], context: RequestContext
     ) -> Callable[[int], None]:
         """Begin the span of a request and return what ends it; each puzzle added to `context` gets its own below it."""
-        carrier = {name: headers.get(name.encode(), b"").decode("latin-1") for name in self._propagator.fields}
+        carrier = {
+            name: headers.get(name.encode(), b"").decode("latin-1")
+            for name in self._propagator.fields
+        }
         span = self._tracer.start_span(
             f"{method} {route}",
             self._propagator.extract(carrier, Context()),
             SpanKind.SERVER,
-            attributes={"http.request.method": method, "http.route": route, "hrm.request_id": context.request_id},
+            attributes={
+                "http.request.method": method,
+                "http.route": route,
+                "hrm.request_id": context.request_id,
+            },
         )
-        context.trace_solved = partial(self._add_puzzle, set_span_in_context(span, Context()), context)
+        context.trace_solved = partial(
+            self._add_puzzle, set_span_in_context(span, Context()), context
+        )
 
         def end(status: int) -> None:
-            span.set_attributes({"http.response.status_code": status, "hrm.puzzles": context.num_puzzles})
+            span.set_attributes(
+                {"http.response.status_code": status, "hrm.puzzles": context.num_puzzles}
+            )
             if status >= 500:
                 span.set_status(Status(StatusCode.ERROR, context.refused or ""))
             span.end()
 
         return end
 
-    def _add_puzzle(self, parent: Context, context: RequestContext, model: str, result: Result) -> None:
+    def _add_puzzle(
+        self, parent: Context, context: RequestContext, model: str, result: Result
+    ) -> None:
         if context.num_puzzles > MAX_PUZZLES:
             return
         ended_ns = time.time_ns()
         admitted_ns = ended_ns - round(1e9 * result.compute_s)
         arrived_ns = admitted_ns - round(1e9 * result.queue_s)
-        queue = self._tracer.start_span("queue", parent, start_time=arrived_ns, attributes={"hrm.model": model})
+        queue = self._tracer.start_span(
+            "queue", parent, start_time=arrived_ns, attributes={"hrm.model": model}
+        )
         queue.end(admitted_ns)
         attributes: dict[str, str | int] = {"hrm.model": model, "hrm.status": result.status}
         attributes |= {"hrm.segments": result.total_segments, "hrm.attempts": result.num_attempts}
         attributes["hrm.halted_by"] = result.halted_by
-        self._tracer.start_span("compute", parent, start_time=admitted_ns, attributes=attributes).end(ended_ns)
+        self._tracer.start_span(
+            "compute", parent, start_time=admitted_ns, attributes=attributes
+        ).end(ended_ns)
 
 
 def tracer_to(endpoint: str) -> RequestTracer:

@@ -53,7 +53,9 @@ class DrainingServer(uvicorn.Server):
     SIGHUP reads the keys again.
     """
 
-    def __init__(self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions) -> None:
+    def __init__(
+        self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions
+    ) -> None:
         super().__init__(config)
         self._engine_client = engine_client
         self._options = options
@@ -68,7 +70,9 @@ class DrainingServer(uvicorn.Server):
             self._loop.add_signal_handler(system.HANG_UP, self._hang_up)
         if self.config.is_ssl:
             # uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute
-            create_server = functools.partial(self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
+            create_server = functools.partial(
+                self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS
+            )
             self._loop.create_server = create_server  # type: ignore[method-assign]
         await super().startup(sockets)
 
@@ -84,7 +88,10 @@ class DrainingServer(uvicorn.Server):
             self._lacks_descriptors = False
         except OSError as error:
             if not self._lacks_descriptors:
-                _log.error("new connections are closed (%s): raise ulimit -n, or lower --max-connections", error)
+                _log.error(
+                    "new connections are closed (%s): raise ulimit -n, or lower --max-connections",
+                    error,
+                )
             self._lacks_descriptors = True
 
     def _hang_up(self) -> None:
@@ -134,7 +141,9 @@ class ServerOptions:
     log: LogForm = "text"
 
 
-def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions) -> None:
+def run_server(
+    lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions
+) -> None:
     """Serve models until a signal ends it; raises OSError where the port is taken.
 
     With a library an admin may change the models, and a new engine process opens those served at that moment. What it
@@ -147,7 +156,9 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
         if not isinstance(lanes, Library):
             return SpawnedEngine(lanes, options.log)
         service.models.update((model.name, model) for model in lanes.build())
-        return SpawnedEngine(functools.partial(open_lanes, tuple(lanes.lanes.values())), options.log)
+        return SpawnedEngine(
+            functools.partial(open_lanes, tuple(lanes.lanes.values())), options.log
+        )
 
     limit_of = {model.name: model.num_slots + options.queue_limit for model in models}
     engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
@@ -175,7 +186,9 @@ def _require_free(host: str, port: int) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host.") from error
+        raise OSError(
+            f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host."
+        ) from error
 
 
 def _with_descriptors_for(max_connections: int) -> int:
@@ -185,5 +198,7 @@ def _with_descriptors_for(max_connections: int) -> int:
     if most is None or most >= wanted:
         return max_connections
     fitting = max(1, most - BACKLOG - SPARE_FILES)
-    _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, most)
+    _log.warning(
+        "at most %d connections: this process may open %d files (ulimit -n)", fitting, most
+    )
     return fitting

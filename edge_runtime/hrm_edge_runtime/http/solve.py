@@ -39,7 +39,9 @@ Parsing = asyncio.Future[ParsedRequest]
 class SolveService:
     """The models served at this moment by name, their engine, and the threads that parse."""
 
-    def __init__(self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None) -> None:
+    def __init__(
+        self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None
+    ) -> None:
         self.models = {model.name: model for model in models}
         self.model_manager = ModelManager(self.models, engine_client, library) if library else None
         self.engine_client = engine_client
@@ -64,10 +66,16 @@ class SolveService:
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")
         with needing_a_thread():
-            return await unless_client_leaves(receive, to_thread.run_sync(make, asked, limiter=self._makers))
+            return await unless_client_leaves(
+                receive, to_thread.run_sync(make, asked, limiter=self._makers)
+            )
 
-    async def admit(self, request: SolveRequest, *, wait_s: float | None = None) -> Admission[ServedModel]:
-        return await self.engine_client.admit(partial(candidate_models, self.models.values(), request), wait_s=wait_s)
+    async def admit(
+        self, request: SolveRequest, *, wait_s: float | None = None
+    ) -> Admission[ServedModel]:
+        return await self.engine_client.admit(
+            partial(candidate_models, self.models.values(), request), wait_s=wait_s
+        )
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:
         """Admit and answer a request; raises ServiceError or NoAnswerError."""
@@ -105,11 +113,21 @@ class SolveService:
         )
         views: list[schema.LaneView] = []
         for name, model in self.models.items():
-            report, num_requests = client.lane_manager.reports.get(model.lane), client.limits.num_taken(model.lane)
-            seen, memory = snapshot.lanes.get(name) if snapshot else None, report.memory_bytes if report else None
-            views.append(schema.LaneView(name=name, lane=seen, memory_bytes=memory, requests=num_requests))
+            report, num_requests = (
+                client.lane_manager.reports.get(model.lane),
+                client.limits.num_taken(model.lane),
+            )
+            seen, memory = (
+                snapshot.lanes.get(name) if snapshot else None,
+                report.memory_bytes if report else None,
+            )
+            views.append(
+                schema.LaneView(name=name, lane=seen, memory_bytes=memory, requests=num_requests)
+            )
         age_ms = 1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None
-        return SlotsAnswer(engine=engine, waiting=client.num_waiting, snapshot_age_ms=age_ms, lanes=views)
+        return SlotsAnswer(
+            engine=engine, waiting=client.num_waiting, snapshot_age_ms=age_ms, lanes=views
+        )
 
     async def parsed(
         self,
@@ -215,12 +233,16 @@ class EventBuffer(asyncio.Queue["task.SegmentEvent | None"]):
             yield event
 
 
-def _segment_view(parsed: ParsedRequest, event: task.SegmentEvent, shown: dict[int, Grid]) -> SegmentView:
+def _segment_view(
+    parsed: ParsedRequest, event: task.SegmentEvent, shown: dict[int, Grid]
+) -> SegmentView:
     """A segment in its request's notation; `shown` holds each attempt's last grid. A new shape changes all cells."""
     grid = parsed.model.puzzle.decode(event.answer_T)
     before = shown.get(event.attempt, parsed.parsed.grid)
     shown[event.attempt] = grid
-    is_changed = (before != grid).reshape(-1) if before.shape == grid.shape else np.ones(grid.size, np.bool_)
+    is_changed = (
+        (before != grid).reshape(-1) if before.shape == grid.shape else np.ones(grid.size, np.bool_)
+    )
     return SegmentView(
         segment=event.segment,
         attempt=event.attempt,

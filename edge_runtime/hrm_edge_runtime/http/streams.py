@@ -34,7 +34,9 @@ EVENT_TYPE = "text/event-stream"
 ADMITTED = b": admitted\n\n"  # a comment: it lets proxies and clients see the headers before the first segment
 PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
-ADMISSION_WAIT_S = 60.0  # how long a line waits to be admitted, for instance while an engine is restarted
+ADMISSION_WAIT_S = (
+    60.0  # how long a line waits to be admitted, for instance while an engine is restarted
+)
 PREFETCH_BYTES = 64 * 1024
 SMALL_LINE_BYTES = 2048  # as objects such a line takes less than a large one as bytes
 
@@ -91,10 +93,15 @@ class BatchStream(GrowingAnswer):
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:
         super().__init__(BATCH_TYPE)
         self._service = service
-        self._key, self._keys = auth.key_of(request.scope), cast("auth.KeyRing | None", request.app.state.keys)
+        self._key, self._keys = (
+            auth.key_of(request.scope),
+            cast("auth.KeyRing | None", request.app.state.keys),
+        )
         self._keeps_order = order == "kept"
         limits = service.engine_client.limits
-        self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models.values()))
+        self._window = asyncio.Semaphore(
+            max(limits.batch_limit(model.lane) for model in service.models.values())
+        )
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
         self._wait_s = ADMISSION_WAIT_S
@@ -121,7 +128,9 @@ class BatchStream(GrowingAnswer):
         try:
             async for number, line in lines_of(body.pieces()):
                 await self._window.acquire()
-                await asyncio.sleep(0)  # a line a turn: a window full of them is 50 ms that all others wait
+                await asyncio.sleep(
+                    0
+                )  # a line a turn: a window full of them is 50 ms that all others wait
                 answer = await self._begin(number, line)
                 self._unsent.add(answer)
                 if self._keeps_order:
@@ -155,17 +164,25 @@ class BatchStream(GrowingAnswer):
             refused.set_result(_refusal(number, error))
             return refused
         answer = asyncio.ensure_future(self._answer(number, admission, asked, arrival_s))
-        answer.add_done_callback(lambda _: admission.close())  # even where it is cancelled before it began
+        answer.add_done_callback(
+            lambda _: admission.close()
+        )  # even where it is cancelled before it began
         return answer
 
     async def _answer(
-        self, number: int, admission: Admission[ServedModel], asked: SolveRequest | bytes, arrival_s: float
+        self,
+        number: int,
+        admission: Admission[ServedModel],
+        asked: SolveRequest | bytes,
+        arrival_s: float,
     ) -> bytes:
         service = self._service
         try:
             if isinstance(asked, bytes):
                 asked = await service.turnstile.decoded(SolveRequest, asked)
-            parsed = await service.parsed(admission, asked, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY)
+            parsed = await service.parsed(
+                admission, asked, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY
+            )
             del asked  # its objects are not needed while it waits for a slot
             answer = await service.answer(parsed)
         except (ServiceError, NoAnswerError) as error:
@@ -174,7 +191,9 @@ class BatchStream(GrowingAnswer):
 
     async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
         """A line's place; where the engine stays away for as long as a line waits, those after it wait no more."""
-        deadline_s = math.inf if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000
+        deadline_s = (
+            math.inf if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000
+        )
         try:
             wait_s = max(0.0, min(self._wait_s, deadline_s - time.monotonic()))
             admission = await self._service.admit(request, wait_s=wait_s)
@@ -249,7 +268,9 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:
     """Numbered lines from 1, blank ones left out; an error in the place of one that is too long."""
     buffer, number, is_skipping = bytearray(), 1, False
     while True:
-        with anyio.fail_after(IDLE_SECONDS):  # `asyncio.wait_for` loses a cancel beside its result before Python 3.12
+        with anyio.fail_after(
+            IDLE_SECONDS
+        ):  # `asyncio.wait_for` loses a cancel beside its result before Python 3.12
             piece = await anext(pieces, None)
         if piece is None:
             break
