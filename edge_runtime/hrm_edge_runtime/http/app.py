@@ -25,11 +25,8 @@ from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 
 CLIENT_GONE = 499  # no client receives it; it shows in the metrics
 
-NO_TELEMETRY = {
-    "tracing": False,
-    "metrics": False,
-    "logs": False,
-}  # ours is in `otel` and `metrics`
+NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
+"""FastAPI would look for OpenTelemetry in every request; our traces are in `otel`."""
 
 _ROUTE_FAULTS = {
     404: ("not-found", "there is nothing at this path"),
