@@ -340,7 +340,7 @@ def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> N
         engine = server.slots()["engine"]["pid"]
         path.write_text("nonsense")
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "the keys of before stay in force" in server.log)
+        wait_for(lambda: "the old keys stay valid" in server.log)
         assert server.solve(GOOD).status_code == 200
         path.unlink()
         write_keys(path, [Key(label="office", role="admin", sha256=hash_of(ADMIN))])
