@@ -156,7 +156,7 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
         (
             "serve",
             ["BUNDLE", "--host", "0.0.0.0"],
-            "and no keys guard it: make one with 'hrm-key add",
+            "without keys: make a key with 'hrm-key add",
         ),
         (
             "serve",

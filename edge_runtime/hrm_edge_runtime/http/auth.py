@@ -145,7 +145,7 @@ def read_keys(path: Path) -> list[Key]:
         anybody_writes = system.anybody_may_write(path)
     except (OSError, UnicodeDecodeError) as error:
         raise KeyFileError(
-            f"cannot read the key file {path} ({_cause(error)}): {remedy}."
+            f"the key file {path} cannot be read ({_cause(error)}): {remedy}."
         ) from None
     if anybody_writes:
         raise KeyFileError(
@@ -165,7 +165,7 @@ def read_keys(path: Path) -> list[Key]:
 def _require_different(path: Path, name: str, values: list[str]) -> None:
     if len(set(values)) < len(values):
         raise KeyFileError(
-            f"the key file {path} has the same {name} twice: remove one of the two lines."
+            f"a {name} is twice in the key file {path}: remove one of the two lines."
         )
 
 
@@ -195,7 +195,7 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
             for key in keys:
                 file.write(f"{key.model_dump_json(exclude_none=True)}\n")
     except OSError as error:
-        raise KeyFileError(f"cannot write the key file {path}: {_cause(error)}.") from None
+        raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
 
 
 def _private_file(path: Path) -> IO[str]:

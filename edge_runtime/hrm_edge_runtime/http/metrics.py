@@ -38,18 +38,18 @@ class LaneFigure:
 
 _LANE_FIGURES = (
     LaneFigure(_Gauge, "hrm_slots", "Slots of the lane.", "num_slots"),
-    LaneFigure(_Gauge, "hrm_slots_active", "Slots that hold an attempt.", "num_active"),
+    LaneFigure(_Gauge, "hrm_slots_active", "Slots with an attempt in them.", "num_active"),
     LaneFigure(_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", "num_queued"),
     LaneFigure(
         _Gauge,
         "hrm_occupancy",
-        "Share of the rows that worked while attempts waited.",
+        "Share of the rows that worked while others waited.",
         "occupancy",
     ),
     LaneFigure(
         _Gauge,
         "hrm_expected_wait_seconds",
-        "Expected wait for a slot of a new attempt.",
+        "Wait for a slot of one that came now.",
         "expected_wait_s",
     ),
     LaneFigure(_Counter, "hrm_steps", "Segments run over the batch.", "steps"),
@@ -62,13 +62,13 @@ _LANE_FIGURES = (
     LaneFigure(
         _Counter,
         "hrm_backlog_slot_segments_used",
-        "Rows busy while attempts waited.",
+        "Rows busy while others waited.",
         "slot_segments_used",
     ),
     LaneFigure(
         _Counter,
         "hrm_backlog_slot_segments_offered",
-        "Rows while attempts waited.",
+        "Rows while others waited.",
         "slot_segments_offered",
     ),
     LaneFigure(_Counter, "hrm_hypotheses", "Cells treated as given for a while.", "hypotheses"),
@@ -161,7 +161,7 @@ class Metrics(Collector):
         age_s = None
         if client.snapshot is not None:
             age_s = time.monotonic() - client.snapshot.taken_s
-        yield _Gauge("hrm_ready", "1 if the server takes new work.", float(is_ready))
+        yield _Gauge("hrm_ready", "1 where new work is taken.", float(is_ready))
         yield _Gauge(
             "hrm_requests_waiting",
             "Requests that wait for the engine.",
@@ -169,13 +169,13 @@ class Metrics(Collector):
         )
         yield _Gauge(
             "hrm_step_age_seconds",
-            "Time since the last step while work waits.",
+            "Since the last step while work waits.",
             client.step_age_s,
         )
         yield _Counter("hrm_engine_losses", "Engine processes that died.", process.num_losses)
         yield _Gauge(
             "hrm_engine_losses_in_a_row",
-            "Losses without a healthy time between.",
+            "Those without a healthy time between.",
             process.losses_in_a_row,
         )
         yield _Gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)

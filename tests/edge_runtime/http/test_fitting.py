@@ -14,7 +14,7 @@ MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n##
 SERVED = (
     "sudoku, arc-7x7, arc-15x15, logistics-6x6, logistics, maze-8x8, maze-14x14, maze, sudoku-6x6"
 )
-GENERAL = f"this is no puzzle of any kind served here ({SERVED})"
+GENERAL = f"no kind of puzzle served here reads this one ({SERVED})"
 
 
 @pytest.fixture(scope="module")

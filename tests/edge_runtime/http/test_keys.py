@@ -204,7 +204,7 @@ def test_pages_of_listed_origins_ask_with_a_key_in_a_header_and_no_others(tmp_pa
 
 @pytest.mark.parametrize("origin", ["*", "my.site", "https://my.site/page", "https://*.site", ""])
 def test_what_is_no_origin_is_refused_at_the_start(origin: str) -> None:
-    with pytest.raises(BindError, match="is no origin: name one"):
+    with pytest.raises(BindError, match="is not an origin: pass one"):
         checked_origins([origin])
 
 
@@ -252,8 +252,8 @@ def line(**changed: object) -> str:
         (line(rate="NaN"), "rate: "),
         (line(burst=0), "burst: "),
         (line(key=USER), "key: "),
-        (f"{line()}\n{line()}", "a label stands twice"),
-        (f"{line()}\n{line(label='other')}", "a sha256 stands twice"),
+        (f"{line()}\n{line()}", "a label is twice"),
+        (f"{line()}\n{line(label='other')}", "a sha256 is twice"),
         (
             "\n".join(line(label=f"k{n}", sha256=f"{n:064x}") for n in range(1001)),
             "holds 1001 keys",

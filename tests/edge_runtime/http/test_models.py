@@ -238,8 +238,8 @@ async def test_only_bundles_from_the_places_named_at_the_start_are_opened(tmp_pa
         ):
             refused = await house.put("outside", text)
             assert (refused.status_code, refused.json()["error"]["reason"]) == (422, "bad-bundle")
-            said.add(refused.json()["error"]["message"].rpartition("is no bundle")[2])
-        assert said == {" this server may open"}  # and not whether it is there
+            said.add(refused.json()["error"]["message"].rpartition("is not a bundle")[2])
+        assert said == {" that this server may open"}  # and not whether it is there
         other_name = await house.put("x", "slow")
         assert (other_name.status_code, other_name.json()["error"]["rule"]) == (422, "other-name")
 
