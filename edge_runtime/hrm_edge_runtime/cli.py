@@ -1,7 +1,11 @@
-"""The command `hrm-serve`. Light imports alone at the top: the spawned engine process imports the main script too."""
+"""The command `hrm-serve`.
+
+The top imports little, because the spawned engine process imports the main script too.
+"""
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +15,7 @@ from hrm_host import system
 from hrm_host.command import Command
 
 if TYPE_CHECKING:
+    from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.http.middleware import Trace
 
 serve = Command("hrm-serve")
@@ -30,7 +35,8 @@ MAX_SLOTS = 1024
 Bundles = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Bundle directories or names of shipped ones, served together; without any, all shipped ones."
+        help="Bundle directories or names of shipped ones, served together; "
+        "without any, all shipped ones."
     ),
 ]
 MemoryLimit = Annotated[
@@ -84,7 +90,8 @@ Otlp = Annotated[
         "Limits": "max_attempts queue_limit max_connections drain_seconds",
         "Who may ask": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
     },
-    epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; hrm-serve model.bundle --slots 4",
+    epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
+    "hrm-serve model.bundle --slots 4",
 )
 def serve_command(
     bundles: Bundles = None,
@@ -130,22 +137,20 @@ def serve_command(
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
-    from hrm_edge_runtime.contract import bundle, logs, shipped
+    from hrm_edge_runtime.contract import logs
     from hrm_edge_runtime.http import auth, middleware, models, server
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
 
+    limit_bytes = bytes_from(memory_budget) if memory_budget else None
     defaults = LaneDefaults(
         engine=engine,
         num_slots=slots_from(slots),
         num_threads=threads,
         queue_limit=queue_limit,
         max_attempts=max_attempts,
-        budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
+        budget=MemoryBudget(limit_bytes=limit_bytes),
     )
-    opened = [
-        bundle.Bundle.open(shipped.find_bundle(name))
-        for name in bundles or shipped.shipped_bundles()
-    ]
+    opened = _opened(bundles)
     served, library = models.models_and_library(opened, defaults, bundle_dir or ())
     access = middleware.Access(
         keys=auth.KeyRing(keys) if keys else None,
@@ -153,15 +158,19 @@ def serve_command(
         origins=auth.checked_origins(cors or ()),
         trace=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
-    with_keys = keys is not None
     warnings = auth.bind_warnings(
-        host, with_keys=with_keys, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
+        host,
+        with_keys=keys is not None,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure,
     )
     logs.configure(log)
     for warning in warnings:
         logging.warning(warning)
     names = ", ".join(f"{model.name} ({model.puzzle.name})" for model in served)
-    logging.info("serving %s on %s://%s:%d", names, "https" if tls_cert else "http", host, port)
+    scheme = "https" if tls_cert else "http"
+    logging.info("serving %s on %s://%s:%d", names, scheme, host, port)
     options = server.ServerOptions(
         host=host,
         port=port,
@@ -177,6 +186,15 @@ def serve_command(
     server.run_server(library, served, options)
 
 
+def _opened(names: Sequence[str] | None) -> "list[Bundle]":
+    """The named bundles; without names, all shipped ones."""
+    from hrm_edge_runtime.contract import bundle, shipped
+
+    if not names:
+        names = shipped.shipped_bundles()
+    return [bundle.Bundle.open(shipped.find_bundle(name)) for name in names]
+
+
 def _tracer(endpoint: str) -> "Trace":
     try:
         from hrm_edge_runtime.http.otel import tracer_to
@@ -188,19 +206,20 @@ def _tracer(endpoint: str) -> "Trace":
 
 
 def slots_from(text: str) -> int | None:
+    """The number of slots; None for auto."""
     if text == "auto":
         return None
     if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
-        raise typer.BadParameter(
-            f"{text!r} is neither auto nor 1 to {MAX_SLOTS}", param_hint="--slots"
-        )
+        message = f"{text!r} is neither auto nor 1 to {MAX_SLOTS}"
+        raise typer.BadParameter(message, param_hint="--slots")
     return int(text)
 
 
 def bytes_from(text: str) -> int:
+    """A number of bytes, written as 2GiB, 500MB or 1000."""
     matched = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
-    if matched is None or matched[2].upper() not in UNITS or not float(matched[1]):
-        raise typer.BadParameter(
-            f"{text!r} is no number of bytes: write it as 2GiB", param_hint="--memory-budget"
-        )
-    return int(float(matched[1]) * UNITS[matched[2].upper()])
+    unit = matched[2].upper() if matched else ""
+    if matched is None or unit not in UNITS or not float(matched[1]):
+        message = f"{text!r} is not a number of bytes: write it as 2GiB"
+        raise typer.BadParameter(message, param_hint="--memory-budget")
+    return int(float(matched[1]) * UNITS[unit])

@@ -248,7 +248,7 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
         context.load_cert_chain(tls_cert, tls_key)
     except OSError as error:  # ssl.SSLError is one
         raise BindError(
-            f"cannot use the certificate {tls_cert} with the key {tls_key} ({error}): "
+            f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): "
             "pass PEM files that belong together."
         ) from None
 

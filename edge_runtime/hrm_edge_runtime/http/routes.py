@@ -48,7 +48,8 @@ Order = Annotated[
 class HotRoute(APIRoute):
     """A route whose endpoint takes the request itself and returns a response.
 
-    FastAPI describes it and checks nothing for it. Its checks would take a tenth of the CPU of a small puzzle.
+    FastAPI matches and describes it but checks nothing. Its checks would take a tenth of the CPU
+    of a small puzzle.
     """
 
     def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
@@ -262,7 +263,7 @@ async def remove_model(request: Request, name: ModelName) -> schema.RemovedAnswe
 
 
 ROUTES = [*hot_router.routes, *router.routes]
-"""In the order in which they are tried."""
+"""In the order of matching."""
 PATHS = frozenset(route.path for route in ROUTES if isinstance(route, APIRoute))
 
 

@@ -321,7 +321,7 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -
     run("remove", "kitchen")
     assert KeyRing(path).find(first) is None
     for arguments, said in (
-        (("add", "office"), "has a key 'office' already"),
+        (("add", "office"), "already has a key 'office'"),
         (("add", "no spaces"), "label cannot be"),
         (("remove", "nobody"), "has no key 'nobody'"),
         (("remove", "office"), "is the last key"),
