@@ -172,7 +172,7 @@ class ModelView(BaseModel):
     precision: str
     slots: int
     slots_rule: str | None = Field(
-        description="Why so many slots: given, compute-bound or knee; null before the engine reports."
+        description="Why so many slots: given, compute-bound or knee; null until it is measured."
     )
     step_ms: dict[int, float] = Field(
         description="Milliseconds of a segment by number of slots, as far as measured."

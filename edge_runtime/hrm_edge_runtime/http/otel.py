@@ -95,5 +95,5 @@ class RequestTracer:
 
 
 def tracer_to(endpoint: str) -> RequestTracer:
-    """A tracer that sends spans to a collector's HTTP endpoint, such as http://collector:4318/v1/traces."""
+    """A tracer for a collector's HTTP endpoint, such as http://collector:4318/v1/traces."""
     return RequestTracer(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
