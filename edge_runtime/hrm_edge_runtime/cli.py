@@ -190,9 +190,8 @@ def _opened(names: Sequence[str] | None) -> "list[Bundle]":
     """The named bundles; without names, all shipped ones."""
     from hrm_edge_runtime.contract import bundle, shipped
 
-    if not names:
-        names = shipped.shipped_bundles()
-    return [bundle.Bundle.open(shipped.find_bundle(name)) for name in names]
+    chosen = names or list(shipped.shipped_bundles())
+    return [bundle.Bundle.open(shipped.find_bundle(name)) for name in chosen]
 
 
 def _tracer(endpoint: str) -> "Trace":

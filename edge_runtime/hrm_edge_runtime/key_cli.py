@@ -21,9 +21,6 @@ from hrm_host.system import HANG_UP
 main = Command("hrm-key", no_args_is_help=True)
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
-RELOAD = "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"
-if HANG_UP is None:
-    RELOAD = "restart a running server to read the file"
 
 
 @main.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")
@@ -54,7 +51,7 @@ def add(
             )
         keys.append(key)
     typer.echo(secret)
-    note = f"{file} holds its hash; keep the key, it is shown only here; {RELOAD}"
+    note = f"{file} holds its hash; keep the key, it is shown only here; {_how_to_reload()}"
     typer.echo(f"hrm-key: {note}", err=True)
 
 
@@ -83,7 +80,7 @@ def remove(
                 "add another first."
             )
         keys.remove(key)
-    typer.echo(f"hrm-key: removed {label}; {RELOAD}", err=True)
+    typer.echo(f"hrm-key: removed {label}; {_how_to_reload()}", err=True)
 
 
 def _named(label: str, keys: Sequence[Key]) -> Key | None:
@@ -91,3 +88,9 @@ def _named(label: str, keys: Sequence[Key]) -> Key | None:
         if key.label == label:
             return key
     return None
+
+
+def _how_to_reload() -> str:
+    if HANG_UP is None:
+        return "restart a running server to read the file"
+    return "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"
