@@ -5,12 +5,10 @@ from typing import Annotated, Any, cast
 
 import fastapi
 from anyio import to_thread
-from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import (
@@ -45,28 +43,10 @@ Order = Annotated[
 ]
 
 
-class HotRoute(APIRoute):
-    """A route whose endpoint takes the request itself and returns a response.
-
-    FastAPI matches and describes it but checks nothing. Its checks would take a tenth of the CPU
-    of a small puzzle.
-    """
-
-    def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self.app = self._answer
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        response = await self.endpoint(request)
-        await response(scope, receive, send)
-
-
-hot_router = fastapi.APIRouter(route_class=HotRoute)
 router = fastapi.APIRouter()
 
 
-@hot_router.post(
+@router.post(
     "/solve",
     response_model=schema.SolveAnswer,
     responses=error_answers(*SOLVE_REFUSALS, 504),
@@ -84,7 +64,7 @@ async def solve(request: Request) -> Response:
     return json_answer(answer)
 
 
-@hot_router.post(
+@router.post(
     "/solve/stream",
     response_class=Response,
     responses=openapi.free_answer(
@@ -260,11 +240,6 @@ async def remove_model(request: Request, name: ModelName) -> schema.RemovedAnswe
     """Stop serving a model. It finishes the work it admitted."""
     await _model_manager(request).remove(name)
     return schema.RemovedAnswer(removed=name)
-
-
-ROUTES = [*hot_router.routes, *router.routes]
-"""In the order of matching."""
-PATHS = frozenset(route.path for route in ROUTES if isinstance(route, APIRoute))
 
 
 def service_of(request: Request) -> SolveService:
