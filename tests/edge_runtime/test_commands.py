@@ -116,7 +116,7 @@ def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
     assert (done.status, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
     without_key = run("solve", SOLVED, "--url", served.url)
     assert without_key.status == 3
-    assert without_key.stderr.startswith("hrm-solve: this server asks for a key")
+    assert without_key.stderr.startswith("hrm-solve: this server requires a key")
 
 
 def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(
