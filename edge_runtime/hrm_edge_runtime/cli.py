@@ -1,7 +1,11 @@
-"""The command `hrm-serve`. Light imports alone at the top: the spawned engine process imports the main script too."""
+"""The command `hrm-serve`.
+
+The top imports little, because the spawned engine process imports the main script too.
+"""
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,23 +15,39 @@ from hrm_host import system
 from hrm_host.command import Command
 
 if TYPE_CHECKING:
+    from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.http.middleware import Trace
 
 serve = Command("hrm-serve")
 
-UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
 MAX_SLOTS = 1024
 
 Bundles = Annotated[
     list[str] | None,
-    typer.Argument(help="Bundle directories or names of shipped ones, served together; without any, all shipped ones."),
+    typer.Argument(
+        help="Bundle directories or names of shipped ones, served together; "
+        "without any, all shipped ones."
+    ),
 ]
 MemoryLimit = Annotated[
     str | None,
-    typer.Option(metavar="BYTES", help="The engine's memory, as 2GiB; without it what the machine can spare."),
+    typer.Option(
+        metavar="BYTES", help="The engine's memory, as 2GiB; without it what the machine can spare."
+    ),
 ]
 BundleDir = Annotated[
-    list[Path] | None, typer.Option(help="A folder whose bundles an admin may add while the server runs.")
+    list[Path] | None,
+    typer.Option(help="A folder whose bundles an admin may add while the server runs."),
 ]
 EngineName = Annotated[
     str,
@@ -36,18 +56,31 @@ EngineName = Annotated[
         help="What runs the bundles: auto, cpu, cuda, tensorrt or unrolled, and a precision.",
     ),
 ]
-Connections = Annotated[int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")]
+Connections = Annotated[
+    int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")
+]
 Cors = Annotated[
-    list[str] | None, typer.Option(metavar="ORIGIN", help="Pages of this origin may ask too, as https://my.site.")
+    list[str] | None,
+    typer.Option(metavar="ORIGIN", help="Pages of this origin may ask too, as https://my.site."),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it.")
+    bool,
+    typer.Option(
+        "--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it."
+    ),
 ]
-Hosts = Annotated[list[str] | None, typer.Option(help="Without keys: a public name of this server; may be repeated.")]
-Log = Annotated[Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(help="Without keys: a public name of this server; may be repeated."),
+]
+Log = Annotated[
+    Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")
+]
 Otlp = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Send traces to http://HOST:4318/v1/traces; needs hrm-edge[otel]."),
+    typer.Option(
+        metavar="URL", help="Send traces to http://HOST:4318/v1/traces; needs hrm-edge[otel]."
+    ),
 ]
 
 
@@ -57,28 +90,46 @@ Otlp = Annotated[
         "Limits": "max_attempts queue_limit max_connections drain_seconds",
         "Who may ask": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
     },
-    epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; hrm-serve model.bundle --slots 4",
+    epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
+    "hrm-serve model.bundle --slots 4",
 )
 def serve_command(
     bundles: Bundles = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    slots: Annotated[str, typer.Option(help="Attempts in one batch: a number, or auto, which measures.")] = "auto",
+    slots: Annotated[
+        str, typer.Option(help="Attempts in one batch: a number, or auto, which measures.")
+    ] = "auto",
     memory_budget: MemoryLimit = None,
     bundle_dir: BundleDir = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Threads of an engine; without it, all cores.")
+        int | None,
+        typer.Option(min=1, max=1024, help="Threads of an engine; without it, all cores."),
     ] = None,
     engine: EngineName = "auto",
-    max_attempts: Annotated[int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")] = 16,
-    queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 256,
-    drain_seconds: Annotated[float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")] = 30.0,
-    stall_seconds: Annotated[float, typer.Option(min=1, help="An engine without a step for so long is killed.")] = 60.0,
+    max_attempts: Annotated[
+        int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")
+    ] = 16,
+    queue_limit: Annotated[
+        int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")
+    ] = 256,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")
+    ] = 30.0,
+    stall_seconds: Annotated[
+        float, typer.Option(min=1, help="An engine without a step for so long is killed.")
+    ] = 60.0,
     max_connections: Connections = 4096,
-    keys: Annotated[Path | None, typer.Option(help="File of keys, made with hrm-key; every request needs one.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="File of keys, made with hrm-key; every request needs one.")
+    ] = None,
     cors: Cors = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM, with its chain): speak HTTPS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate (PEM, with its chain): speak HTTPS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The certificate's private key (PEM).")
+    ] = None,
     insecure: Insecure = False,
     allow_host: Hosts = None,
     log: Log = "text",
@@ -86,19 +137,20 @@ def serve_command(
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
-    from hrm_edge_runtime.contract import bundle, logs, shipped
+    from hrm_edge_runtime.contract import logs
     from hrm_edge_runtime.http import auth, middleware, models, server
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
 
+    limit_bytes = bytes_from(memory_budget) if memory_budget else None
     defaults = LaneDefaults(
         engine=engine,
         num_slots=slots_from(slots),
         num_threads=threads,
         queue_limit=queue_limit,
         max_attempts=max_attempts,
-        budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
+        budget=MemoryBudget(limit_bytes=limit_bytes),
     )
-    opened = [bundle.Bundle.open(shipped.find_bundle(name)) for name in bundles or shipped.shipped_bundles()]
+    opened = _opened(bundles)
     served, library = models.models_and_library(opened, defaults, bundle_dir or ())
     access = middleware.Access(
         keys=auth.KeyRing(keys) if keys else None,
@@ -106,13 +158,19 @@ def serve_command(
         origins=auth.checked_origins(cors or ()),
         trace=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
-    with_keys = keys is not None
-    warnings = auth.bind_warnings(host, with_keys=with_keys, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure)
+    warnings = auth.bind_warnings(
+        host,
+        with_keys=keys is not None,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure,
+    )
     logs.configure(log)
     for warning in warnings:
         logging.warning(warning)
     names = ", ".join(f"{model.name} ({model.puzzle.name})" for model in served)
-    logging.info("serving %s on %s://%s:%d", names, "https" if tls_cert else "http", host, port)
+    scheme = "https" if tls_cert else "http"
+    logging.info("serving %s on %s://%s:%d", names, scheme, host, port)
     options = server.ServerOptions(
         host=host,
         port=port,
@@ -128,24 +186,39 @@ def serve_command(
     server.run_server(library, served, options)
 
 
+def _opened(names: Sequence[str] | None) -> "list[Bundle]":
+    """The named bundles; without names, all shipped ones."""
+    from hrm_edge_runtime.contract import bundle, shipped
+
+    chosen = names or list(shipped.shipped_bundles())
+    return [bundle.Bundle.open(shipped.find_bundle(name)) for name in chosen]
+
+
 def _tracer(endpoint: str) -> "Trace":
     try:
         from hrm_edge_runtime.http.otel import tracer_to
     except ModuleNotFoundError as error:
-        raise ValueError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.") from error
+        raise ValueError(
+            f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'."
+        ) from error
     return tracer_to(endpoint)
 
 
 def slots_from(text: str) -> int | None:
+    """The number of slots; None for auto."""
     if text == "auto":
         return None
     if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
-        raise typer.BadParameter(f"{text!r} is neither auto nor 1 to {MAX_SLOTS}", param_hint="--slots")
+        message = f"{text!r} is neither auto nor 1 to {MAX_SLOTS}"
+        raise typer.BadParameter(message, param_hint="--slots")
     return int(text)
 
 
 def bytes_from(text: str) -> int:
+    """A number of bytes, written as 2GiB, 500MB or 1000."""
     matched = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
-    if matched is None or matched[2].upper() not in UNITS or not float(matched[1]):
-        raise typer.BadParameter(f"{text!r} is no number of bytes: write it as 2GiB", param_hint="--memory-budget")
-    return int(float(matched[1]) * UNITS[matched[2].upper()])
+    unit = matched[2].upper() if matched else ""
+    if matched is None or unit not in UNITS or not float(matched[1]):
+        message = f"{text!r} is not a number of bytes: write it as 2GiB"
+        raise typer.BadParameter(message, param_hint="--memory-budget")
+    return int(float(matched[1]) * UNITS[unit])

@@ -1,5 +1,6 @@
-"""The command `hrm-key`: the keys that `hrm-serve --keys` asks for."""
+"""The command `hrm-key`: makes, lists and removes the keys of `hrm-serve --keys`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,52 +21,76 @@ from hrm_host.system import HANG_UP
 main = Command("hrm-key", no_args_is_help=True)
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
-RELOAD = (
-    "start a running server again, so that it reads the file"
-    if HANG_UP is None
-    else "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"
-)
 
 
 @main.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")
 def add(
-    label: Annotated[str, typer.Argument(help="Who holds it; stands in the metrics.")],
+    label: Annotated[str, typer.Argument(help="Who holds the key; it shows in the metrics.")],
     file: File = Path("keys"),
-    admin: Annotated[bool, typer.Option("--admin", help="May also add and remove bundles.")] = False,
-    rate: Annotated[float | None, typer.Option(help="Puzzles per second; without it, any number.")] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="May also add and remove bundles.")
+    ] = False,
+    rate: Annotated[
+        float | None, typer.Option(help="Puzzles per second; without it, any number.")
+    ] = None,
     burst: Annotated[int, typer.Option(help="Puzzles at once (with --rate).")] = 10,
 ) -> None:
-    """Make a key, write its hash to the file and print the key: once, here, and never again."""
+    """Make a key, write its hash to the file, and print the key once."""
     secret = new_secret()
+    role = "admin" if admin else "user"
     try:
-        key = Key(label=label, role="admin" if admin else "user", sha256=hash_of(secret), rate=rate, burst=burst)
+        key = Key(label=label, role=role, sha256=hash_of(secret), rate=rate, burst=burst)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise KeyFileError(f"{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}.") from None
+        field = first["loc"][0]
+        raise KeyFileError(f"{field} cannot be {first['input']!r}: {first['msg']}.") from None
     with changed_keys(file) as keys:
-        if label in {other.label for other in keys}:
-            raise KeyFileError(f"{file} has a key {label!r} already: remove it first, or choose another label.")
+        if _named(label, keys):
+            raise KeyFileError(
+                f"{file} already has a key {label!r}: remove it first, or choose another label."
+            )
         keys.append(key)
     typer.echo(secret)
-    typer.echo(f"hrm-key: {file} holds its hash; keep the key, it is shown only here; {RELOAD}", err=True)
+    note = f"{file} holds its hash; keep the key, it is shown only here; {_how_to_reload()}"
+    typer.echo(f"hrm-key: {note}", err=True)
 
 
 @main.command("list", epilog="Example: hrm-key list --file keys")
 def list_keys(file: File = Path("keys")) -> None:
     """List the labels with their rights."""
     for key in read_keys(file):
-        limit = f"{key.rate:g}/s, {key.burst} at once" if key.rate else "no limit"
+        limit = "no limit"
+        if key.rate is not None:
+            limit = f"{key.rate:g}/s, {key.burst} at once"
         typer.echo(f"{key.label}\t{key.role}\t{limit}")
 
 
 @main.command(epilog="Example: hrm-key remove kitchen --file keys")
-def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
+def remove(
+    label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")
+) -> None:
     """Take a key out of the file."""
     with changed_keys(file) as keys:
-        gone = [key for key in keys if key.label == label]
-        if not gone:
-            raise KeyFileError(f"{file} has no key {label!r}: hrm-key list --file {file}.")
-        if gone == keys:
-            raise KeyFileError(f"{label!r} is the last key of {file}, and nobody could ask: add another first.")
-        keys.remove(gone[0])
-    typer.echo(f"hrm-key: removed {label}; {RELOAD}", err=True)
+        key = _named(label, keys)
+        if key is None:
+            raise KeyFileError(f"{file} has no key {label!r}: run hrm-key list --file {file}.")
+        if len(keys) == 1:
+            raise KeyFileError(
+                f"{label!r} is the last key of {file}, and nobody could use the server: "
+                "add another first."
+            )
+        keys.remove(key)
+    typer.echo(f"hrm-key: removed {label}; {_how_to_reload()}", err=True)
+
+
+def _named(label: str, keys: Sequence[Key]) -> Key | None:
+    for key in keys:
+        if key.label == label:
+            return key
+    return None
+
+
+def _how_to_reload() -> str:
+    if HANG_UP is None:
+        return "restart a running server to read the file"
+    return "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"

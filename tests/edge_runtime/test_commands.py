@@ -68,7 +68,12 @@ def served(bundle: Path) -> Iterator[Server]:
 
 def test_served_bundle_answers_with_its_own_words(served: Server) -> None:
     answer = served.solve(SOLVED).json()
-    assert (answer["solution"], answer["verified"], answer["segments"], answer["model"]) == (SOLVED, True, 1, "echo")
+    assert (answer["solution"], answer["verified"], answer["segments"], answer["model"]) == (
+        SOLVED,
+        True,
+        1,
+        "echo",
+    )
     unsolved = served.solve(OPEN).json()
     assert (unsolved["solution"], unsolved["solved"], unsolved["segments"]) == (OPEN, False, 3)
     assert served.http.get("/models").json()["models"][0]["kind"] == "sudoku-4x4"
@@ -100,7 +105,9 @@ def test_client_has_many_solved_in_pieces_and_loses_none(served: Server) -> None
     said = {SOLVED: "proven", OPEN: "max_segments", CLASH: "bad-puzzle"}
     for position, puzzle in enumerate(puzzles):
         outcome = outcomes[position]
-        assert said[puzzle] == (outcome.halted_by if isinstance(outcome, SolveAnswer) else outcome.reason)
+        assert said[puzzle] == (
+            outcome.halted_by if isinstance(outcome, SolveAnswer) else outcome.reason
+        )
 
 
 def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
@@ -109,10 +116,12 @@ def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
     assert (done.status, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
     without_key = run("solve", SOLVED, "--url", served.url)
     assert without_key.status == 3
-    assert without_key.stderr.startswith("hrm-solve: this server asks for a key")
+    assert without_key.stderr.startswith("hrm-solve: this server requires a key")
 
 
-def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(bundle: Path, tmp_path: Path) -> None:
+def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(
+    bundle: Path, tmp_path: Path
+) -> None:
     many = tmp_path / "many.txt"
     many.write_text("\n".join([SOLVED, OPEN, CLASH, SOLVED] * 5))
     done = run("solve", many, "--bundle", bundle)
@@ -120,14 +129,18 @@ def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(bundle: Path, 
     assert done.status == 1, done.stderr
     assert [line[:9] for line in lines[:4]] == [SOLVED[:9], "# not sol", "# refused", SOLVED[:9]]
     assert len(lines) == 20
-    counts = "20 puzzles: 10 proven, 5 unfinished, 5 refused (5 bad-puzzle); 1.7 segments on average"
+    counts = (
+        "20 puzzles: 10 proven, 5 unfinished, 5 refused (5 bad-puzzle); 1.7 segments on average"
+    )
     assert counts in done.stderr
 
 
 def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path) -> None:
     board = "\n".join(SOLVED[start : start + 4] for start in range(0, 16, 4))
     piped = command("solve", "-", "--bundle", bundle, "--json")
-    done = subprocess.run(piped, input=board, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        piped, input=board, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert json.loads(done.stdout)["solution"] == board
     refused = run("solve", CLASH, "--bundle", bundle, "--json")
     assert refused.status == 1
@@ -140,17 +153,39 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
         ("serve", ["nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
         ("serve", ["BUNDLE", "--engine", "cpu:int8"], "holds no 'int8' graph"),
         ("serve", ["BUNDLE", "--keys", "nowhere"], "the key file nowhere cannot be read"),
-        ("serve", ["BUNDLE", "--host", "0.0.0.0"], "and no keys guard it: make one with 'hrm-key add"),
-        ("serve", ["BUNDLE", "--tls-cert", "cert.pem"], "one of --tls-cert and --tls-key is missing"),
-        ("serve", ["BUNDLE", "--tls-cert", "a.pem", "--tls-key", "b.pem"], "the certificate a.pem cannot be used"),
-        ("solve", [SOLVED, "--bundle", "nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
+        (
+            "serve",
+            ["BUNDLE", "--host", "0.0.0.0"],
+            "without keys: make a key with 'hrm-key add",
+        ),
+        (
+            "serve",
+            ["BUNDLE", "--tls-cert", "cert.pem"],
+            "one of --tls-cert and --tls-key is missing",
+        ),
+        (
+            "serve",
+            ["BUNDLE", "--tls-cert", "a.pem", "--tls-key", "b.pem"],
+            "the certificate a.pem cannot be used",
+        ),
+        (
+            "solve",
+            [SOLVED, "--bundle", "nowhere.bundle"],
+            "nowhere.bundle is neither a directory nor a shipped bundle",
+        ),
         ("solve", [SOLVED, "--bundle", "BUNDLE", "--policy", "guess"], "policy cannot be 'guess'"),
         ("solve", [SOLVED, "--url", "http://127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
         ("solve", [SOLVED, "--url", "127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
-        ("solve", ["nosuch.txt"], "there is no file nosuch.txt: give one that is there, or the puzzle itself"),
+        (
+            "solve",
+            ["nosuch.txt"],
+            "there is no file nosuch.txt: give one that is there, or the puzzle itself",
+        ),
     ],
 )
-def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: list[str], said: str) -> None:
+def test_faults_are_told_in_one_sentence(
+    bundle: Path, name: str, arguments: list[str], said: str
+) -> None:
     done = run(name, *(str(bundle) if argument == "BUNDLE" else argument for argument in arguments))
     assert done.status == (3 if "no answer" in said else 2)
     assert done.stderr.startswith(f"hrm-{name}: ")
@@ -168,9 +203,13 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path) ->
 
 def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> None:
     arguments = ["--port", free_port(), "--memory-budget", "1MiB"]
-    done = subprocess.run(command("serve", bundle, *arguments), capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        command("serve", bundle, *arguments), capture_output=True, text=True, timeout=PATIENCE_S
+    )
     *_, last = done.stderr.splitlines()
-    assert (done.returncode, last.startswith("hrm-serve: the bundle 'echo'")) == (3, True), done.stderr
+    assert (done.returncode, last.startswith("hrm-serve: the bundle 'echo'")) == (3, True), (
+        done.stderr
+    )
     assert "start the server with a larger --memory-budget" in last
     assert "Traceback" not in done.stderr
     assert "starting it again" not in done.stderr
@@ -185,9 +224,16 @@ def test_without_arguments_every_shipped_model_answers_over_http() -> None:
         for model in models:
             assert server.solve(model["sample"]).json()["model"] == model["name"]
         model = models[0]
-        described = server.http.get("/openapi.json").json()["paths"]["/solve"]["post"]["requestBody"]
-        example = described["content"]["application/json"]["schema"]["properties"]["puzzle"]["examples"][0]
+        described = server.http.get("/openapi.json").json()["paths"]["/solve"]["post"][
+            "requestBody"
+        ]
+        example = described["content"]["application/json"]["schema"]["properties"]["puzzle"][
+            "examples"
+        ][0]
         answer = server.solve(example).json()
         assert answer["solved"] == answer["verified"]
         assert answer["segments"] <= model["max_segments"]
-        assert Manifest.model_validate_json((path / "manifest.json").read_bytes()).name == answer["model"]
+        assert (
+            Manifest.model_validate_json((path / "manifest.json").read_bytes()).name
+            == answer["model"]
+        )

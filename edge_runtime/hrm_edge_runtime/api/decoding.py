@@ -1,17 +1,18 @@
-"""From the bytes of JSON to a request, bounded in values, depth and digits before they are interpreted.
+"""From the bytes of JSON to a request, bounded in values, depth and digits.
 
-Read by hand rather than by the framework: its parser takes NaN and doubled keys, and says too little of what is wrong.
+The framework's parser accepts NaN and duplicate keys, and its errors say too little.
 """
 
 import json
 import math
+from collections.abc import Iterable
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid
 
-MAX_VALUES = 5000  # a question and its answer on the largest board are 1,800
+MAX_VALUES = 5000  # a question and its answer on the largest board have 1,800
 MAX_DEPTH = 8
 MAX_DIGITS = 18
 
@@ -19,90 +20,120 @@ Fields = TypeVar("Fields", bound=BaseModel)
 
 
 def most_values(body: bytes) -> int:
-    """An upper bound of the values in a JSON text: each follows a comma, or begins a list, an object or the text."""
+    """An upper bound of the number of values in a JSON text.
+
+    Each value follows a comma, or begins a list, an object or the text.
+    """
     return 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def validated(fields: type[Fields], body: bytes) -> Fields:
-    """Bytes to request; every refusal is a 422 that says where and why."""
+    """The fields of a body; refuses with 422, the place and the reason."""
     if most_values(body) > MAX_VALUES:
         message = f"the JSON may hold more than {MAX_VALUES} values, by its commas and brackets"
         raise invalid("too-many-values", message, "send one puzzle, as text or as rows")
-    try:
-        value = _DECODER.decode(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise invalid("not-utf-8", f"byte {error.start} of the body is not UTF-8", "send JSON in UTF-8") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise invalid("not-json", f"the body is not JSON: {error.msg} at {where}", 'send {"puzzle": ...}') from None
-    except RecursionError:
-        raise _too_deep() from None
+    value = _decoded(body)
     _check_strings_and_depth(value)
     if not isinstance(value, dict):
         first = next(iter(fields.model_fields))
-        raise invalid("not-an-object", "the body is JSON but no object", f'send {{"{first}": ...}}')
+        message = "the body is JSON but not an object"
+        raise invalid("not-an-object", message, f'send {{"{first}": ...}}')
     try:
         return fields.model_validate(value)
     except ValidationError as error:
-        raise _from_validation(error, ", ".join(fields.model_fields)) from None
+        known = ", ".join(fields.model_fields)
+        raise _from_validation(error, known) from None
 
 
-def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _decoded(body: bytes) -> object:
+    try:
+        return _DECODER.decode(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        message = f"byte {error.start} of the body is not UTF-8"
+        raise invalid("not-utf-8", message, "send JSON in UTF-8") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        message = f"the body is not JSON: {error.msg} at {place}"
+        raise invalid("not-json", message, 'send {"puzzle": ...}') from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise invalid("doubled-key", "a key stands twice in the same object", "name each field once")
+        raise invalid("doubled-key", "duplicate key in an object", "name each field once")
     return fields
 
 
-def _refuse_number(text: str) -> float:
-    raise invalid("bad-number", f"{text[:40]} is no number that JSON knows", "send finite numbers")
+def _reject_number(text: str) -> float:
+    raise invalid("bad-number", f"{text[:40]} is not a JSON number", "send finite numbers")
 
 
 def _finite(text: str) -> float:
     number = float(text)
-    return number if math.isfinite(number) else _refuse_number(text)
+    if not math.isfinite(number):
+        _reject_number(text)
+    return number
 
 
 def _short_int(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise invalid("bad-number", f"a whole number has {len(text)} digits", f"send at most {MAX_DIGITS}")
+        raise invalid(
+            "bad-number", f"a whole number has {len(text)} digits", f"send at most {MAX_DIGITS}"
+        )
     return int(text)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_without_twins, parse_constant=_refuse_number, parse_float=_finite, parse_int=_short_int
+    object_pairs_hook=_without_duplicates,
+    parse_constant=_reject_number,
+    parse_float=_finite,
+    parse_int=_short_int,
 )
 
 
 def _too_deep() -> ServiceError:
-    return invalid("too-deep", f"the JSON is nested deeper than {MAX_DEPTH} levels", "send the puzzle as rows or text")
+    message = f"the JSON is nested deeper than {MAX_DEPTH} levels"
+    return invalid("too-deep", message, "send the puzzle as rows or text")
 
 
 def _check_strings_and_depth(value: object) -> None:
+    """Walk the value level by level."""
     strings: list[str] = []
     level: list[object] = [value]
     for depth in range(MAX_DEPTH + 1):
         below: list[object] = []
-        for one in level:
-            if isinstance(one, str):
-                strings.append(one)
-            elif isinstance(one, dict | list):
+        for item in level:
+            if isinstance(item, str):
+                strings.append(item)
+            elif isinstance(item, dict | list):
                 if depth == MAX_DEPTH:
                     raise _too_deep()
-                below += [*one.keys(), *one.values()] if isinstance(one, dict) else one
+                below.extend(_inside(item))
         level = below
     try:
         "".join(strings).encode("utf-8")
     except UnicodeEncodeError:
-        raise invalid("not-unicode", "a string holds half a surrogate pair", "send whole characters") from None
+        message = "a string holds half a surrogate pair"
+        raise invalid("not-unicode", message, "send whole characters") from None
+
+
+def _inside(container: dict[object, object] | list[object]) -> Iterable[object]:
+    if isinstance(container, list):
+        return container
+    return [*container.keys(), *container.values()]
 
 
 def _from_validation(error: ValidationError, known: str) -> ServiceError:
     first = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(str(part) for part in first["loc"])[:80]
     if first["type"] == "extra_forbidden":
-        return invalid("unknown-field", f"the field {field!r} is not known", f"use {known}", field=field)
+        message = f"the field {field!r} is not known"
+        return invalid("unknown-field", message, f"use {known}", field=field)
     if first["type"] == "missing":
-        return invalid("missing-field", f"the field {field!r} is missing", f"send {field!r}", field=field)
-    message = f"the field {field!r} cannot be accepted: {first['msg']}"
-    return invalid(first["type"].replace("_", "-"), message, "correct it; /docs lists every field", field=field)
+        message = f"the field {field!r} is missing"
+        return invalid("missing-field", message, f"send {field!r}", field=field)
+    rule = first["type"].replace("_", "-")
+    message = f"the field {field!r} is not valid: {first['msg']}"
+    return invalid(rule, message, "correct it; /docs lists every field", field=field)

@@ -1,7 +1,8 @@
-"""The one error a client ever sees, whatever went wrong: a status and six keys that never change.
+"""The one error that a client sees: a status and six keys that never change.
 
-`reason` is a stable word for machines; `field`, `rule` and `cell` say where a puzzle breaks a rule; `message` and
-`remedy` are for people. A 503 always carries Retry-After and a reason, so a balancer can tell overload from breakage.
+`reason` is a stable word for programs. `field`, `rule` and `cell` locate a broken rule. `message`
+and `remedy` are for people. A 503 always carries Retry-After and a reason, so a load balancer can
+tell overload from breakage.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Literal
 
 from hrm_edge_runtime.api.schema import ErrorDetail
@@ -26,29 +28,62 @@ SAFE_HEADERS = (  # of every answer
 FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^/\\\s'\"]+[/\\])*(?=[^/\\\s])")
 
 as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-"""One line of JSON in plain ASCII, which survives every terminal and proxy; refuses NaN."""
+"""One line of JSON in plain ASCII, which every terminal and proxy passes on; rejects NaN."""
+
+Refused = NoAnswerReason | Literal["too-many-connections"]
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """What a client reads if a sound request gets no answer."""
+
+    status: int
+    message: str
+    remedy: str
+
 
 AGAIN = "send it again after Retry-After seconds"
-_NO_ANSWER: dict[NoAnswerReason | Literal["too-many-connections"], tuple[int, str, str]] = {
-    "queue-full": (503, "every slot and every place in the queue is taken", AGAIN),
-    "too-many-connections": (503, "every connection that this server may hold is busy", "send it again after a second"),
-    "cannot-make-deadline": (
+_NO_ANSWER: dict[Refused, NoAnswer] = {
+    "queue-full": NoAnswer(
+        503,
+        "every slot and every place in the queue is taken",
+        AGAIN,
+    ),
+    "too-many-connections": NoAnswer(
+        503,
+        "every connection that this server may hold is busy",
+        "send it again after a second",
+    ),
+    "cannot-make-deadline": NoAnswer(
         503,
         "so many puzzles are ahead that this one could not even begin before its deadline",
         "allow a larger deadline_ms, or send it again after Retry-After seconds",
     ),
-    "loading": (503, "the engine is still loading", "wait until /readyz answers 200"),
-    "draining": (503, "the server is shutting down", "send it to another server, or again when this one is back"),
-    "engine-lost": (503, "the engine process has died and is being restarted", AGAIN),
-    "deadline-missed": (
+    "loading": NoAnswer(
+        503,
+        "the engine is still loading",
+        "wait until /readyz answers 200",
+    ),
+    "draining": NoAnswer(
+        503,
+        "the server is shutting down",
+        "send it to another server, or again when this one is back",
+    ),
+    "engine-lost": NoAnswer(
+        503,
+        "the engine process has died and is being restarted",
+        AGAIN,
+    ),
+    "deadline-missed": NoAnswer(
         504,
         "the puzzle did not finish before its deadline",
         "allow a larger deadline_ms, or fewer max_segments",
     ),
-    "engine-failed": (  # it computed something that is no answer, such as values that are not finite
+    "engine-failed": NoAnswer(  # it computed something unusable, such as values that are not finite
         500,
         "the engine gave no usable answer to this puzzle",
-        "replay the bundle's golden traces on this machine; the device or the bundle is at fault, not the puzzle",
+        "replay the bundle's golden traces on this machine; "
+        "the device or the bundle is at fault, not the puzzle",
     ),
 }
 
@@ -72,51 +107,80 @@ class ServiceError(Exception):
         self.status = status
         self.headers = headers or {}
         self.beside: dict[str, object] = {}
-        message, remedy = (
-            text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…" for text in (message, remedy)
+        self.detail = ErrorDetail(
+            reason=reason,
+            field=field,
+            rule=rule,
+            cell=cell,
+            message=_shortened(message),
+            remedy=_shortened(remedy),
         )
-        self.detail = ErrorDetail(reason=reason, field=field, rule=rule, cell=cell, message=message, remedy=remedy)
 
     def body(self) -> dict[str, object]:
         return {"error": self.detail.model_dump(mode="json"), **self.beside}
 
 
+def _shortened(text: str) -> str:
+    if len(text) <= MESSAGE_LIMIT:
+        return text
+    return text[: MESSAGE_LIMIT - 1] + "…"
+
+
 def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:
-    return error if isinstance(error, ServiceError) else no_answer(error.reason, error.retry_after_s)
+    if isinstance(error, ServiceError):
+        return error
+    return no_answer(error.reason, error.retry_after_s)
 
 
-def no_answer(reason: NoAnswerReason | Literal["too-many-connections"], retry_after_s: float = 1.0) -> ServiceError:
-    """503 (not now, perhaps later or elsewhere), 504 (the client's own deadline passed) or 500."""
-    status, message, remedy = _NO_ANSWER[reason]
-    field = "deadline_ms" if status == 504 else None
-    headers = {"Retry-After": str(max(1, math.ceil(retry_after_s)))} if status == 503 else None
-    return ServiceError(status, reason, message, remedy, field=field, headers=headers)
+def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
+    """503 (not now, perhaps later or elsewhere), 504 (past the client's deadline) or 500."""
+    cause = _NO_ANSWER[reason]
+    headers: dict[str, str] = {}
+    if cause.status == 503:
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+    field = "deadline_ms" if cause.status == 504 else None
+    return ServiceError(
+        cause.status,
+        reason,
+        cause.message,
+        cause.remedy,
+        field=field,
+        headers=headers,
+    )
 
 
 @contextlib.contextmanager
 def needing_a_thread() -> Generator[None]:
-    """Refuse with 503 what needs another thread on a machine that starts no more."""
+    """Refuse with 503 if the machine cannot start another thread."""
     try:
         yield
     except RuntimeError as error:
         if "start new thread" not in str(error):
             raise
         message = "this machine starts no more threads"
-        raise ServiceError(503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"}) from None
+        raise ServiceError(
+            503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"}
+        ) from None
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:
-    """422: something in the request cannot be accepted."""
+    """422: something in the request is not valid."""
     return ServiceError(422, "bad-request", message, remedy, field=field, rule=rule)
 
 
 def bad_puzzle(error: PuzzleError) -> ServiceError:
     """422: the request is sound, but its puzzle breaks a rule of its kind."""
     return ServiceError(
-        422, "bad-puzzle", error.problem, error.remedy, field="puzzle", rule=error.rule, cell=error.cell
+        422,
+        "bad-puzzle",
+        error.problem,
+        error.remedy,
+        field="puzzle",
+        rule=error.rule,
+        cell=error.cell,
     )
 
 
 def without_folders(text: str) -> str:
-    """A sentence for the log as a client may read it: of absolute paths their last name alone."""
+    """A sentence of the log for a client: absolute paths keep only their last name."""
     return FOLDERS.sub("", text)

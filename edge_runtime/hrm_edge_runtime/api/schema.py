@@ -1,4 +1,4 @@
-"""What goes over HTTP, as pydantic models: the only place that says which fields a request and an answer have."""
+"""The fields of every request and answer, as pydantic models."""
 
 import secrets
 from functools import partial
@@ -18,37 +18,54 @@ class SolveRequest(BaseModel, extra="forbid", strict=True, frozen=True):
     """One puzzle to solve. Only `puzzle` is needed."""
 
     puzzle: Any = Field(
-        description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
+        description="The puzzle in any notation of its kind: a line of text, several lines, rows, "
+        "or a flat list. "
         "The solution comes back in the same notation."
     )
-    kind: str | None = Field(default=None, max_length=100, description="The puzzle's name, as /models gives it.")
-    model: str | None = Field(default=None, max_length=200, description="The model's name, as /models gives it.")
+    kind: str | None = Field(
+        default=None, max_length=100, description="The puzzle's name, as /models gives it."
+    )
+    model: str | None = Field(
+        default=None, max_length=200, description="The model's name, as /models gives it."
+    )
     policy: PolicyKind | None = Field(
-        default=None, description="When to stop: at a proof, at the model's own wish, or after exactly max_segments."
+        default=None,
+        description="When to stop: at a proof, when the model decides to, "
+        "or after exactly max_segments.",
     )
     max_segments: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="At most this many segments; the model's own limit bounds it."
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="At most this many segments; bounded by the model's own limit.",
     )
     attempts: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Try this many copies of the puzzle under its symmetries; 1 where it is left out. "
-        "The first proven answer wins; where no proof exists they vote.",
+        description="Try this many copies of the puzzle under its symmetries; 1 by default. "
+        "The first proven answer wins; if no proof exists, they vote.",
     )
     how: Literal["plain", "hypotheses"] | None = Field(
         default=None,
-        description="hypotheses: every attempt may treat undecided cells as given for a while; plain: none does. "
-        "Without it the first is plain, and the others do what pays with this model.",
+        description="hypotheses: every attempt may treat undecided cells as given for a while; "
+        "plain: none does. By default the first is plain, and the others do what helps this model.",
     )
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504."
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description="Answer within this many milliseconds, or with 504.",
     )
     best_so_far: bool = Field(
-        default=False, description="At the deadline answer with what the model has by then, instead of 504."
+        default=False,
+        description="At the deadline, send the answer that the model has by then, not 504.",
     )
     priority: int = Field(
-        default=0, ge=-3, le=3, description="Greater goes first; one step is worth ten seconds of waiting."
+        default=0,
+        ge=-3,
+        le=3,
+        description="Greater goes first; one step is worth ten seconds of waiting.",
     )
 
 
@@ -57,45 +74,59 @@ class SolveAnswer(BaseModel):
 
     solution: Any = Field(description="The model's last answer, in the notation of the puzzle.")
     status: Status = Field(
-        description="proven: it keeps every rule of its puzzle. halted: no proof exists; the model stopped by itself, "
-        "see margin and vote_share. unfinished: neither."
+        description="proven: it keeps every rule of its puzzle. halted: no proof exists; the model "
+        "stopped by itself, see margin and vote_share. unfinished: neither."
     )
     how: How = Field(
-        description="What the attempt that gave this answer did: it ran the puzzle as asked, or a symmetric copy, "
-        "or tried hypotheses, which are judged against the puzzle as asked."
+        description="What the attempt that gave this answer did: it ran the puzzle as sent, or a "
+        "symmetric copy, or tried hypotheses, which are checked against the puzzle as sent."
     )
-    solved: bool = Field(description="Shown to be right: a server says it of proven answers only.")
-    verified: bool | None = Field(description="Proven right, proven wrong, or null where no proof exists.")
+    solved: bool = Field(description="Whether the answer is proven.")
+    verified: bool | None = Field(
+        description="Proven right, proven wrong, or null if no proof exists."
+    )
     segments: int = Field(description="How many segments the attempt ran that gave this answer.")
     halted_by: Outcome
-    margin: float = Field(description="The halting margin of the last segment; positive: content to stop.")
+    margin: float = Field(
+        description="The halting margin of the last segment; positive: the model would stop."
+    )
     queue_ms: float
     compute_ms: float
     model: str
-    attempts: int = Field(description="How many attempts ran; a puzzle may have fewer than asked for.")
-    total_segments: int = Field(description="The segments of all attempts together: what the answer cost.")
-    votes: int | None = Field(description="How many attempts gave this answer, where no proof exists.")
+    attempts: int = Field(
+        description="How many attempts ran; a puzzle may have fewer than requested."
+    )
+    total_segments: int = Field(
+        description="The segments of all attempts together: what the answer cost."
+    )
+    votes: int | None = Field(description="How many attempts gave this answer, if no proof exists.")
     vote_share: float | None = Field(description="Their share of the attempts that gave an answer.")
     route: Route | None = Field(
         default=None,
-        description="The way that the answer marks through a maze (one leg, whose cost is its moves) or a city (the "
-        "customers in the order of their visits, and back to the depot), beside the cost of the best way.",
+        description="The route in the answer, and the cost of the best route. In a maze it has one "
+        "leg, whose cost is its moves. In a city it lists the customers in the order of their "
+        "visits, and returns to the depot.",
     )
 
 
 class SegmentView(BaseModel):
-    """One attempt after one segment, as /solve/stream tells it; in the frame and notation of the question."""
+    """One attempt after one segment in /solve/stream; in the frame and notation of the question."""
 
     segment: int
     attempt: int = Field(description="Which attempt, from 0.")
     solution: Any
-    changed: list[int] = Field(description="Cells, row by row from 0, that differ from this attempt's event before.")
+    changed: list[int] = Field(
+        description="Cells, row by row from 0, that differ from this attempt's last event."
+    )
     margin: float
     verified: bool | None
 
 
 class ErrorDetail(BaseModel):
-    """The same six keys for every refusal; `reason` and `rule` are stable words, `cell` is (row, column) from 1."""
+    """The same six keys for every refusal.
+
+    `reason` and `rule` are stable words; `cell` is (row, column) from 1.
+    """
 
     reason: str
     field: str | None
@@ -112,13 +143,16 @@ class ErrorAnswer(BaseModel):
 
 
 class UnreadyAnswer(ErrorAnswer):
-    """No new work is taken; `progress` is the model, precision and elapsed_s of a TensorRT engine that is built."""
+    """The server takes no new work.
+
+    `progress` is the model, precision and elapsed_s of a TensorRT engine that is being built.
+    """
 
     progress: dict[str, str | float] | None
 
 
 class HaltingView(BaseModel):
-    """The halting rule that a model is served with where a request names none."""
+    """The halting rule for requests that name none."""
 
     policy: PolicyKind
     threshold: float
@@ -138,18 +172,24 @@ class ModelView(BaseModel):
     precision: str
     slots: int
     slots_rule: str | None = Field(
-        description="Why so many slots: given, compute-bound or knee; null until the engine tells."
+        description="Why so many slots: given, compute-bound or knee; null until it is measured."
     )
-    step_ms: dict[int, float] = Field(description="Milliseconds of a segment over so many slots, as far as measured.")
-    memory_bytes: int | None = Field(
-        description="What its lane took of the engine's memory, measured when it was opened."
+    step_ms: dict[int, float] = Field(
+        description="Milliseconds of a segment by number of slots, as far as measured."
     )
+    memory_bytes: int | None = Field(description="The engine's memory that opening its lane took.")
     max_attempts: int = Field(description="The largest `attempts` of a request.")
-    attempts: AttemptKind = Field(description="What attempts after the first do: which of them pays with this model.")
-    rows: int | None = Field(description="Rows of its (largest) board, null where it has none.")
+    attempts: AttemptKind = Field(
+        description="What attempts after the first do; the export chooses what helps."
+    )
+    rows: int | None = Field(description="Rows of its (largest) board, null if it has none.")
     cols: int | None
-    identifiers: int = Field(description="Rows of its puzzle table: its tasks, their variants, and one blank.")
-    tasks: int = Field(description="How many tasks it has learned by name, each with its variants; 0 where it has one.")
+    identifiers: int = Field(
+        description="Rows of its puzzle table: its tasks, their variants, and one blank."
+    )
+    tasks: int = Field(
+        description="How many tasks it knows by name, each with its variants; 0 if it has one."
+    )
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
 
@@ -172,7 +212,7 @@ class KindsAnswer(BaseModel):
 
 
 class FreshRequest(BaseModel):
-    """Which puzzle to make; `held_out` ones are of the quarter of all that no training set holds."""
+    """Which puzzle to make. `held_out`: from the quarter that no training set holds."""
 
     kind: str = Field(max_length=100, description="As /kinds names it.")
     difficulty: str = Field(default="easy", max_length=40)
@@ -181,15 +221,20 @@ class FreshRequest(BaseModel):
 
 
 class FreshPuzzle(FreshRequest):
-    """A fresh puzzle and its proven answer, as `hrm-data import` reads both; the same for the same seed."""
+    """A fresh puzzle and its proven answer, as `hrm-data import` reads both.
+
+    The same seed gives the same puzzle.
+    """
 
     puzzle: Any
     solution: Any
-    rating: int = Field(description="Its own measure: moves of a maze, cost of a tour, backtracks of a Sudoku.")
+    rating: int = Field(
+        description="Its own measure: moves of a maze, cost of a tour, backtracks of a Sudoku."
+    )
 
 
 class LabelRequest(BaseModel, extra="forbid", strict=True, frozen=True):
-    """A puzzle and what somebody takes for its answer, each in any notation of its kind."""
+    """A puzzle and a proposed answer, each in any notation of its kind."""
 
     kind: str = Field(max_length=100, description="As /kinds names it.")
     puzzle: Any
@@ -197,13 +242,13 @@ class LabelRequest(BaseModel, extra="forbid", strict=True, frozen=True):
 
 
 class LabelAnswer(BaseModel):
-    """The label may be learned from; `verified` is null where no proof exists."""
+    """The label is valid for training; `verified` is null if no proof exists."""
 
     verified: bool | None
 
 
 class BundleRequest(BaseModel, extra="forbid", strict=True, frozen=True):
-    """Which bundle a model is to be served from."""
+    """The bundle to serve."""
 
     bundle: str = Field(
         min_length=1,
@@ -213,15 +258,15 @@ class BundleRequest(BaseModel, extra="forbid", strict=True, frozen=True):
 
 
 class ChangeAnswer(BaseModel):
-    """A model is served from this moment on."""
+    """The model is served from now on."""
 
     model: ModelView
-    replaced: bool = Field(description="It took the place of one of its name, which finishes its work.")
-    evicted: list[str] = Field(description="Models that nobody used and that were removed to make room.")
+    replaced: bool = Field(description="It replaced a model of its name, which finishes its work.")
+    evicted: list[str] = Field(description="Idle models that were removed to make room.")
 
 
 class RemovedAnswer(BaseModel):
-    """A model is served no more; what was admitted to it is finished."""
+    """The model is no longer served; it finishes the work it admitted."""
 
     removed: str
 
@@ -237,16 +282,16 @@ class EngineView(BaseModel):
 
 
 class LaneView(BaseModel):
-    """The slots of one model; `lane` is null until the engine has shown itself."""
+    """The slots of one model; `lane` is null until the engine reports."""
 
     name: str = Field(description="The model's name.")
     lane: LaneSnapshot | None
-    memory_bytes: int | None = Field(description="What it took of the engine's memory when it was opened.")
-    requests: int = Field(description="Requests that hold a place of it.")
+    memory_bytes: int | None = Field(description="The engine's memory that opening it took.")
+    requests: int = Field(description="Requests that hold one of its places.")
 
 
 class SlotsAnswer(BaseModel):
-    """The engine's last picture of itself, at most a tenth of a second behind while it works."""
+    """The engine's last snapshot, at most a tenth of a second old while it works."""
 
     engine: EngineView
     waiting: int = Field(description="Requests that wait for an answer.")
@@ -255,13 +300,15 @@ class SlotsAnswer(BaseModel):
 
 
 class LiveAnswer(BaseModel):
-    """The server answers, and the engine makes progress where there is work."""
+    """The server answers, and the engine makes progress if there is work."""
 
     alive: Literal[True] = True
-    step_age_ms: float = Field(description="Time since the last step while work waits; 0 where none waits.")
+    step_age_ms: float = Field(
+        description="Time since the last step while work waits; 0 if none waits."
+    )
 
 
 class ReadyAnswer(BaseModel):
-    """New work is taken."""
+    """The server takes new work."""
 
     state: EngineState

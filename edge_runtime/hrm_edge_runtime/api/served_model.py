@@ -1,4 +1,4 @@
-"""A served model without its engine: what it is, and how it shows in /models."""
+"""A served model without its engine, and its entry in /models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,23 @@ from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.worker.lanes import LaneReport
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
 
-AS_IN_MANIFEST = ("name", "seq_len", "vocab_size", "hidden_size", "max_segments", "attempts", "provenance")
+AS_IN_MANIFEST = (
+    "name",
+    "seq_len",
+    "vocab_size",
+    "hidden_size",
+    "max_segments",
+    "attempts",
+    "provenance",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedModel:
-    """A model without its engine; `num_slots` were asked for, `held_out` is a question it never saw and its answer."""
+    """A model without its engine.
+
+    `num_slots` is the requested number. `held_out` is a question it never saw, with its answer.
+    """
 
     manifest: Manifest
     puzzle: Puzzle
@@ -34,8 +45,15 @@ class ServedModel:
 
     @classmethod
     def of(
-        cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int, lane: str | None = None
+        cls,
+        bundle: Bundle,
+        *,
+        precision: str,
+        num_slots: int,
+        max_attempts: int,
+        lane: str | None = None,
     ) -> "ServedModel":
+        has_tasks = TASKS_NAME in bundle.manifest.files
         return cls(
             manifest=bundle.manifest,
             lane=lane or bundle.manifest.name,
@@ -46,7 +64,7 @@ class ServedModel:
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
             held_out=bundle.golden_example(),
-            tasks_file=bundle.path / TASKS_NAME if TASKS_NAME in bundle.manifest.files else None,
+            tasks_file=bundle.path / TASKS_NAME if has_tasks else None,
         )
 
     @cached_property
@@ -55,11 +73,14 @@ class ServedModel:
 
     @property
     def sample(self) -> object:
-        return self.held_out[0] if self.held_out else self.puzzle.sample(self.tasks)
+        """A question as a person would send it."""
+        if self.held_out is None:
+            return self.puzzle.sample(self.tasks)
+        return self.held_out[0]
 
     @cached_property
     def routed(self) -> Routed | None:
-        """Its puzzle where an answer is a way; kept, since to ask a protocol takes 20 us and more."""
+        """Its puzzle if an answer is a route. Cached: checking a protocol takes 20 us and more."""
         return self.puzzle if isinstance(self.puzzle, Routed) else None
 
     @cached_property
@@ -67,29 +88,42 @@ class ServedModel:
         return self.manifest.halting_policy(self.precision)
 
     def view(self, report: LaneReport | None = None) -> ModelView:
-        """The entry in /models; of the lane only what the engine has reported."""
-        manifest = self.manifest
-        rows, cols = board_size(self.puzzle) or (None, None)
-        return ModelView(
-            **{name: getattr(manifest, name) for name in AS_IN_MANIFEST},
+        """The entry in /models. Without a report of the engine, some fields are null."""
+        size = board_size(self.puzzle)
+        rows, cols = size or (None, None)
+        view = ModelView(
+            **{name: getattr(self.manifest, name) for name in AS_IN_MANIFEST},
             kind=self.puzzle.name,
             proof_exists=self.puzzle.proof_exists,
             halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
             precision=self.precision,
-            slots=report.num_slots if report else self.num_slots,
-            slots_rule=report.slots_rule if report else None,
-            step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()} if report else {},
-            memory_bytes=report.memory_bytes if report else None,
+            slots=self.num_slots,
+            slots_rule=None,
+            step_ms={},
+            memory_bytes=None,
             max_attempts=self.max_attempts,
             rows=rows,
             cols=cols,
-            identifiers=manifest.num_puzzle_ids,
+            identifiers=self.manifest.num_puzzle_ids,
             tasks=len(self.tasks),
             sample=self.sample,
         )
+        if report is not None:
+            _add_report(view, report)
+        return view
+
+
+def _add_report(view: ModelView, report: LaneReport) -> None:
+    """Add what the engine reported of the lane."""
+    view.slots = report.num_slots
+    view.slots_rule = report.slots_rule
+    view.memory_bytes = report.memory_bytes
+    for num_slots, seconds in report.step_s.items():
+        view.step_ms[num_slots] = round(1000 * seconds, 3)
 
 
 def board_size(puzzle: Puzzle) -> tuple[int, int] | None:
-    """Rows and columns of the (largest) board, None where it has none."""
-    shape = puzzle.decode(np.full(puzzle.seq_len, puzzle.vocab_size - 1, np.int32)).shape
+    """Rows and columns of the (largest) board; None if the puzzle has none."""
+    tokens_T = np.full(puzzle.seq_len, puzzle.vocab_size - 1, np.int32)
+    shape = puzzle.decode(tokens_T).shape
     return (shape[0], shape[1]) if len(shape) == 2 else None

@@ -1,7 +1,7 @@
-"""API keys: the file that holds them, who may do what and how often, and the checks before a server listens.
+"""API keys: their file, who may do what and how often, and the checks before a server listens.
 
-A key is 256 random bits made by `hrm-key`, so its hash is plain SHA-256: a slow hash protects words that people choose,
-and here it would only let strangers keep the server busy with wrong keys.
+A key is 256 random bits from `hrm-key`, so its hash is plain SHA-256. A slow hash protects words
+that people choose; here it would only let strangers keep the server busy with wrong keys.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ import ssl
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
 from hrm_host import atomic, system
 
-MAX_KEYS = 1000  # each request is compared with every one, and each label is a metric
+MAX_KEYS = 1000  # a request is compared with all of them, and each label is a metric
 KEY_BYTES = 32
-PREFIX = "hrm_"  # lets a person, or a scanner of leaked secrets, see what a string is
+PREFIX = "hrm_"  # people and scanners of leaked secrets recognize it
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -38,7 +38,7 @@ class BindError(ValueError):
 
 
 class Key(BaseModel, extra="forbid", frozen=True):
-    """One line of the file; `rate` bounds the puzzles per second, `burst` how many may come at once."""
+    """One line of the file. `rate` is in puzzles per second; `burst` may come at once."""
 
     label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     role: Literal["user", "admin"] = "user"
@@ -48,21 +48,32 @@ class Key(BaseModel, extra="forbid", frozen=True):
 
     @functools.cached_property
     def bucket(self) -> "TokenBucket | None":
-        return TokenBucket(rate=self.rate, burst=self.burst) if self.rate else None
+        if self.rate is None:
+            return None
+        return TokenBucket(rate=self.rate, burst=self.burst)
 
 
 class TokenBucket:
     """`rate` requests per second on average, `burst` at once."""
 
-    def __init__(self, *, rate: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._rate, self._burst, self._now = rate, burst, now
+    def __init__(
+        self,
+        *,
+        rate: float,
+        burst: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._now = now
         self._left = float(burst)
         self._seen_s = now()
 
     def wait_s(self) -> float:
-        """Take a token and return 0, or take none and return the seconds until there will be one."""
+        """Take a token and return 0, or return the seconds until the next token."""
         now_s = self._now()
-        self._left = min(self._burst, self._left + self._rate * (now_s - self._seen_s))
+        refilled = self._left + self._rate * (now_s - self._seen_s)
+        self._left = min(self._burst, refilled)
         self._seen_s = now_s
         if self._left < 1:
             return (1 - self._left) / self._rate
@@ -70,8 +81,11 @@ class TokenBucket:
         return 0.0
 
     async def take(self) -> None:
-        while (wait_s := self.wait_s()) > 0:
+        """Wait for a token and take it."""
+        wait_s = self.wait_s()
+        while wait_s > 0:
             await asyncio.sleep(wait_s)
+            wait_s = self.wait_s()
 
 
 def key_of(scope: Scope) -> Key | None:
@@ -80,7 +94,7 @@ def key_of(scope: Scope) -> Key | None:
 
 
 class KeyRing:
-    """The keys of a file, read again on request; where the file has become unusable, those of before stay in force."""
+    """The keys of a file. `reload` reads it again; if that fails, the old keys stay valid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -88,21 +102,28 @@ class KeyRing:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again; a key that stayed as it was keeps its bucket."""
+        """Read the file again; an unchanged key keeps its bucket."""
         before = {key: key for key in self._keys}
         self._keys = [before.get(key, key) for key in read_keys(self._path)]
 
     def in_force(self, key: Key) -> Key | None:
-        return next((other for other in self._keys if other.sha256 == key.sha256), None)
+        """The key with the same secret in the file that was read last."""
+        for current in self._keys:
+            if current.sha256 == key.sha256:
+                return current
+        return None
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def find(self, secret: str) -> Key | None:
-        """The key with this secret. All hashes are compared, each to its end, so the time reveals nothing."""
-        given = hash_of(secret)
-        found = [key for key in self._keys if hmac.compare_digest(given, key.sha256)]
-        return found[0] if found else None
+        """The key with this secret. Compares all hashes to their end, so time reveals nothing."""
+        digest = hash_of(secret)
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(digest, key.sha256):
+                found = key
+        return found
 
 
 def new_secret() -> str:
@@ -114,27 +135,43 @@ def hash_of(secret: str) -> str:
 
 
 def read_keys(path: Path) -> list[Key]:
-    """The keys of a file; refuses one that is empty, that anybody may write to, or a line that is no key."""
+    """The keys of a file.
+
+    Raises KeyFileError if the file is empty, if anybody may write to it, or if a line is not a key.
+    """
     remedy = f"make one with 'hrm-key add LABEL --file {path}'"
     try:
         text = path.read_text(encoding="utf-8")
         anybody_writes = system.anybody_may_write(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise KeyFileError(f"the key file {path} cannot be read ({_cause(error)}): {remedy}.") from None
+        raise KeyFileError(
+            f"the key file {path} cannot be read ({_cause(error)}): {remedy}."
+        ) from None
     if anybody_writes:
-        raise KeyFileError(f"everybody on this machine may write to the key file {path}: chmod 600 {path}.")
-    keys = [_key(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        raise KeyFileError(
+            f"everybody on this machine may write to the key file {path}: run chmod 600 {path}."
+        )
+    keys: list[Key] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            keys.append(_key(path, number, line))
     if not 1 <= len(keys) <= MAX_KEYS:
-        raise KeyFileError(f"{path} holds {len(keys)} keys where 1 to {MAX_KEYS} are expected: {remedy}.")
-    for name in ("label", "sha256"):
-        if len({getattr(key, name) for key in keys}) < len(keys):
-            raise KeyFileError(f"a {name} stands twice in the key file {path}: remove one of the two lines.")
+        raise KeyFileError(f"{path} holds {len(keys)} keys, not 1 to {MAX_KEYS}: {remedy}.")
+    _require_different(path, "label", [key.label for key in keys])
+    _require_different(path, "sha256", [key.sha256 for key in keys])
     return keys
+
+
+def _require_different(path: Path, name: str, values: list[str]) -> None:
+    if len(set(values)) < len(values):
+        raise KeyFileError(
+            f"a {name} is twice in the key file {path}: remove one of the two lines."
+        )
 
 
 @contextlib.contextmanager
 def changed_keys(path: Path) -> Generator[list[Key]]:
-    """The keys of a file, which are written back as the block leaves them; other processes wait for their turn."""
+    """Yield the keys of a file and write them back at the end; other processes wait."""
     with atomic.lock(path.resolve()):
         keys = read_keys(path) if path.exists() else []
         yield keys
@@ -142,68 +179,111 @@ def changed_keys(path: Path) -> Generator[list[Key]]:
 
 
 def write_keys(path: Path, keys: Sequence[Key]) -> None:
-    """Replace the file in one step, with the owner, group and mode it had; a new one only its owner may read."""
+    """Replace the file in one step and keep its owner, group and mode.
+
+    Only its owner may read a new file.
+    """
     if len(keys) > MAX_KEYS:
-        raise KeyFileError(f"{path} would hold {len(keys)} keys where at most {MAX_KEYS} are read: remove one first.")
+        raise KeyFileError(
+            f"{path} would hold {len(keys)} keys, more than {MAX_KEYS}: remove one first."
+        )
     path = path.resolve()  # a link stays one
     try:
-        with (
-            atomic.new_file(path) as draft,
-            open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file,
-        ):
-            if path.exists():  # a server under a user of its own reads the file through its group
+        with atomic.new_file(path) as draft, _private_file(draft) as file:
+            if path.exists():  # a server with a user of its own reads it through its group
                 system.give_rights(file.fileno(), path.stat())
-            file.writelines(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
+            for key in keys:
+                file.write(f"{key.model_dump_json(exclude_none=True)}\n")
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
 
 
+def _private_file(path: Path) -> IO[str]:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    return open(handle, "w", encoding="ascii")
+
+
 def bind_warnings(
-    host: str, *, with_keys: bool, tls_cert: Path | None, tls_key: Path | None, insecure: bool
+    host: str,
+    *,
+    with_keys: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure: bool,
 ) -> list[str]:
-    """What an operator should know of these options; refuses those that are wrong or open the server unasked."""
-    if (tls_cert is None) != (tls_key is None):
-        raise BindError("one of --tls-cert and --tls-key is missing: give both, or neither for plain HTTP.")
-    if tls_cert is not None:
-        try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
-        except OSError as error:  # which ssl.SSLError is too
-            raise BindError(
-                f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): give a PEM file of each, "
-                "made for one another."
-            ) from None
+    """What an operator should know of these options.
+
+    Raises BindError for options that are wrong or open the server by mistake.
+    """
+    _check_certificate(tls_cert, tls_key)
     if host in LOOPBACK:
         return []
     if not with_keys and not insecure:
         raise BindError(
-            f"--host {host} lets other machines in and no keys guard it: make one with 'hrm-key add LABEL --file keys' "
-            "and say --keys keys, or say --insecure where whoever reaches this address may use the server."
+            f"--host {host} lets other machines in without keys: make a key with "
+            "'hrm-key add LABEL --file keys' and pass --keys keys, or pass --insecure if whoever "
+            "reaches this address may use the server."
         )
     if not with_keys:
-        return [f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"]
+        return [
+            f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
+        ]
     if tls_cert is None:
-        return [f"listening on {host} without TLS: keys cross the network in the clear unless a proxy encrypts"]
+        return [
+            f"listening on {host} without TLS: keys cross the network in the clear "
+            "unless a proxy encrypts"
+        ]
     return []
 
 
+def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
+    if (tls_cert is None) != (tls_key is None):
+        raise BindError(
+            "one of --tls-cert and --tls-key is missing: pass both, or neither for plain HTTP."
+        )
+    if tls_cert is None:
+        return
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls_cert, tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        raise BindError(
+            f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): "
+            "pass PEM files that belong together."
+        ) from None
+
+
 def checked_origins(origins: Sequence[str]) -> Sequence[str]:
-    """Origins as browsers name them; `*` would let every page that a visitor opens use this server."""
+    """Origins as browsers name them. `*` would let every page that a visitor opens in."""
     for origin in origins:
         if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
-            raise BindError(f"--cors {origin} is no origin: name one, as https://my.site or http://localhost:3000.")
+            raise BindError(
+                f"--cors {origin} is not an origin: "
+                "pass one such as https://my.site or http://localhost:3000."
+            )
     return origins
 
 
 def _key(path: Path, number: int, line: str) -> Key:
-    """One key of the file; the refusal never repeats the line, which may be a key in the clear."""
+    """One key of the file. The error never repeats the line, which may be a key in the clear."""
     try:
         return Key.model_validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the line"
-        why = "it is no JSON" if first["type"] == "json_invalid" else f"{where}: {first['msg']}"
-        raise KeyFileError(f"line {number} of {path} is no key as hrm-key writes it ({why}): remove it.") from None
+        raise KeyFileError(
+            f"line {number} of {path} is not a key that hrm-key wrote ({_reason(error)}): "
+            "remove it."
+        ) from None
 
 
-def _cause(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8"
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return "it is not JSON"
+    place = ".".join(map(str, first["loc"])) or "the line"
+    return f"{place}: {first['msg']}"
+
+
+def _cause(error: OSError | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Boards without a model: every kind that a generator makes, and fresh puzzles with their proven answers."""
+"""Boards without a model: the kinds that generators make, and fresh puzzles with proven answers."""
 
 from collections.abc import Iterator
 
@@ -16,38 +16,49 @@ from hrm_edge_runtime.api.served_model import board_size
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import PuzzleError
 
-SLOW = "extreme"  # a second each, which hrm-data has and a server has not
+SLOW = "extreme"  # takes a second each, too long for a server
 
 
 def kinds() -> Iterator[KindView]:
-    for puzzle in map(registry.get, registry.names()):
+    for name in registry.names():
+        puzzle = registry.get(name)
         difficulties = [name for name in puzzle.difficulties if name != SLOW]
-        if difficulties and (size := board_size(puzzle)):
-            yield KindView(kind=puzzle.name, rows=size[0], cols=size[1], difficulties=difficulties)
+        size = board_size(puzzle)
+        if difficulties and size is not None:
+            rows, cols = size
+            yield KindView(kind=puzzle.name, rows=rows, cols=cols, difficulties=difficulties)
 
 
-def fresh_puzzle(asked: FreshRequest) -> FreshPuzzle:
-    """Takes up to a tenth of a second of CPU; refuses with 422 what cannot be made."""
-    from hrm_puzzles.data.sources import fresh  # brings what data sets need
+def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:
+    """Takes up to a tenth of a second of CPU; refuses with 422 what it cannot make."""
+    from hrm_puzzles.data.sources import fresh  # imports what data sets need
 
     try:
-        puzzle = registry.get(asked.kind)
-        if asked.difficulty == SLOW:
-            raise PuzzleError(f"{SLOW} puzzles take too long for a server", "too-slow", "make them with hrm-data build")
-        example = fresh(puzzle, np.random.default_rng(asked.seed), asked.difficulty, is_test=asked.held_out)
+        puzzle = registry.get(request.kind)
+        if request.difficulty == SLOW:
+            problem = f"{SLOW} puzzles take too long for a server"
+            raise PuzzleError(problem, "too-slow", "make them with hrm-data build")
+        rng = np.random.default_rng(request.seed)
+        example = fresh(puzzle, rng, request.difficulty, is_test=request.held_out)
     except PuzzleError as error:
         raise invalid(error.rule, error.problem, error.remedy) from None
-    question, answer = (puzzle.asked(grid, "") for grid in (example.question, example.answer))
-    return FreshPuzzle(**asked.model_dump(), puzzle=question, solution=answer, rating=example.rating)
+    return FreshPuzzle(
+        **request.model_dump(),
+        puzzle=puzzle.asked(example.question, ""),
+        solution=puzzle.asked(example.answer, ""),
+        rating=example.rating,
+    )
 
 
-def judged(asked: LabelRequest) -> LabelAnswer:
-    """Judge a label as `hrm-data import` does; refuses with 422 a kind, a puzzle or a label that it would refuse."""
-    from hrm_puzzles.data.build import labelled  # brings what data sets need
+def judged(request: LabelRequest) -> LabelAnswer:
+    """Judge a label as `hrm-data import` does; refuses with 422 what that would reject."""
+    from hrm_puzzles.data.build import labelled  # imports what data sets need
 
+    label = {"puzzle": request.puzzle, "solution": request.solution}
     try:
-        puzzle = registry.get(asked.kind)
-        labelled(puzzle, {"puzzle": asked.puzzle, "solution": asked.solution})
+        puzzle = registry.get(request.kind)
+        labelled(puzzle, label)
     except PuzzleError as error:
         raise bad_puzzle(error) from None
-    return LabelAnswer(verified=True if puzzle.proof_exists else None)
+    verified = True if puzzle.proof_exists else None
+    return LabelAnswer(verified=verified)

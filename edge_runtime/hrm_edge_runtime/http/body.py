@@ -1,4 +1,4 @@
-"""A request's body, untrusted and bounded in bytes and time. Behind it comes the client's departure."""
+"""A request's body: untrusted, bounded in bytes and time. After it comes the client's departure."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -13,8 +13,8 @@ from hrm_edge_runtime.api.errors import JSON, ServiceError
 
 MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
 BODY_SECONDS = 10.0
-FEW_VALUES = 200  # are decoded within 0.2 ms
-UNSAID = ("", "application/x-www-form-urlencoded")  # what curl -d says where nobody names a type
+FEW_VALUES = 200  # decoded within 0.2 ms
+UNSAID = ("", "application/x-www-form-urlencoded")  # the default of curl -d
 
 T = TypeVar("T")
 
@@ -24,13 +24,17 @@ class ClientGoneError(Exception):
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
-    """Do the work, or drop it and raise ClientGoneError when the client leaves; its body must have been read."""
-    ours, is_over = asyncio.current_task(), False
-    assert ours is not None
+    """Do the work, or drop it and raise ClientGoneError when the client leaves.
+
+    The body must have been read.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    is_over = False
 
     def give_up(_: object) -> None:
         if not is_over:
-            ours.cancel()
+            task.cancel()
 
     watch = asyncio.ensure_future(_disconnect(receive))
     watch.add_done_callback(give_up)
@@ -71,13 +75,13 @@ async def body_of(request: Request) -> bytes:
 
 
 class Turnstile:
-    """Lets one large body through in each turn of the event loop: decoding one takes up to 4 ms."""
+    """Decodes one large body per turn of the event loop: each takes up to 4 ms."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def decoded(self, fields: type[Fields], body: bytes) -> Fields:
-        """Bytes to request, as `validated`, after the large bodies that came before."""
+        """The fields of a body, as `validated`, after the large bodies that came before."""
         if most_values(body) > FEW_VALUES:
             async with self._lock:
                 await asyncio.sleep(0)
@@ -85,12 +89,15 @@ class Turnstile:
 
 
 def check_type(request: Request, media_types: Sequence[str]) -> None:
-    """Refuse with 415 a body that says to be of another type, or is compressed; whether it is JSON, its text shows."""
+    """Refuse with 415 a body of another declared type, or a compressed one."""
     headers = request.headers
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in (*media_types, *UNSAID):
-        message = f"the content type is {media_type[:80]!r} where {media_types[0]!r} is expected"
-        remedy = f"send it with the header 'content-type: {media_types[0]}'"
+    if media_type not in media_types and media_type not in UNSAID:
+        expected = media_types[0]
+        message = f"the content type is {media_type[:80]!r}, not {expected!r}"
+        remedy = f"send it with the header 'content-type: {expected}'"
         raise ServiceError(415, "unsupported-media-type", message, remedy)
-    if headers.get("content-encoding", "identity").lower() != "identity":
-        raise ServiceError(415, "unsupported-encoding", "the body is compressed", "send it without content-encoding")
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        remedy = "send it without content-encoding"
+        raise ServiceError(415, "unsupported-encoding", "the body is compressed", remedy)

@@ -1,8 +1,9 @@
-"""Limits on clients' connections: how many there are, and how long each step of a client may take.
+"""Limits on connections: how many there are, and how long each step of a client may take.
 
-Uvicorn bounds the time between two requests (5 s), and bodies that a route reads have their own deadlines. It has no
-public hook for a connection's state, so GuardedProtocol extends its private HttpToolsProtocol: pyproject.toml bounds
-the version of uvicorn, and test_connections.py must pass before that bound is raised.
+Uvicorn bounds the time between two requests (5 s), and bodies that a route reads have their own
+deadlines. Uvicorn has no public hook for a connection's state, so GuardedProtocol extends its
+private HttpToolsProtocol: pyproject.toml bounds the version of uvicorn, and test_connections.py
+must pass before that bound is raised.
 """
 
 import asyncio
@@ -23,22 +24,25 @@ from uvicorn.protocols.http.httptools_impl import (
 from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
 
 HEADER_BYTES = 16 * 1024
-READ_BYTES = 4096  # at most in one turn of the event loop: no client may have more than some hundred events of it
-MANY_PIECES = 1000  # of a body, from where on they must have LEAST_PIECE bytes on average: each is a call of Python
-LEAST_PIECE = 16
-MAX_AHEAD_BYTES = 16 * 1024  # of requests that are sent before the answer to the first
+READ_BYTES = 4096  # per turn of the event loop: bounds the parser events of one client
+MANY_PIECES = 1000  # a body of more pieces needs LEAST_PIECE bytes per piece: each is a Python call
+LEAST_PIECE = 16  # bytes on average
+MAX_AHEAD_BYTES = 16 * 1024  # of requests that arrive before the answer to the first
 OF_UPGRADE = (b"upgrade", b"http2-settings")  # headers, and words of the header Connection
-HALF_CLOSED_SECONDS = 0.2  # for an answer to a client that sends no more; one that has left looks the same
+HALF_CLOSED_SECONDS = 0.2  # to answer a client that stopped sending; one that left looks the same
 HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
-UNREAD_SECONDS = 10.0  # for the rest of a body that was refused: long enough for its client to see why
-FETCH_SECONDS = 60.0  # for a client to take what waits for it
+UNREAD_SECONDS = 10.0  # for the rest of a refused body, so that its client sees why
+FETCH_SECONDS = 60.0  # for a client to read what is written to it
 
 Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-many"]
 
 
 @dataclass(kw_only=True, eq=False)
 class ConnectionLimits(Collector):
-    """The connections of one server and their figures for `/metrics`; `idle` holds those without a request in order."""
+    """The connections of one server and their figures for `/metrics`.
+
+    `idle` holds the connections without a request, the longest idle first.
+    """
 
     max_connections: int
     header_s: float = HEADER_SECONDS
@@ -50,14 +54,16 @@ class ConnectionLimits(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self.num_open)
-        dropped = CounterMetricFamily("hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"])
+        dropped = CounterMetricFamily(
+            "hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"]
+        )
         for reason, count in self.dropped.items():
             dropped.add_metric([reason], count)
         yield dropped
 
 
 class SmallReads(asyncio.BufferedProtocol):
-    """Hands a connection's bytes on in small portions, so that the others get their turn in between."""
+    """Passes a connection's bytes on in small portions; other connections get turns between."""
 
     _buffer = bytearray(READ_BYTES)  # shared: it is emptied in the same turn
 
@@ -65,7 +71,8 @@ class SmallReads(asyncio.BufferedProtocol):
         self._protocol = protocol
         self.connection_lost = protocol.connection_lost
         self.eof_received = protocol.waits_for_its_answer
-        self.pause_writing, self.resume_writing = protocol.pause_writing, protocol.resume_writing
+        self.pause_writing = protocol.pause_writing
+        self.resume_writing = protocol.resume_writing
 
     def get_buffer(self, sizehint: int) -> bytearray:
         del sizehint
@@ -78,10 +85,10 @@ class SmallReads(asyncio.BufferedProtocol):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Uvicorn's HTTP/1.1 over one connection, with a bound on headers and a deadline for the client's next step.
+    """Uvicorn's HTTP/1.1 with a bound on headers and a deadline for the client's next step.
 
-    Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is being written: they
-    differ if a client sends its next request before it has the answer to the last one.
+    Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is
+    being written. They differ if a client sends its next request before it has the last answer.
     """
 
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
@@ -91,7 +98,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._expected: Reason | None = None
         self._fetching: asyncio.TimerHandle | None = None
         self._answering: RequestResponseCycle | None = None
-        self._header_bytes = 0  # since the last header or piece of a body: of headers, chunk sizes and trailers
+        self._header_bytes = 0  # headers, chunk sizes and trailers since the last piece of a body
         self._ahead_bytes = 0
         self._num_pieces = 0
         self._body_bytes = 0
@@ -146,9 +153,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(_bad_http(self._fault or 400))
 
     def _without_upgrade(self) -> bytes:
-        """Begin to parse the last header again, as if its client had not offered another protocol.
+        """Parse the last header again, as if its client had not offered another protocol.
 
-        A parser that has seen such an offer skips the body, and would read it as the next request.
+        After such an offer the parser skips the body and would read it as the next request.
         """
         assert self.parser is not None
         method = self.parser.get_method()
@@ -156,7 +163,9 @@ class GuardedProtocol(HttpToolsProtocol):
         lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
         for name, value in self.headers:
             if name == b"connection":
-                value = b",".join(word for word in value.split(b",") if word.strip().lower() not in OF_UPGRADE)
+                value = b",".join(
+                    word for word in value.split(b",") if word.strip().lower() not in OF_UPGRADE
+                )
             if name not in OF_UPGRADE:
                 lines.append(b"%s: %s" % (name, value))
         self.parser = httptools.HttpRequestParser(self)
@@ -174,7 +183,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return  # `_parse` goes on
         super().on_headers_complete()
-        self._header_bytes = self._num_pieces = self._body_bytes = 0
+        self._header_bytes = 0
+        self._num_pieces = 0
+        self._body_bytes = 0
         self._is_body_due = True
         if self._is_answering:
             self.flow.resume_reading()  # uvicorn stops it, and would not see the client leave
@@ -204,7 +215,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_body_due:
             self._expect("unread-body", self._limits.unread_s)
         else:
-            self._expect("slow-reader", self._limits.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
+            self._expect(
+                "slow-reader", self._limits.fetch_s
+            )  # uvicorn closes it sooner, but only once all is fetched
 
     def rest_a_turn(self) -> None:
         if not self.transport.is_closing():
@@ -216,7 +229,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.resume_reading()
 
     def waits_for_its_answer(self) -> bool:
-        """Whether a client that has stopped sending is still owed an answer; it gets one that comes soon."""
+        """Keep the connection for a moment if a client that stopped sending awaits an answer."""
         if not self._is_answering or self.scheme == "https":
             return False
         self.cycle.keep_alive = False
@@ -249,16 +262,17 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether what comes now stands behind the request that is being answered."""
+        """Whether the next bytes come after the request that is being answered."""
         return self._is_answering and (self.cycle is not self._answering or not self._is_body_due)
 
     def _count_ahead(self, num_bytes: int) -> None:
-        self._ahead_bytes += num_bytes if self._is_ahead else 0
+        if self._is_ahead:
+            self._ahead_bytes += num_bytes
         if self._ahead_bytes > MAX_AHEAD_BYTES:
             self._answer_no_more()
 
     def _answer_no_more(self) -> None:
-        """Make the answer in progress the last one of this connection; what came behind its request is dropped."""
+        """End the connection after the answer in progress; drop what came after its request."""
         assert self._answering is not None
         self._is_ignored = True
         self.pipeline.clear()
@@ -267,16 +281,18 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @staticmethod
     def _cut_off(cycle: RequestResponseCycle) -> None:
-        """Tell the application that the client of a request has left."""
+        """Report to the application that the client of a request has left."""
         cycle.disconnected = True
         cycle.message_event.set()
 
     def _fault_of_header(self) -> int:
-        """The status that refuses what llhttp lets pass, or 0."""
-        size, num_hosts = len(self.url), 0
+        """The status that refuses what llhttp lets pass; 0 if nothing is wrong."""
+        size = len(self.url)
+        num_hosts = 0
         for name, value in self.headers:
             size += len(name) + len(value) + len(b": \r\n")
-            num_hosts += name == b"host"
+            if name == b"host":
+                num_hosts += 1
             if name == b"transfer-encoding" and value.lower() != b"chunked":
                 return 501
         if size > HEADER_BYTES:
@@ -289,7 +305,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return 0 if is_fit else 400
 
     def _refuse(self, refusal: ServiceError) -> None:
-        """Answer bytes that are no request: at once, or by silence if another answer is being written or fetched."""
+        """Answer bytes that are not a request; stay silent while another answer is on its way."""
         if self._is_ignored:
             return
         self._is_ignored = True
@@ -313,7 +329,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def _write_refusal(self, refusal: ServiceError) -> None:
         body = as_json(refusal.body()).encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
-        lines = [f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()]
+        lines = [
+            f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()
+        ]
         lines += [b"%s: %s\r\n" % header for header in SAFE_HEADERS]
         self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
         self.transport.close()
@@ -328,8 +346,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def _expect_nothing(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = self._expected = None
+            self._deadline = None
+            self._expected = None
 
 
 def _bad_http(status: int) -> ServiceError:
-    return ServiceError(status, "bad-http", "this is no HTTP that the server reads", "send HTTP/1.1")
+    return ServiceError(status, "bad-http", "the server cannot read this as HTTP", "send HTTP/1.1")

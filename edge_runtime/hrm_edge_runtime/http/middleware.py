@@ -1,4 +1,7 @@
-"""The one middleware around every request. Plain ASGI: a wrapper would hide a client's disconnect from the route."""
+"""The middleware around every request: who is let in, our headers, the log line and the metrics.
+
+It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the route.
+"""
 
 import base64
 import functools
@@ -6,59 +9,76 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json
+from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
 from hrm_edge_runtime.contract import logs
-from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http.auth import KeyRing, TokenBucket
 from hrm_edge_runtime.http.metrics import Metrics
 
 OPEN_PATHS = frozenset(("/livez",))
-METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))  # lines of /solve/batch are metered there, one by one
-QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # probed all the time: only failures are logged
+METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))
+"""Each request takes a token of its key; /solve/batch takes one per line."""
+QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))
+"""Monitors probe them all the time: only failures are logged."""
 READING_METHODS = frozenset(("GET", "HEAD"))
-CHALLENGES = (  # one header each, since Chromium reads no list of them; Basic is what browsers ask people for
-    'Basic realm="HRM Edge", charset="UTF-8"',
+CHALLENGES = (  # one header each, since Chromium reads no list of them
+    'Basic realm="HRM Edge", charset="UTF-8"',  # makes a browser prompt for a password
     "Bearer",
 )
+PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home.arpa")
+"""Nobody can register a name below them."""
+
 BAD_KEY = ServiceError(
     401,
     "bad-key",
-    "this server asks for a key and the request holds none that it knows",
-    "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; in a browser give it as the password",
+    "this server requires a key, and the request holds none that it knows",
+    "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; "
+    "in a browser enter it as the password",
 )
 FOREIGN_PAGE = ServiceError(
     403,
     "foreign-page",
     "a page of another origin sent this request",
-    "open this server's own page; a proxy in front of it must leave the Host header as it is",
+    "open this server's own page; a proxy in front of it must keep the Host header",
 )
 FOREIGN_HOST = ServiceError(
     403,
     "foreign-host",
-    "this server has no keys, and the request names it by a public name that it was not told",
+    "this server has no keys, and the request names it by a public name that it does not know",
     "use its address, or start it with --allow-host NAME or with --keys",
 )
-PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home.arpa")  # nobody can own a name below them
-INTERNAL = ServiceError(500, "internal", "the server made a mistake", "report it with the server's log")
+INTERNAL = ServiceError(
+    500,
+    "internal",
+    "the server made a mistake",
+    "report it with the server's log",
+)
 
 Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callable[[int], None]]
-"""Begins the trace of a request by its method, route, headers and context; what it returns takes the status."""
+"""Begins the trace of a request by its method, route, headers and context.
+
+It returns a function that ends the trace with the status.
+"""
 
 _log = logging.getLogger("hrm_edge_runtime.access")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who is let in and watched: with `keys`, every path but `/livez`, known or not, needs one of them.
+    """Who may use the server, and what traces the requests.
 
-    A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page.
-    Without keys `hosts` lists the server's public names, or a stranger could give this address to a name of his own,
-    and a page under that name would count as the server's. Pages of the `origins` may ask with a key in a header.
+    With `keys`, every path but `/livez` needs one of them, unknown paths too. A key comes as a
+    Bearer token, as X-API-Key, or as the password of Basic, which browsers use for the page.
+
+    Without keys, `hosts` lists the server's public names. Otherwise a stranger could point a name
+    of his own at this address, and a page under that name would count as the server's own.
+
+    Pages of the `origins` may send requests with a key in a header.
     """
 
     keys: KeyRing | None = None
@@ -68,11 +88,21 @@ class Access:
 
 
 class RequestMiddleware:
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, routes: Iterable[str], access: Access) -> None:
+    """Lets a request in or refuses it, adds our headers to the answer, and records both."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        routes: Collection[str],
+        access: Access,
+    ) -> None:
         self._app = app
         self._metrics = metrics
-        self._routes = frozenset(routes)
-        self._keys, self._trace = access.keys, access.trace
+        self._routes = routes
+        self._keys = access.keys
+        self._trace = access.trace
         self._hosts = frozenset(host.lower().encode("latin-1", "replace") for host in access.hosts)
         self._origins = frozenset(origin.encode() for origin in access.origins)
 
@@ -81,22 +111,26 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
-        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of two of one name the first counts
-        route = scope["path"] if scope["path"] in self._routes else "other"
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name counts
+        method = scope["method"]
+        path = scope["path"]
+        route = path if path in self._routes else "other"
         context = logs.begin_request(headers)
-        end_trace = self._trace(scope["method"], route, headers, context) if self._trace else None
+        end_trace = self._trace(method, route, headers, context) if self._trace else None
         status = 0
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = (b"x-request-id", context.request_id.encode("ascii"))
-                message = {**message, "headers": [*message["headers"], *SAFE_HEADERS, own]}
+                request_id = (b"x-request-id", context.request_id.encode("ascii"))
+                message["headers"] = [*message["headers"], *SAFE_HEADERS, request_id]
             await send(message)
 
         try:
             app = self._refusal(scope, headers, context) or self._app
+            if method == "HEAD":  # routes know only GET, and uvicorn drops the body
+                scope = {**scope, "method": "GET"}
             await app(scope, receive, send_with_headers)
         except Exception:
             if not status:
@@ -106,63 +140,112 @@ class RequestMiddleware:
             status = status or 500
             if end_trace is not None:
                 end_trace(status)
-            self._report(scope["method"], route, status, time.monotonic() - began_s, context)
+            self._report(method, route, status, time.monotonic() - began_s, context)
 
-    def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes], context: logs.RequestContext) -> Response | None:
-        # Browsers name the page's origin in every request that is not a plain reading one; programs send none. Another
-        # site's page must not ask with the key that its visitor's browser remembers.
-        origin, host = headers.get(b"origin"), headers.get(b"host", b"")
-        is_foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
-        if is_foreign and origin not in self._origins and scope["method"] not in READING_METHODS:
+    def _refusal(
+        self,
+        scope: Scope,
+        headers: Mapping[bytes, bytes],
+        context: logs.RequestContext,
+    ) -> Response | None:
+        """The answer to a request that is not let in; notes the key of one that is."""
+        host = headers.get(b"host", b"")
+        if scope["method"] not in READING_METHODS and self._is_foreign(headers, host):
             return response_to(FOREIGN_PAGE)
-        if self._keys is None and (name := public_name_in(host)) is not None and name not in self._hosts:
-            return response_to(FOREIGN_HOST)
-        if self._keys is None or scope["path"] in OPEN_PATHS:
+        if self._keys is None:
+            name = public_name_in(host)
+            is_known = name is None or name in self._hosts
+            return None if is_known else response_to(FOREIGN_HOST)
+        if scope["path"] in OPEN_PATHS:
             return None
         key = self._keys.find(_secret(headers))
         if key is None:
-            answer = response_to(BAD_KEY)
-            for challenge in CHALLENGES:
-                answer.headers.append("WWW-Authenticate", challenge)
-            return answer
+            return _challenge()
         scope.setdefault("state", {})["key"] = key
         context.key = key.label
-        is_metered = scope["path"].rstrip("\n") in METERED_PATHS  # Starlette's routes take one line break behind them
-        wait_s = key.bucket.wait_s() if key.bucket and is_metered else 0.0
-        if not wait_s:
-            return None
-        retry = {"Retry-After": str(max(1, math.ceil(wait_s)))}
-        message, remedy = "this key asks more often than it may", "send it again after Retry-After seconds"
-        return response_to(ServiceError(429, "rate-limited", message, remedy, headers=retry))
+        is_metered = scope["path"].rstrip("\n") in METERED_PATHS  # routes match one line break too
+        if is_metered and key.bucket is not None:
+            return _rate_refusal(key.bucket)
+        return None
 
-    def _report(self, method: str, route: str, status: int, seconds: float, context: logs.RequestContext) -> None:
+    def _is_foreign(self, headers: Mapping[bytes, bytes], host: bytes) -> bool:
+        """Whether a page of another site sends the request, with the key that its browser keeps.
+
+        Browsers name the page's origin in every request that changes something; programs do not.
+        """
+        origin = headers.get(b"origin")
+        if origin is None or origin in self._origins:
+            return False
+        return origin.partition(b"://")[2].lower() != host.lower()
+
+    def _report(
+        self,
+        method: str,
+        route: str,
+        status: int,
+        seconds: float,
+        context: logs.RequestContext,
+    ) -> None:
+        """Count an answered request and log it."""
         self._metrics.note_request(route, status, seconds, context.key)
-        if route in QUIET_PATHS and (status < 400 or status == 503):  # a poll until it is ready is no event
+        if route in QUIET_PATHS and (status < 400 or status == 503):  # 503: not ready yet
             return
         ms = round(1000 * seconds, 3)
-        fields: dict[str, object] = {"method": method, "route": route, "status": status, "ms": ms}
-        fields |= {"refused": context.refused, "key": context.key, "trace": context.trace_id}
+        fields: dict[str, object] = {
+            "method": method,
+            "route": route,
+            "status": status,
+            "ms": ms,
+            "refused": context.refused,
+            "key": context.key,
+            "trace": context.trace_id,
+        }
         words = f"{method} {route} {status} in {ms} ms"
         if context.refused:
             words += f", refused: {context.refused}"
         if context.num_puzzles:
+            queue_ms = round(1000 * context.queue_s, 3)
+            compute_ms = round(1000 * context.compute_s, 3)
             models = ",".join(sorted(context.models))
-            queue_ms, compute_ms = round(1000 * context.queue_s, 3), round(1000 * context.compute_s, 3)
-            fields |= {"model": models, "puzzles": context.num_puzzles, "attempts": context.attempts}
-            fields |= {"segments": context.segments, "halted_by": ",".join(sorted(context.halted_by))}
-            fields |= {"queue_ms": queue_ms, "compute_ms": compute_ms}
+            fields["model"] = models
+            fields["puzzles"] = context.num_puzzles
+            fields["attempts"] = context.attempts
+            fields["segments"] = context.segments
+            fields["halted_by"] = ",".join(sorted(context.halted_by))
+            fields["queue_ms"] = queue_ms
+            fields["compute_ms"] = compute_ms
             words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
             words += f", queue {queue_ms} ms, compute {compute_ms} ms"
         _log.info("%s", words, extra={"fields": fields})
 
 
+def _challenge() -> Response:
+    """Refuses a request without a known key; a browser prompts for one."""
+    answer = response_to(BAD_KEY)
+    for challenge in CHALLENGES:
+        answer.headers.append("WWW-Authenticate", challenge)
+    return answer
+
+
+def _rate_refusal(bucket: TokenBucket) -> Response | None:
+    """Take a token for a request, or refuse it."""
+    wait_s = bucket.wait_s()
+    if not wait_s:
+        return None
+    headers = {"Retry-After": str(max(1, math.ceil(wait_s)))}
+    message = "this key sends requests faster than it may"
+    return response_to(ServiceError(429, "rate-limited", message, AGAIN, headers=headers))
+
+
 @functools.lru_cache(maxsize=256)
 def public_name_in(host: bytes) -> bytes | None:
-    """The name in a Host header, if anybody could have registered it; None for addresses and private names."""
+    """The name in a Host header, if it is a public name; None for addresses and private names."""
     name = re.sub(rb":\d*$", b"", host.lower())
-    is_address = re.fullmatch(rb"\[[^\]]*\]|[0-9.]*", name) is not None
-    is_private = b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS)
-    return None if is_address or is_private else name
+    if re.fullmatch(rb"\[[^\]]*\]|[0-9.]*", name):
+        return None  # an address
+    if b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS):
+        return None
+    return name
 
 
 def response_to(refusal: ServiceError) -> Response:
@@ -174,10 +257,19 @@ def response_to(refusal: ServiceError) -> Response:
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:
-    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    """The key that a request sends, known or not; empty without one."""
+    authorization = headers.get(b"authorization", b"").decode("latin-1")
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
     if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(token.strip(), validate=True).decode("utf-8").partition(":")[2]
-        except ValueError:
-            return ""
-    return token.strip() if scheme.lower() == "bearer" else headers.get(b"x-api-key", b"").decode("latin-1")
+        return _password(token.strip())
+    return headers.get(b"x-api-key", b"").decode("latin-1")
+
+
+def _password(token: str) -> str:
+    try:
+        user_and_password = base64.b64decode(token, validate=True).decode("utf-8")
+    except ValueError:
+        return ""
+    return user_and_password.partition(":")[2]

@@ -1,4 +1,4 @@
-"""Which bundles may be served and how to run them, and adding, reloading and removing models while the server runs."""
+"""Which bundles may be served, and adding, reloading and removing models at run time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,9 +40,14 @@ _log = logging.getLogger("hrm_edge_runtime.models")
 
 
 class Library:
-    """The bundles that may be served, and how to run them; `lanes` are those served now, by their keys."""
+    """The bundles that may be served and how to run them. `lanes` holds the served ones by key."""
 
-    def __init__(self, bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        bundles: Sequence[Bundle],
+        defaults: lanes.LaneDefaults,
+        folders: Iterable[Path] = (),
+    ) -> None:
         self._defaults = defaults
         self._named = {bundle.path.resolve() for bundle in bundles}
         self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
@@ -51,35 +57,48 @@ class Library:
         self.lanes: dict[str, lanes.LaneOptions] = {}
 
     def find(self, text: str) -> Path:
-        """The directory of a name (its `.bundle` may be left out) or a path; refuses what the start did not allow."""
-        path = Path(text)
-        names = (text, f"{text}.bundle")
-        candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
-        for candidate in candidates:
-            with contextlib.suppress(OSError, ValueError):  # a name too long for the system, or with a NUL in it
+        """The directory of a path or a name, with or without `.bundle`.
+
+        Raises BundleError if the command line of the server does not allow it.
+        """
+        for candidate in self._candidates(text):
+            with contextlib.suppress(OSError, ValueError):  # too long a name, or a NUL in it
                 resolved = candidate.resolve()
-                is_inside = any(folder in resolved.parents for folder in self._folders)
-                if (is_inside or resolved in self._named) and resolved.is_dir():
+                if self._is_allowed(resolved) and resolved.is_dir():
                     return resolved
         raise BundleError(
-            f"{text[:200]!r} is no bundle this server may open: give a shipped one's name, or a directory below a "
-            "--bundle-dir of its command line."
+            f"{text[:200]!r} is not a bundle that this server may open: "
+            "send the name of a shipped one, or a directory below a --bundle-dir of its command "
+            "line."
         )
 
+    def _candidates(self, text: str) -> Iterator[Path]:
+        path = Path(text)
+        if path.is_absolute():
+            yield path
+            return
+        for folder in self._folders:
+            yield folder / text
+            yield folder / f"{text}.bundle"
+
+    def _is_allowed(self, path: Path) -> bool:
+        is_inside = any(folder in path.parents for folder in self._folders)
+        return is_inside or path in self._named
+
     def build(self) -> Iterator[ServedModel]:
-        """Build what the models of the start need, which can take minutes; each as it is then served."""
+        """Build what the models of the start need, which can take minutes; yields each model."""
         while self._unbuilt:
             bundle = self._unbuilt[0]
-            name = bundle.manifest.name
-            model, self.lanes[name] = self.open(bundle, name)
+            model, lane = self.open(bundle, bundle.manifest.name)
+            self.lanes[lane.key] = lane
             if bundle.path.resolve().parent != SHIPPED_BUNDLES:
-                self._try_at_start(self.lanes[name])
+                self._try_at_start(lane)
             yield model
             del self._unbuilt[0]
 
     def _try_at_start(self, lane: lanes.LaneOptions) -> None:
         """Try a lane in a thread without an event loop; raises BundleError."""
-        if lane.choice.engine == OPENED_WHERE_USED:  # it was tried when it was built
+        if lane.choice.engine == OPENED_WHERE_USED:  # tried when it was built
             return
         try:
             asyncio.run(trial.try_lane(lane, is_closing=lambda: self._is_closed))
@@ -87,8 +106,9 @@ class Library:
             raise BundleError(f"the bundle {lane.key!r} is not served: {error}") from None
 
     def progress(self) -> dict[str, str | float] | None:
-        """What is being built, and for how long; for any thread."""
-        return build.progress() if (build := self._build) else None
+        """What is being built, and for how long; callable from any thread."""
+        build = self._build
+        return build.progress() if build else None
 
     def close(self) -> None:
         self._is_closed = True
@@ -99,42 +119,85 @@ class Library:
         if build is not None and self._is_closed:
             build.kill()
 
-    def open(self, bundle: Bundle, key: str, choice: factory.Choice | None = None) -> Opened:
-        """The model, and how to open it as the lane `key`; without a choice it builds what its engine needs."""
+    def open(self, bundle: Bundle, key: str) -> Opened:
+        """The model, and how to open it as the lane `key`; builds what its engine needs."""
         defaults = self._defaults
-        if choice is None:
-            choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch)
-            self._build = None
-        most = factory.max_slots(bundle, choice.engine)
-        limits = {"num_slots": defaults.num_slots or most, "max_attempts": defaults.max_attempts}
-        lane = lanes.LaneOptions(key=key, bundle_path=bundle.path, choice=choice, max_slots=most, defaults=defaults)
-        return ServedModel.of(bundle, precision=choice.precision, lane=key, **limits), lane
+        choice = factory.prepare(
+            bundle,
+            defaults.engine,
+            num_slots=defaults.num_slots,
+            watch=self._watch,
+        )
+        self._build = None
+        return self.open_with(choice, bundle, key)
+
+    def open_with(self, choice: factory.Choice, bundle: Bundle, key: str) -> Opened:
+        """The same with an engine that is already chosen, and without building."""
+        defaults = self._defaults
+        max_slots = factory.max_slots(bundle, choice.engine)
+        lane = lanes.LaneOptions(
+            key=key,
+            bundle_path=bundle.path,
+            choice=choice,
+            max_slots=max_slots,
+            defaults=defaults,
+        )
+        model = ServedModel.of(
+            bundle,
+            precision=choice.precision,
+            num_slots=defaults.num_slots or max_slots,
+            max_attempts=defaults.max_attempts,
+            lane=key,
+        )
+        return model, lane
 
 
 def models_and_library(
-    bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()
+    bundles: Sequence[Bundle],
+    defaults: lanes.LaneDefaults,
+    folders: Iterable[Path] = (),
 ) -> tuple[list[ServedModel], Library]:
-    """The models to serve at the start, and how the engine opens them; refuses two of one name, and as `presumed`."""
-    names = [bundle.manifest.name for bundle in bundles]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
+    """The models to serve at the start, and how the engine opens them.
+
+    Raises BundleError for two bundles of one name, and what `factory.presumed` raises.
+    """
     library = Library(bundles, defaults, folders)
     models: list[ServedModel] = []
-    for bundle, name in zip(bundles, names, strict=True):
-        model, library.lanes[name] = library.open(bundle, name, factory.presumed(bundle, defaults.engine))
+    _require_different_names(bundles)
+    for bundle in bundles:
+        name = bundle.manifest.name
+        choice = factory.presumed(bundle, defaults.engine)
+        model, lane = library.open_with(choice, bundle, name)
+        library.lanes[name] = lane
         models.append(model)
     return models, library
 
 
-class ModelManager:
-    """Changes `models`, those served by their names in order; one change at a time, in the event loop.
+def _require_different_names(bundles: Sequence[Bundle]) -> None:
+    counts = Counter(bundle.manifest.name for bundle in bundles)
+    for name in sorted(counts):
+        if counts[name] > 1:
+            raise BundleError(
+                f"two bundles are named {name!r}: serve one of them, or export one under another "
+                "name."
+            )
 
-    A new lane is opened while the old one works on. Then the name changes hands at once: requests that come now go to
-    the new lane, the old one finishes what it admitted and closes. Whatever fails before leaves everything as it was.
-    Idle models make room for one to be added, the longest unused first, if that is enough; a reload takes no other's.
+
+class ModelManager:
+    """Changes `models`, the served ones by name in order; one change at a time, in the event loop.
+
+    It opens a new lane while the old one works on. Then the name switches at once: new requests go
+    to the new lane, and the old one finishes what it admitted and closes. A failure before that
+    changes nothing. To add a model, idle models make room, the longest unused first, if that is
+    enough. A reload takes no room from other models.
     """
 
-    def __init__(self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library) -> None:
+    def __init__(
+        self,
+        models: dict[str, ServedModel],
+        engine_client: client.EngineClient,
+        library: Library,
+    ) -> None:
         self._models = models
         self._engine_client = engine_client
         self.library = library
@@ -144,32 +207,41 @@ class ModelManager:
         self._retirements: set[asyncio.Task[None]] = set()
 
     async def put(self, name: str, bundle: str) -> ChangeAnswer:
-        """Serve a bundle under its name; refuses with 422 what does not open, with 507 what does not fit."""
+        """Serve a bundle under its name.
+
+        Refuses with 422 a bundle that does not open, with 507 one that does not fit.
+        """
         self._check_ready()
         with needing_a_thread():
             model, lane = await asyncio.to_thread(self._read, name, bundle)
-        shortage = await self._try(lane)  # beside other changes: a graph that never ends takes a minute
+        # beside other changes: a graph that never ends takes a minute
+        shortage = await self._try(lane)
         async with self._one_at_a_time:
             self._check_ready()
             evicted = await self._open_with_room(model, lane, shortage)
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
             self.library.lanes[lane.key] = lane
-            if before is not None:
+            if before is None:
+                _log.info("added %s", name)
+            else:
                 self._retire_later(before)
-            _log.info("%s %s", "reloaded" if before else "added", name)
+                _log.info("reloaded %s", name)
             report = self._engine_client.lane_manager.reports.get(model.lane)
-            return ChangeAnswer(model=model.view(report), replaced=before is not None, evicted=evicted)
+            view = model.view(report)
+            return ChangeAnswer(model=view, replaced=before is not None, evicted=evicted)
 
     async def remove(self, name: str) -> None:
-        """Serve a model no more; refuses with 404 one that is not here, with 409 the only one."""
+        """Stop serving a model; refuses with 404 an unknown one, with 409 the only one."""
         async with self._one_at_a_time:
             self._check_ready()
             model = self._models.get(name)
             if model is None:
-                raise ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
+                message = f"there is no model {name!r} here"
+                raise ServiceError(404, "unknown-model", message, "see /models")
             if len(self._models) == 1:
-                message, remedy = f"{name!r} is the only model here", "add another first, or stop the server"
+                message = f"{name!r} is the only model here"
+                remedy = "add another first, or stop the server"
                 raise ServiceError(409, "last-model", message, remedy)
             del self._models[name]
             self._retire_later(model)
@@ -181,7 +253,8 @@ class ModelManager:
             task.cancel()
 
     def _check_ready(self) -> None:
-        if (state := self._engine_client.state) != "ready":
+        state = self._engine_client.state
+        if state != "ready":
             raise no_answer(state)
 
     def _read(self, name: str, text: str) -> Opened:
@@ -189,35 +262,43 @@ class ModelManager:
             bundle = Bundle.open(self.library.find(text))
             if bundle.manifest.name != name:
                 message = f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}"
-                raise invalid("other-name", message, "send it to /models/ and its own name", field="bundle")
-            return self.library.open(bundle, f"{name}#{next(self._numbers)}")  # a lane that closes has its key still
+                remedy = "send it to /models/ and its own name"
+                raise invalid("other-name", message, remedy, field="bundle")
+            key = f"{name}#{next(self._numbers)}"  # a lane that is closing still has its key
+            return self.library.open(bundle, key)
         except (BundleError, engine.EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
     async def _open_with_room(
-        self, model: ServedModel, lane: lanes.LaneOptions, shortage: Shortage | None
+        self,
+        model: ServedModel,
+        lane: lanes.LaneOptions,
+        shortage: Shortage | None,
     ) -> list[str]:
         """Open the lane; returns the names of the models that made room for it."""
         if shortage is None:
             shortage = await self._load(model, lane)
         if shortage is None:
             return []
-        victims = [] if model.name in self._models else self._victims(shortage)
+        is_reload = model.name in self._models
+        victims = [] if is_reload else self._victims(shortage)
         if not victims:
             raise _refusal(507, "over-budget", shortage)
         for victim in victims:
-            _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
+            _log.warning("removing %s, which is idle, to make room for %s", victim.name, model.name)
             del self._models[victim.name]
             self.library.lanes.pop(victim.lane, None)
             await self._engine_client.lane_manager.retire(victim.lane)
-        shortage = await self._try(lane) or await self._load(model, lane)
+        shortage = await self._try(lane)
+        if shortage is None:
+            shortage = await self._load(model, lane)
         if shortage is not None:
             raise _refusal(507, "over-budget", shortage)
         return [victim.name for victim in victims]
 
     async def _try(self, lane: lanes.LaneOptions) -> Shortage | None:
-        """Try a lane; returns what it lacks memory for, and refuses with 422 what fails otherwise."""
-        if lane.choice.engine == OPENED_WHERE_USED:  # it was tried when it was built
+        """Try a lane; returns a lack of memory and refuses other failures with 422."""
+        if lane.choice.engine == OPENED_WHERE_USED:  # tried when it was built
             return None
         async with self._trials:
             return await _shortage_of(trial.try_lane(lane))
@@ -226,11 +307,12 @@ class ModelManager:
         """Open a lane in the engine beside those that run; returns and refuses as `_try`."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
-        load = self._engine_client.lane_manager.load(lane.key, model.name, make_lane, beside=is_beside)
+        manager = self._engine_client.lane_manager
+        load = manager.load(lane.key, model.name, make_lane, beside=is_beside)
         return await _shortage_of(load)
 
     def _victims(self, shortage: Shortage) -> list[ServedModel]:
-        """The idle models to remove, the longest unused first; none where all of them would not be enough."""
+        """The idle models to remove, the longest unused first; none if that is not enough."""
         lacking_bytes = shortage.lacking_bytes or 0
         by_lane = {model.lane: model for model in self._models.values()}
         chosen: list[ServedModel] = []
@@ -254,17 +336,17 @@ class ModelManager:
 
 
 async def _shortage_of(opening: Awaitable[None]) -> Shortage | None:
-    """What an opening lacks memory for; refuses with 422 what fails otherwise."""
+    """Await an opening; returns a lack of memory and refuses other failures with 422."""
     try:
         await opening
-        return None
     except lane_manager.LaneNotOpenedError as error:
         if error.lacking_bytes is None:
             raise _refusal(422, "bad-bundle", error) from None
         return error
+    return None
 
 
 def _refusal(status: int, reason: str, error: Exception) -> ServiceError:
-    """An error's one sentence, `problem: remedy.`, as an answer."""
+    """The sentence of an error, `problem: remedy.`, as an answer."""
     message, _, remedy = without_folders(str(error)).rpartition(": ")
     return ServiceError(status, reason, message or remedy, remedy.rstrip("."), field="bundle")

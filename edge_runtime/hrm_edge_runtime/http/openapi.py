@@ -1,7 +1,7 @@
-"""The description at /openapi.json: each route's refusals, and examples in every notation of the served models."""
+"""The description at /openapi.json: each route's refusals, and examples of the served models."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hrm_edge_runtime.api.errors import JSON
@@ -12,67 +12,97 @@ from hrm_edge_runtime.batching.task import Result
 from hrm_puzzles.puzzle import Described
 
 PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
-VOTED: Any = {"status": "halted", "verified": None, "halted_by": "learned", "votes": 1, "vote_share": 1.0}
-COST: Any = {"segments": 4, "total_segments": 4, "num_attempts": 1, "margin": 1.5, "queue_s": 4e-4, "compute_s": 0.02}
+VOTED: Any = {
+    "status": "halted",
+    "verified": None,
+    "halted_by": "learned",
+    "votes": 1,
+    "vote_share": 1.0,
+}
+COST: Any = {
+    "segments": 4,
+    "total_segments": 4,
+    "num_attempts": 1,
+    "margin": 1.5,
+    "queue_s": 4e-4,
+    "compute_s": 0.02,
+}
 SOLVING = ("/solve", "/solve/stream", "/solve/batch")
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key that hrm-key has made."},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    "password": {"type": "http", "scheme": "basic", "description": "Any user name, and the key as the password."},
+    "password": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "Any user name, and the key as the password.",
+    },
 }
 
 ERRORS: dict[int, str] = {
-    401: "No key, or not a known one (only where the server asks for keys)",
-    403: "A page of another origin asks, or this key is no admin's",
+    401: "No key, or an unknown one (only if the server requires keys)",
+    403: "A page of another origin sent it, or the key is not an admin's",
     404: "No such path or model",
     405: "Another method is needed here",
     409: "It is the only model here",
     408: "The body came too slowly",
     413: "The body is too large",
-    415: "The body is no plain JSON",
-    422: "The request or its puzzle cannot be accepted: field, rule and cell say where",
-    429: "This key asks more often than it may; see Retry-After",
+    415: "The body is not plain JSON",
+    422: "The request or its puzzle is not valid: field, rule and cell locate the fault",
+    429: "This key sends requests faster than it may; see Retry-After",
     500: "A fault of the server or its engine",
-    503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; see Retry-After",
-    507: "There is no memory for it: the budget, and what nobody uses, are not enough",
+    503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; "
+    "see Retry-After",
+    507: "The memory budget is too small, even without the idle models",
     504: "The deadline passed first",
 }
+OF_EVERY_ROUTE = (401, 405, 500)
 
 
 def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's description of the refusals of a route; any may answer 401, 405 and 500."""
-    return {status: {"model": ErrorAnswer, "description": ERRORS[status]} for status in (*statuses, 401, 405, 500)}
+    """OpenAPI's description of the refusals of a route, and of those that any route may send."""
+    answers: dict[int | str, dict[str, Any]] = {}
+    for status in (*statuses, *OF_EVERY_ROUTE):
+        answers[status] = {"model": ErrorAnswer, "description": ERRORS[status]}
+    return answers
 
 
 def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
 
 
-def puzzle_body(media_type: str, what: str) -> dict[str, Any]:
-    return request_body(media_type, {**SolveRequest.model_json_schema(), "description": what})
+def puzzle_body(media_type: str, description: str) -> dict[str, Any]:
+    schema = SolveRequest.model_json_schema()
+    schema["description"] = description
+    return request_body(media_type, schema)
 
 
-def free_answer(media_type: str, what: str, *refusals: int) -> dict[int | str, dict[str, Any]]:
-    return {200: {"description": what, "content": {media_type: {"schema": {}}}}, **error_answers(*refusals)}
+def free_answer(
+    media_type: str,
+    description: str,
+    *refusals: int,
+) -> dict[int | str, dict[str, Any]]:
+    """A 200 with a body that has no schema, and refusals."""
+    answers = error_answers(*refusals)
+    answers[200] = {"description": description, "content": {media_type: {"schema": {}}}}
+    return answers
 
 
-def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys: bool) -> dict[str, Any]:
-    """OpenAPI with examples of these very models, and with the keys where the server asks for them."""
+def described(
+    base: dict[str, Any],
+    models: Iterable[ServedModel],
+    *,
+    with_keys: bool,
+) -> dict[str, Any]:
+    """OpenAPI with examples of these models, and with the keys if the server requires them."""
     description = copy.deepcopy(base)
-    paths, kinds = description["paths"], {model.puzzle.name: model for model in models}
-    about = [f"{kind}: {model.puzzle.about}." for kind, model in kinds.items() if isinstance(model.puzzle, Described)]
-    questions: dict[str, Any] = {}
-    for kind, model in kinds.items():
-        forms = model.puzzle.forms(model.sample) if isinstance(model.puzzle, Described) else {"sample": model.sample}
-        questions |= {f"{kind}, {form}": {"value": {"puzzle": question}} for form, question in forms.items()}
+    paths = description["paths"]
+    kinds = {model.puzzle.name: model for model in models}
     for path in SOLVING:
-        for body in paths[path]["post"]["requestBody"]["content"].values():
-            puzzle = body["schema"]["properties"]["puzzle"]
-            puzzle["description"] = "\n\n".join([puzzle["description"], *about])
-            puzzle["examples"] = [model.sample for model in kinds.values()]
-            body["examples"] = questions
-    answers = {kind: {"value": example} for kind, model in kinds.items() if (example := _answer_example(model))}
-    paths["/solve"]["post"]["responses"]["200"]["content"][JSON]["examples"] = answers
+        contents = paths[path]["post"]["requestBody"]["content"]
+        for body in contents.values():
+            _describe_puzzles(body, kinds)
+    solved = paths["/solve"]["post"]["responses"]["200"]["content"][JSON]
+    solved["examples"] = _answer_examples(kinds)
     description["components"]["securitySchemes"] = KEY_SCHEMES
     if with_keys:
         description["security"] = [{scheme: []} for scheme in KEY_SCHEMES]
@@ -80,11 +110,40 @@ def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys:
     return description
 
 
-def _answer_example(model: ServedModel) -> dict[str, Any] | None:
-    if model.held_out is None:
-        return None
-    puzzle, (question, answer) = model.puzzle, model.held_out
-    parsed = parse_request([model], SolveRequest(puzzle=question), task_id=0, arrival_s=0.0)
+def _describe_puzzles(body: dict[str, Any], kinds: Mapping[str, ServedModel]) -> None:
+    """Add what the puzzles of these kinds are, and examples of them, to a request body."""
+    puzzle = body["schema"]["properties"]["puzzle"]
+    paragraphs = [puzzle["description"]]
+    samples: list[object] = []
+    examples: dict[str, Any] = {}
+    for kind, model in kinds.items():
+        samples.append(model.sample)
+        forms: Mapping[str, object] = {"sample": model.sample}
+        if isinstance(model.puzzle, Described):
+            paragraphs.append(f"{kind}: {model.puzzle.about}.")
+            forms = model.puzzle.forms(model.sample)
+        for form, question in forms.items():
+            examples[f"{kind}, {form}"] = {"value": {"puzzle": question}}
+    puzzle["description"] = "\n\n".join(paragraphs)
+    puzzle["examples"] = samples
+    body["examples"] = examples
+
+
+def _answer_examples(kinds: Mapping[str, ServedModel]) -> dict[str, Any]:
+    examples: dict[str, Any] = {}
+    for kind, model in kinds.items():
+        if model.held_out is not None:
+            question, answer = model.held_out
+            examples[kind] = {"value": _answer_example(model, question, answer)}
+    return examples
+
+
+def _answer_example(model: ServedModel, question: object, answer: object) -> dict[str, Any]:
+    """The answer to a question as the server would write it, with typical figures."""
+    puzzle = model.puzzle
+    request = SolveRequest(puzzle=question)
+    parsed = parse_request([model], request, task_id=0, arrival_s=0.0)
     verdict = PROVEN if puzzle.proof_exists else VOTED
-    result = Result(task_id=0, answer_T=puzzle.encode(puzzle.parse(answer).grid), **verdict, **COST)
+    answer_T = puzzle.encode(puzzle.parse(answer).grid)
+    result = Result(task_id=0, answer_T=answer_T, **verdict, **COST)
     return answer_from(parsed, result).model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""Uvicorn with our limits and a graceful shutdown: not ready at once, admitted work finished, exit status 0."""
+"""Uvicorn with our limits and a graceful shutdown: it finishes admitted work and exits with 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.auth import KeyFileError
+from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.models import Library
@@ -31,11 +31,11 @@ from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
 from hrm_host import memory, system
 
-LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
-BACKLOG = 256  # connections that one turn of the event loop may have to take, or to refuse
+LAST_BYTES_S = 5  # for clients to read answers that are written
+BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse
 TRIM_TICKS = 100  # of a tenth of a second
 MAX_FREED_BYTES = 32 * memory.MIB
-SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
+SPARE_FILES = 128  # descriptors for all but connections: pipes, bundles, page files, a margin
 
 OF_UVICORN: dict[str, Any] = {
     "log_config": None,
@@ -51,12 +51,14 @@ _log = logging.getLogger("hrm_edge_runtime.server")
 
 
 class DrainingServer(uvicorn.Server):
-    """SIGTERM or Ctrl-C drains: 503 until all admitted work is answered. A second one answers that with 503 at once.
+    """Drains at SIGTERM or Ctrl-C: new work gets 503 until all admitted work is answered.
 
-    SIGHUP reads the keys again.
+    A second signal answers the admitted work with 503 too. SIGHUP reads the keys again.
     """
 
-    def __init__(self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions) -> None:
+    def __init__(
+        self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions
+    ) -> None:
         super().__init__(config)
         self._engine_client = engine_client
         self._options = options
@@ -71,7 +73,9 @@ class DrainingServer(uvicorn.Server):
             self._loop.add_signal_handler(system.HANG_UP, self._hang_up)
         if self.config.is_ssl:
             # uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute
-            create_server = functools.partial(self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
+            create_server = functools.partial(
+                self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS
+            )
             self._loop.create_server = create_server  # type: ignore[method-assign]
         await super().startup(sockets)
 
@@ -90,28 +94,25 @@ class DrainingServer(uvicorn.Server):
             memory.give_back_freed_memory()
 
     def look_for_descriptors(self) -> None:
-        """Say once that there are none: uvloop closes new connections then and says nothing."""
+        """Log once when file descriptors run out; uvloop drops connections silently."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
             self._lacks_descriptors = False
         except OSError as error:
             if not self._lacks_descriptors:
-                _log.error("new connections are closed (%s): raise ulimit -n, or lower --max-connections", error)
+                remedy = "raise ulimit -n, or lower --max-connections"
+                _log.error("new connections are closed (%s): %s", error, remedy)
             self._lacks_descriptors = True
 
     def _hang_up(self) -> None:
-        """SIGHUP: read the keys again, or drain where it came from a closed terminal."""
+        """Read the keys again, or drain if a closed terminal sent SIGHUP."""
         if self._had_terminal and not os.isatty(sys.stdin.fileno()):
             self._begin_drain()
-        elif (keys := self._options.access.keys) is not None:
-            try:
-                keys.reload()
-                _log.info("read the key file again: %d keys", len(keys))
-            except KeyFileError as error:
-                _log.error("the keys of before stay in force: %s", error)
+        elif self._options.access.keys is not None:
+            _reload(self._options.access.keys)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Only wakes the loop. The base class would keep the signal and raise it again, instead of exit status 0."""
+        """Only wake the loop. The base class would raise the signal again, not exit with 0."""
         del sig, frame
         if self._loop is None:
             self.should_exit = True
@@ -146,11 +147,17 @@ class ServerOptions:
     log: LogForm = "text"
 
 
-def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions) -> None:
-    """Serve models until a signal ends it; raises OSError where the port is taken.
+def run_server(
+    lanes: Library | MakeLanes,
+    models: Sequence[ServedModel],
+    options: ServerOptions,
+) -> None:
+    """Serve models until a signal ends it.
 
-    With a library an admin may change the models, and a new engine process opens those served at that moment. What it
-    needs is built while the port answers. Raises EngineUnavailableError where the engine refuses to start.
+    With a library an admin may change the models, and a new engine process opens those served at
+    that moment. It builds what they need while the port answers.
+
+    Raises OSError if the port is taken, and EngineUnavailableError if the engine refuses to start.
     """
     library = lanes if isinstance(lanes, Library) else None
     _require_free(options.host, options.port)
@@ -158,28 +165,47 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
     def start_engine() -> SpawnedEngine:
         if not isinstance(lanes, Library):
             return SpawnedEngine(lanes, options.log)
-        service.models.update((model.name, model) for model in lanes.build())
-        return SpawnedEngine(functools.partial(open_lanes, tuple(lanes.lanes.values())), options.log)
+        for model in lanes.build():
+            service.models[model.name] = model
+        make_lanes = functools.partial(open_lanes, tuple(lanes.lanes.values()))
+        return SpawnedEngine(make_lanes, options.log)
 
     limit_of = {model.name: model.num_slots + options.queue_limit for model in models}
     engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
     app = create_app(engine_client, models, options.access, library=library)
     service = cast(SolveService, app.state.service)
-    limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
+    max_connections = _with_descriptors_for(options.max_connections)
+    limits = ConnectionLimits(max_connections=max_connections)
     service.metrics.registry.register(limits)
-    protocol = cast(Any, functools.partial(GuardedProtocol, limits=limits))
-    tls: dict[str, Any] = {"ssl_certfile": options.tls_cert, "ssl_keyfile": options.tls_key}
-    address: dict[str, Any] = {"host": options.host, "port": options.port, "backlog": BACKLOG}
-    config = uvicorn.Config(app, http=protocol, **address, **tls, **OF_UVICORN)
+    config = uvicorn.Config(
+        app,
+        http=cast(Any, functools.partial(GuardedProtocol, limits=limits)),
+        host=options.host,
+        port=options.port,
+        backlog=BACKLOG,
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=cast(Any, options.tls_key),
+        **OF_UVICORN,
+    )
     DrainingServer(config, engine_client, options).run()
-    if engine_client.process.refusal is not None:
+    refusal = engine_client.process.refusal
+    if refusal is not None:
         for handler in logging.root.handlers:  # so that the reason is the last line
             handler.flush()
-        raise EngineUnavailableError(engine_client.process.refusal)
+        raise EngineUnavailableError(refusal)
+
+
+def _reload(keys: KeyRing) -> None:
+    try:
+        keys.reload()
+    except KeyFileError as error:
+        _log.error("the old keys stay valid: %s", error)
+    else:
+        _log.info("read the key file again: %d keys", len(keys))
 
 
 def _require_free(host: str, port: int) -> None:
-    """Refuse an address where another program listens, before anything is loaded."""
+    """Raise OSError if another program listens at the address, before anything is loaded."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
@@ -187,15 +213,19 @@ def _require_free(host: str, port: int) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host.") from error
+        raise OSError(
+            f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host."
+        ) from error
 
 
 def _with_descriptors_for(max_connections: int) -> int:
-    """Raise this process's limit of open files as far as it goes, and return the connections that fit under it."""
+    """Raise this process's limit of open files; returns how many connections fit under it."""
     wanted = max_connections + BACKLOG + SPARE_FILES
     most = system.most_open_files(wanted)
     if most is None or most >= wanted:
         return max_connections
     fitting = max(1, most - BACKLOG - SPARE_FILES)
-    _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, most)
+    _log.warning(
+        "at most %d connections: this process may open %d files (ulimit -n)", fitting, most
+    )
     return fitting

@@ -1,4 +1,4 @@
-"""Where a request meets the engine: admit, parse, solve, write the answer. One service per application."""
+"""Solving one request: admit, parse, solve, write the answer. One service per application."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ from hrm_edge_runtime.http.models import Library, ModelManager
 from hrm_edge_runtime.worker.client import Admission, EngineClient, OnEvent
 from hrm_puzzles.puzzle import Grid
 
-NUM_PARSERS = 2  # a parser holds the interpreter most of its time: more threads would only starve the event loop
+NUM_PARSERS = 2  # a parser holds the interpreter lock: more threads would starve the event loop
 PARSED_TOGETHER = 8
-MAX_MAKING = 16  # fresh puzzles and labels that wait for their turn, of up to half a second each
+MAX_MAKING = 16  # fresh puzzles and labels that wait for their turn, up to half a second each
 BUFFER_SIZE = 256  # segments that a reader may fall behind
 
 Asked = TypeVar("Asked")
@@ -37,16 +37,23 @@ Parsing = asyncio.Future[ParsedRequest]
 
 
 class SolveService:
-    """The models served at this moment by name, their engine, and the threads that parse."""
+    """The models that are served now, by name, with their engine and the threads that parse."""
 
-    def __init__(self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None) -> None:
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        engine_client: EngineClient,
+        library: Library | None,
+    ) -> None:
         self.models = {model.name: model for model in models}
-        self.model_manager = ModelManager(self.models, engine_client, library) if library else None
+        self.model_manager: ModelManager | None = None
+        if library is not None:
+            self.model_manager = ModelManager(self.models, engine_client, library)
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
-        self._parsers = ParserThreads()
         self.turnstile = Turnstile()
-        self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, behind all else
+        self._parsers = ParserThreads()
+        self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, after other work
 
     def view(self, model: ServedModel) -> schema.ModelView:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))
@@ -56,18 +63,30 @@ class SolveService:
         if self.model_manager is not None:
             self.model_manager.close()
 
-    async def made(self, receive: Receive, make: Callable[[Asked], Made], asked: Asked) -> Made:
-        """What `make` returns, run in a thread in its turn; dropped if its client leaves before that.
+    async def made(
+        self,
+        receive: Receive,
+        make: Callable[[Asked], Made],
+        asked: Asked,
+    ) -> Made:
+        """Run `make` in a thread and return its result; dropped if the client leaves before.
 
         Raises ServiceError if too many wait for their turn.
         """
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")
         with needing_a_thread():
-            return await unless_client_leaves(receive, to_thread.run_sync(make, asked, limiter=self._makers))
+            making = to_thread.run_sync(make, asked, limiter=self._makers)
+            return await unless_client_leaves(receive, making)
 
-    async def admit(self, request: SolveRequest, *, wait_s: float | None = None) -> Admission[ServedModel]:
-        return await self.engine_client.admit(partial(candidate_models, self.models.values(), request), wait_s=wait_s)
+    async def admit(
+        self,
+        request: SolveRequest,
+        *,
+        wait_s: float | None = None,
+    ) -> Admission[ServedModel]:
+        candidates = partial(candidate_models, self.models.values(), request)
+        return await self.engine_client.admit(candidates, wait_s=wait_s)
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:
         """Admit and answer a request; raises ServiceError or NoAnswerError."""
@@ -76,40 +95,60 @@ class SolveService:
             return await self.answer(parsed)
 
     async def stream(
-        self, request: SolveRequest, *, arrival_s: float
+        self,
+        request: SolveRequest,
+        *,
+        arrival_s: float,
     ) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
-        """Answer a request in steps: None once it is admitted, every segment of every attempt, and the answer."""
+        """Yield None after admission, then every segment of every attempt, then the answer."""
         with contextlib.closing(await self.admit(request)) as admission:
             parsed = await self.parsed(admission, request, arrival_s=arrival_s, streamed=True)
             yield None
-            events, shown = EventBuffer(BUFFER_SIZE + 1), dict[int, Grid]()
+            events = EventBuffer(BUFFER_SIZE + 1)
+            views = SegmentViews(parsed)
             work = asyncio.ensure_future(self.answer(parsed, events.push))
             work.add_done_callback(lambda _: events.push(None))
             try:
                 async for event in events:
-                    yield _segment_view(parsed, event, shown)
+                    yield views.view(event)
                 yield await work
             finally:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
 
     def slots(self) -> SlotsAnswer:
-        """The engine's last snapshot; it is not asked for another, so this answers while the engine steps."""
-        client, snapshot = self.engine_client, self.engine_client.snapshot
-        engine = schema.EngineView(
-            state=client.state,
-            pid=client.process.pid,
-            losses=client.process.num_losses,
-            losses_in_a_row=client.process.losses_in_a_row,
-            last_error=without_folders(client.process.last_error or "") or None,
+        """The engine's last snapshot. It sends no message, so it answers while the engine steps."""
+        client = self.engine_client
+        age_ms = None
+        if client.snapshot is not None:
+            age_ms = 1000 * (time.monotonic() - client.snapshot.taken_s)
+        return SlotsAnswer(
+            engine=self._engine_view(),
+            waiting=client.num_waiting,
+            snapshot_age_ms=age_ms,
+            lanes=[self._lane_view(model) for model in self.models.values()],
         )
-        views: list[schema.LaneView] = []
-        for name, model in self.models.items():
-            report, num_requests = client.lane_manager.reports.get(model.lane), client.limits.num_taken(model.lane)
-            seen, memory = snapshot.lanes.get(name) if snapshot else None, report.memory_bytes if report else None
-            views.append(schema.LaneView(name=name, lane=seen, memory_bytes=memory, requests=num_requests))
-        age_ms = 1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None
-        return SlotsAnswer(engine=engine, waiting=client.num_waiting, snapshot_age_ms=age_ms, lanes=views)
+
+    def _engine_view(self) -> schema.EngineView:
+        process = self.engine_client.process
+        return schema.EngineView(
+            state=self.engine_client.state,
+            pid=process.pid,
+            losses=process.num_losses,
+            losses_in_a_row=process.losses_in_a_row,
+            last_error=without_folders(process.last_error or "") or None,
+        )
+
+    def _lane_view(self, model: ServedModel) -> schema.LaneView:
+        client = self.engine_client
+        report = client.lane_manager.reports.get(model.lane)
+        lanes = client.snapshot.lanes if client.snapshot else {}
+        return schema.LaneView(
+            name=model.name,
+            lane=lanes.get(model.name),
+            memory_bytes=report.memory_bytes if report else None,
+            requests=client.limits.num_taken(model.lane),
+        )
 
     async def parsed(
         self,
@@ -120,7 +159,7 @@ class SolveService:
         priority_penalty: int = 0,
         streamed: bool = False,
     ) -> ParsedRequest:
-        """Parse in a thread, so that the event loop goes on, and settle on the model that reads the puzzle."""
+        """Parse in a thread and settle on the model that reads the puzzle."""
         while True:
             parse = partial(
                 parse_request,
@@ -146,10 +185,10 @@ class SolveService:
 
 
 class ParserThreads:
-    """Parses in threads, a few requests of the same turn of the event loop together.
+    """Parses in threads, up to `PARSED_TOGETHER` requests of one turn of the event loop at once.
 
-    Waking a thread costs more than most puzzles take to parse: a thread for each request takes 20 % more CPU where
-    batches bring many at once.
+    Waking a thread costs more than parsing most puzzles. With one call per request, batches that
+    bring many puzzles take 20 % more CPU.
     """
 
     def __init__(self) -> None:
@@ -160,7 +199,7 @@ class ParserThreads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, parse: Parse) -> ParsedRequest:
-        """What `parse` returns, or raises."""
+        """The result of `parse`; raises what it raises."""
         loop = asyncio.get_running_loop()
         future: Parsing = loop.create_future()
         self._unparsed.append((future, parse))
@@ -169,7 +208,8 @@ class ParserThreads:
         return await future
 
     def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
-        unparsed, self._unparsed = self._unparsed, []
+        unparsed = self._unparsed
+        self._unparsed = []
         for start in range(0, len(unparsed), PARSED_TOGETHER):
             together = unparsed[start : start + PARSED_TOGETHER]
             try:
@@ -180,7 +220,7 @@ class ParserThreads:
 
 
 def _parse_all(unparsed: list[tuple[Parsing, Parse]], loop: asyncio.AbstractEventLoop) -> None:
-    """Runs in a thread; the outcomes are set in the event loop."""
+    """Parse in a thread, and set the outcomes in the event loop."""
     outcomes: list[tuple[Parsing, ParsedRequest | Exception]] = []
     for future, parse in unparsed:
         try:
@@ -203,7 +243,7 @@ def _set_outcomes(outcomes: list[tuple[Parsing, ParsedRequest | Exception]]) -> 
 
 
 class EventBuffer(asyncio.Queue["task.SegmentEvent | None"]):
-    """Segment events on their way to one reader, up to None; where it is too slow the oldest are left out."""
+    """Segment events for one reader, up to None; drops the oldest if the reader is too slow."""
 
     def push(self, event: task.SegmentEvent | None) -> None:
         if self.full():
@@ -211,21 +251,35 @@ class EventBuffer(asyncio.Queue["task.SegmentEvent | None"]):
         self.put_nowait(event)
 
     async def __aiter__(self) -> AsyncIterator[task.SegmentEvent]:
-        while (event := await self.get()) is not None:
+        event = await self.get()
+        while event is not None:
             yield event
+            event = await self.get()
 
 
-def _segment_view(parsed: ParsedRequest, event: task.SegmentEvent, shown: dict[int, Grid]) -> SegmentView:
-    """A segment in its request's notation; `shown` holds each attempt's last grid. A new shape changes all cells."""
-    grid = parsed.model.puzzle.decode(event.answer_T)
-    before = shown.get(event.attempt, parsed.parsed.grid)
-    shown[event.attempt] = grid
-    is_changed = (before != grid).reshape(-1) if before.shape == grid.shape else np.ones(grid.size, np.bool_)
-    return SegmentView(
-        segment=event.segment,
-        attempt=event.attempt,
-        solution=parsed.solution_of(event.answer_T),
-        changed=np.flatnonzero(is_changed).tolist(),
-        margin=event.margin,
-        verified=event.verified,
-    )
+class SegmentViews:
+    """Segments in the notation of their request, each compared with its attempt's last grid."""
+
+    def __init__(self, parsed: ParsedRequest) -> None:
+        self._parsed = parsed
+        self._grids: dict[int, Grid] = {}
+
+    def view(self, event: task.SegmentEvent) -> SegmentView:
+        grid = self._parsed.model.puzzle.decode(event.answer_T)
+        before = self._grids.get(event.attempt, self._parsed.parsed.grid)
+        self._grids[event.attempt] = grid
+        return SegmentView(
+            segment=event.segment,
+            attempt=event.attempt,
+            solution=self._parsed.solution_of(event.answer_T),
+            changed=_changed_cells(before, grid),
+            margin=event.margin,
+            verified=event.verified,
+        )
+
+
+def _changed_cells(before: Grid, after: Grid) -> list[int]:
+    """Cells that differ, row by row from 0; all of them if the shape changed."""
+    if before.shape != after.shape:
+        return list(range(after.size))
+    return np.flatnonzero(before != after).tolist()

@@ -1,7 +1,8 @@
-"""Answers that grow while they are read: server-sent events for one puzzle, lines of JSON for any number of them.
+"""Answers that grow while they are read: server-sent events for one puzzle, JSON lines for many.
 
-What is refused before the answer begins is an ordinary HTTP error; after that the status is 200 and an error is an
-event, or the line of its puzzle alone. A client that closes its connection cancels what it has asked.
+A refusal before the answer begins is an ordinary HTTP error. After that the status is 200, and an
+error is an event or the line of its puzzle. A client that closes its connection cancels its
+puzzles.
 """
 
 import asyncio
@@ -31,18 +32,22 @@ BatchOrder = Literal["as-finished", "kept"]
 BATCH_TYPE = "application/x-ndjson"
 BATCH_TYPES = (BATCH_TYPE, "application/ndjson", "application/jsonl")
 EVENT_TYPE = "text/event-stream"
-ADMITTED = b": admitted\n\n"  # a comment: it lets proxies and clients see the headers before the first segment
+ADMITTED = b": admitted\n\n"
+"""A comment that makes proxies and clients show the headers before the first segment."""
 PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
-ADMISSION_WAIT_S = 60.0  # how long a line waits to be admitted, for instance while an engine is restarted
+ADMISSION_WAIT_S = (
+    60.0  # how long a line waits for admission, for instance during an engine restart
+)
 PREFETCH_BYTES = 64 * 1024
-SMALL_LINE_BYTES = 2048  # as objects such a line takes less than a large one as bytes
+SMALL_LINE_BYTES = 2048  # decoded, such a line takes less memory than a large one as bytes
 
-Numbered = tuple[int, "bytes | ServiceError"]
+Line = bytes | ServiceError
+"""A line of a batch, or the reason why it cannot be read."""
 
 
 class GrowingAnswer(Response):
-    """An answer of unknown length, which nothing on its way may keep or wait for the end of."""
+    """An answer of unknown length. Headers keep proxies from buffering it."""
 
     def __init__(self, media_type: str) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -53,13 +58,16 @@ class GrowingAnswer(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
 
-async def send_piece(send: Send, body: bytes = b"") -> None:
-    """An empty piece ends the answer."""
-    await send({"type": "http.response.body", "body": body, "more_body": bool(body)})
+async def send_piece(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def send_end(send: Send) -> None:
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class EventStream(GrowingAnswer):
-    """Sends views as events, and nothing before the first of them (None) has come."""
+    """Sends views as events. The first view is None and begins the answer."""
 
     def __init__(self, views: AsyncGenerator[SegmentView | SolveAnswer | None]) -> None:
         super().__init__(EVENT_TYPE)
@@ -82,19 +90,23 @@ class EventStream(GrowingAnswer):
                 await send_piece(send, _event(name, view.model_dump(mode="json")))
         except (ServiceError, NoAnswerError) as error:
             await send_piece(send, _event("error", refusal_from(error).body()))
-        await send_piece(send)
+        await send_end(send)
 
 
 class BatchStream(GrowingAnswer):
-    """Begins at once, so every refusal is a line; its window bounds the lines whose answers are not taken yet."""
+    """Answers the lines of a body while it arrives.
+
+    It begins at once, so every refusal is a line. Its window bounds the lines whose answers the
+    client has not taken yet.
+    """
 
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:
         super().__init__(BATCH_TYPE)
         self._service = service
-        self._key, self._keys = auth.key_of(request.scope), cast("auth.KeyRing | None", request.app.state.keys)
+        self._key = auth.key_of(request.scope)
+        self._keys = cast("auth.KeyRing | None", request.app.state.keys)
         self._keeps_order = order == "kept"
-        limits = service.engine_client.limits
-        self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models.values()))
+        self._window = asyncio.Semaphore(_window_size(service))
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
         self._wait_s = ADMISSION_WAIT_S
@@ -112,8 +124,8 @@ class BatchStream(GrowingAnswer):
             await self._write(send)
             await reader
         finally:
-            for one in (reader, *self._unsent):
-                one.cancel()
+            for task in (reader, *self._unsent):
+                task.cancel()
             await asyncio.gather(reader, *self._unsent, return_exceptions=True)
 
     async def _read(self, body: "PrefetchingReceive") -> None:
@@ -121,7 +133,7 @@ class BatchStream(GrowingAnswer):
         try:
             async for number, line in lines_of(body.pieces()):
                 await self._window.acquire()
-                await asyncio.sleep(0)  # a line a turn: a window full of them is 50 ms that all others wait
+                await asyncio.sleep(0)  # others get a turn: a full window of lines takes 50 ms
                 answer = await self._begin(number, line)
                 self._unsent.add(answer)
                 if self._keeps_order:
@@ -129,76 +141,100 @@ class BatchStream(GrowingAnswer):
                 else:
                     answer.add_done_callback(self._answers.put_nowait)
         finally:
-            if not self._keeps_order:
-                await asyncio.wait(self._unsent) if self._unsent else None
+            if self._unsent and not self._keeps_order:
+                await asyncio.wait(self._unsent)
             self._answers.put_nowait(None)
 
-    async def _begin(self, number: int, line: bytes | ServiceError) -> asyncio.Future[bytes]:
-        """The answer to come, once its line is admitted; its deadline counts from here."""
+    async def _begin(self, number: int, line: Line) -> asyncio.Future[bytes]:
+        """Admit a line and return its future answer. Its deadline counts from here."""
         arrival_s = time.monotonic()
         try:
             if isinstance(line, ServiceError):
                 raise line
-            if self._key is not None and self._keys is not None:
-                if self._key.bucket is not None:
-                    await self._key.bucket.take()
-                if (now := self._keys.in_force(self._key)) is None:  # it has been removed meanwhile
-                    raise BAD_KEY
-                self._key = now
+            await self._take_token()
             request = await self._service.turnstile.decoded(SolveRequest, line)
             outline = outline_of(request)
-            asked = request if len(line) <= SMALL_LINE_BYTES else line
-            del request  # a large line waits as bytes: as objects it can take ten times the memory
+            content = request if len(line) <= SMALL_LINE_BYTES else line
+            del request  # a large line waits as bytes: decoded it can take ten times the memory
             admission = await self._admitted(outline, arrival_s)
         except (ServiceError, NoAnswerError) as error:
             refused: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             refused.set_result(_refusal(number, error))
             return refused
-        answer = asyncio.ensure_future(self._answer(number, admission, asked, arrival_s))
-        answer.add_done_callback(lambda _: admission.close())  # even where it is cancelled before it began
+        answer = asyncio.ensure_future(self._answer(number, admission, content, arrival_s))
+        answer.add_done_callback(lambda _: admission.close())  # runs even if it never began
         return answer
 
+    async def _take_token(self) -> None:
+        """Wait until the rate of the key allows another line; refuses if the key was removed."""
+        if self._key is None or self._keys is None:
+            return
+        if self._key.bucket is not None:
+            await self._key.bucket.take()
+        key = self._keys.in_force(self._key)
+        if key is None:
+            raise BAD_KEY
+        self._key = key
+
     async def _answer(
-        self, number: int, admission: Admission[ServedModel], asked: SolveRequest | bytes, arrival_s: float
+        self,
+        number: int,
+        admission: Admission[ServedModel],
+        content: SolveRequest | bytes,
+        arrival_s: float,
     ) -> bytes:
         service = self._service
         try:
-            if isinstance(asked, bytes):
-                asked = await service.turnstile.decoded(SolveRequest, asked)
-            parsed = await service.parsed(admission, asked, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY)
-            del asked  # its objects are not needed while it waits for a slot
+            if isinstance(content, bytes):
+                content = await service.turnstile.decoded(SolveRequest, content)
+            parsed = await service.parsed(
+                admission,
+                content,
+                arrival_s=arrival_s,
+                priority_penalty=PRIORITY_PENALTY,
+            )
+            del content  # not needed while it waits for a slot
             answer = await service.answer(parsed)
         except (ServiceError, NoAnswerError) as error:
             return _refusal(number, error)
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
     async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
-        """A line's place; where the engine stays away for as long as a line waits, those after it wait no more."""
-        deadline_s = math.inf if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000
+        """The place of a line.
+
+        If the engine stays away for as long as a line waits, the lines after it do not wait.
+        """
+        deadline_s = math.inf
+        if request.deadline_ms is not None:
+            deadline_s = arrival_s + request.deadline_ms / 1000
+        left_s = deadline_s - time.monotonic()
+        wait_s = max(0.0, min(self._wait_s, left_s))
         try:
-            wait_s = max(0.0, min(self._wait_s, deadline_s - time.monotonic()))
             admission = await self._service.admit(request, wait_s=wait_s)
         except NoAnswerError as error:
             if time.monotonic() >= deadline_s:
                 raise no_answer("deadline-missed") from None
-            self._wait_s = 0.0 if error.reason in ("engine-lost", "loading") else self._wait_s
+            if error.reason in ("engine-lost", "loading"):
+                self._wait_s = 0.0
             raise
         self._wait_s = ADMISSION_WAIT_S
         return admission
 
     async def _write(self, send: Send) -> None:
-        while (task := await self._answers.get()) is not None:
-            finished = [task, *self._finished_too()]
+        task = await self._answers.get()
+        while task is not None:
+            finished = [task, *self._others_finished()]
             lines = b"".join([await one for one in finished])
             with anyio.fail_after(IDLE_SECONDS):
                 await send_piece(send, lines)
             for one in finished:
                 self._unsent.discard(one)
                 self._window.release()
-        await send_piece(send)
+            task = await self._answers.get()
+        await send_end(send)
 
-    def _finished_too(self) -> Iterator[asyncio.Future[bytes]]:
-        """Answers that go along in the same piece: a step ends many puzzles, and a piece costs more than a line."""
+    def _others_finished(self) -> Iterator[asyncio.Future[bytes]]:
+        """More answers for the same piece: a step ends many puzzles, and a piece costs CPU."""
         while not self._keeps_order and not self._answers.empty():
             task = self._answers.get_nowait()
             if task is None:
@@ -207,10 +243,16 @@ class BatchStream(GrowingAnswer):
             yield task
 
 
-class PrefetchingReceive:
-    """A body read ahead of its reader, so that the client's departure behind it is seen while nothing is read.
+def _window_size(service: solve.SolveService) -> int:
+    limits = service.engine_client.limits
+    return max(limits.batch_limit(model.lane) for model in service.models.values())
 
-    It keeps at most `PREFETCH_BYTES` and a piece: a client that sent more is not seen to leave before some is taken.
+
+class PrefetchingReceive:
+    """Reads a body ahead of its reader, to see the client leave while nobody reads.
+
+    It keeps at most `PREFETCH_BYTES` and one piece. If a client sends more and leaves, that shows
+    only after the reader has taken some.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -218,7 +260,8 @@ class PrefetchingReceive:
         self._pieces: deque[bytes] = deque()
         self._size = 0
         self._is_whole = False
-        self._filled, self._taken = asyncio.Event(), asyncio.Event()
+        self._filled = asyncio.Event()
+        self._taken = asyncio.Event()
 
     async def receive(self) -> Message:
         while self._size > PREFETCH_BYTES:
@@ -226,8 +269,9 @@ class PrefetchingReceive:
             await self._taken.wait()
         message = await self._receive()
         if message["type"] == "http.request":
-            self._pieces.append(message.get("body", b""))
-            self._size += len(self._pieces[-1])
+            piece = message.get("body", b"")
+            self._pieces.append(piece)
+            self._size += len(piece)
             self._is_whole = not message.get("more_body", False)
         self._filled.set()
         return message
@@ -245,34 +289,61 @@ class PrefetchingReceive:
             await self._filled.wait()
 
 
-async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:
-    """Numbered lines from 1, blank ones left out; an error in the place of one that is too long."""
-    buffer, number, is_skipping = bytearray(), 1, False
-    while True:
-        with anyio.fail_after(IDLE_SECONDS):  # `asyncio.wait_for` loses a cancel beside its result before Python 3.12
-            piece = await anext(pieces, None)
-        if piece is None:
-            break
+class LineSplitter:
+    """Splits pieces into numbered lines and keeps at most `MAX_BODY_BYTES` of an unfinished one."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._number = 1
+        self._is_too_long = False
+
+    def feed(self, piece: bytes) -> Iterator[tuple[int, Line]]:
+        """The lines that end in this piece."""
         *ends, rest = piece.split(b"\n")
         for end in ends:
-            line = _checked(buffer + end, is_skipping)
+            self._buffer += end
+            yield self.take()
+        self._buffer += rest
+        if len(self._buffer) > MAX_BODY_BYTES:
+            self._is_too_long = True
+            self._buffer.clear()
+
+    def take(self) -> tuple[int, Line]:
+        """End the current line and return it."""
+        numbered = self._number, self._line()
+        self._number += 1
+        self._buffer.clear()
+        self._is_too_long = False
+        return numbered
+
+    def _line(self) -> Line:
+        if self._is_too_long or len(self._buffer) > MAX_BODY_BYTES:
+            message = f"the line has more than {MAX_BODY_BYTES} bytes"
+            return ServiceError(413, "line-too-large", message, "send one puzzle in each line")
+        return bytes(self._buffer.strip())
+
+
+async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[tuple[int, Line]]:
+    """Numbered lines from 1 without the blank ones; an error in place of a line that is too long.
+
+    Raises TimeoutError if no piece arrives for `IDLE_SECONDS`.
+    """
+    splitter = LineSplitter()
+    piece = await _next(pieces)
+    while piece is not None:
+        for number, line in splitter.feed(piece):
             if line:
                 yield number, line
-            buffer.clear()
-            number, is_skipping = number + 1, False
-        buffer += rest
-        if len(buffer) > MAX_BODY_BYTES:
-            is_skipping = True
-            buffer.clear()
-    if line := _checked(buffer, is_skipping):
+        piece = await _next(pieces)
+    number, line = splitter.take()
+    if line:
         yield number, line
 
 
-def _checked(line: bytearray, is_skipping: bool) -> bytes | ServiceError:
-    if is_skipping or len(line) > MAX_BODY_BYTES:
-        message = f"the line has more than {MAX_BODY_BYTES} bytes"
-        return ServiceError(413, "line-too-large", message, "send one puzzle in each line")
-    return bytes(line.strip())
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    # `asyncio.wait_for` loses a cancel that comes with its result before Python 3.12
+    with anyio.fail_after(IDLE_SECONDS):
+        return await anext(pieces, None)
 
 
 def _refusal(number: int, error: ServiceError | NoAnswerError) -> bytes:

@@ -38,7 +38,8 @@ STATUSES = {200, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504}
 def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits() -> None:
     limit = inspect.signature(serve_command).parameters["queue_limit"].default
     client = EngineClient(
-        functools.partial(ThreadEngine, functools.partial(QUICK, queue_limit=limit)), {NAME: 2 + limit}
+        functools.partial(ThreadEngine, functools.partial(QUICK, queue_limit=limit)),
+        {NAME: 2 + limit},
     )
     with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
 
@@ -56,7 +57,9 @@ def test_pages_need_nothing_from_anywhere_else() -> None:
             response = http.get(path)
             assert response.headers["content-type"].startswith("text/html")
             assert "default-src 'none'" in response.headers["content-security-policy"]
-            assert not re.findall(r"(?:src|href|url|import)\s*[=(]\s*[\"']?\s*(?:https?:)?//", response.text)
+            assert not re.findall(
+                r"(?:src|href|url|import)\s*[=(]\s*[\"']?\s*(?:https?:)?//", response.text
+            )
 
 
 def test_description_declares_every_status_and_takes_the_example() -> None:
@@ -79,8 +82,14 @@ def test_description_declares_every_status_and_takes_the_example() -> None:
 
 
 def test_description_shows_a_question_in_every_notation_and_an_answer_of_each_kind() -> None:
-    models = {name: ServedModel.of(Bundle.open(find_bundle(name)), **SERVED) for name in ("maze-8x8", "arc-7x7")}
-    app = create_app(EngineClient(functools.partial(ThreadEngine, QUICK), dict.fromkeys(models, 1)), [*models.values()])
+    models = {
+        name: ServedModel.of(Bundle.open(find_bundle(name)), **SERVED)
+        for name in ("maze-8x8", "arc-7x7")
+    }
+    app = create_app(
+        EngineClient(functools.partial(ThreadEngine, QUICK), dict.fromkeys(models, 1)),
+        [*models.values()],
+    )
     solve = app.openapi()["paths"]["/solve"]["post"]
     asked = solve["requestBody"]["content"]["application/json"]["examples"]
     assert [name.partition(", ")[0] for name in asked] == ["maze-8x8"] * 6 + ["arc-7x7"] * 4
@@ -107,7 +116,12 @@ def test_metrics_tell_of_answers_segments_and_memory() -> None:
         for question in examples():
             assert http.post("/solve", json={"puzzle": question}).status_code == 200
         http.get("/wp-login.php")
-        wait_for(lambda: 'hrm_puzzles_total{model="scripted",outcome="proven"} 8.0' in http.get("/metrics").text)
+        wait_for(
+            lambda: (
+                'hrm_puzzles_total{model="scripted",outcome="proven"} 8.0'
+                in http.get("/metrics").text
+            )
+        )
         page = http.get("/metrics").text
     assert 'hrm_http_requests_total{route="/solve",status="200"} 8.0' in page
     assert 'hrm_http_requests_total{route="other",status="404"} 1.0' in page
@@ -173,7 +187,9 @@ def test_body_that_comes_too_slowly_is_a_408(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(30.0)
 
     with serving(*app_over(QUICK), until_ready=False) as http:
-        refused = http.post("/solve", content=trickle(), headers={"content-type": "application/json"})
+        refused = http.post(
+            "/solve", content=trickle(), headers={"content-type": "application/json"}
+        )
         assert (refused.status_code, refused.json()["error"]["reason"]) == (408, "body-too-slow")
 
 
@@ -189,7 +205,10 @@ async def test_fault_of_our_own_is_a_500_in_the_same_shape_with_id_and_safe_head
             headers = {"x-request-id": "job-1", **JSON}
             response = await http.request(method, path, content=QUESTIONS[0], headers=headers)
     assert (response.status_code, response.json()["error"]["reason"]) == (500, "internal")
-    assert (response.headers["x-request-id"], response.headers["x-content-type-options"]) == ("job-1", "nosniff")
+    assert (response.headers["x-request-id"], response.headers["x-content-type-options"]) == (
+        "job-1",
+        "nosniff",
+    )
     assert "refused: internal" in caplog.text
 
 
@@ -220,11 +239,18 @@ async def test_no_task_place_or_slot_outlives_its_request() -> None:
         await http.post("/solve", content=QUESTIONS[0], headers=JSON)
         before = _tasks()
         for body in (QUESTIONS[0], b"{", b'{"puzzle": "1"}'):
-            await asyncio.gather(*(http.post("/solve", content=body, headers=JSON) for _ in range(20)))
+            await asyncio.gather(
+                *(http.post("/solve", content=body, headers=JSON) for _ in range(20))
+            )
         calls = [Call(app, path, JSON) for path in ("/solve", "/solve/stream") for _ in range(4)]
-        calls += [Call(app, "/solve/batch", NDJSON, query=f"order={order}") for order in ("kept", "as-finished")]
+        calls += [
+            Call(app, "/solve/batch", NDJSON, query=f"order={order}")
+            for order in ("kept", "as-finished")
+        ]
         for call in calls:
-            call.give(b"\n".join(QUESTIONS[:1] if call not in calls[8:] else QUESTIONS * 3), more=False)
+            call.give(
+                b"\n".join(QUESTIONS[:1] if call not in calls[8:] else QUESTIONS * 3), more=False
+            )
         await asyncio.sleep(0.01)
         for call in calls[::2]:
             call.leave()

@@ -26,7 +26,9 @@ from hrm_benchmarks import attacks
 
 GOOD = next(iter(examples()))
 MIB = 1 << 20
-NAN_STEP = ECHO_STEP.replace("q_halt_B = Identity (halt_margin_B)", "q_halt_B = Log (halt_margin_B)").replace(
+NAN_STEP = ECHO_STEP.replace(
+    "q_halt_B = Identity (halt_margin_B)", "q_halt_B = Log (halt_margin_B)"
+).replace(
     "halt_margin_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)",
     "sum_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)\n  halt_margin_B = Neg (sum_B)",
 )
@@ -47,7 +49,9 @@ def server() -> Iterator[Server]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["trailers", "values", "long-lines", "rows"])
-def test_an_attack_leaves_the_memory_as_it_was_and_others_are_answered(server: Server, name: str) -> None:
+def test_an_attack_leaves_the_memory_as_it_was_and_others_are_answered(
+    server: Server, name: str
+) -> None:
     before_bytes = resident_bytes(server.process.pid)
     sending = attacks.sender_process(server.url, name, senders=16, seconds=2.0)
     statuses: set[int] = set()
@@ -68,7 +72,16 @@ def test_curl_that_offers_http_2_is_answered(server: Server) -> None:
     assert json.loads(done.stdout)["status"] == "proven"
     lines = "\n".join([body] * 3)
     media_type = "content-type: application/x-ndjson"
-    arguments = ["curl", "--silent", "--http2", "-H", media_type, "--data-binary", lines, f"{server.url}/solve/batch"]
+    arguments = [
+        "curl",
+        "--silent",
+        "--http2",
+        "-H",
+        media_type,
+        "--data-binary",
+        lines,
+        f"{server.url}/solve/batch",
+    ]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     assert sorted(json.loads(line)["line"] for line in done.stdout.splitlines()) == [1, 2, 3]
 
@@ -91,7 +104,9 @@ async def test_lines_that_name_no_model_wait_for_the_one_that_reads_them() -> No
     lines = "\n".join([json.dumps({"puzzle": maze})] * 60)
 
     async def batch() -> list[dict[str, Any]]:
-        answer = await http.post("/solve/batch", content=lines, headers={"content-type": "application/x-ndjson"})
+        answer = await http.post(
+            "/solve/batch", content=lines, headers={"content-type": "application/x-ndjson"}
+        )
         return [json.loads(line) for line in answer.text.splitlines()]
 
     async def singles() -> list[int]:
@@ -113,7 +128,9 @@ async def test_lines_that_name_no_model_wait_for_the_one_that_reads_them() -> No
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("num_rounds", [3, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize(
+    "num_rounds", [3, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
 def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int) -> None:
     """As `docker pause` and a stopped machine do; with --stall-seconds 1 each pause is longer than a stall."""
     with running(step_s=0.3, segments=12, stall_s=1.0) as server, ThreadPoolExecutor(1) as pool:
@@ -153,10 +170,15 @@ def test_a_second_signal_ends_the_server_without_a_traceback() -> None:
 
 
 @pytest.mark.process
-def test_fresh_puzzles_wait_in_a_bounded_line_and_leave_it_with_their_clients(server: Server) -> None:
+def test_fresh_puzzles_wait_in_a_bounded_line_and_leave_it_with_their_clients(
+    server: Server,
+) -> None:
     slow = attacks.request("/puzzle?kind=logistics-30x30&difficulty=hard", method="GET")
     with contextlib.ExitStack() as held:
-        connections = [held.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(60)]
+        connections = [
+            held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            for _ in range(60)
+        ]
         for connection in connections:
             connection.sendall(slow)
         refused = [connection for connection in connections if connection.recv(12).endswith(b"503")]
@@ -173,7 +195,10 @@ async def test_requests_are_refused_while_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     async with client_of(app, engine_client) as http:
-        batch = {"content": json.dumps({"puzzle": GOOD}), "headers": {"content-type": "application/x-ndjson"}}
+        batch = {
+            "content": json.dumps({"puzzle": GOOD}),
+            "headers": {"content-type": "application/x-ndjson"},
+        }
         with monkeypatch.context() as broken:
             broken.setattr("threading.Thread.start", fail)
             answers = [
@@ -191,6 +216,8 @@ async def test_requests_are_refused_while_no_thread_can_be_started(
 async def test_a_public_name_is_none_of_this_servers_however_it_begins(host: str) -> None:
     app, _ = app_of_two()
     async with client_of(app) as http:
-        assert (await http.get("/models", headers={"host": host})).json()["error"]["reason"] == "foreign-host"
+        assert (await http.get("/models", headers={"host": host})).json()["error"][
+            "reason"
+        ] == "foreign-host"
         for own in ("[::1]", "[::1]:8000", "127.0.0.1:8000", "jetson.local"):
             assert (await http.get("/models", headers={"host": own})).status_code == 200

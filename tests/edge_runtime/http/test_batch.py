@@ -30,7 +30,9 @@ def lines_in(body: bytes) -> list[Any]:
 
 
 def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
-    response = server.http.post("/solve/batch", content=body, headers=NDJSON, params={"order": order})
+    response = server.http.post(
+        "/solve/batch", content=body, headers=NDJSON, params={"order": order}
+    )
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/x-ndjson"
     return lines_in(response.content)
@@ -61,14 +63,23 @@ def test_a_bad_line_is_an_error_of_that_line_and_nothing_else_is_lost(
 @pytest.mark.process
 def test_an_empty_batch_has_an_empty_answer_and_other_bodies_are_refused(server: Server) -> None:
     assert ask_all(server, b"", "kept") == []
-    wrong_type = server.http.post("/solve/batch", content=b"{}", headers={"content-type": "text/plain"})
-    assert (wrong_type.status_code, wrong_type.json()["error"]["reason"]) == (415, "unsupported-media-type")
-    wrong_order = server.http.post("/solve/batch", content=b"", headers=NDJSON, params={"order": "random"})
+    wrong_type = server.http.post(
+        "/solve/batch", content=b"{}", headers={"content-type": "text/plain"}
+    )
+    assert (wrong_type.status_code, wrong_type.json()["error"]["reason"]) == (
+        415,
+        "unsupported-media-type",
+    )
+    wrong_order = server.http.post(
+        "/solve/batch", content=b"", headers=NDJSON, params={"order": "random"}
+    )
     assert (wrong_order.status_code, wrong_order.json()["error"]["field"]) == (422, "order")
 
 
 @pytest.mark.process
-def test_many_lines_are_each_answered_once_and_single_requests_go_first(examples: dict[str, str]) -> None:
+def test_many_lines_are_each_answered_once_and_single_requests_go_first(
+    examples: dict[str, str],
+) -> None:
     with running(slots=2, queue_limit=4, step_s=0.02, segments=2) as server:
         server.wait_until_ready()
         question = next(iter(examples))
@@ -78,7 +89,9 @@ def test_many_lines_are_each_answered_once_and_single_requests_go_first(examples
             batch = asyncio.to_thread(ask_all, server, body, "as-finished")
             task = asyncio.ensure_future(batch)
             await asyncio.to_thread(wait_for, lambda: server.slots()["waiting"] > 0)
-            singles = [(await asyncio.to_thread(server.solve, question)).status_code for _ in range(5)]
+            singles = [
+                (await asyncio.to_thread(server.solve, question)).status_code for _ in range(5)
+            ]
             return await task, singles
 
         answers, singles = asyncio.run(run())
@@ -112,7 +125,9 @@ async def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> Non
     app, engine_client = app_over(lambda: QUICK(step_s=0.1, segments=16))
     async with client_of(app, engine_client):
         call = Call(app, "/solve/batch", NDJSON)
-        call.give(b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in scripted_examples()))
+        call.give(
+            b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in scripted_examples())
+        )
         await until(lambda: engine_client.num_waiting > 1)
         call.leave()
         await asyncio.wait_for(call.task, 60)
@@ -134,10 +149,14 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
     assert [asyncio.run(run(size)) for size in (1000, 7, len(body))] == [expected] * 3
 
 
-async def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> None:
+async def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> (
+    None
+):
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client):
-        lines = b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in [*scripted_examples()] * 4)
+        lines = b"".join(
+            json.dumps({"puzzle": one}).encode() + b"\n" for one in [*scripted_examples()] * 4
+        )
         calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]
         for call in calls:
             call.give(lines, more=False)

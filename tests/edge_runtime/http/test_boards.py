@@ -34,8 +34,13 @@ def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: Htt
         puzzle = registry.get(kind["kind"])
         assert kind["rows"] * kind["cols"] == puzzle.seq_len
         for difficulty in kind["difficulties"]:
-            made = http.get("/puzzle", params={"kind": kind["kind"], "difficulty": difficulty, "seed": 5}).json()
-            tokens_2T = [puzzle.encode(puzzle.parse(made[part]).grid)[None] for part in ("puzzle", "solution")]
+            made = http.get(
+                "/puzzle", params={"kind": kind["kind"], "difficulty": difficulty, "seed": 5}
+            ).json()
+            tokens_2T = [
+                puzzle.encode(puzzle.parse(made[part]).grid)[None]
+                for part in ("puzzle", "solution")
+            ]
             assert puzzle.check_BT(*tokens_2T).tolist() == [RIGHT], made
 
 
@@ -47,12 +52,18 @@ def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: Http) -> None
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-def test_held_out_puzzles_are_of_the_classes_that_no_training_set_holds(http: Http, held_out: bool) -> None:
+def test_held_out_puzzles_are_of_the_classes_that_no_training_set_holds(
+    http: Http, held_out: bool
+) -> None:
     puzzle = registry.get("sudoku-4x4")
     for _ in range(6):
         made = http.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
-        tokens = (puzzle.encode(puzzle.parse(made[part]).grid)[None] for part in ("puzzle", "solution"))
-        assert is_held_out_N(puzzle, *(tokens_1T.astype(np.uint8) for tokens_1T in tokens)).tolist() == [held_out]
+        tokens = (
+            puzzle.encode(puzzle.parse(made[part]).grid)[None] for part in ("puzzle", "solution")
+        )
+        assert is_held_out_N(
+            puzzle, *(tokens_1T.astype(np.uint8) for tokens_1T in tokens)
+        ).tolist() == [held_out]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +77,9 @@ def test_held_out_puzzles_are_of_the_classes_that_no_training_set_holds(http: Ht
         ({}, "'kind'"),
     ],
 )
-def test_what_cannot_be_made_is_refused_with_the_way_out(http: Http, params: dict[str, str], words: str) -> None:
+def test_what_cannot_be_made_is_refused_with_the_way_out(
+    http: Http, params: dict[str, str], words: str
+) -> None:
     refused = http.get("/puzzle", params=params)
     assert refused.status_code == 422
     assert words in f"{refused.json()['error']['message']}; {refused.json()['error']['remedy']}"
@@ -89,15 +102,21 @@ def test_a_label_is_judged_by_the_puzzles_own_proof(
 ) -> None:
     judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
     if isinstance(verified, str):
-        assert (judged.status_code, verified in judged.json()["error"]["message"]) == (422, True), judged.text
+        assert (judged.status_code, verified in judged.json()["error"]["message"]) == (422, True), (
+            judged.text
+        )
     else:
         assert (judged.status_code, judged.json()) == (200, {"verified": verified})
 
 
 def test_tasks_of_a_model_are_told_with_their_demonstrations_and_counted_once() -> None:
-    arc = ServedModel.of(Bundle.open(find_bundle("arc-7x7")), precision="fp32", num_slots=1, max_attempts=1)
+    arc = ServedModel.of(
+        Bundle.open(find_bundle("arc-7x7")), precision="fp32", num_slots=1, max_attempts=1
+    )
     client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10, arc.lane: 1})
-    with serving(create_app(client, [arc, scripted_model(num_slots=2)]), client, until_ready=False) as http:
+    with serving(
+        create_app(client, [arc, scripted_model(num_slots=2)]), client, until_ready=False
+    ) as http:
         view = http.get("/models").json()["models"][0]
         tasks = http.get("/models/arc-7x7/tasks").json()
         assert (len(tasks), view["tasks"], view["identifiers"]) == (76, 76, 591)
@@ -111,5 +130,8 @@ def test_tasks_of_a_model_are_told_with_their_demonstrations_and_counted_once() 
 def test_a_keys_rate_bounds_fresh_puzzles_too(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", [Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)])
     with serving(*app_over(QUICK, KeyRing(tmp_path / "keys")), until_ready=False) as http:
-        asked = [http.get("/puzzle", params={"kind": "sudoku-4x4"}, headers={"x-api-key": "slow"}) for _ in range(3)]
+        asked = [
+            http.get("/puzzle", params={"kind": "sudoku-4x4"}, headers={"x-api-key": "slow"})
+            for _ in range(3)
+        ]
         assert [answer.status_code for answer in asked] == [200, 200, 429]

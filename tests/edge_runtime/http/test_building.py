@@ -18,7 +18,9 @@ FAKES = Path(__file__).parents[2] / "support" / "fakes"
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No build ends before this file is there."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_TENSORRT_WAITS_FOR", str(tmp_path / "gate"))
     return tmp_path / "gate"
@@ -29,7 +31,9 @@ def building(tiny_bundle: Path, gate: Path) -> Iterator[Server]:
     """A server whose first build waits at the `gate`; it keeps figures beside its bundle."""
     bundle = copytree(tiny_bundle, gate.parent / "tiny.bundle")
     with Server(command("serve", bundle, "--engine=tensorrt", "--slots=1")) as server:
-        wait_for(lambda: server.status("/readyz") == 503 and progress(server).get("precision") == "fp32")
+        wait_for(
+            lambda: server.status("/readyz") == 503 and progress(server).get("precision") == "fp32"
+        )
         yield server
 
 
@@ -54,7 +58,9 @@ def test_while_an_engine_is_built_the_port_answers_and_tells_how_far_it_is(
     assert building.solve(question).status_code == 200
 
 
-def test_a_server_that_is_told_to_leave_ends_its_build_and_says_nothing_of_an_error(building: Server) -> None:
+def test_a_server_that_is_told_to_leave_ends_its_build_and_says_nothing_of_an_error(
+    building: Server,
+) -> None:
     (child,) = children(building.process.pid)
     building.process.send_signal(signal.SIGTERM)
     assert building.exit_status() == 0
@@ -71,4 +77,8 @@ def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> No
 
 
 def children(pid: int) -> list[int]:
-    return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
+    return [
+        int(one)
+        for file in Path(f"/proc/{pid}/task").glob("*/children")
+        for one in file.read_text().split()
+    ]

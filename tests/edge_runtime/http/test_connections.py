@@ -55,7 +55,9 @@ class House:
     departures: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
-    async def connect(self, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(
+        self, first: bytes = b""
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16)
         self.writers.append(writer)
         writer.write(first)
@@ -65,12 +67,20 @@ class House:
         self.leave.set()
         for writer in self.writers:
             writer.close()
-        await asyncio.gather(*(writer.wait_closed() for writer in self.writers), return_exceptions=True)
+        await asyncio.gather(
+            *(writer.wait_closed() for writer in self.writers), return_exceptions=True
+        )
 
 
 @contextlib.asynccontextmanager
 async def house(**limits: Any) -> AsyncIterator[House]:
-    enforced = {"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S, **limits}
+    enforced = {
+        "max_connections": 100,
+        "header_s": AGES_S,
+        "unread_s": AGES_S,
+        "fetch_s": AGES_S,
+        **limits,
+    }
     there = House(limits=ConnectionLimits(**enforced))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -96,8 +106,12 @@ async def house(**limits: Any) -> AsyncIterator[House]:
         await send({"type": "http.response.body", "body": body[1:]})
 
     state = ServerState()
-    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_keep_alive=int(AGES_S))
-    make = functools.partial(GuardedProtocol, limits=there.limits, config=config, server_state=state, app_state={})
+    config = uvicorn.Config(
+        app, log_config=None, lifespan="off", ws="none", timeout_keep_alive=int(AGES_S)
+    )
+    make = functools.partial(
+        GuardedProtocol, limits=there.limits, config=config, server_state=state, app_state={}
+    )
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     async with server:
         there.port = server.sockets[0].getsockname()[1]
@@ -119,7 +133,9 @@ async def whole_body(receive: Any) -> bytes:
     return body
 
 
-async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dribble: bytes = b"") -> bytes:
+async def ended(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dribble: bytes = b""
+) -> bytes:
     """All that comes until the server ends the connection, while bytes are dribbled into it without end."""
 
     async def keep_on() -> None:
@@ -184,14 +200,18 @@ async def test_body_that_nobody_reads_is_cut_off_after_the_answer() -> None:
 
 async def test_body_that_ends_in_time_leaves_the_connection_usable() -> None:
     async with house() as there:
-        reader, writer = await there.connect(GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 4\r\n\r\nab"))
+        reader, writer = await there.connect(
+            GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 4\r\n\r\nab")
+        )
         await reader.readuntil(b"..")
         writer.write(b"cd" + GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         assert not there.limits.dropped
 
 
-async def test_no_client_has_more_than_a_small_read_in_one_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_client_has_more_than_a_small_read_in_one_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     turn, reads, take = 0, list[tuple[int, int]](), GuardedProtocol.data_received
 
     async def count_turns() -> None:
@@ -223,7 +243,9 @@ async def test_body_in_crumbs_is_not_read_to_its_end() -> None:
         assert said.startswith(b"HTTP/1.1 400")
 
 
-async def test_body_in_crumbs_behind_its_answer_ends_the_connection_and_the_answer_is_seen() -> None:
+async def test_body_in_crumbs_behind_its_answer_ends_the_connection_and_the_answer_is_seen() -> (
+    None
+):
     async with house(unread_s=SHORT_S) as there:
         reader, writer = await there.connect(CHUNKED)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
@@ -234,7 +256,9 @@ async def test_body_in_crumbs_behind_its_answer_ends_the_connection_and_the_answ
 
 async def test_body_in_small_lines_is_read() -> None:
     async with house() as there:
-        reader, writer = await there.connect(CHUNKED + b"20\r\n%s\r\n" % (b"x" * 32) * 5000 + b"0\r\n\r\n" + GET)
+        reader, writer = await there.connect(
+            CHUNKED + b"20\r\n%s\r\n" % (b"x" * 32) * 5000 + b"0\r\n\r\n" + GET
+        )
         for _ in range(2):
             assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -242,7 +266,9 @@ async def test_body_in_small_lines_is_read() -> None:
 
 async def test_requests_sent_far_ahead_are_not_kept_and_the_first_is_answered() -> None:
     async with house() as there:
-        reader, writer = await there.connect(GET.replace(b"/ ", b"/busy ") + GET * (MAX_AHEAD_BYTES // len(GET)))
+        reader, writer = await there.connect(
+            GET.replace(b"/ ", b"/busy ") + GET * (MAX_AHEAD_BYTES // len(GET))
+        )
         writer.write(GET * 1000)
         await asyncio.sleep(SHORT_S)
         there.leave.set()
@@ -252,7 +278,9 @@ async def test_requests_sent_far_ahead_are_not_kept_and_the_first_is_answered() 
 
 
 @pytest.mark.parametrize("behind", [b"", GET, GET * 3, b"GET / HT"])
-async def test_client_that_leaves_is_seen_whatever_it_sent_behind_its_request(behind: bytes) -> None:
+async def test_client_that_leaves_is_seen_whatever_it_sent_behind_its_request(
+    behind: bytes,
+) -> None:
     async with house() as there:
         _, writer = await there.connect(GET.replace(b"/ ", b"/told ") + behind)
         while not there.waiting:
@@ -263,9 +291,13 @@ async def test_client_that_leaves_is_seen_whatever_it_sent_behind_its_request(be
         assert there.departures == 1
 
 
-@pytest.mark.parametrize("behind", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 2 * HEADER_BYTES])
+@pytest.mark.parametrize(
+    "behind", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 2 * HEADER_BYTES]
+)
 @pytest.mark.parametrize("path", [b"/busy ", b"/slow "])
-async def test_nonsense_behind_a_request_never_shows_in_its_answer(path: bytes, behind: bytes) -> None:
+async def test_nonsense_behind_a_request_never_shows_in_its_answer(
+    path: bytes, behind: bytes
+) -> None:
     async with house() as there:
         reader, writer = await there.connect(GET.replace(b"/ ", path) + behind)
         await asyncio.sleep(SHORT_S / 3)
@@ -286,7 +318,9 @@ async def test_nonsense_behind_a_request_never_shows_in_its_answer(path: bytes, 
 )
 async def test_trailers_are_bounded_as_headers_are(behind: bytes) -> None:
     async with house() as there:
-        said = await ended(*await there.connect(CHUNKED.replace(b"/ ", b"/busy ") + b"1\r\nx\r\n" + behind))
+        said = await ended(
+            *await there.connect(CHUNKED.replace(b"/ ", b"/busy ") + b"1\r\nx\r\n" + behind)
+        )
         assert said.startswith(b"HTTP/1.1 431")
 
 
@@ -302,13 +336,22 @@ async def test_trailers_are_no_headers() -> None:
 @pytest.mark.parametrize("is_in_one_piece", [True, False])
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"x"])
 @pytest.mark.parametrize(
-    "body", [b"content-length: 4\r\n\r\nbody", b"transfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"]
+    "body",
+    [b"content-length: 4\r\n\r\nbody", b"transfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"],
 )
-async def test_offer_of_another_protocol_is_passed_over(body: bytes, protocol: bytes, is_in_one_piece: bool) -> None:
+async def test_offer_of_another_protocol_is_passed_over(
+    body: bytes, protocol: bytes, is_in_one_piece: bool
+) -> None:
     head, end, rest = body.partition(b"\r\n\r\n")
-    offer = b"POST /echo HTTP/1.1\r\nhost: a\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\n"
+    offer = (
+        b"POST /echo HTTP/1.1\r\nhost: a\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: "
+        + protocol
+        + b"\r\n"
+    )
     async with house() as there:
-        reader, writer = await there.connect(offer + head + end + (rest if is_in_one_piece else b""))
+        reader, writer = await there.connect(
+            offer + head + end + (rest if is_in_one_piece else b"")
+        )
         if not is_in_one_piece:
             await asyncio.sleep(SHORT_S / 3)
             writer.write(rest)
@@ -325,7 +368,9 @@ async def test_some_requests_sent_ahead_are_answered_in_their_turn() -> None:
 
 
 @pytest.mark.parametrize(("is_soon", "said"), [(True, b"HTTP/1.1 200"), (False, b"")])
-async def test_client_that_only_stops_sending_is_answered_unless_that_takes_long(is_soon: bool, said: bytes) -> None:
+async def test_client_that_only_stops_sending_is_answered_unless_that_takes_long(
+    is_soon: bool, said: bytes
+) -> None:
     async with house() as there:
         reader, writer = await there.connect(GET.replace(b"/ ", b"/busy "))
         writer.write_eof()
@@ -389,7 +434,10 @@ async def test_one_connection_too_many_is_told_so() -> None:
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (
+            b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
+            400,
+        ),
         (b"GET / HTTP/1.1\r\nhost : a\r\n\r\n", 400),
         (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", 400),
         (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
@@ -399,20 +447,33 @@ async def test_one_connection_too_many_is_told_so() -> None:
         (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 60_000 + b"\r\n\r\n", 431),
     ],
 )
-async def test_what_is_no_http_is_refused_in_the_one_shape_without_repeating_it(said: bytes, status: int) -> None:
+async def test_what_is_no_http_is_refused_in_the_one_shape_without_repeating_it(
+    said: bytes, status: int
+) -> None:
     async with house() as there:
         head, _, body = (await ended(*await there.connect(said))).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d" % status)
-        assert set(json.loads(body)["error"]) == {"reason", "field", "rule", "cell", "message", "remedy"}
+        assert set(json.loads(body)["error"]) == {
+            "reason",
+            "field",
+            "rule",
+            "cell",
+            "message",
+            "remedy",
+        }
         assert b"yyy" not in body
 
 
 @pytest.mark.process
 def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst() -> None:
     program = "import resource; from hrm_edge_runtime.http import server; limit = resource.RLIMIT_NOFILE; "
-    program += "resource.setrlimit(limit, (300, 1000)); fitting = server._with_descriptors_for(4096); "
+    program += (
+        "resource.setrlimit(limit, (300, 1000)); fitting = server._with_descriptors_for(4096); "
+    )
     program += "print(resource.getrlimit(limit)[0], fitting + server.BACKLOG + server.SPARE_FILES)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "1000 1000\n"
 
 
@@ -456,7 +517,10 @@ def test_five_hundred_slow_senders_keep_nobody_waiting() -> None:
     body = b"POST /solve HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
     with running(step_s=0.001) as server, contextlib.ExitStack() as slow:
         server.wait_until_ready()
-        sockets = [slow.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(500)]
+        sockets = [
+            slow.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            for _ in range(500)
+        ]
         for number, connection in enumerate(sockets):
             connection.sendall(body if number % 2 else header)
         wait_for(lambda: "hrm_connections 501.0" in server.http.get("/metrics").text)

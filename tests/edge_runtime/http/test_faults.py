@@ -56,12 +56,16 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) 
     engines: list[Babbling] = []
 
     def begin() -> Babbling:
-        engines.append(Babbling(functools.partial(QUICK, step_s=0.0 if engines else 0.2, segments=16)))
+        engines.append(
+            Babbling(functools.partial(QUICK, step_s=0.0 if engines else 0.2, segments=16))
+        )
         return engines[-1]
 
     client = EngineClient(begin, {NAME: 10})
     with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
-        asked = http.portal.start_task_soon(functools.partial(http.http.post, "/solve", json={"puzzle": QUESTION}))
+        asked = http.portal.start_task_soon(
+            functools.partial(http.http.post, "/solve", json={"puzzle": QUESTION})
+        )
         wait_for(lambda: client.num_waiting == 1)
         engines[0].say(raw)
         answer = asked.result(10)
@@ -73,7 +77,11 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) 
 class WrongShape(ScriptedEngine):
     def step(self, num_active: int) -> StepOutput:
         said = super().step(num_active)
-        return StepOutput(answer_BT=said.answer_BT[:, :3], halt_margin_B=said.halt_margin_B, q_halt_B=said.q_halt_B)
+        return StepOutput(
+            answer_BT=said.answer_BT[:, :3],
+            halt_margin_B=said.halt_margin_B,
+            q_halt_B=said.q_halt_B,
+        )
 
 
 def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> None:
@@ -93,7 +101,9 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
         assert http.post("/solve", json={"puzzle": QUESTION}).status_code == 200
 
 
-def test_an_engine_that_hangs_while_it_starts_is_killed_told_of_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_hangs_while_it_starts_is_killed_told_of_and_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(process, "START_S", 0.2)
     monkeypatch.setattr(process, "STOP_S", 0.1)
     hangs, lives = threading.Event(), itertools.count()
@@ -129,7 +139,9 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.mark.process
 def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
     """No file may grow by a byte: what the server would keep for its next start is measured again next time."""
-    with served(bundle, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))") as server:
+    with served(
+        bundle, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    ) as server:
         server.wait_until_ready()
         sample = server.http.get("/models").json()["models"][0]["sample"]
         assert server.solve(sample).status_code == 200
@@ -159,7 +171,9 @@ def test_a_hang_up_while_the_server_starts_does_not_end_it(bundle: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_and_telling_until_it_is_mended(bundle: Path) -> None:
+def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_and_telling_until_it_is_mended(
+    bundle: Path,
+) -> None:
     graph = bundle / "step.fp32.onnx"
     whole = graph.read_bytes()
     with served(bundle) as server:
@@ -211,7 +225,10 @@ def test_sigterm_under_load_answers_everybody_with_200_or_503_and_exits_with_0()
         server.wait_until_ready()
         said: list[tuple[int, str]] = []
         leaving = threading.Event()
-        clients = [threading.Thread(target=_keep_asking, args=(server.url, said, leaving)) for _ in range(8)]
+        clients = [
+            threading.Thread(target=_keep_asking, args=(server.url, said, leaving))
+            for _ in range(8)
+        ]
         for client in clients:
             client.start()
         wait_for(lambda: len(said) > 50)
@@ -259,7 +276,11 @@ def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
 def _wall_clocks(tree: ast.AST) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "time"
+        ):
             found |= {node.attr} & {"time", "time_ns", "localtime", "gmtime"}
         elif isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
             found |= {alias.name for alias in node.names} & {"time", "time_ns", "datetime"}

@@ -11,8 +11,10 @@ from hrm_edge_runtime.contract.shipped import shipped_bundles
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
-SERVED = "sudoku, arc-7x7, arc-15x15, logistics-6x6, logistics, maze-8x8, maze-14x14, maze, sudoku-6x6"
-GENERAL = f"this is no puzzle of any kind served here ({SERVED})"
+SERVED = (
+    "sudoku, arc-7x7, arc-15x15, logistics-6x6, logistics, maze-8x8, maze-14x14, maze, sudoku-6x6"
+)
+GENERAL = f"no kind of puzzle served here reads this one ({SERVED})"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,9 @@ def models() -> list[ServedModel]:
         (5, GENERAL),
     ],
 )
-def test_a_refusal_speaks_of_the_kinds_that_fit_best(models: list[ServedModel], puzzle: object, message: str) -> None:
+def test_a_refusal_speaks_of_the_kinds_that_fit_best(
+    models: list[ServedModel], puzzle: object, message: str
+) -> None:
     request = SolveRequest(puzzle=puzzle)
     with pytest.raises(ServiceError) as refused:
         parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0)
@@ -59,10 +63,17 @@ def test_a_task_is_answered_by_the_smallest_board_of_those_that_learned_it(
 ) -> None:
     """Also where the grid of the question fits a smaller one."""
     request = SolveRequest(puzzle={"task": task, "input": [[0, 3], [3, 0]]})
-    assert parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0).model.name == name
+    assert (
+        parse_request(
+            candidate_models(models, request), request, task_id=1, arrival_s=0.0
+        ).model.name
+        == name
+    )
 
 
-def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(models: list[ServedModel]) -> None:
+def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(
+    models: list[ServedModel],
+) -> None:
     request = SolveRequest(puzzle={"task": "nowhere", "input": [[0]]})
     with pytest.raises(ServiceError, match="has not learned the task 'nowhere'") as refused:
         parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0)

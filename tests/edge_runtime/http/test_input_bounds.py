@@ -77,7 +77,9 @@ def field_said(server: Server, **fields: object) -> str:
 
 
 def line_said(server: Server, line: bytes) -> str:
-    response = server.http.post("/solve/batch", content=line, headers={"content-type": "application/x-ndjson"})
+    response = server.http.post(
+        "/solve/batch", content=line, headers={"content-type": "application/x-ndjson"}
+    )
     error = json.loads(response.text)["error"]
     return error["rule"] or error["reason"]
 
@@ -146,7 +148,9 @@ def connections_said(_: Server) -> str:
         body = json.dumps({"puzzle": GOOD}).encode()
         for _ in range(2):
             connection = held.enter_context(socket.create_connection(("127.0.0.1", small.port)))
-            connection.sendall(head("/solve/stream", JSON_TYPE, f"content-length: {len(body)}") + body)
+            connection.sendall(
+                head("/solve/stream", JSON_TYPE, f"content-length: {len(body)}") + body
+            )
             assert connection.recv(1 << 16)
         return said(small)
 

@@ -69,7 +69,9 @@ def test_there_are_enough_malformed_bodies() -> None:
 
 def test_every_malformed_body_is_a_4xx_that_says_what_and_where(server: Server) -> None:
     for body in BODIES:
-        response = server.http.post("/solve", content=body, headers={"content-type": "application/json"})
+        response = server.http.post(
+            "/solve", content=body, headers={"content-type": "application/json"}
+        )
         error = _checked_error(response)
         assert response.status_code in (404, 422), (body[:80], error)
         assert error["rule"] or error["field"], (body[:80], error)
@@ -92,7 +94,9 @@ def test_only_json_is_read(server: Server, content_type: str, status: int) -> No
         _checked_error(response)
 
 
-@pytest.mark.parametrize(("path", "status"), [("/livez", 200), ("/docs", 200), ("/solve", 405), ("/no", 404)])
+@pytest.mark.parametrize(
+    ("path", "status"), [("/livez", 200), ("/docs", 200), ("/solve", 405), ("/no", 404)]
+)
 def test_head_is_answered_as_get_without_a_body(server: Server, path: str, status: int) -> None:
     answer = server.http.head(path)
     assert (answer.status_code, answer.content) == (status, b"")
@@ -109,7 +113,9 @@ def test_large_bodies_are_refused_before_they_are_read_whole(server: Server, chu
     body = b'{"puzzle": "' + b"." * MAX_BODY_BYTES + b'"}'
     content: Any = iter([body[:1000], body[1000:]]) if chunked else body
     with httpx.Client(base_url=server.url) as http:
-        response = http.post("/solve", content=content, headers={"content-type": "application/json"})
+        response = http.post(
+            "/solve", content=content, headers={"content-type": "application/json"}
+        )
     assert response.status_code == 413
     _checked_error(response)
     assert _answers_good(server)
@@ -125,7 +131,9 @@ def test_large_bodies_are_refused_before_they_are_read_whole(server: Server, chu
         ("POST", "//solve", 404),
     ],
 )  # fmt: skip
-def test_wrong_paths_and_methods_get_the_same_shape(server: Server, method: str, path: str, status: int) -> None:
+def test_wrong_paths_and_methods_get_the_same_shape(
+    server: Server, method: str, path: str, status: int
+) -> None:
     response = server.http.request(method, server.url + path)
     assert response.status_code == status
     _checked_error(response)
@@ -137,18 +145,25 @@ def test_body_that_never_comes_disturbs_nobody(server: Server) -> None:
         assert _answers_good(server)
         yield b'"' + GOOD.encode() + b'"}'
 
-    response = server.http.post("/solve", content=trickle(), headers={"content-type": "application/json"})
+    response = server.http.post(
+        "/solve", content=trickle(), headers={"content-type": "application/json"}
+    )
     assert response.status_code == 200
 
 
 JSON_LIKE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=12), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=12), inner, max_size=5)
+    ),
     max_leaves=10,
 )
 
 
-@given(st.binary(max_size=60) | st.dictionaries(st.sampled_from(["puzzle", "kind", "max_segments"]), JSON_LIKE))
+@given(
+    st.binary(max_size=60)
+    | st.dictionaries(st.sampled_from(["puzzle", "kind", "max_segments"]), JSON_LIKE)
+)
 @example(b'{"puzzle": "\\udc00"}')
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_body_is_either_a_request_or_a_refusal(body: bytes | dict[str, Any]) -> None:

@@ -41,11 +41,20 @@ def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("asked", "is_kept"),
-    [("job-17.a_B", True), ("x" * 64, True), ("x" * 65, False), ("two words", False), ("a\u00e4", False), ("", False)],
+    [
+        ("job-17.a_B", True),
+        ("x" * 64, True),
+        ("x" * 65, False),
+        ("two words", False),
+        ("a\u00e4", False),
+        ("", False),
+    ],
 )
 def test_a_sane_request_id_is_kept_and_another_is_replaced(asked: str, is_kept: bool) -> None:
     with serving(*app_over(QUICK)) as http:
-        told = http.get("/models", headers=[(b"x-request-id", asked.encode("utf-8"))]).headers["x-request-id"]
+        told = http.get("/models", headers=[(b"x-request-id", asked.encode("utf-8"))]).headers[
+            "x-request-id"
+        ]
     assert (told == asked) == is_kept
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", told)
 
@@ -63,7 +72,9 @@ def test_an_answer_leaves_one_line_that_says_what_it_cost(caplog: pytest.LogCapt
     assert line["ms"] >= line["compute_ms"] >= 0 <= line["queue_ms"]
 
 
-def test_a_refusal_says_why_and_a_batch_adds_its_puzzles_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_says_why_and_a_batch_adds_its_puzzles_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
         http.post("/solve", json={"puzzle": "11.............."})
         body = "".join(json.dumps({"puzzle": question}) + "\n" for question in list(examples())[:3])
@@ -78,11 +89,17 @@ def test_a_refusal_says_why_and_a_batch_adds_its_puzzles_up(caplog: pytest.LogCa
 def test_no_line_holds_a_puzzle_a_path_or_a_header(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), serving(*app_over(QUICK)) as http:
         for puzzle in (QUESTION, "11..............", {"deep": [QUESTION]}, f"{QUESTION}9"):
-            http.post("/solve", json={"puzzle": puzzle}, headers={"authorization": "Bearer a-secret-key"})
+            http.post(
+                "/solve", json={"puzzle": puzzle}, headers={"authorization": "Bearer a-secret-key"}
+            )
         http.get(f"/{QUESTION}?key=a-secret-key")
-    said = "\n".join(JsonLines().format(record) for record in caplog.records if record.name.startswith("hrm"))
+    said = "\n".join(
+        JsonLines().format(record) for record in caplog.records if record.name.startswith("hrm")
+    )
     assert "bad-puzzle" in said
-    assert all(secret not in said for secret in (QUESTION, SOLUTION, "a-secret-key", "11......", "deep"))
+    assert all(
+        secret not in said for secret in (QUESTION, SOLUTION, "a-secret-key", "11......", "deep")
+    )
 
 
 def test_probes_that_succeed_are_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -98,7 +115,11 @@ def lines_of(formatter: logging.Formatter) -> str:
     handler.setFormatter(formatter)
     log = logging.Logger("hrm_edge_runtime.engine")
     log.addHandler(handler)
-    log.error("two\nlines of %s", "\u201cwords\u201d", extra={"fields": {"status": 200, "key": None}, "request": "r-1"})
+    log.error(
+        "two\nlines of %s",
+        "\u201cwords\u201d",
+        extra={"fields": {"status": 200, "key": None}, "request": "r-1"},
+    )
     try:
         raise ValueError("mended")
     except ValueError:
@@ -123,11 +144,17 @@ def test_lines_for_people_end_with_their_request() -> None:
 def test_both_processes_of_a_server_write_json() -> None:
     with running(log="json") as server:
         server.wait_until_ready()
-        server.http.post("/solve", json={"puzzle": QUESTION}, headers={"x-request-id": "from-outside"})
+        server.http.post(
+            "/solve", json={"puzzle": QUESTION}, headers={"x-request-id": "from-outside"}
+        )
         wait_for(lambda: "from-outside" in server.log)
         lines = [json.loads(line) for line in server.log.splitlines()]
     (line,) = [line for line in lines if line.get("request") == "from-outside"]
-    assert (line["logger"], line["route"], line["status"]) == ("hrm_edge_runtime.access", "/solve", 200)
+    assert (line["logger"], line["route"], line["status"]) == (
+        "hrm_edge_runtime.access",
+        "/solve",
+        200,
+    )
     assert any("engine ready" in line["message"] for line in lines)
 
 
@@ -135,7 +162,10 @@ def test_metrics_tell_models_apart() -> None:
     with serving(*app_of_two()) as http:
         http.post("/solve", json={"puzzle": QUESTION})
         page = http.get("/metrics").text
-    assert f'hrm_answers_total{{halted_by="proven",how="plain",model="{NAME}",status="proven"}} 1.0' in page
+    assert (
+        f'hrm_answers_total{{halted_by="proven",how="plain",model="{NAME}",status="proven"}} 1.0'
+        in page
+    )
     assert f'hrm_solve_compute_seconds_count{{model="{NAME}"}} 1.0' in page
     assert 'hrm_solve_compute_seconds_count{model="mazes"}' not in page
 
@@ -153,7 +183,11 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
     app = create_app(engine_client, [scripted_model(num_slots=2)], Access(trace=tracer))
 
     with serving(app, engine_client) as http:
-        http.post("/solve", json={"puzzle": QUESTION}, headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})
+        http.post(
+            "/solve",
+            json={"puzzle": QUESTION},
+            headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"},
+        )
         http.get("/nothing")
     spans = {span.name: span for span in collected.get_finished_spans()}
     assert set(spans) == {"POST /solve", "queue", "compute", "GET other"}
@@ -199,9 +233,13 @@ def test_spans_reach_a_collector_over_http() -> None:
 
 @pytest.mark.process
 def test_the_server_never_loads_opentelemetry_unasked() -> None:
-    program = "import sys; from hrm_edge_runtime import cli; from hrm_edge_runtime.http import server; "
+    program = (
+        "import sys; from hrm_edge_runtime import cli; from hrm_edge_runtime.http import server; "
+    )
     program += "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 
@@ -232,27 +270,43 @@ def our_metrics() -> dict[str, Metric]:
 
 
 def test_the_page_lists_every_metric_and_no_other() -> None:
-    written = re.findall(r"^\| `(hrm_\w+)` \| (\w+) \| (.+) \|$", (DOCS / "observing.md").read_text(), re.MULTILINE)
+    written = re.findall(
+        r"^\| `(hrm_\w+)` \| (\w+) \| (.+) \|$", (DOCS / "observing.md").read_text(), re.MULTILINE
+    )
     told = {(name, metric.type, metric.documentation) for name, metric in our_metrics().items()}
-    missing = "\n".join(f"| `{name}` | {kind} | {text} |" for name, kind, text in sorted(told - set(written)))
+    missing = "\n".join(
+        f"| `{name}` | {kind} | {text} |" for name, kind, text in sorted(told - set(written))
+    )
     assert set(written) == told, f"docs/observing.md lacks\n{missing}"
     assert len(written) == len(told)
 
 
 def expressions(value: object) -> list[str]:
     if isinstance(value, dict):
-        return [v for k, v in value.items() if k == "expr"] + [e for v in value.values() for e in expressions(v)]
+        return [v for k, v in value.items() if k == "expr"] + [
+            e for v in value.values() for e in expressions(v)
+        ]
     return [e for v in value for e in expressions(v)] if isinstance(value, list) else []
 
 
 @pytest.mark.process
 def test_every_expression_of_the_dashboard_names_what_the_server_exports(server: Server) -> None:
     assert server.solve(QUESTION).status_code == 200
-    wait_for(lambda: "outcome=" in server.http.get("/metrics").text)  # the engine shows itself ten times a second
+    wait_for(
+        lambda: "outcome=" in server.http.get("/metrics").text
+    )  # the engine shows itself ten times a second
     page = server.http.get("/metrics").text
     kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", page, re.MULTILINE))
-    names = set(kinds) | {f"{name}_{end}" for name in kinds if kinds[name] == "histogram" for end in HISTOGRAM}
-    labels = {"instance", "le", "rail", "zone", "event"}  # of Prometheus itself, and of boards that have sensors
+    names = set(kinds) | {
+        f"{name}_{end}" for name in kinds if kinds[name] == "histogram" for end in HISTOGRAM
+    }
+    labels = {
+        "instance",
+        "le",
+        "rail",
+        "zone",
+        "event",
+    }  # of Prometheus itself, and of boards that have sensors
     labels |= set(re.findall(r"(\w+)=\"", page))
     found = expressions(json.loads((DOCS.parent / "docker/grafana/hrm-edge.json").read_text()))
     assert len(found) >= 20
@@ -260,23 +314,33 @@ def test_every_expression_of_the_dashboard_names_what_the_server_exports(server:
         used = set(re.findall(r"\b(?:hrm|process)_\w+", expression))
         assert used, expression
         assert used <= names, expression
-        grouped = [name.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for name in group.split(",")]
+        grouped = [
+            name.strip()
+            for group in re.findall(r"by \(([^)]*)\)", expression)
+            for name in group.split(",")
+        ]
         matched = re.findall(r"(\w+)=~", expression)
         assert {*grouped, *matched} <= labels, expression
         assert expression.count("(") == expression.count(")"), expression
 
 
 def test_the_dashboard_check_can_fail() -> None:
-    assert expressions({"panels": [{"targets": [{"expr": "rate(hrm_nothing[1m])"}]}]}) == ["rate(hrm_nothing[1m])"]
+    assert expressions({"panels": [{"targets": [{"expr": "rate(hrm_nothing[1m])"}]}]}) == [
+        "rate(hrm_nothing[1m])"
+    ]
     assert "hrm_nothing" not in our_metrics()
 
 
-def test_the_line_in_the_page_is_one_that_the_server_writes(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_in_the_page_is_one_that_the_server_writes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
         headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
         http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
     (record,) = [record for record in caplog.records if record.name.endswith(".access")]
-    written = json.loads(re.findall(r"^\{.*\}$", (DOCS / "observing.md").read_text(), re.MULTILINE)[0])
+    written = json.loads(
+        re.findall(r"^\{.*\}$", (DOCS / "observing.md").read_text(), re.MULTILINE)[0]
+    )
     assert set(json.loads(JsonLines().format(record))) | {"request", "key"} == set(written)
 
 
@@ -293,7 +357,9 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_it_says_what_it_left_out(
     num_sent = later[-1].stop
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
-        while os.write(writer, b"\n" * 4096):  # full, so the first line holds the writer up until the pipe is read
+        while os.write(
+            writer, b"\n" * 4096
+        ):  # full, so the first line holds the writer up until the pipe is read
             pass
     os.set_blocking(writer, True)
 
@@ -326,6 +392,8 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_it_says_what_it_left_out(
 
 
 def test_a_line_stays_a_line_and_says_nothing_to_a_terminal() -> None:
-    record = logging.LogRecord("x", logging.INFO, "x", 1, "added %s", ("a\r\nb\x1b[2Jc\u2028",), None)
+    record = logging.LogRecord(
+        "x", logging.INFO, "x", 1, "added %s", ("a\r\nb\x1b[2Jc\u2028",), None
+    )
     said = TextLines().format(record)
     assert said.endswith(r"added a\r\nb\x1b[2Jc\u2028")

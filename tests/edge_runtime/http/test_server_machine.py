@@ -52,7 +52,9 @@ class Question:
 
     def check(self, said: Any, refusals: set[str]) -> None:
         if "error" in said:
-            allowed = refusals | ({"deadline-missed", "cannot-make-deadline"} if self.deadline_ms else set())
+            allowed = refusals | (
+                {"deadline-missed", "cannot-make-deadline"} if self.deadline_ms else set()
+            )
             assert said["error"]["reason"] in allowed, said
         else:
             assert said["solution"] == self.board
@@ -77,7 +79,13 @@ questions = st.builds(
 
 
 def head(*headers: str) -> bytes:
-    lines = ["POST /solve HTTP/1.1", "host: x", f"x-api-key: {KEY}", "content-type: application/json", *headers]
+    lines = [
+        "POST /solve HTTP/1.1",
+        "host: x",
+        f"x-api-key: {KEY}",
+        "content-type: application/json",
+        *headers,
+    ]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
@@ -88,13 +96,19 @@ def whole(one: Question, *headers: str) -> bytes:
 
 def with_trailers(one: Question) -> bytes:
     body = json.dumps(one.body).encode()
-    return head("transfer-encoding: chunked") + b"%x\r\n%s\r\n0\r\norigin: http://x\r\n\r\n" % (len(body), body)
+    return head("transfer-encoding: chunked") + b"%x\r\n%s\r\n0\r\norigin: http://x\r\n\r\n" % (
+        len(body),
+        body,
+    )
 
 
 def answers_to(port: int, request: bytes, count: int) -> list[Any]:
     """Send these bytes in one piece, and read so many answers."""
     found: list[Any] = []
-    with socket.create_connection(("127.0.0.1", port), 60) as connection, connection.makefile("rb") as answers:
+    with (
+        socket.create_connection(("127.0.0.1", port), 60) as connection,
+        connection.makefile("rb") as answers,
+    ):
         connection.sendall(request)
         for _ in range(count):
             length = 0
@@ -129,7 +143,9 @@ class AnyServer(RuleBasedStateMachine):
         self.asked: list[tuple[Future[list[Any]], list[Question], bool]] = []
         self.num_asked, self.is_killed = 0, False
 
-    def _ask(self, said: Callable[[], list[Any]], asked: list[Question], *, is_batch: bool = False) -> None:
+    def _ask(
+        self, said: Callable[[], list[Any]], asked: list[Question], *, is_batch: bool = False
+    ) -> None:
         self.asked.append((self.house.pool.submit(said), asked, is_batch))
         self.num_asked += PLACES // 2 if is_batch else len(asked)
 
@@ -146,7 +162,9 @@ class AnyServer(RuleBasedStateMachine):
 
         def said() -> list[Any]:
             response = self.house.server.http.post("/solve/batch", content=lines, headers=NDJSON)
-            found = sorted(map(json.loads, response.text.splitlines()), key=lambda line: line["line"])
+            found = sorted(
+                map(json.loads, response.text.splitlines()), key=lambda line: line["line"]
+            )
             assert [line["line"] for line in found] == list(range(1, len(asked) + 1))
             return [line.get("answer", line) for line in found]
 
@@ -228,7 +246,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         write_echo_bundle(folder / f"{name}.bundle", name="echo", max_segments=max_segments)
     write_echo_mazes(folder / "mazes.bundle", name="mazes", max_segments=min(MAX_SEGMENTS.values()))
     write_keys(folder / "keys", [Key(label="a", role="admin", sha256=hash_of(KEY))])
-    options = ["--threads=1", "--slots=2", "--queue-limit=4", f"--keys={folder}/keys", f"--bundle-dir={folder}"]
+    options = [
+        "--threads=1",
+        "--slots=2",
+        "--queue-limit=4",
+        f"--keys={folder}/keys",
+        f"--bundle-dir={folder}",
+    ]
     bundles = folder / "one.bundle", folder / "mazes.bundle"
     with (
         ThreadPoolExecutor(64) as pool,
@@ -239,7 +263,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 @pytest.mark.parametrize(
-    ("num_examples", "num_steps"), [(3, 10), pytest.param(30, 30, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+    ("num_examples", "num_steps"),
+    [(3, 10), pytest.param(30, 30, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 def test_every_request_is_answered_once_and_right_whatever_happens(
     house: House, num_examples: int, num_steps: int

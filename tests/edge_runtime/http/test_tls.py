@@ -35,16 +35,29 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
         pytest.skip("no openssl on this machine to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
     made = Certificate(cert=folder / "cert.pem", key=folder / "key.pem")
-    request = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    request = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*request, *names, "-out", made.cert, "-keyout", made.key], check=True, capture_output=True)
+    subprocess.run(
+        [*request, *names, "-out", made.cert, "-keyout", made.key], check=True, capture_output=True
+    )
     return made
 
 
 @pytest.fixture(scope="module")
 def secure(certificate: Certificate) -> Iterator[Server]:
     command = scripted_command(tls_cert=certificate.cert, tls_key=certificate.key)
-    with Server(command, "https", verify=ssl.create_default_context(cafile=str(certificate.cert))) as server:
+    with Server(
+        command, "https", verify=ssl.create_default_context(cafile=str(certificate.cert))
+    ) as server:
         server.wait_until_ready()
         yield server
 

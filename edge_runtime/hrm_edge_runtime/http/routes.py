@@ -1,0 +1,268 @@
+"""The routes of the server, and how each of them is described at /openapi.json."""
+
+import time
+from typing import Annotated, Any, cast
+
+import fastapi
+from anyio import to_thread
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+from hrm_edge_runtime.api import schema
+from hrm_edge_runtime.api.errors import (
+    JSON,
+    ServiceError,
+    as_json,
+    needing_a_thread,
+    no_answer,
+    without_folders,
+)
+from hrm_edge_runtime.http import boards, openapi, streams
+from hrm_edge_runtime.http.auth import key_of
+from hrm_edge_runtime.http.body import Fields, body_of, check_type, unless_client_leaves
+from hrm_edge_runtime.http.models import ModelManager
+from hrm_edge_runtime.http.openapi import error_answers
+from hrm_edge_runtime.http.pages import page
+from hrm_edge_runtime.http.solve import SolveService
+
+SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
+UNREADY: dict[int | str, dict[str, Any]] = {
+    **error_answers(),
+    503: {"model": schema.UnreadyAnswer, "description": "Not yet"},
+}
+
+ModelName = Annotated[
+    str,
+    fastapi.Path(max_length=200, description="The model's name, which is its bundle's name."),
+]
+Order = Annotated[
+    streams.BatchOrder,
+    fastapi.Query(description="Answers as they finish, or in the order of the lines."),
+]
+
+
+router = fastapi.APIRouter()
+
+
+@router.post(
+    "/solve",
+    response_model=schema.SolveAnswer,
+    responses=error_answers(*SOLVE_REFUSALS, 504),
+    openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
+)
+async def solve(request: Request) -> Response:
+    """Solve one puzzle.
+
+    The answer is the model's own, proven or not. No other solver ever replaces it.
+    """
+    arrival_s = time.monotonic()
+    fields = await decoded(schema.SolveRequest, request)
+    solving = service_of(request).solve(fields, arrival_s=arrival_s)
+    answer = await unless_client_leaves(request.receive, solving)
+    return json_answer(answer)
+
+
+@router.post(
+    "/solve/stream",
+    response_class=Response,
+    responses=openapi.free_answer(
+        streams.EVENT_TYPE,
+        "`segment` events, then one `answer` or `error`.",
+        *SOLVE_REFUSALS,
+    ),
+    openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
+)
+async def solve_stream(request: Request) -> Response:
+    """Solve one puzzle and send the model's answer after every segment.
+
+    Closing the connection cancels the puzzle.
+    """
+    arrival_s = time.monotonic()
+    fields = await decoded(schema.SolveRequest, request)
+    views = service_of(request).stream(fields, arrival_s=arrival_s)
+    return streams.EventStream(views)
+
+
+@router.post(
+    "/solve/batch",
+    response_class=Response,
+    responses=openapi.free_answer(
+        streams.BATCH_TYPE,
+        'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.',
+        403,
+        415,
+        422,
+    ),
+    openapi_extra=openapi.puzzle_body(streams.BATCH_TYPE, "One puzzle per line."),
+)
+async def solve_batch(request: Request, order: Order = "as-finished") -> Response:
+    """Solve any number of puzzles over one connection; read the answers while you send."""
+    check_type(request, streams.BATCH_TYPES)
+    return streams.BatchStream(service_of(request), request, order)
+
+
+@router.get("/models", responses=error_answers())
+async def models(request: Request) -> schema.ModelsAnswer:
+    """The served models."""
+    service = service_of(request)
+    views = [service.view(model) for model in service.models.values()]
+    return schema.ModelsAnswer(models=views)
+
+
+@router.get(
+    "/models/{name}/tasks",
+    response_class=Response,
+    responses=openapi.free_answer(JSON, "The bundle's tasks.json.", 404, 422),
+)
+async def tasks(request: Request, name: ModelName) -> Response:
+    """The tasks that the model knows by name: demonstrations, and test pairs that it never saw."""
+    model = service_of(request).models.get(name)
+    if model is None or model.tasks_file is None:
+        message = f"no model {name!r} with tasks is served here"
+        raise ServiceError(404, "no-tasks", message, "see tasks in /models")
+    with needing_a_thread():
+        content = await to_thread.run_sync(model.tasks_file.read_bytes)
+    return Response(content, media_type=JSON)
+
+
+@router.get("/kinds", responses=error_answers())
+async def kinds() -> schema.KindsAnswer:
+    """The kinds of boards that /puzzle makes, with or without a model for them."""
+    return schema.KindsAnswer(kinds=list(boards.kinds()))
+
+
+@router.get("/puzzle", responses=error_answers(422, 429, 503))
+async def puzzle(
+    request: Request,
+    fields: Annotated[schema.FreshRequest, fastapi.Query()],
+) -> schema.FreshPuzzle:
+    """A fresh puzzle from the generator with its proven answer. No model runs."""
+    return await service_of(request).made(request.receive, boards.fresh_puzzle, fields)
+
+
+@router.post(
+    "/puzzle",
+    responses=error_answers(408, 413, 415, 422, 429, 503),
+    openapi_extra=openapi.request_body(
+        "application/json",
+        schema.LabelRequest.model_json_schema(),
+    ),
+)
+async def label(request: Request) -> schema.LabelAnswer:
+    """Check whether an answer that a person drew solves its puzzle. No model runs."""
+    fields = await decoded(schema.LabelRequest, request)
+    return await service_of(request).made(request.receive, boards.judged, fields)
+
+
+@router.get("/slots", responses=error_answers())
+async def slots(request: Request) -> schema.SlotsAnswer:
+    """Which puzzle is in which slot, and the state of the engine."""
+    return service_of(request).slots()
+
+
+@router.get("/livez", responses=error_answers(503))
+async def livez(request: Request) -> schema.LiveAnswer:
+    """Whether the server is alive: it answers, and its engine makes steps while work waits."""
+    engine_client = service_of(request).engine_client
+    if engine_client.stalled:
+        message = f"the engine made no step for {engine_client.step_age_s:.0f} s while work waits"
+        remedy = "the server kills and restarts the engine; if that does not help, restart it"
+        headers = {"Retry-After": "5"}
+        raise ServiceError(503, "engine-stalled", message, remedy, headers=headers)
+    return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
+
+
+@router.get("/health", responses=UNREADY)
+@router.get("/readyz", responses=UNREADY)
+async def readyz(request: Request) -> schema.ReadyAnswer:
+    """Whether the server takes new work; until then, what it is building."""
+    service = service_of(request)
+    state = service.engine_client.state
+    if state == "ready":
+        return schema.ReadyAnswer(state=state)
+    refusal = no_answer(state)
+    last_error = service.engine_client.process.last_error
+    if state == "engine-lost" and last_error:
+        refusal.detail.message += f": {without_folders(last_error)}"
+    manager = service.model_manager
+    refusal.beside["progress"] = manager.library.progress() if manager else None
+    raise refusal
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=error_answers())
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    text = service_of(request).metrics.page()
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/docs", response_class=HTMLResponse, responses=error_answers())
+async def docs() -> Response:
+    """This description as a page that needs no other server."""
+    return page("docs.html")
+
+
+@router.get("/", response_class=HTMLResponse, responses=error_answers())
+async def index() -> Response:
+    """A board to type a puzzle into."""
+    return page("index.html")
+
+
+@router.put(
+    "/models/{name}",
+    response_model=schema.ChangeAnswer,
+    responses={
+        201: {"model": schema.ChangeAnswer, "description": "Added"},
+        **error_answers(403, 404, 408, 413, 415, 422, 503, 507),
+    },
+    openapi_extra=openapi.request_body(
+        "application/json",
+        schema.BundleRequest.model_json_schema(),
+    ),
+)
+async def put_model(request: Request, name: ModelName) -> Response:
+    """Serve a bundle: another model (201), or a new version of this one (200).
+
+    The old version finishes the work it admitted. If the bundle does not open, the old version
+    keeps serving.
+    """
+    manager = _model_manager(request)
+    fields = await decoded(schema.BundleRequest, request)
+    change = await manager.put(name, fields.bundle)
+    status = 200 if change.replaced else 201
+    return json_answer(change, status)
+
+
+@router.delete("/models/{name}", responses=error_answers(403, 404, 409, 422, 503))
+async def remove_model(request: Request, name: ModelName) -> schema.RemovedAnswer:
+    """Stop serving a model. It finishes the work it admitted."""
+    await _model_manager(request).remove(name)
+    return schema.RemovedAnswer(removed=name)
+
+
+def service_of(request: Request) -> SolveService:
+    return cast(SolveService, request.app.state.service)
+
+
+def json_answer(answer: BaseModel, status: int = 200) -> Response:
+    content = as_json(answer.model_dump(mode="json"))
+    return Response(content, status, media_type=JSON)
+
+
+async def decoded(model: type[Fields], request: Request) -> Fields:
+    """The fields of the request's body; refuses with 408, 413, 415 or 422."""
+    body = await body_of(request)
+    return await service_of(request).turnstile.decoded(model, body)
+
+
+def _model_manager(request: Request) -> ModelManager:
+    """The manager, if the request holds an admin's key; refuses with 403 otherwise."""
+    key = key_of(request.scope)
+    manager = service_of(request).model_manager
+    if manager is None or key is None or key.role != "admin":
+        message = "only an admin may change the served models, and this request has no admin key"
+        remedy = "start the server with --keys FILE and use a key from 'hrm-key add LABEL --admin'"
+        raise ServiceError(403, "admin-only", message, remedy)
+    return manager
