@@ -22,7 +22,7 @@ class ParityOptions:
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each engine; without it, all cores.")] = None
     gates: Annotated[Path, typer.Option(help="JSON file of what may differ by how much.")] = DEFAULT_FILE
     bisect: Annotated[bool, typer.Option("--bisect", help="Name the first node that diverges (a desktop).")] = False
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG picture (needs matplotlib).")] = None
     write: Annotated[bool, typer.Option("--write", help="Keep the findings in the bundle's parity.json.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 
