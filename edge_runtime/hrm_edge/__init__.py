@@ -1,8 +1,9 @@
 """HRM Edge from Python: solve puzzles in this process or through a server.
 
 import hrm_edge
-answer = hrm_edge.solve("53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79")
-answer.solution, answer.status                                    # "534678912...", "proven"
+puzzle = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+answer = hrm_edge.solve(puzzle)
+answer.solution, answer.status    # "534678912...", "proven"
 hrm_edge.Client("http://127.0.0.1:8000").solve(puzzle, attempts=16)
 
 `fields` are the fields of a request (docs/api.md): kind, policy, max_segments, attempts.

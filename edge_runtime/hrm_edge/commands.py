@@ -93,7 +93,7 @@ HELP = "Train, export and serve small reasoning models. Run COMMAND --help for i
 
 
 def main() -> None:
-    """Run the command that the first argument names; typer lists, completes and rejects the rest."""
+    """Run the command that the first argument names; typer lists, completes or rejects others."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in COMMANDS:
         sys.argv = [f"hrm {name}", *arguments]

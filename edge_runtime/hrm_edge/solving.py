@@ -117,15 +117,17 @@ class _Opened:
 @functools.cache
 def _opened(bundle: Path | str | None) -> dict[str, _Opened]:
     """Open one bundle, or every shipped one, by model name."""
-    if bundle is None:
-        paths = list(shipped_bundles().values())
-    else:
-        paths = [find_bundle(str(bundle))]
     opened: dict[str, _Opened] = {}
-    for path in paths:
+    for path in _paths(bundle):
         one = _open(path)
         opened[one.model.name] = one
     return opened
+
+
+def _paths(bundle: Path | str | None) -> list[Path]:
+    if bundle is None:
+        return list(shipped_bundles().values())
+    return [find_bundle(str(bundle))]
 
 
 def _open(path: Path) -> _Opened:

@@ -29,11 +29,11 @@ from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
+from hrm_edge_runtime.device import try_device
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
 from hrm_host import atomic, board, command, memory
-from hrm_host.doctor.cli import try_device
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.parity.comparison import Comparison

@@ -51,7 +51,11 @@ DESKTOP = [name for name, entry in SCRIPTS.items() if entry == "hrm_edge.command
 def test_every_command_stands_under_hrm_by_its_own_entry_point() -> None:
     entries = {f"hrm-{name}": entry for name, (entry, _, _) in commands.COMMANDS.items()}
     assert set(SCRIPTS) <= set(entries)
-    other = [name for name in SCRIPTS if name not in (*DESKTOP, "hrm-bench") and entries[name] != SCRIPTS[name]]
+    other = [
+        name
+        for name in SCRIPTS
+        if name not in (*DESKTOP, "hrm-bench") and entries[name] != SCRIPTS[name]
+    ]
     assert not other
 
 
@@ -61,7 +65,9 @@ def test_a_command_of_many_options_shows_them_under_headings_that_it_has(name: s
     app = getattr(import_module(module), entry)
     shown = typer.main.get_command(app)
     for command in (shown, *getattr(shown, "commands", {}).values()):
-        options = {option.name for option in command.params if option.param_type_name == "option"} - NOT_OURS
+        options = {
+            option.name for option in command.params if option.param_type_name == "option"
+        } - NOT_OURS
         under_headings = set(getattr(command, "heading_of", ()))
         assert under_headings <= options
         assert len(options - under_headings) <= MANY, command.name
@@ -102,7 +108,11 @@ def run_hrm(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     ],
 )
 def test_hrm_runs_every_command(
-    arguments: list[str], status: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_hrm(monkeypatch, *arguments) == status
     shown = capsys.readouterr()
@@ -115,13 +125,28 @@ def test_hrm_lists_every_command_with_a_line_on_each_and_completes_it(
     assert run_hrm(monkeypatch) == 0
     listed = re.findall(r"^  (\w+) +\w", capsys.readouterr().out, re.MULTILINE)
     assert {f"hrm-{name}" for name in listed} >= set(SCRIPTS)
-    for name, value in {"_HRM_COMPLETE": "complete_bash", "COMP_WORDS": "hrm so", "COMP_CWORD": "1"}.items():
+    for name, value in {
+        "_HRM_COMPLETE": "complete_bash",
+        "COMP_WORDS": "hrm so",
+        "COMP_CWORD": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     assert run_hrm(monkeypatch) == 0
     assert capsys.readouterr().out.split() == ["solve"]
 
 
-HEAVY = {"torch", "safetensors", "onnx", "onnxruntime", "matplotlib", "scipy", "fastapi", "uvicorn", "aiohttp", "httpx"}
+HEAVY = {
+    "torch",
+    "safetensors",
+    "onnx",
+    "onnxruntime",
+    "matplotlib",
+    "scipy",
+    "fastapi",
+    "uvicorn",
+    "aiohttp",
+    "httpx",
+}
 ASK_FOR_HELP = """
 import importlib, sys
 from contextlib import suppress
@@ -136,7 +161,13 @@ print(sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
 
 @pytest.mark.process
 def test_no_command_imports_anything_heavy_before_it_begins() -> None:
-    program = [sys.executable, "-c", ASK_FOR_HELP, "--", *(entry for entry, _, _ in commands.COMMANDS.values())]
+    program = [
+        sys.executable,
+        "-c",
+        ASK_FOR_HELP,
+        "--",
+        *(entry for entry, _, _ in commands.COMMANDS.values()),
+    ]
     ended = subprocess.run(program, capture_output=True, text=True, check=True)
     assert ended.stdout.count("Usage: ") == len(commands.COMMANDS)
     assert set(re.findall(r"'(\w+)'", ended.stderr)) & HEAVY == set()

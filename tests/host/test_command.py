@@ -27,7 +27,9 @@ class BrokenGateError(ValueError):
         (KeyboardInterrupt(), 130, "hrm-try: stopped\n"),
     ],
 )
-def test_a_command_ends_in_one_of_five_ways(error: BaseException | None, status: int, said: str) -> None:
+def test_a_command_ends_in_one_of_five_ways(
+    error: BaseException | None, status: int, said: str
+) -> None:
     app = Command("hrm-try", extra="train", cannot=(ArithmeticError,))
 
     @app.command()

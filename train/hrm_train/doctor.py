@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hrm_host.board import Host
-from hrm_host.doctor import Finding, fail, ok, python_finding, training, warn
+from hrm_host.doctor import Finding, fail, ok, python_finding, warn
+from hrm_train import doctor_machine
 
 CUDA_BUILD = "install a CUDA build of PyTorch (the selector on pytorch.org prints the command)"
 
@@ -33,7 +34,7 @@ def findings() -> list[Finding]:
     if importlib.util.find_spec("torch") is None:
         return [ok("training", "not looked at, since PyTorch is not installed: pip install 'hrm-edge[train]'")]
     machine, software = Host(), look()
-    found = [*software_findings(machine, software), *training.findings(machine, Path.cwd())]
+    found = [*software_findings(machine, software), *doctor_machine.findings(machine, Path.cwd())]
     return [*found, *(attention() if software.torch else ())]
 
 
