@@ -109,7 +109,7 @@ def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
     assert (done.status, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
     without_key = run("solve", SOLVED, "--url", served.url)
     assert without_key.status == 3
-    assert without_key.stderr.startswith("hrm-solve: this server asks for a key")
+    assert without_key.stderr.startswith("hrm-solve: this server requires a key")
 
 
 def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(bundle: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
         ("solve", [SOLVED, "--bundle", "BUNDLE", "--policy", "guess"], "policy cannot be 'guess'"),
         ("solve", [SOLVED, "--url", "http://127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
         ("solve", [SOLVED, "--url", "127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
-        ("solve", ["nosuch.txt"], "there is no file nosuch.txt: give one that is there, or the puzzle itself"),
+        ("solve", ["nosuch.txt"], "file nosuch.txt does not exist: give an existing file or a puzzle"),
     ],
 )
 def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: list[str], said: str) -> None:
