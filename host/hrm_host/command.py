@@ -23,7 +23,13 @@ from hrm_host.text import printable
 T = TypeVar("T")
 Groups = Mapping[str, str]
 
-NAMED_WRONGLY = (ValueError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+NAMED_WRONGLY = (
+    ValueError,
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
 UNSOLVED, WRONG_USE, CANNOT_BEGIN, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -35,7 +41,9 @@ def open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            nothing = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is the closed one
+            nothing = os.open(
+                os.devnull, os.O_RDWR
+            )  # takes the lowest free number, which is the closed one
             os.set_inheritable(nothing, True)
             setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))
 
@@ -68,9 +76,16 @@ class Command(typer.Typer):
     """
 
     def __init__(
-        self, name: str, *, extra: str = "serve", cannot: tuple[type[Exception], ...] = (), **settings: Any
+        self,
+        name: str,
+        *,
+        extra: str = "serve",
+        cannot: tuple[type[Exception], ...] = (),
+        **settings: Any,
     ) -> None:
-        super().__init__(name=name, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
+        super().__init__(
+            name=name, rich_markup_mode=None, pretty_exceptions_enable=False, **settings
+        )
         self._name, self._extra, self._errors = name, extra, (ValueError, OSError, *cannot)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -83,15 +98,21 @@ class Command(typer.Typer):
             return None
         return super().__call__(*args, **kwargs)
 
-    def command(self, *args: Any, groups: Groups | None = None, extra: str = "", **settings: Any) -> Any:
+    def command(
+        self, *args: Any, groups: Groups | None = None, extra: str = "", **settings: Any
+    ) -> Any:
         """As typer's; `groups` are further headings of its help, each with the names of its options."""
         register = super().command(*args, cls=_grouped(TyperCommand, groups), **settings)
         return self._registering(register, extra or self._extra)
 
     def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
-        return self._registering(super().callback(*args, cls=_grouped(TyperGroup, groups), **settings), self._extra)
+        return self._registering(
+            super().callback(*args, cls=_grouped(TyperGroup, groups), **settings), self._extra
+        )
 
-    def _registering(self, register: Callable[[Any], Any], extra: str) -> Callable[[Callable[..., Any]], Any]:
+    def _registering(
+        self, register: Callable[[Any], Any], extra: str
+    ) -> Callable[[Callable[..., Any]], Any]:
         return lambda function: register(self._guarded(function, extra))
 
     def _guarded(self, function: Callable[..., T], extra: str) -> Callable[..., T]:
@@ -114,20 +135,28 @@ class Command(typer.Typer):
             except Exception as error:
                 if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
                     raise
-                advice = "; make room there" if isinstance(error, OSError) and error.errno == errno.ENOSPC else ""
+                advice = (
+                    "; make room there"
+                    if isinstance(error, OSError) and error.errno == errno.ENOSPC
+                    else ""
+                )
                 usual = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
                 self._end(getattr(error, "exit_status", usual), f"{error}{advice}")
 
         return guarded
 
     def _end(self, status: int, sentence: str) -> NoReturn:
-        with contextlib.suppress(OSError):  # the status says it too, if standard error is a full disk
+        with contextlib.suppress(
+            OSError
+        ):  # the status says it too, if standard error is a full disk
             sys.stderr.write(f"{self._name}: {printable(sentence)}\n")
         raise typer.Exit(status)
 
 
 def _grouped(kind: type[Any], groups: Groups | None) -> Any:
-    heading_of = {name: heading for heading, names in (groups or {}).items() for name in names.split()}
+    heading_of = {
+        name: heading for heading, names in (groups or {}).items() for name in names.split()
+    }
     return type("Grouped", (_Grouped, kind), {"heading_of": heading_of})
 
 

@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 OnProgress = Callable[[int, int], None]
 """Called with how many are done and how many there are in all; `partial(stages.show, "puzzles")` is one."""
@@ -62,7 +69,12 @@ class Stages:
             shown.next_line_s = now_s + self.line_every_s
             if total is not None and done > shown.begun_with:
                 left = f"{duration((total - done) * elapsed_s / (done - shown.begun_with))} left"
-            _print(self.console, f"{stage}: {done}{'' if total is None else f' of {total}'}", note, left)
+            _print(
+                self.console,
+                f"{stage}: {done}{'' if total is None else f' of {total}'}",
+                note,
+                left,
+            )
 
     def say(self, text: str) -> None:
         """A line of its own, above the bars."""
@@ -85,10 +97,15 @@ def stages_on(
     if not console.is_terminal or console.quiet:
         yield Stages(console=console, first_line_s=first_line_s, line_every_s=line_every_s)
         return
-    name, note = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[note]}", markup=False)
+    name, note = (
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
     columns = (name, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
     # rich would send what the command itself prints to this console, and lose it where the console is quiet
-    bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bars = Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    )
     with bars:
         yield Stages(console=console, bars=bars)
 
