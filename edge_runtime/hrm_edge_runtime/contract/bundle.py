@@ -172,7 +172,7 @@ class Bundle:
         """Read the golden traces; raises BundleError if they are missing or do not fit."""
         if GOLDEN_NAME not in self.manifest.files:
             remedy = "export the bundle again with golden traces"
-            raise BundleError(f"{self.path} has no {GOLDEN_NAME}: {remedy}.")
+            raise BundleError(f"{self.path} holds no {GOLDEN_NAME}: {remedy}.")
         with self._golden_arrays() as arrays:
             return _golden(arrays, self.manifest)
 
