@@ -17,14 +17,8 @@ from hrm_benchmarks.report import Row
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.solvers import (
-    Entry,
-    Reply,
-    SolveAll,
-    from_bundle,
-    opened,
-    options_of,
-)
+from hrm_edge_runtime.solve.puzzles import Entry, opened
+from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundle, options_of
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed
 from hrm_puzzles.sudoku import solver as sudoku_solver

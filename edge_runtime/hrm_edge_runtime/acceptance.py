@@ -1,9 +1,10 @@
-"""One command that says whether a device does what it should: parity, benches, a soak, and one JSON of it all.
+"""Acceptance of a device: parity, speed, a soak test, and one JSON file with all findings.
 
     python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
 
-Made for a Jetson (`make check-jetson`), where it has not been run yet, and a card (`make check-gpu`); it runs on any
-engine. It fails where parity breaks, a puzzle gets no answer, or the process grows; the other parts go on.
+Made for a Jetson (`make check-jetson`), where it has not run yet, and for a graphics card
+(`make check-gpu`); it runs on any engine. It fails if parity breaks, a puzzle gets no answer, or
+the process grows. A part that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from xml.etree import ElementTree
@@ -29,164 +30,272 @@ from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
+from hrm_edge_runtime.device import try_device
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
 from hrm_host import atomic, board, command, memory
-from hrm_host.doctor.cli import try_device
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.parity.comparison import Comparison
 
 BENCH = "from hrm_benchmarks.cli import app; app()"
-MEASURE_S, MIN_STEPS, HTTP_S = 2.0, 20, 10.0
+MEASURE_S = 2.0
+MIN_STEPS = 20
+HTTP_S = 10.0
 SAMPLE_EVERY_S = 5.0
-MAX_GROWTH_MB = 64
+MAX_GROWTH_MB = 64  # of the process during the soak
+REPORTED_VERSIONS = ("cuda.bindings", "numpy", "onnxruntime", "pycuda", "tensorrt")
+OUTCOMES = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+"""What a tag inside a test of a JUnit report means; a test without one passed."""
 
 Found = tuple[Any, list[str]]
-"""What a part of the report says, and what is wrong."""
+"""The findings of a part, and its faults."""
 Part = Callable[[], Found]
 
 app = command.Command("acceptance")
 
 
-@app.command(epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16")
+@app.command(
+    epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16"
+)
 def accept_command(
     bundle: Annotated[
-        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
+        str | None,
+        typer.Argument(help="Bundle directory or shipped name [default: the shipped Sudoku]."),
     ] = None,
-    engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE[:PRECISION]", help="Engine, as in hrm-serve.")
+    ] = "auto",
     slots: Annotated[int, typer.Option(min=1, max=64, help="Puzzles in one batch.")] = 4,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on a CPU; without it, all cores.")] = None,
-    soak_minutes: Annotated[float, typer.Option(min=0, help="How long the device solves without a pause.")] = 10.0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads [default: all cores].")
+    ] = None,
+    soak_minutes: Annotated[
+        float, typer.Option(min=0, help="Minutes to solve without a pause.")
+    ] = 10.0,
     full: Annotated[
-        bool, typer.Option("--full", help="Also TensorRT step by step, every shipped bundle and precision, and HTTP.")
+        bool,
+        typer.Option(
+            "--full", help="Also check TensorRT step by step, every shipped bundle, and HTTP."
+        ),
     ] = False,
     tests: Annotated[
-        Path | None, typer.Option(help="What pytest --junitxml wrote, to be kept with the findings.")
+        Path | None, typer.Option(help="JUnit report of pytest to include in the findings.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the findings go.")] = Path("acceptance.json"),
+    out: Annotated[Path, typer.Option(help="File for the findings.")] = Path("acceptance.json"),
 ) -> None:
-    """Check parity, speed and endurance on this device; exits with 1 where one fails."""
-    findings: dict[str, Any] = {
-        "faults": [],
-        "device": {**board.Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
-    }
-    parts: dict[str, Part] = {"steps": lambda: (try_device(), [])} if full else {}
+    """Check parity, speed and endurance on this device; exits with 1 if one fails."""
+    report = _Report(out=out)
+    parts: dict[str, Part] = {}
+    if full:
+        parts["steps"] = _device_steps
     if tests is not None:
         parts["tests"] = lambda: outcomes_of(tests)
     try:
-        opened = Bundle.open(find_bundle(bundle))
-        choice = prepare(opened, engine, num_slots=slots, to_judge=True)
-        findings["bundle"] = {"name": opened.manifest.name, "provenance": opened.manifest.provenance}
-        findings["engine"] = {"choice": str(choice), "slots": slots}
-        served = _Served(bundle=opened, choice=choice, num_slots=slots, num_threads=threads)
-        parts.update(parity=served.parity, bench=served.bench, soak=lambda: _soak(served, 60 * soak_minutes))
+        served = _open(bundle, engine, slots, threads)
+    except Exception as error:  # the other parts may still find something
+        report.faults.append(str(error))
+    else:
+        report.findings["bundle"] = served.description()
+        report.findings["engine"] = {"choice": str(served.choice), "slots": slots}
+        parts["parity"] = served.parity
+        parts["bench"] = served.bench
+        parts["soak"] = lambda: _soak(served, 60 * soak_minutes)
         if full:
-            parts.update(shipped=served.shipped, http=served.over_http)
-    except Exception as error:  # the other parts may still tell something
-        findings["faults"].append(str(error))
+            parts["shipped"] = served.shipped
+            parts["http"] = served.over_http
     for name, part in parts.items():
         typer.echo(name, err=True)
-        findings |= {"passed": False, "running": name}
-        atomic.write_text(out, json.dumps(findings, indent=1) + "\n")  # what a crash leaves says where
+        report.run(name, part)
+    report.finish()
+    verdict = "FAILED: " + "; ".join(report.faults) if report.faults else "passed"
+    typer.echo(f"{verdict}: {out}", err=True)
+    raise typer.Exit(1 if report.faults else 0)
+
+
+def _device() -> dict[str, Any]:
+    facts = board.Host().facts()
+    return {**facts, "machine": platform.machine(), "python": platform.python_version()}
+
+
+@dataclass(kw_only=True)
+class _Report:
+    """The findings, written before every part: after a crash `running` names the part."""
+
+    out: Path
+    faults: list[str] = field(default_factory=list[str])
+    findings: dict[str, Any] = field(default_factory=lambda: {"device": _device()})
+
+    def run(self, name: str, part: Part) -> None:
+        self._write(passed=False, running=name)
         try:
-            findings[name], faults = part()
+            self.findings[name], faults = part()
         except Exception as error:
             faults = [f"{type(error).__name__}: {error}"]
-        findings["faults"] += [f"{name}: {fault}" for fault in faults]
-    # none is loaded to find its version
-    loaded = sys.modules.keys() & {"numpy", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"}
-    findings["versions"] = {name: str(getattr(sys.modules[name], "__version__", "unknown")) for name in sorted(loaded)}
-    findings |= {"passed": not findings["faults"], "running": None}
-    atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
-    typer.echo(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}", err=True)
-    raise typer.Exit(0 if findings["passed"] else 1)
+        self.faults += [f"{name}: {fault}" for fault in faults]
+
+    def finish(self) -> None:
+        self.findings["versions"] = _versions()
+        self._write(passed=not self.faults, running=None)
+
+    def _write(self, *, passed: bool, running: str | None) -> None:
+        state = {"faults": self.faults, "passed": passed, "running": running}
+        atomic.write_text(self.out, json.dumps({**self.findings, **state}, indent=1) + "\n")
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the libraries that this run has loaded."""
+    versions: dict[str, str] = {}
+    for name in REPORTED_VERSIONS:
+        if name in sys.modules:
+            versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
+    return versions
+
+
+def _device_steps() -> Found:
+    return try_device(), []
 
 
 def outcomes_of(junit: Path) -> Found:
-    """Each test of a report of pytest's: passed, failed or skipped, why, and the figures that it recorded."""
-    outcome_of = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+    """Every test of a JUnit report: passed, failed or skipped, its reason and its figures."""
     outcomes: dict[str, str] = {}
     for case in ElementTree.parse(junit).iter("testcase"):
-        ended = next((child for child in case if child.tag in outcome_of), None)
-        told = ["passed"] if ended is None else [outcome_of[ended.tag], *(ended.get("message") or "").splitlines()[:1]]
-        told += [f"{one.get('name')} {one.get('value')}" for one in case.iter("property")]
-        outcomes[f"{case.get('classname')}.{case.get('name')}"] = ": ".join(told)
-    return outcomes, [f"{name}: {said}" for name, said in outcomes.items() if said.startswith("failed")]
+        name = f"{case.get('classname')}.{case.get('name')}"
+        outcomes[name] = ": ".join(_outcome(case))
+    failed = [f"{name}: {text}" for name, text in outcomes.items() if text.startswith("failed")]
+    return outcomes, failed
+
+
+def _outcome(case: ElementTree.Element) -> list[str]:
+    parts = ["passed"]
+    for child in case:
+        if child.tag in OUTCOMES:
+            message = child.get("message") or ""
+            parts = [OUTCOMES[child.tag], *message.splitlines()[:1]]
+            break
+    figures = [f"{one.get('name')} {one.get('value')}" for one in case.iter("property")]
+    return parts + figures
+
+
+def _open(name: str | None, engine: str, num_slots: int, num_threads: int | None) -> _Served:
+    bundle = Bundle.open(find_bundle(name))
+    choice = prepare(bundle, engine, num_slots=num_slots, to_judge=True)
+    return _Served(bundle=bundle, choice=choice, num_slots=num_slots, num_threads=num_threads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Served:
-    """Each method is a part of the report."""
+    """A bundle on an engine; each method that returns Found is a part of the report."""
 
     bundle: Bundle
     choice: Choice
     num_slots: int
     num_threads: int | None
 
+    def description(self) -> dict[str, Any]:
+        manifest = self.bundle.manifest
+        return {"name": manifest.name, "provenance": manifest.provenance}
+
     def parity(self) -> Found:
         report = self._compared(self.bundle, str(self.choice))
-        return report.as_json(), list(map(str, report.breaks))
+        return report.as_json(), [str(one) for one in report.breaks]
 
     def shipped(self) -> Found:
-        """The gates that each shipped bundle breaks over its golden traces, by bundle and precision."""
+        """The gates that each shipped bundle breaks on its golden traces, by precision."""
         found: dict[str, list[str]] = {}
-        for bundle in map(Bundle.open, sorted(SHIPPED_BUNDLES.glob("*.bundle"))):
+        for path in sorted(SHIPPED_BUNDLES.glob("*.bundle")):
+            bundle = Bundle.open(path)
             for precision in bundle.manifest.precisions:
                 engine = f"{self.choice.engine}:{precision}"
-                try:
-                    breaks = list(map(str, self._compared(bundle, engine).breaks))
-                except Exception as error:
-                    breaks = [str(error)]
-                found[f"{bundle.manifest.name} {engine}"] = breaks
+                found[f"{bundle.manifest.name} {engine}"] = self._breaks(bundle, engine)
         return found, [f"{name}: {breaks[0]}" for name, breaks in found.items() if breaks]
 
     def bench(self) -> Found:
-        """Median time of a segment for each batch, with every active slot on a real puzzle."""
+        """Median time of a segment per batch size, with a real puzzle in every active slot."""
         golden = self.bundle.golden()
+        times_ms: dict[int, float] = {}
         with closing(self.opened()) as engine:
             for slot in range(engine.num_slots):
                 puzzle = slot % len(golden.tokens_BT)
-                engine.load(slot, golden.tokens_BT[puzzle], self.bundle.puzzle_table[golden.puzzle_ids_B[puzzle]])
-            times = {
-                batch: round(median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS), 3)
-                for batch in buckets_for(engine.num_slots)
-            }
-        return {"step_ms": times}, []
+                vector_E = self.bundle.puzzle_table[golden.puzzle_ids_B[puzzle]]
+                engine.load(slot, golden.tokens_BT[puzzle], vector_E)
+            for batch in buckets_for(engine.num_slots):
+                step_ms = median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS)
+                times_ms[batch] = round(step_ms, 3)
+        return {"step_ms": times_ms}, []
 
     def over_http(self) -> Found:
         """Puzzles per second through hrm-serve, and latencies below that, as hrm-bench measures them."""
         if importlib.util.find_spec("aiohttp") is None:
             return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
-        options = ("--bundle", str(self.bundle.path), "--engine", str(self.choice), "--slots", str(self.num_slots))
-        seconds = ("--seconds", str(HTTP_S))
-        command = [sys.executable, "-c", BENCH, "throughput", *options, *seconds, "--json"]
+        model = ("--bundle", str(self.bundle.path), "--engine", str(self.choice))
+        options = ("--slots", str(self.num_slots), "--seconds", str(HTTP_S), "--json")
+        command = [sys.executable, "-c", BENCH, "throughput", *model, *options]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            return None, [(done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]]
+            lines = done.stderr.strip().splitlines()
+            return None, [lines[-1] if lines else f"status {done.returncode}"]
         return json.loads(done.stdout), []
 
     def opened(self) -> Engine:
-        return engine_for(self.bundle, engine=str(self.choice), num_slots=self.num_slots, num_threads=self.num_threads)
+        return engine_for(
+            self.bundle,
+            engine=str(self.choice),
+            num_slots=self.num_slots,
+            num_threads=self.num_threads,
+        )
+
+    def attempts(self, until_s: float) -> Iterator[Attempt]:
+        """The golden puzzles, each at least once and then over and over until a time."""
+        golden = self.bundle.golden()
+        num_puzzles = len(golden.tokens_BT)
+        policy = self.bundle.manifest.halting_policy(self.choice.precision)
+        for number in itertools.count():
+            if number >= num_puzzles and time.monotonic() >= until_s:
+                return
+            puzzle = number % num_puzzles
+            yield Attempt(
+                attempt_id=number,
+                tokens_T=golden.tokens_BT[puzzle],
+                puzzle_vector_E=self.bundle.puzzle_table[golden.puzzle_ids_B[puzzle]],
+                policy=policy,
+                arrival_s=time.monotonic(),
+            )
+
+    def _breaks(self, bundle: Bundle, engine: str) -> list[str]:
+        try:
+            report = self._compared(bundle, engine)
+        except Exception as error:
+            return [str(error)]
+        return [str(one) for one in report.breaks]
 
     def _compared(self, bundle: Bundle, engine: str) -> Comparison:
         from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 
-        return compare_engines(bundle, ParityOptions(engine=engine, slots=self.num_slots, threads=self.num_threads))
+        options = ParityOptions(engine=engine, slots=self.num_slots, threads=self.num_threads)
+        return compare_engines(bundle, options)
 
 
 def _soak(served: _Served, soak_s: float) -> Found:
-    """Solve the golden puzzles over and over; answers may change, since other batch sizes may round differently."""
-    counts, first, samples = Counter[str](), dict[int, bytes](), list[dict[str, Any]]()
+    """Solve the golden puzzles over and over.
+
+    Answers may change, because other batch sizes may round differently.
+    """
+    counts = Counter[str]()
+    first_answers: dict[int, bytes] = {}
+    samples: list[dict[str, Any]] = []
     num_puzzles = len(served.bundle.golden().tokens_BT)
     with closing(served.opened()) as engine:
         lane = Lane(engine, served.bundle.puzzle, queue_limit=engine.num_slots)
-        began_s = sampled_s = time.monotonic()
-        for result in run_all(lane, _attempts(served, until_s=began_s + soak_s)):
+        began_s = time.monotonic()
+        sampled_s = began_s
+        for result in run_all(lane, served.attempts(until_s=began_s + soak_s)):
             answer = b"" if result.answer_T is None else result.answer_T.tobytes()
+            puzzle = result.attempt_id % num_puzzles
+            first_answer = first_answers.setdefault(puzzle, answer)
             counts["puzzles"] += 1
-            counts["changed"] += first.setdefault(result.attempt_id % num_puzzles, answer) != answer
+            counts["changed"] += answer != first_answer
             counts["failed"] += result.halted_by == "failed"
             counts["verified"] += result.verified is True
             counts["segments"] += result.segments
@@ -195,9 +304,19 @@ def _soak(served: _Served, soak_s: float) -> Found:
                 samples.append(_sample(now_s - began_s, lane))
                 sampled_s = now_s
         samples.append(_sample(time.monotonic() - began_s, lane))
-    growth_mb, seconds = (samples[-1]["rss_mb"] or 0) - (samples[1]["rss_mb"] or 0), samples[-1]["at_s"]
-    faults = [f"{counts['failed']} puzzles came back without an answer"] if counts["failed"] else []
-    faults += [f"the process grew by {growth_mb} MB while it soaked"] if growth_mb > MAX_GROWTH_MB else []
+    return _soak_findings(counts, samples)
+
+
+def _soak_findings(counts: Counter[str], samples: list[dict[str, Any]]) -> Found:
+    first_mb = samples[1]["rss_mb"] or 0  # the first sample is from before the engine is warm
+    last_mb = samples[-1]["rss_mb"] or 0
+    growth_mb = last_mb - first_mb
+    seconds = samples[-1]["at_s"]
+    faults: list[str] = []
+    if counts["failed"]:
+        faults.append(f"{counts['failed']} puzzles got no answer")
+    if growth_mb > MAX_GROWTH_MB:
+        faults.append(f"the process grew by {growth_mb} MB during the soak")
     found = {
         "seconds": seconds,
         "puzzles": counts["puzzles"],
@@ -211,29 +330,17 @@ def _soak(served: _Served, soak_s: float) -> Found:
     return found, faults
 
 
-def _attempts(served: _Served, *, until_s: float) -> Iterator[Attempt]:
-    golden, table = served.bundle.golden(), served.bundle.puzzle_table
-    num_puzzles, policy = len(golden.tokens_BT), served.bundle.manifest.halting_policy(served.choice.precision)
-    for number in itertools.takewhile(lambda n: n < num_puzzles or time.monotonic() < until_s, itertools.count()):
-        yield Attempt(
-            attempt_id=number,
-            tokens_T=golden.tokens_BT[number % num_puzzles],
-            puzzle_vector_E=table[golden.puzzle_ids_B[number % num_puzzles]],
-            policy=policy,
-            arrival_s=time.monotonic(),
-        )
-
-
 def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
-    machine = memory.read_memory()
-    clocks = [str(clock.now_hz // 10**6) for clock in board.Host().gpu_clocks()]
+    host = board.Host()
+    account = memory.read_memory()
+    clocks = list(host.gpu_clocks())
     return {
         "at_s": round(at_s, 1),
         "step_ms": round(1e3 * lane.counters.mean_step_s, 3),
         "rss_mb": memory.resident_bytes() // memory.MIB or None,
-        "available_mb": None if machine is None else machine.available_mb,
-        "temperature_c": board.Host().hottest_c(),
-        "gpu_mhz": clocks[-1] if clocks else None,
+        "available_mb": None if account is None else account.available_mb,
+        "temperature_c": host.hottest_c(),
+        "gpu_mhz": str(clocks[-1].now_hz // 10**6) if clocks else None,
     }
 
 

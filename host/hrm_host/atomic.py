@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, whenever the machine stops."""
+"""Files and directories that appear complete or not at all, even if the machine stops."""
 
 import hashlib
 import os
@@ -10,15 +10,16 @@ from pathlib import Path
 
 from hrm_host import system
 
-LOOK_AGAIN_S = 0.02
+LOOK_AGAIN_S = 0.02  # while another process holds a lock
+PIECE_BYTES = 1 << 20
 
 
 @contextmanager
 def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
-    """A temporary directory beside `path` that takes its name when the block ends well and vanishes when it does not.
+    """A temporary directory that becomes `path` if the block succeeds and vanishes otherwise.
 
-    Everything in it is on disk before the rename. A path that is taken is refused (FileExistsError), or with `replace`
-    removed once the new content is on disk.
+    Everything in it is on disk before the rename. Raises FileExistsError if `path` exists; with
+    `replace` the old one is removed once the new content is on disk.
     """
     if not replace:
         require_free(path)
@@ -36,7 +37,7 @@ def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
 
 
 def publish(directory: Path, path: Path) -> None:
-    """Give a finished directory its name in one step, once all of it is on disk; refuses a path that is taken."""
+    """Sync a finished directory and rename it to `path`, which must not exist."""
     require_free(path)
     _sync_tree(directory)
     system.rename(lambda: directory.rename(path))
@@ -45,7 +46,7 @@ def publish(directory: Path, path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Generator[Path]:
-    """A name beside `path` to write to: the file replaces `path` when the block ends well, and vanishes otherwise."""
+    """A temporary file that replaces `path` if the block succeeds and vanishes otherwise."""
     temporary = _temporary(path)
     temporary.unlink(missing_ok=True)
     try:
@@ -70,7 +71,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def lock(path: Path) -> Generator[None]:
-    """Hold `.NAME.lock` beside `path` (which may be replaced meanwhile), waiting while another process holds it."""
+    """Hold `.NAME.lock` beside `path`, which may be replaced meanwhile; wait for other holders."""
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         while not system.try_lock(handle):
@@ -81,7 +82,7 @@ def lock(path: Path) -> Generator[None]:
 
 
 def require_free(path: Path) -> None:
-    """Refuse a path that is taken (FileExistsError)."""
+    """Raise FileExistsError if a path exists."""
     if path.exists():
         raise FileExistsError(f"{path} exists already; remove it or choose another path.")
 
@@ -90,7 +91,7 @@ def sha256_of(file: Path) -> str:
     """The file's SHA-256 in hexadecimal, read in pieces."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while piece := stream.read(1 << 20):
+        for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
             digest.update(piece)
     return digest.hexdigest()
 

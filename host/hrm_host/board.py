@@ -1,7 +1,8 @@
-"""The machine and its board, from files and tools that need no rights: settings, power, energy, heat, throttling.
+"""The machine and its board, read from files and tools that need no rights.
 
-Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel, `oc*_event_cnt`) and the kernel's documents (devfreq,
-thermal zones, powercap intel-rapl, hwmon/ina3221 in mV and mA). Not run on a Jetson.
+Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel, `oc*_event_cnt`) and the kernel's
+documents (devfreq, thermal zones, powercap intel-rapl, hwmon/ina3221 in mV and mA). Not run on a
+Jetson.
 """
 
 import ctypes
@@ -14,13 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ANSWER_WITHIN_S = 15  # of a command
 POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
 
 
 def answer_of(words: Sequence[str]) -> str | None:
-    """What a command prints; None where it is missing, fails or hangs."""
+    """The output of a command; None if it is missing, fails or hangs."""
     try:
-        done = subprocess.run(words, capture_output=True, timeout=15, check=True)
+        done = subprocess.run(words, capture_output=True, timeout=ANSWER_WITHIN_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
@@ -28,24 +30,29 @@ def answer_of(words: Sequence[str]) -> str | None:
 
 def num_cores() -> int:
     """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def cuda_devices() -> tuple[int, str]:
-    """How many CUDA devices the driver starts, and why there is none."""
+    """The number of CUDA devices that the driver starts, and the reason if there are none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return 0, str(error)
     count = ctypes.c_int(0)
-    if status := driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if status:
         return 0, f"cuInit gives driver error {status}"
-    return count.value, "" if count.value else "the driver shows no device"
+    if count.value == 0:
+        return 0, "the driver shows no device"
+    return count.value, ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuClock:
-    """Of the GPU's devfreq device, in Hz; `max_hz` may be held below what is `offered_hz`."""
+    """Frequencies of the GPU's devfreq device; `max_hz` may be below the highest `offered_hz`."""
 
     now_hz: int
     min_hz: int
@@ -55,7 +62,7 @@ class GpuClock:
 
 @dataclass(frozen=True, kw_only=True)
 class Zone:
-    """A thermal zone now; its limits are files in `folder`."""
+    """A thermal zone and its temperature; `folder` has the files with its limits."""
 
     name: str
     folder: Path
@@ -64,17 +71,21 @@ class Zone:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """Reads files below a root and asks commands; a test gives its own. None is missing, forbidden or switched off."""
+    """Reads files below a root and runs commands; tests pass their own.
+
+    None means that a file is missing, forbidden or switched off.
+    """
 
     root: Path = Path("/")
     ask: Callable[[Sequence[str]], str | None] = answer_of
 
     def text(self, path: str | Path) -> str | None:
-        """A file's content without the blanks and zeros around it."""
+        """A file's content without surrounding blanks and zeros."""
         try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+            content = (self.root / path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
+        return content.strip("\0\n ")
 
     def number(self, path: str | Path) -> int | None:
         try:
@@ -88,7 +99,7 @@ class Host:
             yield path.relative_to(self.root)
 
     def space(self, path: str | Path) -> tuple[int, int] | None:
-        """Bytes in all and bytes free of the file system that holds `path`."""
+        """Total and free bytes of the file system that holds `path`."""
         try:
             usage = shutil.disk_usage(self.root / path)
         except OSError:
@@ -101,71 +112,98 @@ class Host:
 
     @property
     def cpu_model(self) -> str | None:
-        """The CPU's name; None on processors that do not say, as most of Arm."""
-        found = re.search(r"^model name\s*:\s*(.*)$", self.text("proc/cpuinfo") or "", re.MULTILINE)
+        """The CPU's name; None on processors that do not report it, as most of Arm."""
+        text = self.text("proc/cpuinfo") or ""
+        found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
         return None if found is None else found[1].strip()
 
     @property
     def jetson_release(self) -> str | None:
         """The line of Jetson Linux, as `# R36 (release), REVISION: 4.3, ...`."""
         text = self.text("etc/nv_tegra_release")
-        return None if text is None else text.partition("\n")[0]
+        if text is None:
+            return None
+        first, _, _ = text.partition("\n")
+        return first
 
     def power_modes(self) -> dict[int, str]:
-        """The names of the power modes this board offers, from its nvpmodel.conf."""
-        return {int(number): name for number, name in POWER_MODEL.findall(self.text("etc/nvpmodel.conf") or "")}
+        """The power modes of this board by number, from its nvpmodel.conf."""
+        text = self.text("etc/nvpmodel.conf") or ""
+        return {int(number): name for number, name in POWER_MODEL.findall(text)}
 
     def recorded_power_mode(self) -> str | None:
-        """The name of the mode in force, as "MAXN_SUPER", from the status file that nvpmodel leaves."""
-        set_to = re.search(r"pmode:(\d+)", self.text("var/lib/nvpmodel/status") or "")
-        return None if set_to is None else self.power_modes().get(int(set_to[1]), f"mode {int(set_to[1])}")
+        """The current mode, for example "MAXN_SUPER", from the status file of nvpmodel."""
+        status = self.text("var/lib/nvpmodel/status") or ""
+        found = re.search(r"pmode:(\d+)", status)
+        if found is None:
+            return None
+        number = int(found[1])
+        return self.power_modes().get(number, f"mode {number}")
 
     def power_mode(self) -> str:
-        """The mode in force; without a status file nvpmodel itself is asked, and without nvpmodel it is "none"."""
-        if (mode := self.recorded_power_mode()) is not None:
-            return mode
+        """The current mode: from the status file, else from nvpmodel, else "none"."""
+        recorded = self.recorded_power_mode()
+        if recorded is not None:
+            return recorded
         if shutil.which("nvpmodel") is None:
             return "none"
-        named = re.search(r"^NV Power Mode:(.*)$", self.ask(("nvpmodel", "-q")) or "", re.MULTILINE)
-        return named[1].strip() if named else "unknown"
+        answer = self.ask(("nvpmodel", "-q")) or ""
+        found = re.search(r"^NV Power Mode:(.*)$", answer, re.MULTILINE)
+        return "unknown" if found is None else found[1].strip()
 
     def gpu_clocks(self) -> Iterator[GpuClock]:
         for path in self.paths("sys/class/devfreq/*gpu*/cur_freq"):
-            now, low, high = (self.number(path.parent / f"{name}_freq") for name in ("cur", "min", "max"))
+            now_hz = self.number(path)
+            min_hz = self.number(path.parent / "min_freq")
+            max_hz = self.number(path.parent / "max_freq")
+            if now_hz is None or min_hz is None or max_hz is None:
+                continue
             offered = (self.text(path.parent / "available_frequencies") or "").split()
-            if now is not None and low is not None and high is not None:
-                yield GpuClock(now_hz=now, min_hz=low, max_hz=high, offered_hz=tuple(map(int, offered)))
+            yield GpuClock(
+                now_hz=now_hz,
+                min_hz=min_hz,
+                max_hz=max_hz,
+                offered_hz=tuple(map(int, offered)),
+            )
 
     def facts(self) -> dict[str, str]:
-        """What decides how fast the machine is, for a report."""
-        found = {"model": self.model, "release": self.jetson_release}
+        """What decides the speed of this machine, for a report."""
         facts = {"power_mode": self.power_mode(), "cpu_cores": str(os.cpu_count() or 1)}
         for clock in self.gpu_clocks():
-            facts["gpu_cur_mhz"], facts["gpu_max_mhz"] = (str(hz // 10**6) for hz in (clock.now_hz, clock.max_hz))
-        return {**facts, **{name: text for name, text in found.items() if text is not None}}
+            facts["gpu_cur_mhz"] = str(clock.now_hz // 10**6)
+            facts["gpu_max_mhz"] = str(clock.max_hz // 10**6)
+        if self.model is not None:
+            facts["model"] = self.model
+        if self.jetson_release is not None:
+            facts["release"] = self.jetson_release
+        return facts
 
-    # Readings by name; what the machine does not have is left out.
+    # Readings by name; sensors that the machine lacks are absent.
 
     def power_w(self) -> dict[str, float]:
-        """Of each supply rail. On an Orin module VDD_IN feeds the others: do not add them up."""
+        """Power of each supply rail. On an Orin module VDD_IN feeds the others: do not add them."""
         watts: dict[str, float] = {}
-        for named in self.paths("sys/class/hwmon/hwmon*/name"):
-            if self.text(named) != "ina3221":
+        for path in self.paths("sys/class/hwmon/hwmon*/name"):
+            if self.text(path) != "ina3221":
                 continue
             for channel in (1, 2, 3):
-                label = self.text(named.parent / f"in{channel}_label") or ""
-                millivolts = self.number(named.parent / f"in{channel}_input")
-                milliamperes = self.number(named.parent / f"curr{channel}_input")
-                if label not in ("NC", "") and millivolts is not None and milliamperes is not None:
-                    watts[label] = millivolts * milliamperes / 1e6
+                label = self.text(path.parent / f"in{channel}_label") or ""
+                millivolts = self.number(path.parent / f"in{channel}_input")
+                milliamperes = self.number(path.parent / f"curr{channel}_input")
+                if label in ("NC", "") or millivolts is None or milliamperes is None:
+                    continue
+                watts[label] = millivolts * milliamperes / 1e6
         return watts
 
     def zones(self) -> Iterator[Zone]:
-        """The thermal zones; one that is switched off does not read."""
+        """The thermal zones; a zone that is switched off does not read."""
         for path in self.paths("sys/class/thermal/thermal_zone*/temp"):
-            if (millidegrees := self.number(path)) is not None:
-                name = self.text(path.parent / "type") or path.parent.name
-                yield Zone(name=name, folder=path.parent, celsius=millidegrees / 1000)
+            millidegrees = self.number(path)
+            if millidegrees is None:
+                continue
+            folder = path.parent
+            name = self.text(folder / "type") or folder.name
+            yield Zone(name=name, folder=folder, celsius=millidegrees / 1000)
 
     def temperature_c(self) -> dict[str, float]:
         return {zone.name: zone.celsius for zone in self.zones()}
@@ -175,22 +213,28 @@ class Host:
 
     def counted_energy_j(self) -> dict[str, float]:
         """The machine's own counters, which wrap around after hours."""
-        found: dict[str, float] = {}
+        joules: dict[str, float] = {}
         for path in self.paths("sys/class/powercap/intel-rapl:[0-9]*/energy_uj"):
-            if (microjoules := self.number(path)) is not None:
-                found[self.text(path.parent / "name") or path.parent.name] = microjoules / 1e6
-        return found
+            microjoules = self.number(path)
+            if microjoules is not None:
+                name = self.text(path.parent / "name") or path.parent.name
+                joules[name] = microjoules / 1e6
+        return joules
 
     def throttle_events(self) -> dict[str, int]:
-        """How often the board throttled for want of current since it started."""
-        paths = self.paths("sys/class/hwmon/hwmon*/oc*_event_cnt")
-        counts = {path.name: self.number(path) for path in paths}
-        return {name.removesuffix("_event_cnt"): count for name, count in counts.items() if count is not None}
+        """How often the board throttled because of over-current since it started."""
+        counts: dict[str, int] = {}
+        for path in self.paths("sys/class/hwmon/hwmon*/oc*_event_cnt"):
+            count = self.number(path)
+            if count is not None:
+                name = path.name.removesuffix("_event_cnt")
+                counts[name] = count
+        return counts
 
 
 @dataclass(kw_only=True)
 class Energy:
-    """Joules that only rise: counters with their wraps taken out, or power averaged over each two readings."""
+    """Joules that only rise: counters without their wraps, or the mean power of two readings."""
 
     machine: Host
     clock: Callable[[], float] = time.monotonic
@@ -200,12 +244,22 @@ class Energy:
     _read_s: float = 0.0
 
     def read_j(self) -> dict[str, float]:
-        """Since the first reading, by rail or by counter."""
-        now_s, watts, counted = self.clock(), self.machine.power_w(), self.machine.counted_energy_j()
-        for name, value in watts.items():
-            added = (value + self._watts[name]) / 2 * (now_s - self._read_s) if name in self._watts else 0.0
-            self._joules[name] = self._joules.get(name, 0.0) + added
-        for name, value in counted.items():
-            self._joules[name] = self._joules.get(name, 0.0) + max(0.0, value - self._counted.get(name, value))
-        self._read_s, self._watts, self._counted = now_s, watts, counted
+        """Energy since the first reading, by rail or by counter."""
+        now_s = self.clock()
+        watts = self.machine.power_w()
+        counted = self.machine.counted_energy_j()
+        elapsed_s = now_s - self._read_s
+        for name, watt in watts.items():
+            mean_watt = (watt + self._watts.get(name, watt)) / 2
+            joules = mean_watt * elapsed_s if name in self._watts else 0.0
+            self._add(name, joules)
+        for name, joules in counted.items():
+            before = self._counted.get(name, joules)
+            self._add(name, max(0.0, joules - before))
+        self._read_s = now_s
+        self._watts = watts
+        self._counted = counted
         return dict(self._joules)
+
+    def _add(self, name: str, joules: float) -> None:
+        self._joules[name] = self._joules.get(name, 0.0) + joules

@@ -1,7 +1,7 @@
-"""Memory: the machine's, what this process holds of it, and when it goes back to the system.
+"""Memory of the machine and of this process, and when freed memory goes back to the system.
 
-`cudaMemGetInfo` leaves out pages that the kernel would reclaim, so on a GPU that shares the CPU's memory the kernel's
-own account counts (CUDA for Tegra application note, section 3.3). Not run on a Jetson.
+`cudaMemGetInfo` omits pages that the kernel would reclaim. On a GPU that shares the CPU's memory
+the kernel's own account counts (CUDA for Tegra application note, section 3.3). Not run on a Jetson.
 """
 
 import ctypes
@@ -14,90 +14,121 @@ from typing import Any, ClassVar
 
 from hrm_host.board import Host
 
-MIB, GIB = 1 << 20, 1 << 30
-UNBOUNDED = 1 << 62
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt(3)
+MIB = 1 << 20
+GIB = 1 << 30
+UNBOUNDED = 1 << 62  # bytes, if the system reports no limit
+# parameters of mallopt(3)
+_TRIM_THRESHOLD = -1
+_TOP_PAD = -2
+_MMAP_MAX = -4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The kernel's account of the machine's memory in MB; `gpu_mb` is the GPU's share of it (NvMapMemUsed)."""
+    """The kernel's account in MB; `gpu_mb` is the GPU's share of the memory (NvMapMemUsed)."""
 
     total_mb: int
     available_mb: int
     swap_mb: int
     zram_mb: int
-    swap_free_mb: int  # without that on zram, which is compressed into the same memory
+    swap_free_mb: int  # without zram, which compresses into the same memory
     gpu_mb: int
 
     @property
     def allocatable_mb(self) -> int:
-        """What a GPU could still get of it: pages of the host go to swap while there is room, its own do not."""
+        """What a GPU could still get: the host's pages go to free swap, the GPU's own do not."""
         host_mb = max(0, self.total_mb - self.available_mb - self.gpu_mb)
         stays_mb = max(0, host_mb - self.swap_free_mb)
         return max(0, self.total_mb - self.gpu_mb - stays_mb)
 
 
 def read_memory(machine: Host | None = None) -> Memory | None:
-    """The kernel's account; None where there is none (not Linux)."""
+    """The kernel's account; None if there is none (not Linux)."""
     machine = machine or Host()
     text = machine.text("proc/meminfo")
     if text is None:
         return None
-    rows = [line.split() for line in (machine.text("proc/swaps") or "").splitlines()[1:] if "zram" in line]
-    zram_kib, used_kib = (sum(int(row[column]) for row in rows) for column in (2, 3))
-    mb = {name: int(kib) // 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
+    zram_kib = 0
+    zram_used_kib = 0
+    for line in (machine.text("proc/swaps") or "").splitlines():
+        if "zram" in line:
+            _, _, size, used, *_ = line.split()
+            zram_kib += int(size)
+            zram_used_kib += int(used)
+    pairs = re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)
+    mb = {name: int(kib) // 1024 for name, kib in pairs}
+    zram_free_mb = (zram_kib - zram_used_kib) // 1024
     return Memory(
         total_mb=mb["MemTotal"],
         available_mb=mb["MemAvailable"],
         swap_mb=mb.get("SwapTotal", 0),
         zram_mb=zram_kib // 1024,
-        swap_free_mb=max(0, mb.get("SwapFree", 0) - (zram_kib - used_kib) // 1024),
+        swap_free_mb=max(0, mb.get("SwapFree", 0) - zram_free_mb),
         gpu_mb=mb.get("NvMapMemUsed", 0),
     )
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """What a process, or this one, holds; 0 where the kernel does not say (not Linux) or where it has ended."""
-    pages = Host().text(f"proc/{pid or 'self'}/statm")
-    return 0 if pages is None else int(pages.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Resident memory of a process, by default this one; 0 if it has ended or without Linux."""
+    process = "self" if pid is None else str(pid)
+    statm = Host().text(f"proc/{process}/statm")
+    if statm is None:
+        return 0
+    _, num_pages, *_ = statm.split()
+    return int(num_pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_bytes() -> int:
-    """What this process could still get without swapping: of the machine, and of its control group."""
-    memory, groups = read_memory(), Path("/sys/fs/cgroup")
-    machine = memory.available_mb * MIB if memory else UNBOUNDED
+    """What this process could still get without swapping, of the machine and its control group."""
+    memory = read_memory()
+    machine_bytes = UNBOUNDED if memory is None else memory.available_mb * MIB
+    return min(machine_bytes, _group_bytes())
+
+
+def _group_bytes() -> int:
+    """What is left in this process's control group (version 2); caches count as free."""
     try:
-        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").partition("0::/")[2].partition("\n")[0]
-        limit, used, stat = ((groups / own / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
-    except OSError:  # no control group of the second version, or one without a bound
-        return machine
-    if limit.strip() == "max":
-        return machine
-    dropped = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)  # caches count as free
-    return min(machine, int(limit) - int(used) + int(dropped))
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8")
+        name = groups.partition("0::/")[2].partition("\n")[0]
+        folder = Path("/sys/fs/cgroup") / name
+        limit = (folder / "memory.max").read_text().strip()
+        used = (folder / "memory.current").read_text()
+        statistics = (folder / "memory.stat").read_text()
+    except OSError:  # no control group of version 2, or one without a bound
+        return UNBOUNDED
+    if limit == "max":
+        return UNBOUNDED
+    fields = dict(line.split() for line in statistics.splitlines())
+    cached = fields.get("inactive_file", 0)
+    return int(limit) - int(used) + int(cached)
 
 
 def physical_bytes() -> int:
-    """The machine's memory, or what the root control group may use where that is less."""
+    """The machine's memory, or the limit of the root control group if that is less."""
     if not hasattr(os, "sysconf"):
-        raise ValueError("this system does not say how much memory it has; train on a GPU or without --tune")
-    allowed = Host().number("sys/fs/cgroup/memory.max")  # None where it holds "max"
+        remedy = "train on a GPU or without --tune"
+        raise ValueError(f"this system does not report its memory: {remedy}.")
+    allowed = Host().number("sys/fs/cgroup/memory.max")  # None for "max"
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return physical if allowed is None else min(physical, allowed)
 
 
 def keep_freed_memory() -> None:
-    """With glibc, keep freed blocks for the next large ones: by default the kernel zeroes them anew for every step."""
-    if (library := _glibc()) is not None:
+    """Keep freed blocks for the next large ones (glibc).
+
+    By default the kernel takes them back and zeroes new ones in every step.
+    """
+    library = _glibc()
+    if library is not None:
         library.mallopt(_MMAP_MAX, 0)
         library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         library.mallopt(_TOP_PAD, 64 * MIB)
 
 
 def give_back_freed_memory() -> None:
-    """Returns freed memory to the system, which glibc keeps otherwise."""
-    if (library := _glibc()) is not None:
+    """Return freed memory to the system; glibc keeps it otherwise."""
+    library = _glibc()
+    if library is not None:
         library.malloc_trim(0)
 
 

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar for each stage on a terminal, plain lines in a pipe, on standard error.
+"""Progress of a long command on standard error: bars on a terminal, plain lines in a pipe.
 
 with stages_on() as stages:
     stages.show("puzzles", done, total, "12 solved")
@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 OnProgress = Callable[[int, int], None]
-"""Called with how many are done and how many there are in all; `partial(stages.show, "puzzles")` is one."""
+"""Called with the number done and the total; `partial(stages.show, "puzzles")` is one."""
 
 
 def unheard(_done: int, _total: int) -> None:
@@ -29,7 +29,7 @@ def unheard(_done: int, _total: int) -> None:
 
 @dataclass
 class _Stage:
-    """When and where a stage began, when its next line is due, and its bar."""
+    """Start time and count of a stage, when its next line is due, and its bar."""
 
     began_s: float
     begun_with: int
@@ -39,7 +39,10 @@ class _Stage:
 
 @dataclass(eq=False, kw_only=True)
 class Stages:
-    """Shows stages by their name (nothing without a `console`); in a pipe by lines, the first after `first_line_s`."""
+    """Shows stages by name, or nothing without a `console`.
+
+    In a pipe the first line of a stage comes after `first_line_s`.
+    """
 
     console: Console | None = None
     bars: Progress | None = None
@@ -48,31 +51,30 @@ class Stages:
     _stages: dict[str, _Stage] = field(default_factory=dict[str, _Stage])
 
     def show(self, stage: str, done: int, total: int | None = None, note: str = "") -> None:
-        """`done` of `total` (None where the number is unknown); `note` is what else there is to say now."""
+        """Show `done` of `total` (None if unknown) with a `note`."""
         if self.console is None:
             return
         now_s = time.monotonic()
-        if stage not in self._stages:
-            self._stages[stage] = _Stage(now_s, done, next_line_s=now_s + self.first_line_s)
-        shown = self._stages[stage]
+        shown = self._stages.get(stage)
+        if shown is None:
+            shown = _Stage(now_s, done, next_line_s=now_s + self.first_line_s)
+            self._stages[stage] = shown
         if self.bars is not None:
             if shown.task is None:
                 shown.task = self.bars.add_task(stage, total=total, completed=done, note=note)
             self.bars.update(shown.task, completed=done, total=total, note=note)
-            return
-        elapsed_s, left = now_s - shown.began_s, ""
-        if total is not None and done >= total:
+        elif total is not None and done >= total:
             del self._stages[stage]
+            elapsed_s = now_s - shown.began_s
             if elapsed_s >= self.first_line_s:
                 _print(self.console, f"{stage}: {total} done in {elapsed_s:.0f} s", note)
         elif now_s >= shown.next_line_s:
             shown.next_line_s = now_s + self.line_every_s
-            if total is not None and done > shown.begun_with:
-                left = f"{duration((total - done) * elapsed_s / (done - shown.begun_with))} left"
-            _print(self.console, f"{stage}: {done}{'' if total is None else f' of {total}'}", note, left)
+            count = str(done) if total is None else f"{done} of {total}"
+            _print(self.console, f"{stage}: {count}", note, _time_left(shown, done, total, now_s))
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bars."""
+        """Print a line of its own, above the bars."""
         if self.console is not None:
             _print(self.console, text)
 
@@ -87,17 +89,33 @@ class Stages:
 def stages_on(
     console: Console | None = None, *, first_line_s: float = 5.0, line_every_s: float = 10.0
 ) -> Generator[Stages]:
-    """Stages that show on this console (by default on standard error) as its kind allows."""
+    """Stages on this console, by default on standard error."""
     console = console or Console(stderr=True)
     if not console.is_terminal or console.quiet:
         yield Stages(console=console, first_line_s=first_line_s, line_every_s=line_every_s)
         return
-    name, note = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[note]}", markup=False)
-    columns = (name, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
-    # rich would send what the command itself prints to this console, and lose it where the console is quiet
-    bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bars = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        # otherwise rich sends the command's own output to this console
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
     with bars:
         yield Stages(console=console, bars=bars)
+
+
+def _time_left(stage: _Stage, done: int, total: int | None, now_s: float) -> str:
+    num_new = done - stage.begun_with
+    if total is None or num_new <= 0:
+        return ""
+    seconds = (total - done) * (now_s - stage.began_s) / num_new
+    return f"{duration(seconds)} left"
 
 
 def _print(console: Console, *parts: str) -> None:
@@ -105,7 +123,9 @@ def _print(console: Console, *parts: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that a person would use."""
+    """A time in seconds, minutes or hours, whichever is easiest to read."""
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,6 +1,6 @@
-"""What people's files are read with: texts and lines of bounded length, and JSON that is not nested without end.
+"""Read files of users: texts and lines of bounded length, and JSON of bounded depth.
 
-Texts are UTF-8, and the byte order mark that some editors write before one is no part of it.
+Texts are UTF-8, with or without a byte order mark.
 """
 
 import json
@@ -13,7 +13,7 @@ MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a 
 
 
 def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
-    """All of a file; raises ValueError for one of more than `most_bytes` or that is not UTF-8."""
+    """The text of a file; raises ValueError beyond `most_bytes` or without UTF-8."""
     with path.open("rb") as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -22,9 +22,12 @@ def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
 
 
 def lines_of(stream: TextIO, longest: int) -> Iterator[str]:
-    """The lines of a stream with their ends; raises ValueError for one of more than `longest` characters."""
+    """The lines of a stream with their ends; raises ValueError beyond `longest` characters."""
     number = 0
-    while line := stream.readline(longest + 1):
+    while True:
+        line = stream.readline(longest + 1)
+        if not line:
+            return
         number += 1
         if len(line) > longest:
             raise ValueError(f"line {number} has more than {longest} characters")
@@ -32,7 +35,7 @@ def lines_of(stream: TextIO, longest: int) -> Iterator[str]:
 
 
 def json_from(text: str) -> Any:
-    """`json.loads`, with a ValueError for what is nested deeper than MAX_DEPTH."""
+    """`json.loads` that raises ValueError for values nested deeper than MAX_DEPTH."""
     try:
         value: object = json.loads(text)
     except RecursionError:

@@ -1,6 +1,6 @@
-"""What Windows does otherwise than POSIX systems: the one place that asks which of them this is.
+"""Differences between Windows and POSIX systems; no other module asks for the platform.
 
-Checked where our packages lack what Windows lacks (tests/test_windows.py); not run on Windows.
+Tested without what Windows lacks (tests/test_windows.py). Not run on Windows.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 if sys.platform == "win32":
     import msvcrt
 
-    MAX_WORKERS = 61  # what ProcessPoolExecutor can wait for
+    MAX_WORKERS = 61  # limit of ProcessPoolExecutor on Windows
     BINARY = os.O_BINARY  # without it os.write turns each \n into \r\n
     SYNCABLE = os.O_RDWR
     HANG_UP: int | None = None
@@ -59,7 +59,7 @@ else:
     _PAUSES_S = ()
 
     def try_lock(handle: int) -> bool:
-        """Lock a file for this handle; false where another one has it."""
+        """Lock a file for this handle; returns False if another handle holds the lock."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -67,36 +67,45 @@ else:
         return True
 
     def most_open_files(wanted: int) -> int | None:
-        """How many files this process may open, raised to the hard limit; None where nothing bounds them."""
+        """Raise the limit of open files and return it; None if there is no limit.
+
+        The new limit is the hard one, or `wanted` if there is no hard limit.
+        """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY:
-            more = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
-            with contextlib.suppress(OSError, ValueError):  # a service manager may forbid the call
-                resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-                soft = more
-        return None if soft == resource.RLIM_INFINITY else soft
+        if soft == resource.RLIM_INFINITY:
+            return None
+        raised = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        except (OSError, ValueError):  # a service manager may forbid the call
+            return soft
+        return None if raised == resource.RLIM_INFINITY else raised
 
     def load_average() -> float | None:
-        """How many processes wanted to run in the last minute; None where the system does not say."""
+        """Mean number of processes that wanted to run in the last minute; None on Windows."""
         return os.getloadavg()[0]
 
     @contextlib.contextmanager
     def signals_blocked() -> Generator[None]:
-        """A process started within is born deaf to Ctrl-C, SIGTERM and SIGHUP, as far as the system can do that."""
-        resource_tracker.ensure_running()  # it unblocks the signals when it starts, so it must have started before
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        """Processes that start inside ignore Ctrl-C, SIGTERM and SIGHUP."""
+        # its start unblocks the signals, so it must run before
+        resource_tracker.ensure_running()
+        signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         try:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def anybody_may_write(path: Path) -> bool:
-        """Whether every user may write to a file; access lists, which say it on Windows, are not looked at."""
-        return bool(path.stat().st_mode & stat.S_IWOTH)
+        """Whether every user may write to a file; False on Windows, which has access lists."""
+        mode = path.stat().st_mode
+        return bool(mode & stat.S_IWOTH)
 
     def give_rights(handle: int, like: os.stat_result) -> None:
-        """Give a file the owner, the group and the mode of another; on Windows its folder says who may read it."""
-        if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+        """Give a file the owner, group and mode of another; on Windows its folder decides."""
+        is_own = like.st_uid == os.geteuid() and like.st_gid == os.getegid()
+        if not is_own:
             os.fchown(handle, like.st_uid, like.st_gid)
         os.fchmod(handle, stat.S_IMODE(like.st_mode))
 
@@ -113,7 +122,7 @@ def sync(path: Path) -> None:
 
 
 def rename(move: Callable[[], object]) -> None:
-    """Move a file; Windows refuses while anybody, as a virus scanner, has it open, so there it is tried for a while."""
+    """Move a file; retry on Windows while another program, such as a virus scanner, has it open."""
     for pause_s in _PAUSES_S:
         try:
             move()
@@ -124,11 +133,11 @@ def rename(move: Callable[[], object]) -> None:
 
 
 def ignore_hang_ups() -> None:
-    """SIGHUP asks a server to read its files again; one that is about to read them need not die of it."""
+    """Ignore SIGHUP: it asks a server to reload files, and without a handler it kills."""
     if HANG_UP is not None:
         signal.signal(HANG_UP, signal.SIG_IGN)
 
 
 def ignore_interrupts() -> None:
-    """Ctrl-C in a terminal reaches every process of it; this one leaves it to its parent."""
+    """Leave Ctrl-C to the parent; a terminal sends it to every process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,11 +1,11 @@
-"""Text of strangers on its way to a terminal: what would command it, or change the order of its letters, is escaped."""
+"""Escape untrusted text for a terminal: it may hold commands or change the writing direction."""
 
 import re
 
 COMMANDING = re.compile(
     "["
-    "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC begins a command, and line breaks begin another line
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, embeddings, overrides and isolates of the writing direction
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC begins a command
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # writing direction
     "\u2028\u2029"  # separators of lines and paragraphs
     "\ud800-\udfff"  # halves of surrogate pairs, which no UTF-8 can hold
     "]"
@@ -13,7 +13,7 @@ COMMANDING = re.compile(
 
 
 def is_printable(text: str) -> bool:
-    """Whether a terminal shows this text in one line, as it is."""
+    """Whether a terminal shows this text unchanged in one line."""
     return COMMANDING.search(text) is None
 
 

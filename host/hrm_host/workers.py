@@ -13,7 +13,9 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def results_of(function: Callable[[Job], Result], jobs: Sequence[Job], *, num_workers: int) -> Iterator[Result]:
+def results_of(
+    function: Callable[[Job], Result], jobs: Sequence[Job], *, num_workers: int
+) -> Iterator[Result]:
     """The result of each job as it ends; with one worker in this process, else in spawned ones."""
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)

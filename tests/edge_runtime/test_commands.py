@@ -179,7 +179,7 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
         (
             "solve",
             ["nosuch.txt"],
-            "there is no file nosuch.txt: give one that is there, or the puzzle itself",
+            "file nosuch.txt does not exist: give an existing file or a puzzle",
         ),
     ],
 )

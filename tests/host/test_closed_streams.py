@@ -86,7 +86,7 @@ def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_p
 
 def test_an_empty_standard_input_is_one_that_is_closed() -> None:
     done = run(command("solve", "-", "--bundle", "sudoku-6x6"), "stdin")
-    assert (done.returncode, done.stderr) == (2, "hrm-solve: '-' holds no puzzle: write one in each line.\n")
+    assert (done.returncode, done.stderr) == (2, "hrm-solve: '-' holds no puzzle: write one per line.\n")
 
 
 def test_a_data_set_is_built_and_a_model_trained(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hrm_host.board import Host
-from hrm_host.doctor import Finding, fail, ok, python_finding, training, warn
+from hrm_host.doctor import Finding, fail, ok, python_finding, warn
+from hrm_train import doctor_machine
 
 TRIALS = 3  # the first one also warms up
 ATTENTION_SHAPE = (3, 1, 8, 900, 64)  # query, key and value; batch, heads, tokens, width
@@ -42,7 +43,7 @@ def findings() -> list[Finding]:
         return [ok("training", text)]
     machine = Host()
     software = look()
-    found = [*software_findings(machine, software), *training.findings(machine, Path.cwd())]
+    found = [*software_findings(machine, software), *doctor_machine.findings(machine, Path.cwd())]
     if software.torch:
         found += attention()
     return found

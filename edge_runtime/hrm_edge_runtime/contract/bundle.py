@@ -1,8 +1,8 @@
-"""The artifact an edge machine opens: a directory with a manifest, step graphs, a puzzle table and golden traces.
+"""The artifact that an edge machine opens: manifest, step graphs, puzzle table and golden traces.
 
-Shapes: B puzzles, S segments, T tokens, V vocabulary, E puzzle-vector size. Opening verifies everything and runs
-nothing: no pickle, no link, no path out of the directory (nor from inside a graph), every file with the size and hash
-the manifest states.
+Shapes: B puzzles, S segments, T tokens, V vocabulary, E puzzle-vector size. Opening verifies
+everything and runs nothing: no pickle, no link, no path that leads out of the directory or out of a
+graph, and every file has the size and hash in the manifest.
 """
 
 import contextlib
@@ -33,15 +33,15 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Puzzle, PuzzleEr
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
 IDENTIFIERS_NAME = "identifiers.json"
 GOLDEN_NAME = "golden.npz"
-MAX_NAME = 200  # characters: each name takes the room of the longest
+MAX_NAME = 200  # characters; every name takes the space of the longest
 MAX_ARRAY_BYTES = 1 << 29  # the logits of fifty 30 x 30 boards over 16 segments take 35 MB
 TASKS_NAME = "tasks.json"
-"""What tasks with names ask for (ARC): {name: {"train": [{"input": rows, "output": rows}, ...], "test": [...]}}."""
+"""Tasks by name (ARC): {name: {"train": [{"input": rows, "output": rows}, ...], "test": [...]}}."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Golden:
-    """What PyTorch said about B puzzles after each of S segments, every puzzle run through all of them."""
+    """PyTorch's outputs for B puzzles after each of S segments; no puzzle halts early."""
 
     tokens_BT: NDArray[np.int32]
     puzzle_ids_B: NDArray[np.int32]
@@ -53,11 +53,12 @@ class Golden:
 
 
 class Identifiers:
-    """The names of the puzzle table's rows, found both ways; 730,000 of them are one array and not a string each."""
+    """Names of the puzzle table's rows, in both directions; one array holds 730,000 of them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [name.encode() for name in names]
-        self._names_N = np.array(encoded, f"S{max(map(len, encoded)) + 1}")  # one more byte, for `rows_beginning`
+        num_bytes = max(map(len, encoded)) + 1  # one more for `rows_beginning`
+        self._names_N = np.array(encoded, f"S{num_bytes}")
         self._order_N = np.argsort(self._names_N).astype(np.int32)
 
     def __len__(self) -> int:
@@ -72,23 +73,27 @@ class Identifiers:
         return bool((sorted_N[1:] != sorted_N[:-1]).all())
 
     def row_of(self, name: str) -> int | None:
-        rows = self._order_N[self._place(name.encode()) :][:1].tolist()
-        return rows[0] if rows and self[rows[0]] == name else None
+        place = self._place(name.encode())
+        if place == len(self):
+            return None
+        row = int(self._order_N[place])
+        return row if self[row] == name else None
 
     def rows_beginning(self, start: str) -> list[int]:
         first = start.encode()
-        rows_N = self._order_N[self._place(first) : self._place(first + b"\xff")]  # no byte of UTF-8
+        last = first + b"\xff"  # UTF-8 never has this byte
+        rows_N = self._order_N[self._place(first) : self._place(last)]
         return sorted(rows_N.tolist())
 
     def _place(self, name: bytes) -> int:
-        """Of the first name that is not before this one, of which as much counts as there is room for."""
+        """Position of the first name that is not before this one, cut to the array's width."""
         cut = np.array(name, self._names_N.dtype)
         return int(np.searchsorted(self._names_N, cut, side="left", sorter=self._order_N))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bundle:
-    """An opened bundle; `puzzle_table` [num_puzzle_ids, E] stays on disk and is mapped; `identifiers` name its rows."""
+    """An opened bundle; `puzzle_table` [num_puzzle_ids, E] is mapped, not read."""
 
     path: Path
     manifest: Manifest
@@ -98,22 +103,20 @@ class Bundle:
 
     @classmethod
     def open(cls, path: Path | str) -> "Bundle":
-        """Verify a bundle directory and open it; raises BundleError for everything design 3.6 refuses."""
+        """Verify a bundle directory and open it; raises BundleError."""
         path = Path(path)
         if not path.is_dir():
-            raise BundleError(f"{path} is no bundle directory: give the directory that hrm-export wrote.")
+            remedy = "give the directory that hrm-export wrote"
+            raise BundleError(f"{path} is not a bundle directory: {remedy}.")
         manifest = read_manifest(path)
         for name in (*manifest.graphs, PUZZLE_TABLE_NAME, IDENTIFIERS_NAME):
             if name not in manifest.files:
-                raise BundleError(f"the manifest of {path} does not list {name}: export the bundle again.")
+                problem = f"the manifest of {path} does not list {name}"
+                raise BundleError(f"{problem}: export the bundle again.")
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
-        for file in (path / name for name in manifest.graphs):
-            # ONNX Runtime 1.23 follows the name of a weights file out of the bundle (1.31 does not). Protobuf keeps a
-            # string in one piece, so a graph without the key's bytes names none.
-            with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
-                if content.find(b"location") >= 0:
-                    raise BundleError(f"{file} keeps weights in another file: export it again with its weights inside.")
+        for name in manifest.graphs:
+            _require_own_weights(path / name)
         return cls(
             path=path,
             manifest=manifest,
@@ -123,92 +126,135 @@ class Bundle:
         )
 
     def tasks(self) -> list[str]:
-        """The tasks that the model knows by name (ARC), each of them once however many variants there are."""
-        puzzle, file = self.puzzle, self.path / TASKS_NAME
-        if not isinstance(puzzle, NamedVariants):
+        """The tasks that the model knows by name (ARC), without their variants."""
+        if not isinstance(self.puzzle, NamedVariants):
             return []
-        if TASKS_NAME not in self.manifest.files:  # as in older bundles: seconds where there are many
-            names = (puzzle.variant_of(self.identifiers[row])[0] for row in range(len(self.identifiers)))
-            return [name for name in dict.fromkeys(names) if name != BLANK_IDENTIFIER]
-        if not isinstance(tasks := _json(file), dict):
-            raise BundleError(f"{file} is no object with a key for each task: export the bundle again.")
+        if TASKS_NAME not in self.manifest.files:
+            return self._tasks_of_identifiers(self.puzzle)
+        file = self.path / TASKS_NAME
+        tasks = _json(file)
+        if not isinstance(tasks, dict):
+            problem = f"{file} is not an object with a key for each task"
+            raise BundleError(f"{problem}: export the bundle again.")
         names = list(cast("dict[str, object]", tasks))
         _require_legible(file, names)
         return names
 
+    def _tasks_of_identifiers(self, puzzle: NamedVariants) -> list[str]:
+        """The tasks of an older bundle without a list; takes seconds for many variants."""
+        names: dict[str, None] = {}
+        for row in range(len(self.identifiers)):
+            name, *_ = puzzle.variant_of(self.identifiers[row])
+            names[name] = None
+        names.pop(BLANK_IDENTIFIER, None)
+        return list(names)
+
     def graph_path(self, precision: str, *, device: Literal["any", "cpu"] = "any") -> Path:
-        """The step graph of a precision, in its CPU form where asked for; raises BundleError for one not held."""
+        """The step graph of a precision, in its CPU form if it has one; raises BundleError."""
         if precision not in self.manifest.precisions:
             held = ", ".join(self.manifest.precisions)
             raise BundleError(f"{self.path} holds no {precision!r} graph: choose one of {held}.")
-        portable = self.manifest.precisions[precision]
-        return self.path / (self.manifest.cpu_graphs.get(precision, portable) if device == "cpu" else portable)
+        name = self.manifest.precisions[precision]
+        if device == "cpu":
+            name = self.manifest.cpu_graphs.get(precision, name)
+        return self.path / name
 
     def unrolled_path(self, precision: str) -> Path:
-        """The whole loop of a precision in one graph; raises BundleError for one not held."""
+        """The graph of a precision's whole loop; raises BundleError if there is none."""
         if precision not in self.manifest.unrolled:
-            raise BundleError(
-                f"{self.path} holds no unrolled {precision!r} graph but those of {sorted(self.manifest.unrolled)}: "
-                "export the bundle again with --loop unrolled."
-            )
+            held = f"but those of {sorted(self.manifest.unrolled)}"
+            problem = f"{self.path} holds no unrolled {precision!r} graph {held}"
+            remedy = "export the bundle again with --loop unrolled"
+            raise BundleError(f"{problem}: {remedy}.")
         return self.path / self.manifest.unrolled[precision]
 
     def golden(self) -> Golden:
-        """Read the golden traces; raises BundleError where they are missing or do not fit the manifest."""
+        """Read the golden traces; raises BundleError if they are missing or do not fit."""
         if GOLDEN_NAME not in self.manifest.files:
-            raise BundleError(f"{self.path} holds no {GOLDEN_NAME}: export the bundle again with golden traces.")
+            remedy = "export the bundle again with golden traces"
+            raise BundleError(f"{self.path} holds no {GOLDEN_NAME}: {remedy}.")
         with self._golden_arrays() as arrays:
             return _golden(arrays, self.manifest)
 
     def golden_example(self) -> tuple[object, object] | None:
-        """A golden puzzle (where proofs exist, the first that PyTorch solved) and its answer; None without traces."""
+        """A golden puzzle and its answer; None without traces.
+
+        For puzzles with proofs it is the first that PyTorch solved.
+        """
         if GOLDEN_NAME not in self.manifest.files:
             return None
         with self._golden_arrays() as arrays:
-            is_solved_B = (arrays["answer_SBT"] == arrays["labels_BT"]).all(-1).any(0)
-            row = int(is_solved_B.argmax()) if self.puzzle.proof_exists else 0
-            tokens = (arrays[name][row].astype(np.int32) for name in ("tokens_BT", "labels_BT"))
+            row = 0
+            if self.puzzle.proof_exists:
+                is_solved_SB = (arrays["answer_SBT"] == arrays["labels_BT"]).all(-1)
+                row = int(is_solved_SB.any(0).argmax())
             name = self.identifiers[arrays["puzzle_ids_B"][row].astype(int)]
-            question, answer = (self.puzzle.asked(self.puzzle.decode(tokens_T), name) for tokens_T in tokens)
+            question = self._written(arrays["tokens_BT"][row], name)
+            answer = self._written(arrays["labels_BT"][row], name)
             return question, answer
+
+    def _written(self, tokens_T: NDArray[np.generic], name: str) -> object:
+        """Tokens in the puzzle's notation."""
+        grid = self.puzzle.decode(tokens_T.astype(np.int32))
+        return self.puzzle.asked(grid, name)
 
     @contextlib.contextmanager
     def _golden_arrays(self) -> Generator[Mapping[str, NDArray[np.generic]]]:
-        """The arrays by name; each is read only when it is indexed."""
+        """The arrays by name; indexing reads one."""
         try:
             with np.load(self.path / GOLDEN_NAME, allow_pickle=False) as arrays:
                 _check_sizes(arrays.zip)
                 yield arrays
         except (KeyError, IndexError, ValueError, OSError, EOFError, BadZipFile) as error:
-            raise BundleError(f"the golden traces of {self.path} do not read ({error}): export it again.") from error
+            problem = f"the golden traces of {self.path} cannot be read ({error})"
+            raise BundleError(f"{problem}: export it again.") from error
 
 
 def user_cache() -> Path:
-    """What this user's programs made or measured on this machine.
+    """The folder for what this user's programs build or measure on this machine.
 
     Plans and step times are kept here and never in a bundle, which may come from a stranger.
     """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hrm-edge"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "hrm-edge"
 
 
 def _verify(file: Path, entry: FileEntry) -> None:
     if file.is_symlink() or not file.is_file():
-        raise BundleError(f"{file} is missing or no plain file: copy the bundle again, whole and without links.")
-    if (size := file.stat().st_size) != entry.size_bytes:
-        raise BundleError(f"{file} has {size} bytes where the manifest says {entry.size_bytes}: copy the bundle again.")
+        remedy = "copy the bundle again, complete and without links"
+        raise BundleError(f"{file} is missing or not a plain file: {remedy}.")
+    size_bytes = file.stat().st_size
+    if size_bytes != entry.size_bytes:
+        problem = f"{file} has {size_bytes} bytes instead of {entry.size_bytes}"
+        raise BundleError(f"{problem}: copy the bundle again.")
     if sha256_of(file) != entry.sha256:
-        raise BundleError(f"{file} does not have the SHA-256 the manifest states: copy the bundle again.")
+        problem = f"{file} does not have the SHA-256 in the manifest"
+        raise BundleError(f"{problem}: copy the bundle again.")
+
+
+def _require_own_weights(file: Path) -> None:
+    """Reject a graph that names a file of weights.
+
+    ONNX Runtime 1.23 follows such a name out of the bundle (1.31 does not). Protobuf keeps a string
+    in one piece, so a graph without the key's bytes names no file.
+    """
+    with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        if content.find(b"location") >= 0:
+            remedy = "export it again with its weights inside"
+            raise BundleError(f"{file} keeps weights in another file: {remedy}.")
 
 
 def _puzzle(manifest: Manifest) -> Puzzle:
     try:
         puzzle = registry.get(manifest.puzzle)
     except PuzzleError as error:
-        raise BundleError(f"the bundle {manifest.name!r} is for a puzzle that is not installed: {error}") from error
+        problem = f"the bundle {manifest.name!r} is for a puzzle that is not installed"
+        raise BundleError(f"{problem}: {error}") from error
     if (puzzle.seq_len, puzzle.vocab_size) != (manifest.seq_len, manifest.vocab_size):
         raise BundleError(
-            f"the bundle {manifest.name!r} has {manifest.seq_len} tokens of {manifest.vocab_size} kinds where the "
-            f"puzzle {puzzle.name!r} has {puzzle.seq_len} of {puzzle.vocab_size}: export it again with this version."
+            f"the bundle {manifest.name!r} has {manifest.seq_len} tokens of {manifest.vocab_size} "
+            f"kinds, but the puzzle {puzzle.name!r} has {puzzle.seq_len} of {puzzle.vocab_size}: "
+            "export it again with this version."
         )
     return puzzle
 
@@ -218,11 +264,11 @@ def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
     try:
         table = np.load(file, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise BundleError(f"{file} does not read as an array ({error}): export the bundle again.") from error
+        problem = f"{file} is not an array ({error})"
+        raise BundleError(f"{problem}: export the bundle again.") from error
     if table.shape != expected or table.dtype != np.float32:
-        raise BundleError(
-            f"{file} holds {table.dtype} {table.shape} where the manifest says float32 {expected}: export it again."
-        )
+        found = f"{file} holds {table.dtype} {table.shape} instead of float32 {expected}"
+        raise BundleError(f"{found}: export it again.")
     return table
 
 
@@ -230,7 +276,7 @@ def _json(file: Path) -> Any:
     try:
         return json_from(text_of(file))
     except ValueError as error:
-        raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
+        raise BundleError(f"{file} is not JSON ({error}): export the bundle again.") from error
 
 
 def _identifiers(file: Path, manifest: Manifest) -> Identifiers:
@@ -241,39 +287,58 @@ def _identifiers(file: Path, manifest: Manifest) -> Identifiers:
         identifiers = Identifiers(names)
         if identifiers.are_different:
             return identifiers
-    raise BundleError(
-        f"{file} is no list of {manifest.num_puzzle_ids} different names of at most {MAX_NAME} characters, one for "
-        "each row of the puzzle table: export it again."
-    )
+    names_due = f"{manifest.num_puzzle_ids} different names of at most {MAX_NAME} characters"
+    problem = f"{file} is not a list of {names_due}, one per row of the puzzle table"
+    raise BundleError(f"{problem}: export it again.")
 
 
 def _require_legible(file: Path, names: Sequence[str]) -> None:
-    evil = next((name for name in names if not is_printable(name)), None)
-    if evil is not None:
-        raise BundleError(f"{file}: '{printable(evil)}' holds control or direction characters: export it again.")
+    for name in names:
+        if not is_printable(name):
+            problem = f"'{printable(name)}' holds control or direction characters"
+            raise BundleError(f"{file}: {problem}: export it again.")
 
 
 def _check_sizes(archive: ZipFile) -> None:
-    """Before anything is unpacked: little data may pretend to be much, or unpack to much."""
+    """Reject arrays that unpack to much more than they state, before anything is unpacked."""
     for info in archive.infolist():
         with archive.open(info) as stream:
             if np.lib.format.read_magic(stream) != (1, 0):
-                raise ValueError(f"{info.filename} is no array of version 1.0")
+                raise ValueError(f"{info.filename} is not an array of version 1.0")
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        if (size_bytes := math.prod(shape) * dtype.itemsize) > min(info.file_size, MAX_ARRAY_BYTES):
-            raise ValueError(f"{info.filename} says it holds {size_bytes} bytes")
+        size_bytes = math.prod(shape) * dtype.itemsize
+        if size_bytes > min(info.file_size, MAX_ARRAY_BYTES):
+            raise ValueError(f"{info.filename} states {size_bytes} bytes")
 
 
 def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Golden:
-    num_puzzles, num_segments = len(arrays["tokens_BT"]), len(arrays["answer_SBT"])
+    num_puzzles = len(arrays["tokens_BT"])
+    num_segments = len(arrays["answer_SBT"])
     if not 1 <= num_segments <= manifest.max_segments:
-        raise ValueError(f"they cover {num_segments} segments where 1 to {manifest.max_segments} are due")
-    sizes = {"S": num_segments, "B": num_puzzles, "T": manifest.seq_len, "V": manifest.vocab_size}
+        expected = f"1 to {manifest.max_segments}"
+        raise ValueError(f"they cover {num_segments} segments instead of {expected}")
+    sizes = {
+        "S": num_segments,
+        "B": num_puzzles,
+        "T": manifest.seq_len,
+        "V": manifest.vocab_size,
+    }
 
     def read(name: str, dtype: type[Any]) -> NDArray[Any]:
-        if arrays[name].shape != (shape := tuple(sizes[axis] for axis in name.rpartition("_")[2])):
-            raise ValueError(f"{name} has shape {arrays[name].shape} where {shape} is due")
-        return arrays[name].astype(dtype)
+        """An array whose shape is the suffix of its name."""
+        _, _, axes = name.rpartition("_")
+        shape = tuple(sizes[axis] for axis in axes)
+        array = arrays[name]
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape} instead of {shape}")
+        return array.astype(dtype)
 
-    whole = {name: read(name, np.int32) for name in ("tokens_BT", "puzzle_ids_B", "labels_BT", "answer_SBT")}
-    return Golden(**whole, **{name: read(name, np.float32) for name in ("halt_margin_SB", "q_halt_SB", "logits_SBTV")})
+    return Golden(
+        tokens_BT=read("tokens_BT", np.int32),
+        puzzle_ids_B=read("puzzle_ids_B", np.int32),
+        labels_BT=read("labels_BT", np.int32),
+        answer_SBT=read("answer_SBT", np.int32),
+        halt_margin_SB=read("halt_margin_SB", np.float32),
+        q_halt_SB=read("q_halt_SB", np.float32),
+        logits_SBTV=read("logits_SBTV", np.float32),
+    )

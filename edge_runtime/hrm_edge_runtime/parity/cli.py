@@ -4,17 +4,22 @@
 """
 
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from hrm_edge_runtime.parity.options import ParityOptions
 from hrm_host import command
 
+if TYPE_CHECKING:
+    from hrm_edge_runtime.parity.report import ParityReport
+
 main = command.Command("hrm-parity")
 
 
 @main.command(
-    groups={"Puzzles": "data puzzles seed", "Findings": "gates html write as_json"},
+    groups={"Puzzles": "data puzzles seed", "Findings": "gates plot write as_json"},
     epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku",
 )
 @command.taking(ParityOptions)
@@ -34,12 +39,8 @@ def parity(options: ParityOptions) -> None:
         raise typer.Exit(0 if report.passed else 1)
     with progress.stages_on(Console(stderr=True)) as stages:
         found = comparison.compare_engines(bundle, options, stages)
-    if options.html is not None:
-        try:
-            from hrm_edge_runtime.parity.html import page_of
-        except ImportError as error:
-            raise ValueError(f"a page needs {error.name}, which is not installed: pip install matplotlib.") from error
-        options.html.write_text(page_of(bundle.manifest.name, found), encoding="utf-8")
+    if options.plot is not None:
+        _write_plot(options.plot, bundle.manifest.name, found.report)
     if options.write:
         comparison.write_comparison(bundle, found)
     if options.as_json:
@@ -47,3 +48,12 @@ def parity(options: ParityOptions) -> None:
     else:
         comparison.show(bundle, found)
     raise typer.Exit(1 if found.breaks else 0)
+
+
+def _write_plot(path: Path, name: str, report: "ParityReport") -> None:
+    try:
+        from hrm_edge_runtime.parity.plot import write_plot
+    except ImportError as error:
+        remedy = "pip install matplotlib"
+        raise ValueError(f"--plot needs {error.name}, which is not installed: {remedy}.") from error
+    write_plot(path, f"{name}: {report.candidate} against {report.reference}", report)

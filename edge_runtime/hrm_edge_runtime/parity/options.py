@@ -21,7 +21,7 @@ class ParityOptions:
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 16
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each engine; without it, all cores.")] = None
     gates: Annotated[Path, typer.Option(help="JSON file of what may differ by how much.")] = DEFAULT_FILE
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG picture (needs matplotlib).")] = None
     write: Annotated[bool, typer.Option("--write", help="Keep the findings in the bundle's parity.json.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 

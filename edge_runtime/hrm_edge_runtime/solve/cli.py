@@ -1,4 +1,4 @@
-"""The command `hrm-solve`: puzzles to answers, through a server or a bundle opened here."""
+"""The command `hrm-solve`: puzzles to answers, through a server or with a bundle opened here."""
 
 import contextlib
 import os
@@ -10,9 +10,19 @@ import typer
 from hrm_host.command import Command
 
 KEY_VARIABLE = "HRM_API_KEY"
-STATED = ("kind", "model", "policy", "max_segments", "attempts", "how", "deadline_ms", "best_so_far", "priority")
+REQUEST_FIELDS = (
+    "kind",
+    "model",
+    "policy",
+    "max_segments",
+    "attempts",
+    "how",
+    "deadline_ms",
+    "best_so_far",
+    "priority",
+)
 
-MAX_PATIENCE_S = 86_400.0  # a day; no longer is slept at once either
+MAX_PATIENCE_S = 86_400.0  # a day; also the longest single pause
 MAX_KEY_FILE = 4096  # characters
 
 main = Command("hrm-solve")
@@ -24,75 +34,97 @@ main = Command("hrm-solve")
         "With a server": "url key_file patience deadline_ms best_so_far priority",
         "With --bundle": "bundle slots threads engine",
     },
-    epilog='Examples: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
+    epilog="Examples: hrm-solve "
+    '"53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
     "hrm-solve puzzles.csv --bundle sudoku --out answers.ndjson",
 )
 def solve(
     puzzle: Annotated[
         str,
         typer.Argument(
-            help="A puzzle, a file (one in each line, CSV in the published form, or requests as NDJSON), or - for "
-            "standard input."
+            help="A puzzle, a file (one puzzle per line, the published CSV form, or requests as "
+            "NDJSON), or - for standard input."
         ),
     ],
-    url: Annotated[str, typer.Option(help="The server to ask.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:8000",
     bundle: Annotated[
-        str | None, typer.Option(help="Open this bundle here instead: a directory or a shipped one's name.")
+        str | None,
+        typer.Option(help="Solve on this machine with a bundle: a directory or a shipped name."),
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="The puzzle's name, where a server has several.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name, where a server has several.")] = None,
-    policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
-    max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Puzzle kind, if the server has several.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name, if the server has several.")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Halting policy: verified, learned or fixed [default: the model's]."),
+    ] = None,
+    max_segments: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of segments per attempt.")
+    ] = None,
     attempts: Annotated[
-        int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
+        int | None,
+        typer.Option(min=1, help="Number of attempts per puzzle; further ones transform it."),
     ] = None,
     how: Annotated[
-        str | None, typer.Option(help="plain or hypotheses, in every attempt; without it all but the first as it pays.")
+        str | None,
+        typer.Option(help="plain or hypotheses for every attempt [default: what the model needs]."),
     ] = None,
     deadline_ms: Annotated[
-        int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent.")
+        int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")
     ] = None,
     best_so_far: Annotated[
         bool | None,
-        typer.Option("--best-so-far", help="At the deadline take what the model has by then."),
+        typer.Option("--best-so-far", help="At the deadline, return the best answer so far."),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(min=-3, max=3, help="Whose turn comes first; greater goes first.")
+        int | None, typer.Option(min=-3, max=3, help="Higher priorities run first.")
     ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch.")] = 4,
-    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of the engine.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Threads of the engine [default: all cores]."),
+    ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle, as in hrm-serve.")
+        str,
+        typer.Option(metavar="ENGINE[:PRECISION]", help="Engine for the bundle, as in hrm-serve."),
     ] = "auto",
     key_file: Annotated[
-        Path | None, typer.Option(help=f"File whose first line is the server's key; else {KEY_VARIABLE} is looked at.")
+        Path | None,
+        typer.Option(
+            help=f"File with the server's key in its first line [default: {KEY_VARIABLE}]."
+        ),
     ] = None,
     patience: Annotated[
         float,
         typer.Option(
-            min=0, max=MAX_PATIENCE_S, help="Seconds without an answer after which a server that refuses is given up."
+            min=0, max=MAX_PATIENCE_S, help="Give up after this many seconds of refusals."
         ),
     ] = 60.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Write answers as NDJSON, in the order of the puzzles; a file begun before is continued."),
+        typer.Option(help="Write answers to this NDJSON file, in order; continue it if it exists."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print whole answers as JSON, one per line; with --out, the counts.")
+        bool,
+        typer.Option("--json", help="Print each answer as JSON; with --out, print the counts."),
     ] = False,
 ) -> None:
-    """Solve a puzzle, or many.
+    """Solve one puzzle or many.
 
-    Exits with 0 where every one is solved, with 1 where one is not, and with 2 where the work could not be begun or
-    finished; with --out the same command then goes on where it stopped.
+    Exit status: 0 if every puzzle is solved, 1 if one is not, 2 for wrong use, 3 if the work
+    cannot begin or go on. With --out, run the same command again to continue.
     """
-    stated = {name: value for name, value in locals().items() if name in STATED and value is not None}
+    given = dict(locals())
+    stated = {name: given[name] for name in REQUEST_FIELDS if given[name] is not None}
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.solve import output, solvers
+    from hrm_edge_runtime.solve import output, puzzles, solvers
 
-    solvers.require_file(puzzle)
+    puzzles.require_file(puzzle)
     with contextlib.ExitStack() as stack:
         if bundle is not None:
             opened = Bundle.open(find_bundle(bundle))
@@ -100,21 +132,29 @@ def solve(
             options = solvers.options_of(stated)
             solver = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
         else:
-            key, options = read_key(key_file), solvers.options_of(stated)
-            server = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
+            key = read_key(key_file)
+            options = solvers.options_of(stated)
+            server = solvers.from_server(
+                url, api_key=key, patience_s=patience, kind=kind, model=model
+            )
             solver = stack.enter_context(server)
-        raise typer.Exit(output.run(puzzle, solver, options, out=out, as_json=as_json))
+        status = output.run(puzzle, solver, options, out=out, as_json=as_json)
+    raise typer.Exit(status)
 
 
 def read_key(path: Path | None) -> str | None:
-    """The key for a server: a file's first line, else the environment's; a command line would show it to every user."""
+    """Read the server's key from a file's first line, or from the environment without a file.
+
+    There is no option for the key itself, because every user can read command lines.
+    """
     if path is None:
         return os.environ.get(KEY_VARIABLE) or None
     try:
         with path.open(encoding="utf-8-sig") as stream:
-            lines = stream.read(MAX_KEY_FILE).split()
+            words = stream.read(MAX_KEY_FILE).split()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the key file {path} cannot be read ({error}): write the server's key into it.") from error
-    if not lines:
+        remedy = "write the server's key into it"
+        raise ValueError(f"the key file {path} cannot be read ({error}): {remedy}.") from error
+    if not words:
         raise ValueError(f"the key file {path} is empty: write the server's key into it.")
-    return lines[0]
+    return words[0]

@@ -1,7 +1,7 @@
-"""A small client of a server: what is solved, what it refuses, and how long a refusal for the moment is waited out.
+"""A client of one server: it retries temporary refusals and bounds what it accepts.
 
-What listens at an address may be no server of ours. Its answers are bounded in bytes and in time, and one that is not
-as `schema` describes it is a ServerError like any other.
+Another program may listen at the address. Answers are bounded in bytes and in time, and an answer
+that does not fit `api/schema` raises a ServerError.
 """
 
 import contextlib
@@ -25,20 +25,25 @@ from hrm_edge_runtime.api.schema import (
 )
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-PIECE = 100  # puzzles sent at a time: httpx sends a whole body before it reads, and their answers fit the buffers
+PIECE = 100  # puzzles per request: httpx sends a whole body before it reads answers
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-MAX_DOUBLINGS = 10  # of the pause; after a thousand, in half a day without a server, a float could not hold it
+MAX_DOUBLINGS = 10  # of the pause; without a bound a float overflows after half a day
+DEFAULT_RETRY_S = 1.0  # if a refusal names no time, or names it as a date
 MAX_ANSWER_BYTES = 8 << 20  # a hundred models take a tenth of it
-MAX_LINE_BYTES = 1 << 20  # of a batch: ten times the longest answer, a 30 x 30 city with its route
-NOT_NOW = frozenset(("queue-full", "loading", "draining", "engine-lost"))  # reasons of a line worth sending again
-NOT_BY_THEN = "cannot-make-deadline"  # the one 503 that waiting does not mend: a deadline counts from each request
+MAX_LINE_BYTES = 1 << 20  # ten times the longest answer, a 30 x 30 city with its route
+# Reasons of a refused line that may not apply to the next try.
+TEMPORARY = frozenset(("queue-full", "loading", "draining", "engine-lost"))
+# Retrying does not help: the deadline starts again with each request.
+MISSED_DEADLINE = "cannot-make-deadline"
 
 Fields = TypeVar("Fields", bound=BaseModel)
+Numbered = tuple[int, SolveAnswer | ErrorDetail]
+"""The position of a request, and its reply."""
 
 
 class ServerError(Exception):
-    """A server's refusal; `detail` holds its reason, field, rule, cell, message and remedy."""
+    """A server's refusal; `detail` holds reason, field, rule, cell, message and remedy."""
 
     def __init__(self, status: int, detail: ErrorDetail, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{detail.message}; {detail.remedy}.")
@@ -48,16 +53,16 @@ class ServerError(Exception):
 
 
 class UnavailableError(ServerError):
-    """503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
+    """503, or 429 for a key over its limit: try again after `retry_after_s`."""
 
 
 class UnreachableError(Exception):
-    """No answer at all: nothing listens there, or the connection broke."""
+    """No answer: nothing listens at the address, or the connection broke."""
 
 
 @dataclass(kw_only=True)
 class RetryPolicy:
-    """Pauses drawn at random up to a bound that doubles, for `limit_s` after a success; never less than asked."""
+    """Random pauses with a bound that doubles; gives up `limit_s` after the last success."""
 
     limit_s: float
     rng: random.Random
@@ -65,25 +70,33 @@ class RetryPolicy:
     _success_s: float = field(default_factory=time.monotonic)
 
     def renew(self) -> None:
-        self._num_pauses, self._success_s = 0, time.monotonic()
+        """Start over after a success."""
+        self._num_pauses = 0
+        self._success_s = time.monotonic()
 
     def pause_s(self, retry_after_s: float = 0.0) -> float | None:
-        """How long to wait before the next try; None where it would be too late."""
+        """Seconds until the next try, at least `retry_after_s`; None after the limit."""
         num_doublings = min(self._num_pauses, MAX_DOUBLINGS)
         bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**num_doublings)
         self._num_pauses += 1
         pause_s = retry_after_s + self.rng.uniform(0, bound_s)
-        return pause_s if time.monotonic() + pause_s <= self._success_s + self.limit_s else None
+        next_try_s = time.monotonic() + pause_s
+        if next_try_s > self._success_s + self.limit_s:
+            return None
+        return pause_s
 
     def wait(self, failure: Exception | None) -> bool:
-        pause_s = self.pause_s(failure.retry_after_s if isinstance(failure, ServerError) else 0.0)
-        if pause_s is not None:
-            time.sleep(pause_s)
-        return pause_s is not None
+        """Sleep until the next try; returns False after the limit."""
+        retry_after_s = failure.retry_after_s if isinstance(failure, ServerError) else 0.0
+        pause_s = self.pause_s(retry_after_s)
+        if pause_s is None:
+            return False
+        time.sleep(pause_s)
+        return True
 
 
 class Client:
-    """Talks to one server, from any thread; a call waits out refusals for the moment for `patience_s`."""
+    """Talks to one server from any thread; a call retries temporary refusals for `patience_s`."""
 
     def __init__(
         self,
@@ -94,16 +107,8 @@ class Client:
         timeout_s: float = 300.0,
         rng: random.Random | None = None,
     ) -> None:
-        headers = {"accept-encoding": "identity"}  # what is unpacked would have no bound
-        if api_key:
-            headers["authorization"] = f"Bearer {api_key}"
-        self._url = url = url if "://" in url else f"http://{url}"
-        timeout = httpx.Timeout(timeout_s, connect=10.0)
-        try:
-            self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
-        except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:  # of the address, a proxy's, or the key
-            remedy = "correct --url, the key, or the environment's proxy and certificates"
-            raise UnreachableError(f"{url} cannot be asked ({error}): {remedy}.") from error
+        self._url = url if "://" in url else f"http://{url}"
+        self._http = _http_client(self._url, api_key, timeout_s)
         self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._rng = rng or random.Random()
@@ -115,27 +120,31 @@ class Client:
         self._http.close()
 
     def solve(self, puzzle: object, **fields: object) -> SolveAnswer:
-        """Have one puzzle solved, in any notation that is a JSON value; `fields` are the others of a `SolveRequest`."""
-        return self._patiently(SolveAnswer, "POST", "/solve", {"puzzle": puzzle, **fields})
+        """Solve one puzzle; `fields` are the other fields of a `SolveRequest`."""
+        body = {"puzzle": puzzle, **fields}
+        return self._call(SolveAnswer, "POST", "/solve", body)
 
-    def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
-        """Yield each position and its answer or refusal, as they finish; what fails for the moment is sent again."""
+    def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[Numbered]:
+        """Yield positions and replies as they finish; temporary refusals are sent again."""
         numbered = enumerate(requests)
-        while piece := dict(itertools.islice(numbered, PIECE)):
+        while True:
+            piece = dict(itertools.islice(numbered, PIECE))
+            if not piece:
+                return
             yield from self._piece(piece)
 
     def models(self) -> list[ModelView]:
-        return self._patiently(ModelsAnswer, "GET", "/models").models
+        return self._call(ModelsAnswer, "GET", "/models").models
 
-    def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
-        """Ask until every request has its answer or refusal, or patience is at its end."""
+    def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[Numbered]:
+        """Send requests until each has its reply or patience ends."""
         retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
         while unanswered:
             refused: dict[int, ErrorDetail] = {}
             failure: UnavailableError | UnreachableError | None = None
             try:
                 for position, reply in self._lines(unanswered):
-                    if isinstance(reply, ErrorDetail) and reply.reason in NOT_NOW:
+                    if isinstance(reply, ErrorDetail) and reply.reason in TEMPORARY:
                         refused[position] = reply
                         continue
                     del unanswered[position]
@@ -149,23 +158,32 @@ class Client:
                 yield from refused.items()
                 return
 
-    def _lines(self, requests: Mapping[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
+    def _lines(self, requests: Mapping[int, SolveRequest]) -> Iterator[Numbered]:
+        """Send one batch and yield its replies; the server numbers lines from 1."""
         awaited = dict(enumerate(requests, 1))
-        body = "".join(f"{request.model_dump_json(exclude_none=True)}\n" for request in requests.values())
+        lines = [request.model_dump_json(exclude_none=True) for request in requests.values()]
+        content = "".join(f"{line}\n" for line in lines).encode()
         headers = {"content-type": "application/x-ndjson"}
-        with self._response("POST", "/solve/batch", content=body.encode(), headers=headers) as response:
+        batch = self._response("POST", "/solve/batch", content=content, headers=headers)
+        with batch as response:
+            status = response.status_code
             for text in self._lines_of(response):
-                line = _read(_BatchLine, text, response.status_code)
+                line = _read(_BatchLine, text, status)
                 reply = line.answer or line.error
                 if reply is None:
-                    raise _not_ours(response.status_code, f"line {line.line} holds neither an answer nor an error")
+                    message = f"line {line.line} holds neither an answer nor an error"
+                    raise _foreign(status, message)
                 if line.line not in awaited:
-                    raise _not_ours(response.status_code, f"line {line.line} is not waiting for an answer")
+                    raise _foreign(status, f"line {line.line} is not waiting for an answer")
                 yield awaited.pop(line.line), reply
         if awaited:
-            raise UnreachableError(f"{self._url} did not answer line {min(awaited)}: run the command again.")
+            missing = f"{self._url} did not answer line {min(awaited)}"
+            raise UnreachableError(f"{missing}: run the command again.")
 
-    def _patiently(self, fields: type[Fields], method: str, path: str, body: dict[str, Any] | None = None) -> Fields:
+    def _call(
+        self, fields: type[Fields], method: str, path: str, body: dict[str, Any] | None = None
+    ) -> Fields:
+        """One call, repeated while the server is unavailable."""
         retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
         while True:
             try:
@@ -177,7 +195,7 @@ class Client:
 
     @contextlib.contextmanager
     def _response(self, method: str, path: str, **content: Any) -> Generator[httpx.Response]:
-        """A response that says yes, its body unread; raises ServerError or UnreachableError for any other end."""
+        """A successful response with its body unread; raises ServerError or UnreachableError."""
         try:
             with self._http.stream(method, path, **content) as response:
                 if not response.is_success:
@@ -188,7 +206,7 @@ class Client:
             raise UnreachableError(f"no answer from {self._url} ({error}): {remedy}.") from error
 
     def _whole(self, response: httpx.Response) -> bytes:
-        bound = _Bound(status=response.status_code, max_bytes=MAX_ANSWER_BYTES, limit_s=self._timeout_s)
+        bound = self._bound(response, MAX_ANSWER_BYTES)
         content = bytearray()
         for piece in response.iter_raw():
             bound.take(piece)
@@ -196,24 +214,28 @@ class Client:
         return bytes(content)
 
     def _lines_of(self, response: httpx.Response) -> Iterator[bytes]:
-        """Each line as soon as it is whole."""
+        """Yield each line as soon as it is complete."""
         line = bytearray()
-        bound = _Bound(status=response.status_code, max_bytes=MAX_LINE_BYTES, limit_s=self._timeout_s)
+        bound = self._bound(response, MAX_LINE_BYTES)
         for piece in response.iter_raw():
             first, *others = piece.split(b"\n")
             bound.take(first)
             line += first
             for other in others:
                 yield bytes(line)
+                line = bytearray(other)
                 bound.renew()
                 bound.take(other)
-                line = bytearray(other)
         if line:
             yield bytes(line)
 
+    def _bound(self, response: httpx.Response, max_bytes: int) -> "_Bound":
+        status = response.status_code
+        return _Bound(status=status, max_bytes=max_bytes, limit_s=self._timeout_s)
+
 
 class _BatchLine(BaseModel):
-    """A line of /solve/batch: the number of a request's line, and what came of it."""
+    """A line of /solve/batch: the number of a request's line, and its reply."""
 
     line: int
     answer: SolveAnswer | None = None
@@ -222,7 +244,7 @@ class _BatchLine(BaseModel):
 
 @dataclass(kw_only=True)
 class _Bound:
-    """What an answer, or one line of many, may take."""
+    """Limits of an answer, or of one line of a batch."""
 
     status: int
     max_bytes: int
@@ -231,15 +253,33 @@ class _Bound:
     began_s: float = field(default_factory=time.monotonic)
 
     def take(self, piece: bytes) -> None:
+        """Count a piece; raises ServerError beyond a limit."""
         self.num_bytes += len(piece)
         if self.num_bytes > self.max_bytes:
-            raise _not_ours(self.status, f"the server's answer has more than {self.max_bytes} bytes")
+            message = f"the server's answer has more than {self.max_bytes} bytes"
+            raise _foreign(self.status, message)
         if time.monotonic() > self.began_s + self.limit_s:
-            raise _not_ours(self.status, f"the server's answer did not end within {self.limit_s:g} s")
+            message = f"the server's answer did not end within {self.limit_s:g} s"
+            raise _foreign(self.status, message)
 
     def renew(self) -> None:
+        """Start over with the next line."""
         self.num_bytes = 0
         self.began_s = time.monotonic()
+
+
+def _http_client(url: str, api_key: str | None, timeout_s: float) -> httpx.Client:
+    """A client without compression, because unpacked data would have no bound."""
+    headers = {"accept-encoding": "identity"}
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    timeout = httpx.Timeout(timeout_s, connect=10.0)
+    try:
+        return httpx.Client(base_url=url, headers=headers, timeout=timeout)
+    # the address, the key, or a proxy or certificate of the environment is wrong
+    except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:
+        remedy = "correct --url, the key, or the environment's proxy and certificates"
+        raise UnreachableError(f"cannot connect to {url} ({error}): {remedy}.") from error
 
 
 def _read(fields: type[Fields], content: bytes, status: int) -> Fields:
@@ -249,12 +289,20 @@ def _read(fields: type[Fields], content: bytes, status: int) -> Fields:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"][:4]))
         problem = f"{place}: {first['msg']}" if place else first["msg"]
-        raise _not_ours(status, f"the server does not answer as hrm-serve does ({problem[:200]})") from None
+        message = f"the server does not answer as hrm-serve does ({problem[:200]})"
+        raise _foreign(status, message) from None
 
 
-def _not_ours(status: int, message: str) -> ServerError:
-    remedy = "check whether another server or a proxy listens at this address"
-    detail = ErrorDetail(reason="unknown", field=None, rule=None, cell=None, message=message, remedy=remedy)
+def _foreign(status: int, message: str) -> ServerError:
+    """The error for an answer that hrm-serve does not give."""
+    detail = ErrorDetail(
+        reason="unknown",
+        field=None,
+        rule=None,
+        cell=None,
+        message=message,
+        remedy="check whether another server or a proxy listens at this address",
+    )
     return ServerError(status, detail)
 
 
@@ -262,9 +310,13 @@ def _error_from(response: httpx.Response, content: bytes) -> ServerError:
     status = response.status_code
     try:
         detail = ErrorAnswer.model_validate_json(content).error
-    except ValidationError:  # a proxy's answer, not ours
-        detail = _not_ours(status, f"the server answered {status} without a reason").detail
-    if status in (429, 503) and detail.reason != NOT_BY_THEN:
-        pause = response.headers.get("retry-after", "")  # a proxy may write a date instead, which counts as a second
-        return UnavailableError(status, detail, float(pause) if pause.isdecimal() else 1.0)
+    except ValidationError:  # a proxy's answer
+        detail = _foreign(status, f"the server answered {status} without a reason").detail
+    if status in (429, 503) and detail.reason != MISSED_DEADLINE:
+        return UnavailableError(status, detail, _retry_after_s(response))
     return ServerError(status, detail)
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    text = response.headers.get("retry-after", "")
+    return float(text) if text.isdecimal() else DEFAULT_RETRY_S

@@ -1,4 +1,4 @@
-"""The run of `hrm-solve`, and where replies go: a terminal, standard output, or a file that can be continued."""
+"""The run of `hrm-solve`: replies go to a terminal, a pipe, or a file that can continue."""
 
 import contextlib
 import json
@@ -13,32 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
-from hrm_edge_runtime.solve import solvers
-from hrm_edge_runtime.solve.solvers import (
-    Entry,
-    Options,
-    OutOfReachError,
-    Reply,
-    Solver,
-    SolvingError,
-    solve_in_order,
-)
+from hrm_edge_runtime.solve import boards, puzzles, solvers
+from hrm_edge_runtime.solve.puzzles import Entry, OutOfReachError, SolvingError
+from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, solve_in_order
 from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
-from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
-from hrm_puzzles.sudoku.sudoku import Sudoku
+from hrm_puzzles.puzzle import PuzzleError
 
 BEGINNING = b'{"number": '  # of every line of an output file
-SYNC_EVERY_S = 1.0  # what a power failure may take; a killed process loses nothing that was written
+SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
 
-GIVEN, FOUND = "bold", "cyan"
 VERDICTS: dict[Status, str] = {
     "proven": "solved, proven right",
     "halted": "the model's word, no proof exists",
@@ -49,103 +38,165 @@ Record = Mapping[str, Any]
 
 
 def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as_json: bool) -> int:
-    """Solve the puzzles that an argument names; returns the exit status: 0 where all are solved, else 1."""
-    many, tally, total = solvers.is_many(argument), Tally(), None
-    if argument != "-":  # of standard input only reading it all would tell
-        with solvers.opened(argument, solver.shortest) as entries:
-            total = sum(1 for _ in entries)
-    with solvers.opened(argument, solver.shortest) as entries, contextlib.ExitStack() as stack:
-        file = stack.enter_context(continued(out)) if out else None
-        if file and (num_there := file.skip_answered(entries, tally)):
-            print(f"{num_there} puzzles are answered there already", file=sys.stderr)
-        # on a terminal progress would run through the answers
-        quiet = file is None and (total == 1 or sys.stdout.isatty())
-        stages = stack.enter_context(stages_on(Console(stderr=True, quiet=quiet)))
-        for entry, unlabelled in solve_in_order(solver, entries, options):
-            reply = judged(solver, entry, unlabelled)
-            record = record_of(entry, reply)
-            if file is None:
-                _print(solver, entry, reply, as_json=as_json, as_board=not many and Console().is_terminal)
-            else:
-                file.write(record)
-            tally.add(record)
-            stages.show("puzzles", tally.num_puzzles, total, tally.note())
+    """Solve the puzzles of an argument; returns the exit status, 0 if all are solved, else 1."""
+    if out is None:
+        tally = _to_stdout(argument, solver, options, as_json=as_json)
+    else:
+        tally = _to_file(argument, solver, options, out)
     if not tally.num_puzzles:
-        raise SolvingError(f"{argument!r} holds no puzzle: write one in each line.")
+        raise SolvingError(f"{argument!r} holds no puzzle: write one per line.")
     if out is not None and as_json:
         print(tally.as_json())
-    elif many or out is not None:
+    elif out is not None or puzzles.is_many(argument):
         print(tally.text(), file=sys.stderr)
-    return int(tally.counts["solved"] < tally.num_puzzles)
+    return 0 if tally.counts["solved"] == tally.num_puzzles else 1
+
+
+def _to_stdout(argument: str, solver: Solver, options: Options, *, as_json: bool) -> "Tally":
+    tally = Tally()
+    total = _num_puzzles(argument, solver)
+    as_board = not puzzles.is_many(argument) and Console().is_terminal
+    # on a terminal, progress would mix with the answers
+    console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
+    with puzzles.opened(argument, solver.shortest) as entries, stages_on(console) as stages:
+        for entry, unlabelled in solve_in_order(solver, entries, options):
+            reply = judged(solver, entry, unlabelled)
+            if as_json:
+                _print_json(reply)
+            elif not (as_board and _print_board(solver, entry, reply)):
+                print(line_of(reply), flush=True)
+            tally.add(record_of(entry, reply))
+            stages.show("puzzles", tally.num_puzzles, total, tally.note())
+    return tally
+
+
+def _to_file(argument: str, solver: Solver, options: Options, out: Path) -> "Tally":
+    tally = Tally()
+    total = _num_puzzles(argument, solver)
+    with puzzles.opened(argument, solver.shortest) as entries, continued(out) as file:
+        num_answered = file.skip_answered(entries, tally)
+        if num_answered:
+            print(f"{out} already answers {num_answered} puzzles", file=sys.stderr)
+        with stages_on(Console(stderr=True)) as stages:
+            for entry, unlabelled in solve_in_order(solver, entries, options):
+                reply = judged(solver, entry, unlabelled)
+                record = record_of(entry, reply)
+                file.write(record)
+                tally.add(record)
+                stages.show("puzzles", tally.num_puzzles, total, tally.note())
+    return tally
+
+
+def _num_puzzles(argument: str, solver: Solver) -> int | None:
+    """The number of puzzles; None for standard input, which can be read only once."""
+    if argument == "-":
+        return None
+    with puzzles.opened(argument, solver.shortest) as entries:
+        return sum(1 for _ in entries)
 
 
 def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
-    """The reply, solved where the answer is what the caller's own label says."""
-    if isinstance(reply, SolveAnswer) and entry.known is not None and (puzzle := solver.puzzles.get(reply.model)):
-        with contextlib.suppress(PuzzleError):  # a label that is no board says nothing
-            found = solvers.answered(puzzle, entry.puzzle, reply.solution)
-            known = solvers.answered(puzzle, entry.puzzle, entry.known)
-            return reply.model_copy(update={"solved": reply.solved or np.array_equal(found, known)})
-    return reply
+    """The reply, marked as solved if the answer equals the entry's known solution."""
+    if not isinstance(reply, SolveAnswer) or entry.known is None:
+        return reply
+    puzzle = solver.puzzles.get(reply.model)
+    if puzzle is None:
+        return reply
+    try:
+        found = solvers.answered(puzzle, entry.puzzle, reply.solution)
+        known = solvers.answered(puzzle, entry.puzzle, entry.known)
+    except PuzzleError:  # a label that is not a board decides nothing
+        return reply
+    is_solved = reply.solved or np.array_equal(found, known)
+    return reply.model_copy(update={"solved": is_solved})
 
 
-def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
-    """The solution alone, or a remark that begins with # where there is none; as JSON all that a server would say."""
-    if as_json:
-        said = reply.model_dump(mode="json")
-        line = json.dumps({"error": said} if isinstance(reply, ErrorDetail) else said)
-    elif isinstance(reply, ErrorDetail):
-        line = printable(f"# refused: {reply.message}; {reply.remedy}.")
-    elif (
-        as_board
-        and reply.model in solver.puzzles
-        and (picture := board(solver.puzzles[reply.model], entry.puzzle, reply.solution))
-    ):
-        Console().print(picture)
-        Console().print(summary(reply), highlight=False, markup=False)
-        return
-    elif reply.status == "unfinished" and not reply.solved:
-        line = f"# {summary(reply)}"
-    else:
-        solution = reply.solution
-        line = printable_lines(solution) if isinstance(solution, str) else json.dumps(solution)
-    print(line, flush=True)
+def _print_json(reply: Reply) -> None:
+    """Everything that a server would answer, in one line."""
+    fields = reply.model_dump(mode="json")
+    if isinstance(reply, ErrorDetail):
+        fields = {"error": fields}
+    print(json.dumps(fields), flush=True)
+
+
+def _print_board(solver: Solver, entry: Entry, reply: Reply) -> bool:
+    """Draw an answer; returns False if the reply has no picture."""
+    if isinstance(reply, ErrorDetail) or reply.model not in solver.puzzles:
+        return False
+    picture = boards.board(solver.puzzles[reply.model], entry.puzzle, reply.solution)
+    if picture is None:
+        return False
+    console = Console()
+    console.print(picture)
+    console.print(summary(reply), highlight=False, markup=False)
+    return True
+
+
+def line_of(reply: Reply) -> str:
+    """The solution alone, or a remark that begins with # if there is none."""
+    if isinstance(reply, ErrorDetail):
+        return printable(f"# refused: {reply.message}; {reply.remedy}.")
+    if reply.status == "unfinished" and not reply.solved:
+        return f"# {summary(reply)}"
+    if isinstance(reply.solution, str):
+        return printable_lines(reply.solution)
+    return json.dumps(reply.solution)
 
 
 def record_of(entry: Entry, reply: Reply) -> Record:
-    """A line of an output file: which puzzle, and its `answer` or `error`, as in a line of /solve/batch."""
+    """A line of an output file: the puzzle, and `answer` or `error` as in /solve/batch."""
     kind = "answer" if isinstance(reply, SolveAnswer) else "error"
-    return {"number": entry.number, "puzzle": entry.puzzle, kind: reply.model_dump(mode="json")}
+    fields = reply.model_dump(mode="json")
+    return {"number": entry.number, "puzzle": entry.puzzle, kind: fields}
 
 
 def summary(answer: SolveAnswer) -> str:
-    verdict = VERDICTS[answer.status]
+    """Verdict, cost and model of an answer in one line."""
+    return printable(f"{_verdict(answer)}: {_cost(answer)}, {answer.model}")
+
+
+def _verdict(answer: SolveAnswer) -> str:
+    parts = [VERDICTS[answer.status]]
     if answer.vote_share is not None and answer.attempts > 1:
-        verdict += f", {100 * answer.vote_share:.0f} % of the votes"
+        parts.append(f"{100 * answer.vote_share:.0f} % of the votes")
     if answer.solved and answer.status != "proven":
-        verdict += ", right by its label"
-    plural = "" if answer.segments == 1 else "s"
-    cost = f"{answer.segments} segment{plural}, {answer.compute_ms:.0f} ms, margin {answer.margin:.2f}"
-    if answer.how == "hypotheses":
-        cost = f"with hypotheses, {cost}"
+        parts.append("right by its label")
+    return ", ".join(parts)
+
+
+def _cost(answer: SolveAnswer) -> str:
+    parts: list[str] = []
     if answer.attempts > 1:
-        cost = f"{answer.attempts} attempts with {answer.total_segments} segments, {cost}"
-    return printable(f"{verdict}: {cost}, {answer.model}")
+        parts.append(f"{answer.attempts} attempts with {answer.total_segments} segments")
+    if answer.how == "hypotheses":
+        parts.append("with hypotheses")
+    plural = "" if answer.segments == 1 else "s"
+    parts.append(f"{answer.segments} segment{plural}")
+    parts.append(f"{answer.compute_ms:.0f} ms")
+    parts.append(f"margin {answer.margin:.2f}")
+    return ", ".join(parts)
+
+
+def _no_counts() -> Counter[str]:
+    return Counter(dict.fromkeys(("solved", *VERDICTS), 0))
 
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts over records: those solved, those of each status, and those refused by reason."""
+    """Counts over records: solved ones, ones of each status, and refused ones by reason."""
 
-    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("solved", *VERDICTS), 0)))
+    counts: Counter[str] = field(default_factory=_no_counts)
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, record: Record) -> None:
-        if (answer := record.get("answer")) is None:
-            self.refused[record["error"]["reason"]] += 1
+        answer = record.get("answer")
+        if answer is None:
+            reason = record["error"]["reason"]
+            self.refused[reason] += 1
             return
-        self.counts.update({"solved": answer["solved"], answer["status"]: 1})
+        self.counts["solved"] += answer["solved"]
+        self.counts[answer["status"]] += 1
         self.total_segments += answer["total_segments"]
 
     @property
@@ -161,34 +212,50 @@ class Tally:
         return self.total_segments / max(1, self.num_answered)
 
     def note(self) -> str:
-        return f"{self.counts['solved']} solved" + (f", {self.refused.total()} refused" if self.refused else "")
+        """Progress in a few words."""
+        text = f"{self.counts['solved']} solved"
+        if self.refused:
+            text += f", {self.refused.total()} refused"
+        return text
 
     def text(self) -> str:
-        said = [f"{self.counts[status]} {status}" for status in VERDICTS if self.counts[status]]
-        if by_label := self.counts["solved"] - self.counts["proven"]:
-            said.append(f"{by_label} right by their labels")
+        parts = [f"{self.counts[status]} {status}" for status in VERDICTS if self.counts[status]]
+        num_by_label = self.counts["solved"] - self.counts["proven"]
+        if num_by_label:
+            parts.append(f"{num_by_label} right by their labels")
         if self.refused:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
-            said.append(f"{self.refused.total()} refused ({reasons})")
-        return printable(f"{self.num_puzzles} puzzles: {', '.join(said)}; {self.mean_segments:.1f} segments on average")
+            reasons = [f"{count} {reason}" for reason, count in self.refused.most_common()]
+            parts.append(f"{self.refused.total()} refused ({', '.join(reasons)})")
+        found = ", ".join(parts)
+        mean = f"{self.mean_segments:.1f} segments on average"
+        return printable(f"{self.num_puzzles} puzzles: {found}; {mean}")
 
     def as_json(self) -> str:
-        sums = {"puzzles": self.num_puzzles, **self.counts, "refused": self.refused}
-        return json.dumps({**sums, "mean_segments": self.mean_segments})
+        fields = {
+            "puzzles": self.num_puzzles,
+            **self.counts,
+            "refused": self.refused,
+            "mean_segments": self.mean_segments,
+        }
+        return json.dumps(fields)
 
 
 @contextlib.contextmanager
 def continued(path: Path) -> Generator["OutputFile"]:
-    """Open or make an output file; refuses one that another run is writing."""
+    """Open or create an output file; raises OutOfReachError if another run writes it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | system.BINARY
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | system.BINARY, 0o644)
+        descriptor = os.open(path, flags, 0o644)
     except OSError as error:
-        raise OutOfReachError(f"{path} cannot be opened ({error}): name a file that can be written.") from error
+        remedy = "name a writable file"
+        raise OutOfReachError(f"{path} cannot be opened ({error}): {remedy}.") from error
     try:
         if not system.try_lock(descriptor):
-            raise OutOfReachError(f"{path} is being written by another run: wait for it, or name another file.")
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading /dev/full, for one, never ends
-            raise OutOfReachError(f"{path} is a device or a pipe, which cannot be continued: name a plain file.")
+            remedy = "wait for it, or name another file"
+            raise OutOfReachError(f"another run is writing {path}: {remedy}.")
+        # reading /dev/full, for example, never ends
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OutOfReachError(f"{path} is a device or a pipe: name a plain file.")
         file = OutputFile(path, descriptor)
         yield file
         file.sync()
@@ -197,10 +264,10 @@ def continued(path: Path) -> Generator["OutputFile"]:
 
 
 class OutputFile:
-    """One line for each puzzle, in their order, each written by one system call; opened by `continued`.
+    """One line per puzzle in order, each written by one system call; opened by `continued`.
 
-    Whatever stops the writer, the file holds whole lines 1 to n and at most one torn line after them, which is cut off
-    when the file is opened again. Only a tail that this class can have begun is ever cut off.
+    Whatever stops the writer, the file holds complete lines 1 to n and at most one torn line, which
+    is cut off when the file is opened again. Only a tail that this class may have begun is cut off.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -209,23 +276,26 @@ class OutputFile:
         self._synced_s = time.monotonic()
 
     def skip_answered(self, entries: Iterator[Entry], tally: Tally) -> int:
-        """Take the puzzles off `entries` whose answers are here, and count them; refuses answers to other puzzles."""
-        num_kept = 0
+        """Take answered puzzles off `entries`, count them in `tally`, and return their number.
+
+        Raises SolvingError if the file answers other puzzles.
+        """
+        num_bytes = 0
         with self._path.open("rb") as stream:
             for number, line in enumerate(stream, 1):
                 if not line.endswith(b"\n"):
-                    if not line.startswith(BEGINNING[: len(line)]):
-                        raise self._foreign("its last line")
-                    os.ftruncate(self._descriptor, num_kept)
+                    self._cut_torn_line(line, num_bytes)
                     break
-                self._count(line, number, next(entries, None), tally)
-                num_kept += len(line)
+                record = self._record_in(line, number, next(entries, None))
+                tally.add(record)
+                num_bytes += len(line)
         return tally.num_puzzles
 
     def write(self, record: Record) -> None:
         line = json.dumps(record).encode("ascii") + b"\n"
         try:
-            if os.write(self._descriptor, line) < len(line):
+            num_written = os.write(self._descriptor, line)
+            if num_written < len(line):
                 raise OSError("the disk is full")
             if time.monotonic() - self._synced_s > SYNC_EVERY_S:
                 self.sync()
@@ -237,77 +307,30 @@ class OutputFile:
         os.fsync(self._descriptor)
         self._synced_s = time.monotonic()
 
-    def _count(self, line: bytes, number: int, entry: Entry | None, tally: Tally) -> None:
+    def _cut_torn_line(self, line: bytes, num_bytes_before: int) -> None:
+        if not line.startswith(BEGINNING[: len(line)]):
+            raise self._foreign("its last line")
+        os.ftruncate(self._descriptor, num_bytes_before)
+
+    def _record_in(self, line: bytes, number: int, entry: Entry | None) -> Record:
+        record: Record = {}
         try:
             record = json.loads(line)
-            is_own = record["number"] == number and ("answer" in record) != ("error" in record)
-            if is_own and entry is not None and record["puzzle"] == entry.puzzle:
-                return tally.add(record)
+            is_own = entry is not None and _answers(record, number, entry)
         except (ValueError, KeyError, TypeError):
-            pass
-        raise self._foreign(f"its line {number}")
+            is_own = False
+        if not is_own:
+            raise self._foreign(f"its line {number}")
+        return record
 
-    def _foreign(self, what: str) -> SolvingError:
+    def _foreign(self, part: str) -> SolvingError:
         return SolvingError(
-            f"{self._path} cannot be continued, for {what} is no answer to that puzzle of these: "
-            "name another file, or give the puzzles it was begun with."
+            f"{self._path} cannot be continued, because {part} does not answer the puzzle of that "
+            "number: name another file, or pass the puzzles that the file began with."
         )
 
 
-def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
-    """A picture for a terminal, what was found unlike what was given; None for an answer that is no board."""
-    try:
-        asked = puzzle.parse(question).grid
-        found = solvers.answered(puzzle, question, solution)
-    except PuzzleError:
-        return None
-    if isinstance(puzzle, Sudoku):
-        return _sudoku_board(puzzle, asked, found)
-    if isinstance(puzzle, Coloured):
-        return _coloured_board(puzzle, puzzle.palette, asked, found)
-    return Text(puzzle.render(found, asked))
-
-
-def _sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:
-    side, rows, cols = len(asked), puzzle.box_rows, puzzle.box_cols
-    bar = ["─" * (2 * cols + 1)] * (side // cols)
-    edges = {0: "┌┬┐", side: "└┴┘"}
-    text = Text()
-    for row in range(side + 1):
-        if row % rows == 0:
-            left, middle, right = edges.get(row, "├┼┤")
-            text.append(f"{left}{middle.join(bar)}{right}\n", style="dim")
-        if row < side:
-            for col, (given, found) in enumerate(zip(asked[row].tolist(), answered[row].tolist(), strict=True)):
-                text.append("│ " if col % cols == 0 else "", style="dim")
-                text.append(f"{found or '.'} ", style=GIVEN if given else FOUND)
-            text.append("│\n", style="dim")
-    text.rstrip()
-    return text
-
-
-def _coloured_board(puzzle: Puzzle, palette: Mapping[int, str], asked: Grid, answered: Grid) -> RenderableType:
-    """Cells in the puzzle's colours; for puzzles without proof the question is beside its answer."""
-    if not puzzle.proof_exists:
-        pair = Table.grid(padding=(0, 3))
-        signed = [(grid, [[f"{value} " for value in row] for row in grid.tolist()]) for grid in (asked, answered)]
-        pair.add_row(*(_cells(palette, grid, signs) for grid, signs in signed))
-        return pair
-    # the letters of the puzzle's own text board, two to a cell, without its frame
-    lines = puzzle.render(answered, asked).splitlines()[1:-1]
-    signs = [[line[at : at + 2] for at in range(1, len(line) - 1, 2)] for line in lines]
-    return _cells(palette, answered, signs)
-
-
-def _cells(palette: Mapping[int, str], grid: Grid, signs: list[list[str]]) -> Text:
-    """Dark letters on light colours, light ones on dark; a block, which shows without colours too, in its own."""
-    lines: list[Text] = []
-    for values, row in zip(grid.tolist(), signs, strict=True):
-        line = Text()
-        for value, sign in zip(values, row, strict=True):
-            colour = palette.get(value, "#ffffff")
-            red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-            ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"
-            line.append(sign, style=f"{colour if '█' in sign else ink} on {colour}")
-        lines.append(line)
-    return Text("\n").join(lines)
+def _answers(record: Record, number: int, entry: Entry) -> bool:
+    """Whether a record holds one reply to this puzzle; raises KeyError or TypeError for others."""
+    has_one_reply = ("answer" in record) != ("error" in record)
+    return has_one_reply and record["number"] == number and record["puzzle"] == entry.puzzle

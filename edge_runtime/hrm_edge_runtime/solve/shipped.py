@@ -1,19 +1,23 @@
-"""`hrm models` lists bundles, by default those in the package; `hrm demo` shows them solve held-out puzzles."""
+"""`hrm models` lists bundles; `hrm demo` solves held-out puzzles with those of the package."""
 
 import json
 import shlex
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hrm_host.command import Command
 
+if TYPE_CHECKING:
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.manifest import Manifest
+
 KINDS = {"sudoku": "sudoku", "maze": "maze-8x8", "city": "logistics-6x6", "arc": "arc-7x7"}
 NEXT_STEPS = """
 Next:
-  hrm serve                       # all models, and a page to try them on: http://127.0.0.1:8000
-  hrm models                      # what each of them solves and how well, with a puzzle to copy
-  hrm solve FILE --bundle {name}  # your own puzzles, one in each line
+  hrm serve                       # all models, and a page to try them: http://127.0.0.1:8000
+  hrm models                      # what each model solves and how well, with a puzzle to copy
+  hrm solve FILE --bundle {name}  # your own puzzles, one per line
 """
 
 models = Command("hrm models")
@@ -23,11 +27,11 @@ demo = Command("hrm demo")
 @models.command(epilog="Examples: hrm models; hrm models my.bundle --json")
 def list_models(
     bundles: Annotated[
-        list[str] | None, typer.Argument(help="Bundle directories; without any, the shipped ones.")
+        list[str] | None, typer.Argument(help="Bundle directories [default: the shipped ones].")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """List models: board, size, the share of held-out puzzles they solve, how a puzzle is written, and one to try."""
+    """List models: board, size, accuracy on held-out puzzles, notation, and a puzzle to try."""
     from hrm_edge_runtime.contract.shipped import shipped_bundles
 
     found = [about(name) for name in bundles or shipped_bundles()]
@@ -35,76 +39,105 @@ def list_models(
         print(json.dumps(found, indent=2))
         return
     for model in found:
-        print(f"{model['name']}: {model['kind']}, {model['board']}, {model['size_kb']} KB; {accuracy_text(model)}")
-        print(f"  {(model['notation'] or '').partition(';')[0]}\n  {model['example']}\n")
+        size = f"{model['board']}, {model['size_kb']} KB"
+        print(f"{model['name']}: {model['kind']}, {size}; {accuracy_text(model)}")
+        notation, _, _ = (model["notation"] or "").partition(";")
+        print(f"  {notation}\n  {model['example']}\n")
 
 
 def about(name: str) -> dict[str, Any]:
-    """What a bundle's own files say, read without opening an engine; None where they do not say it.
-
-    `solved` and `solved_16_attempts` are shares of `held_out` puzzles: those stated in its provenance, else the best of
-    the curve that chose its halting threshold.
-    """
+    """Describe a bundle from its files, without opening an engine; None for unknown values."""
     from hrm_edge_runtime.api.served_model import board_size
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_puzzles.puzzle import Described
 
     bundle = Bundle.open(find_bundle(name))
-    manifest, puzzle = bundle.manifest, bundle.puzzle
-    sample, size = bundle.golden_example(), board_size(puzzle)
-    question = sample[0] if sample else puzzle.sample(bundle.tasks())
-    text = question.replace("\n", "") if isinstance(question, str) else json.dumps(question)
-    curve = manifest.curves.get("fp32")
-    measured = {"held_out": curve and curve.num_puzzles, "solved": curve and max(point.exact for point in curve.points)}
-    stated = {key: manifest.provenance.get(key) for key in ("held_out", "solved", "solved_16_attempts")}
+    manifest = bundle.manifest
+    puzzle = bundle.puzzle
+    size = board_size(puzzle)
+    graph = manifest.files[manifest.precisions["fp32"]]
     return {
         "name": manifest.name,
         "kind": puzzle.name,
         "board": "x".join(map(str, size)) if size else None,
-        "size_kb": round(manifest.files[manifest.precisions["fp32"]].size_bytes / 1000),
-        **(stated if stated["solved"] is not None else {**stated, **measured}),
+        "size_kb": round(graph.size_bytes / 1000),
+        **_accuracy(manifest),
         "proof_exists": puzzle.proof_exists,
         "notation": puzzle.about if isinstance(puzzle, Described) else None,
-        "example": f"hrm solve {shlex.quote(text)} --bundle {shlex.quote(name)}",
+        "example": _example_command(bundle, name),
     }
+
+
+def _accuracy(manifest: "Manifest") -> dict[str, Any]:
+    """Shares of held-out puzzles: from the provenance, or the best point of the halting curve."""
+    provenance = manifest.provenance
+    accuracy: dict[str, Any] = {
+        "held_out": provenance.get("held_out"),
+        "solved": provenance.get("solved"),
+        "solved_16_attempts": provenance.get("solved_16_attempts"),
+    }
+    curve = manifest.curves.get("fp32")
+    if accuracy["solved"] is None:
+        accuracy["held_out"] = None if curve is None else curve.num_puzzles
+        accuracy["solved"] = None if curve is None else max(one.exact for one in curve.points)
+    return accuracy
+
+
+def _example_command(bundle: "Bundle", name: str) -> str:
+    """A command that solves a golden puzzle, or the puzzle's own sample without traces."""
+    sample = bundle.golden_example()
+    question = bundle.puzzle.sample(bundle.tasks()) if sample is None else sample[0]
+    is_text = isinstance(question, str)
+    text = question.replace("\n", "") if is_text else json.dumps(question)
+    return f"hrm solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
 
 
 def accuracy_text(model: dict[str, Any]) -> str:
     if model["solved"] is None:
         return "not measured"
-    more = model["solved_16_attempts"]
-    word = "proves" if model["proof_exists"] else "right on"
-    text = f"{word} {100 * model['solved']:.1f} % of {model['held_out']} held out"
-    return text if more is None else f"{text}, {100 * more:.1f} % with 16 attempts"
+    verb = "proves" if model["proof_exists"] else "right on"
+    text = f"{verb} {100 * model['solved']:.1f} % of {model['held_out']} held out"
+    with_attempts = model["solved_16_attempts"]
+    if with_attempts is None:
+        return text
+    return f"{text}, {100 * with_attempts:.1f} % with 16 attempts"
 
 
 @demo.command(epilog="Example: hrm demo maze")
 def show(
     kind: Annotated[
-        Literal["sudoku", "maze", "city", "arc"] | None, typer.Argument(help="Without one, a puzzle of each.")
+        Literal["sudoku", "maze", "city", "arc"] | None,
+        typer.Argument(help="Kind of puzzle [default: one of each]."),
     ] = None,
 ) -> None:
-    """Solve a held-out puzzle of each kind with the models in the package, and draw the answers."""
+    """Solve a held-out puzzle of each kind with the shipped models, and draw the answers."""
+    names = list(KINDS.values()) if kind is None else [KINDS[kind]]
+    for name in names:
+        _demonstrate(name)
+    print(NEXT_STEPS.format(name=names[0]), end="")
+
+
+def _demonstrate(name: str) -> None:
     from rich.console import Console
 
     from hrm_edge_runtime.api.schema import SolveAnswer
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.solve import output, solvers
+    from hrm_edge_runtime.solve import boards, output, puzzles, solvers
 
+    bundle = Bundle.open(find_bundle(name))
+    example = bundle.golden_example()
+    assert example is not None, "every shipped bundle has golden traces"
+    question, known = example
+    entry = puzzles.Entry(number=1, fields={"puzzle": question}, known=known)
+    solver = solvers.from_bundle(bundle, prepare(bundle, num_slots=1), num_slots=1)
+    ((_, reply),) = solvers.solve_in_order(solver, iter([entry]), {})
+    answer = output.judged(solver, entry, reply)
+    assert isinstance(answer, SolveAnswer), "a golden puzzle is valid"
     console = Console()
-    for name in [KINDS[kind]] if kind else KINDS.values():
-        bundle = Bundle.open(find_bundle(name))
-        example = bundle.golden_example()
-        assert example is not None, "every shipped bundle carries golden traces"
-        entry = solvers.Entry(number=1, fields={"puzzle": example[0]}, known=example[1])
-        solver = solvers.from_bundle(bundle, prepare(bundle, num_slots=1), num_slots=1)
-        ((_, reply),) = solvers.solve_in_order(solver, iter([entry]), {})
-        answer = output.judged(solver, entry, reply)
-        assert isinstance(answer, SolveAnswer), "a golden puzzle is a puzzle"
-        console.print(f"\n$ {about(name)['example']}\n", markup=False, highlight=False, soft_wrap=True)
-        console.print(output.board(bundle.puzzle, entry.puzzle, answer.solution))
-        console.print(output.summary(answer), markup=False, highlight=False)
-    print(NEXT_STEPS.format(name=KINDS[kind or "sudoku"]), end="")
+    command = _example_command(bundle, name)
+    console.print(f"\n$ {command}\n", markup=False, highlight=False, soft_wrap=True)
+    console.print(boards.board(bundle.puzzle, entry.puzzle, answer.solution))
+    console.print(output.summary(answer), markup=False, highlight=False)

@@ -1,7 +1,9 @@
-"""hrm-doctor: what hinders serving and training on this machine, and the step that mends it; nothing is changed.
+"""hrm-doctor: what prevents serving and training on this machine, and how to fix it.
 
-Other rooms add what they need looked at through the entry-point group `hrm_edge.doctor`: a function without arguments
-that returns findings.
+The doctor changes nothing. Other rooms add checks through two entry-point groups:
+
+    hrm_edge.doctor   a function without arguments that returns findings
+    hrm_edge.device   a function without arguments that tries the GPU and returns steps for JSON
 """
 
 from dataclasses import dataclass
@@ -9,13 +11,15 @@ from functools import partial
 from typing import Literal
 
 ADD_SWAP = (
-    "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile && sudo swapon /swapfile"
+    "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && "
+    "sudo mkswap /swapfile && sudo swapon /swapfile"
 )
+OLDEST_PYTHON = (3, 10)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked; `remedy` is the command or the step that mends it, empty where all is well."""
+    """The result of one check; `remedy` is the step that fixes it and empty if all is well."""
 
     name: str
     text: str
@@ -23,7 +27,9 @@ class Finding:
     level: Literal["ok", "warn", "fail"] = "ok"
 
 
-ok, warn, fail = Finding, partial(Finding, level="warn"), partial(Finding, level="fail")
+ok = Finding
+warn = partial(Finding, level="warn")
+fail = partial(Finding, level="fail")
 
 
 def warn_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
@@ -35,5 +41,5 @@ def fail_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
 
 
 def python_finding(version: tuple[int, ...]) -> Finding:
-    """The oldest Python that the project supports is 3.10."""
-    return fail_if(version < (3, 10), "Python", ".".join(map(str, version)), "install Python 3.10 or newer")
+    text = ".".join(map(str, version))
+    return fail_if(version < OLDEST_PYTHON, "Python", text, "install Python 3.10 or newer")

@@ -154,11 +154,8 @@ def test_a_desktop_part_that_is_missing_names_the_line_to_install_it(
     assert "needs no_such_package, which is not installed: pip install 'hrm-edge[export]'" in ended.stderr
 
 
-def test_the_page_stands_alone(copied: Path, tmp_path: Path) -> None:
-    turn_rows(copied)
-    parity(copied, "--html", tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Broken" in page
-    assert "do not read the same row" in page
-    assert page.count("<svg") == 1
-    assert not [mark for mark in ("<script", "src=", "@import") if mark in page]
+def test_plot_writes_one_picture(tiny_bundle: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "parity.png"
+    ended = parity(tiny_bundle, "--plot", picture)
+    assert ended.exit_code == 0, ended.output
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -52,7 +52,9 @@ EVIL_LINES = {
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["plain", "json"])
 @pytest.mark.parametrize("line", EVIL_LINES.values(), ids=EVIL_LINES)
-def test_a_line_of_a_batch_commands_no_terminal(line: dict[str, object], options: list[str]) -> None:
+def test_a_line_of_a_batch_commands_no_terminal(
+    line: dict[str, object], options: list[str]
+) -> None:
     with odd_server(lines(line)) as url:
         told = solve(url, *options)
     require_harmless([told.stdout, told.stderr])
@@ -63,7 +65,9 @@ EVIL_MODELS = {
     "refused": body(json.dumps({"error": ERROR["error"]}), 400),
     "busy": body(json.dumps({"error": ERROR["error"]}), 503, Retry_After="0"),
     "kind": body(json.dumps({"models": [{**MODEL, "kind": EVIL}]})),
-    "name": body(json.dumps({"models": [{**MODEL, "name": EVIL, "sample": EVIL, "precision": EVIL}]})),
+    "name": body(
+        json.dumps({"models": [{**MODEL, "name": EVIL, "sample": EVIL, "precision": EVIL}]})
+    ),
     "header": body("no", 500, X_Evil="\x1b[31m"),
     "type": body(json.dumps({"models": [{**MODEL, "slots": EVIL}]})),
 }
@@ -139,9 +143,9 @@ ODD = {
     "wrong types": (lines(solved(1, SOLVED, segments=["x"])), "answer.segments: Input should be a valid integer"),
     "a huge number": (body(json.dumps(solved(1, SOLVED, segments=7)).replace("7", "7" * 5000)), "as hrm-serve does"),
     "deep": (body(json.dumps(solved(1, 7)).replace("7", "[" * 5000 + "]" * 5000)), "recursion limit exceeded"),
-    "another shape": (lines(solved(1, "1234"), solved(2, SOLVED)), "no answer to its sudoku-4x4 puzzle"),
-    "another puzzle's": (lines(solved(1, "4321341221431234"), solved(2, SOLVED)), "no answer to its sudoku-4x4 puzzle"),
-    "no board": (lines(solved(1, {"a": [None]}), solved(2, SOLVED)), "no answer to its sudoku-4x4 puzzle"),
+    "another shape": (lines(solved(1, "1234"), solved(2, SOLVED)), "a wrong answer to its sudoku-4x4 puzzle"),
+    "another puzzle's": (lines(solved(1, "4321341221431234"), solved(2, SOLVED)), "a wrong answer to its sudoku-4x4 puzzle"),
+    "no board": (lines(solved(1, {"a": [None]}), solved(2, SOLVED)), "a wrong answer to its sudoku-4x4 puzzle"),
     "an unknown line": (lines(solved(3, SOLVED)), "line 3 is not waiting for an answer"),
     "line 0": (lines(solved(0, SOLVED)), "line 0 is not waiting for an answer"),
     "no line": (lines(solved("x", SOLVED)), "line: Input should be a valid integer"),
@@ -189,7 +193,9 @@ def test_an_odd_answer_ends_in_one_sentence(batch: Reply, said: str) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in ODD if "endless" in name or name == "zipped"])
 def test_an_endless_answer_takes_no_memory_without_end(name: str) -> None:
-    bounded = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({MOST_BYTES}, {MOST_BYTES}))"
+    bounded = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({MOST_BYTES}, {MOST_BYTES}))"
+    )
     with odd_server(ODD[name][0]) as url:
         python, flag, program, *arguments = command("solve", OPEN, "--url", url, "--patience", 0)
         asked = [python, flag, f"{bounded}; {program}", *arguments]
@@ -201,7 +207,10 @@ ODD_MODELS = {
     "a page": (body("<html>"), "as hrm-serve does (Invalid JSON"),
     "nothing": (body(""), "as hrm-serve does (Invalid JSON"),
     "a list": (body("[]"), "as hrm-serve does (Input should be an object)"),
-    "no models": (body('{"models": []}'), "serves no such model of a puzzle known here"),
+    "no models": (
+        body('{"models": []}'),
+        "serves no such model of a puzzle that is installed here",
+    ),
     "half a model": (body('{"models": [{"name": "m"}]}'), "models.0.kind: Field required"),
     "unknown": (body(json.dumps({"models": [{**MODEL, "kind": "chess"}]})), "serves no such model"),
     "endless": (endless(b" " * 65536), "more than 8388608 bytes"),

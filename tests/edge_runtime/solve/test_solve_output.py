@@ -13,9 +13,11 @@ from service_tools import command
 from solving_tools import OPEN, PUZZLE, SOLVED, answer
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
+from hrm_edge_runtime.solve.boards import board
 from hrm_edge_runtime.solve.cli import read_key
-from hrm_edge_runtime.solve.output import Tally, board, judged, record_of, summary
-from hrm_edge_runtime.solve.solvers import Entry, Solver
+from hrm_edge_runtime.solve.output import Tally, judged, record_of, summary
+from hrm_edge_runtime.solve.puzzles import Entry
+from hrm_edge_runtime.solve.solvers import Solver
 from hrm_puzzles import registry
 
 

@@ -22,15 +22,8 @@ from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
 from hrm_edge_runtime.solve.client import Client, RetryPolicy, UnavailableError
 from hrm_edge_runtime.solve.output import Tally, continued, record_of
-from hrm_edge_runtime.solve.solvers import (
-    Entry,
-    Reply,
-    SolvingError,
-    entries,
-    opened,
-    options_of,
-    solve_in_order,
-)
+from hrm_edge_runtime.solve.puzzles import Entry, SolvingError, entries, opened
+from hrm_edge_runtime.solve.solvers import Reply, options_of, solve_in_order
 
 # --- what is read
 
@@ -164,7 +157,7 @@ def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, text: str) -> None
 
 def test_answers_to_other_puzzles_are_not_continued(tmp_path: Path) -> None:
     write_all(tmp_path / "out", [SOLVED, SOLVED])
-    with pytest.raises(SolvingError, match="its line 2 is no answer to that puzzle"):
+    with pytest.raises(SolvingError, match="its line 2 does not answer the puzzle"):
         write_all(tmp_path / "out", [SOLVED, OPEN, SOLVED])
 
 

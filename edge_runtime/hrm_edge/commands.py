@@ -1,0 +1,136 @@
+"""`hrm`: every command of this package under one name; `hrm solve` is `hrm-solve`."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from hrm_host.command import CANNOT_BEGIN, Command, open_closed_streams
+
+
+class Entry(NamedTuple):
+    """One command: its entry point, the extra that brings its packages, and one line of help."""
+
+    target: str
+    extra: str
+    help: str
+
+
+COMMANDS = {
+    "demo": Entry(
+        "hrm_edge_runtime.solve.shipped:demo",
+        "serve",
+        "watch the shipped models solve a puzzle of each kind",
+    ),
+    "models": Entry(
+        "hrm_edge_runtime.solve.shipped:models",
+        "serve",
+        "list the shipped models: boards and accuracy",
+    ),
+    "solve": Entry(
+        "hrm_edge_runtime.solve.cli:main",
+        "serve",
+        "solve puzzles through a server or with a bundle on this machine",
+    ),
+    "serve": Entry(
+        "hrm_edge_runtime.cli:serve",
+        "serve",
+        "serve bundles over HTTP, with a page at /",
+    ),
+    "key": Entry(
+        "hrm_edge_runtime.key_cli:main",
+        "serve",
+        "create, list and remove the keys of a server",
+    ),
+    "data": Entry(
+        "hrm_puzzles.cli:main",
+        "serve",
+        "build, import, inspect and show data sets",
+    ),
+    "train": Entry(
+        "hrm_train.cli:main",
+        "train",
+        "train a model: a data set becomes a checkpoint",
+    ),
+    "import": Entry(
+        "hrm_model.import_cli:main",
+        "train",
+        "convert a published checkpoint",
+    ),
+    "export": Entry(
+        "hrm_export.cli:main",
+        "export",
+        "turn a checkpoint into a bundle",
+    ),
+    "eval": Entry(
+        "hrm_export.eval_cli:main",
+        "export",
+        "measure a model on held-out puzzles",
+    ),
+    "calibrate": Entry(
+        "hrm_calibration.cli:main",
+        "export",
+        "choose the INT8 scales of a bundle",
+    ),
+    "parity": Entry(
+        "hrm_edge_runtime.parity.cli:main",
+        "serve",
+        "compare an engine with PyTorch, segment by segment",
+    ),
+    "bench": Entry(
+        "hrm_benchmarks.cli:app",
+        "serve,bench",
+        "measure serving and training",
+    ),
+    "doctor": Entry(
+        "hrm_host.doctor.cli:main",
+        "serve",
+        "check this machine and name what to fix",
+    ),
+}
+EXAMPLES = "Examples: hrm demo maze; hrm serve --port 8000; hrm solve puzzles.txt --bundle sudoku"
+HELP = "Train, export and serve small reasoning models. Run COMMAND --help for its options."
+
+
+def main() -> None:
+    """Run the command that the first argument names; typer lists, completes or rejects others."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in COMMANDS:
+        sys.argv = [f"hrm {name}", *arguments]
+        run(name)
+        return
+    if name in ("-h", "help"):
+        name = "--help"
+    listing = _listing()
+    listing([name, *arguments], prog_name="hrm")
+
+
+def desktop() -> None:
+    """Run a command of the desktop under its own name."""
+    program = Path(sys.argv[0]).stem
+    run(program.removeprefix("hrm-"))
+
+
+def run(name: str) -> None:
+    """Run a command; if a package is missing, name the extra to install."""
+    open_closed_streams()
+    entry = COMMANDS[name]
+    module, _, function = entry.target.partition(":")
+    try:
+        command = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("hrm_"):
+            raise
+        install = f"pip install 'hrm-edge[{entry.extra}]'"
+        print(f"hrm-{name}: {error.name} is not installed: run {install}.", file=sys.stderr)
+        sys.exit(CANNOT_BEGIN)
+    command()
+
+
+def _listing() -> Command:
+    """Every command with its line of help; none of their modules is imported."""
+    listing = Command("hrm", help=HELP)
+    listing.callback(epilog=EXAMPLES)(lambda: None)
+    for name, entry in COMMANDS.items():
+        listing.command(name, help=entry.help)(lambda: None)
+    return listing

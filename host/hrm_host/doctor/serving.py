@@ -1,0 +1,202 @@
+"""The serving part of hrm-doctor: Python, an engine, CUDA, memory and disk."""
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from hrm_host.board import Host, cuda_devices
+from hrm_host.doctor import Finding, fail, fail_if, jetson, ok, python_finding, warn
+from hrm_host.memory import GIB, MIB, read_memory
+
+OLDEST_TENSORRT = (10, 3)
+DLA_COMPILER = "on a Jetson sudo apt-get install nvidia-l4t-dla-compiler; then sudo ldconfig"
+FROM_JETPACK = (
+    "sudo apt-get install nvidia-jetpack python3-libnvinfer, "
+    "then python3 -m venv --system-site-packages"
+)
+GPU_RIGHTS = "in a container use --runtime nvidia; add the user to the groups video and render"
+NO_DESKTOP = (
+    "stop the desktop (sudo systemctl set-default multi-user.target && sudo reboot) "
+    "or close programs"
+)
+BUILDING_BYTES = 2 * GIB  # calculated peak while TensorRT builds an engine
+SERVING_BYTES = 256 * MIB  # both processes with the shipped Sudoku model
+MIN_CACHE_BYTES = GIB // 4  # an engine takes about 100 MB per precision of a published model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSoftware:
+    """Versions of the software here; None if it is missing. A fault tells why it does not work."""
+
+    python: tuple[int, ...]
+    onnxruntime: str | None
+    providers: tuple[str, ...]
+    tensorrt: str | None
+    cuda_driver: str | None
+    num_gpus: int = 0
+    tensorrt_fault: str = ""
+    gpu_fault: str = ""
+
+
+def look() -> ServingSoftware:
+    """Examine this process's software; import TensorRT and start the driver to prove both."""
+    onnxruntime, providers = _onnxruntime()
+    tensorrt, tensorrt_fault = _tensorrt()
+    num_gpus, gpu_fault = cuda_devices()
+    return ServingSoftware(
+        python=tuple(sys.version_info[:3]),
+        onnxruntime=onnxruntime,
+        providers=providers,
+        tensorrt=tensorrt,
+        cuda_driver=_version("cuda-bindings") or _version("pycuda"),
+        num_gpus=num_gpus,
+        tensorrt_fault=tensorrt_fault,
+        gpu_fault=gpu_fault,
+    )
+
+
+def _onnxruntime() -> tuple[str | None, tuple[str, ...]]:
+    """Version and providers of ONNX Runtime."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None, ()
+    import onnxruntime
+
+    return str(onnxruntime.__version__), tuple(onnxruntime.get_available_providers())
+
+
+def _tensorrt() -> tuple[str | None, str]:
+    """Version of TensorRT, and the error if it does not load."""
+    if importlib.util.find_spec("tensorrt") is None:
+        return None, ""
+    try:
+        tensorrt = importlib.import_module("tensorrt")
+    except (ImportError, OSError) as error:
+        return None, str(error)
+    return str(tensorrt.__version__), ""
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
+    on_jetson = machine.jetson_release is not None
+    return [
+        python_finding(software.python),
+        *engines(software, on_jetson=on_jetson),
+        *cuda(machine, on_jetson=on_jetson),
+        *jetson.findings(machine),
+        *memory(machine, shared_with_gpu=on_jetson),
+        engine_cache(),
+    ]
+
+
+def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
+    """ONNX Runtime and TensorRT; on a Jetson TensorRT is required, elsewhere ONNX Runtime."""
+    yield _onnxruntime_finding(software, on_jetson=on_jetson)
+    if software.tensorrt_fault:
+        yield fail("TensorRT", f"does not load: {software.tensorrt_fault}", DLA_COMPILER)
+    elif software.tensorrt is None:
+        text = "missing" if on_jetson else "not installed; only --engine tensorrt needs it"
+        yield fail_if(on_jetson, "TensorRT", text, FROM_JETPACK)
+    else:
+        yield _tensorrt_finding(software.tensorrt)
+        yield from _gpu(software, on_jetson=on_jetson)
+
+
+def _onnxruntime_finding(software: ServingSoftware, *, on_jetson: bool) -> Finding:
+    name = "ONNX Runtime"
+    if software.onnxruntime is not None:
+        names = [one.removesuffix("ExecutionProvider") for one in software.providers]
+        return ok(name, f"{software.onnxruntime} with {', '.join(names)}")
+    if on_jetson:
+        return ok(name, "missing; TensorRT replaces it here")
+    return fail(name, "missing", "pip install 'hrm-edge[serve]'")
+
+
+def _tensorrt_finding(version: str) -> Finding:
+    major, minor = version.split(".")[:2]
+    is_old = (int(major), int(minor)) < OLDEST_TENSORRT
+    remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
+    return fail_if(is_old, "TensorRT", version, remedy)
+
+
+def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
+    """What TensorRT needs beside itself: Python bindings of CUDA, and a device."""
+    problem = fail if on_jetson else warn
+    if software.cuda_driver is not None:
+        yield ok("CUDA bindings", software.cuda_driver)
+    else:
+        text = "missing, and TensorRT engines need them"
+        yield problem("CUDA bindings", text, "pip install 'hrm-edge[jetson]'")
+    if software.num_gpus:
+        plural = "s" if software.num_gpus > 1 else ""
+        yield ok("GPU", f"{software.num_gpus} CUDA device{plural}")
+    else:
+        yield problem("GPU", f"CUDA does not start: {software.gpu_fault}", GPU_RIGHTS)
+
+
+def cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
+    """The toolkit's version; old toolkits have version.txt instead of version.json."""
+    version = _cuda_version(machine)
+    if version is not None:
+        yield ok("CUDA", version)
+    elif on_jetson:
+        yield fail("CUDA", "no toolkit in /usr/local/cuda", FROM_JETPACK)
+
+
+def _cuda_version(machine: Host) -> str | None:
+    try:
+        components = json.loads(machine.text("usr/local/cuda/version.json") or "")
+        return str(components["cuda"]["version"])
+    except (ValueError, KeyError, TypeError):
+        old = machine.text("usr/local/cuda/version.txt") or ""
+        found = re.search(r"CUDA Version ([\d.]+)", old)
+        return None if found is None else found[1]
+
+
+def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
+    """Free memory and swap; a GPU that shares this memory builds its engines in it."""
+    account = read_memory(machine)
+    if account is None:
+        return
+    available_bytes = account.available_mb * MIB
+    text = f"{available_bytes / GIB:.1f} of {account.total_mb * MIB / GIB:.1f} GiB free"
+    if account.swap_mb:
+        text += f", swap {account.swap_mb * MIB / GIB:.1f} GiB"
+        if account.zram_mb:
+            text += f", {account.zram_mb * MIB / GIB:.1f} of it zram"
+    else:
+        text += ", no swap"
+    if shared_with_gpu and SERVING_BYTES <= available_bytes < BUILDING_BYTES:
+        text += f"; building an engine takes about {BUILDING_BYTES / GIB:.0f} GiB (calculated)"
+        yield warn("memory", text, NO_DESKTOP)
+    else:
+        yield fail_if(available_bytes < SERVING_BYTES, "memory", text, NO_DESKTOP)
+
+
+def engine_cache(free_bytes: int | None = None) -> Finding:
+    """Disk space for built engines, in the first existing folder above the cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        remedy = "set XDG_CACHE_HOME to a writable folder"
+        return fail("engine cache", f"{cache} is not writable", remedy)
+    if free_bytes is None:
+        free_bytes = shutil.disk_usage(folder).free
+    text = f"{free_bytes / GIB:.1f} GiB free for engines in {cache}"
+    remedy = "free a gigabyte on that disk"
+    return fail_if(free_bytes < MIN_CACHE_BYTES, "engine cache", text, remedy)

@@ -1,0 +1,216 @@
+"""The training part of the doctor on machines made of text: each fault has its remedy."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hrm_host.board import Host
+from hrm_host.doctor import Finding
+from hrm_host.memory import GIB
+from hrm_train import doctor, doctor_machine
+from hrm_train.doctor import TrainingSoftware
+
+HEALTHY_CARD = "0, NVIDIA GeForce RTX 4090, 560.35.03, Enabled, [N/A], 3105, 450.00, 450.00, 41"
+SMI = "| NVIDIA-SMI 560.35.03   Driver Version: 560.35.03   CUDA Version: 12.6 |"
+TRAINER = TrainingSoftware(
+    python=(3, 11, 7),
+    torch="2.9.0",
+    torch_cuda="12.6",
+    sees_gpu=True,
+    architectures=("sm_80", "sm_86", "sm_90"),
+    has_triton=True,
+    compiler="/usr/bin/cc",
+)
+ASPM = "sys/module/pcie_aspm/parameters/policy"
+FILES = {
+    ASPM: "default [performance] powersave powersupersave\n",
+    "proc/meminfo": "MemTotal: 65000000 kB\nMemAvailable: 60000000 kB\nSwapTotal: 8000000 kB\n",
+    "proc/version": "Linux version 6.8\n",
+}
+NO_SWAP = "MemTotal: 16000000 kB\nMemAvailable: 9 kB\nSwapTotal: 0 kB\n"
+
+
+def machine(root: Path, answers: Mapping[str, str], files: Mapping[str, str] = FILES) -> Host:
+    """A machine with these files; `answers` has what a command prints by the start of its line."""
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def ask(words: Sequence[str]) -> str | None:
+        line = " ".join(words)
+        for start, text in answers.items():
+            if line.startswith(start):
+                return text
+        return None
+
+    return Host(root=root, ask=ask)
+
+
+def unwell(findings: Iterable[Finding]) -> dict[str, str]:
+    return {finding.name: finding.level for finding in findings if finding.level != "ok"}
+
+
+def examined(host: Host, installed: TrainingSoftware, work: Path) -> list[Finding]:
+    software = doctor.software_findings(host, installed)
+    return [*software, *doctor_machine.findings(host, work)]
+
+
+def test_a_healthy_machine_needs_nothing(tmp_path: Path) -> None:
+    answers = {
+        "nvidia-smi --query-gpu=index": HEALTHY_CARD,
+        "nvidia-smi --query-gpu=compute_cap": "8.9",
+        "nvidia-smi": SMI,
+        "journalctl": "kernel: nothing of note\n",
+    }
+    found = examined(machine(tmp_path, answers), TRAINER, tmp_path)
+    assert set(unwell(found)) <= {"disk"}  # the disk is the real one
+    assert "sm_80 serves compute capability 8.9" in [finding.text for finding in found]
+
+
+def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
+    cpu_only = replace(
+        TRAINER,
+        torch_cuda=None,
+        sees_gpu=False,
+        architectures=(),
+        compiler=None,
+        has_triton=False,
+    )
+    found = unwell(examined(machine(tmp_path, {}, {}), cpu_only, tmp_path))
+    found.pop("disk", None)
+    assert "fail" not in found.values()
+    assert "torch.compile" in found
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "name", "remedy"),
+    [
+        ("persistence_mode", "Disabled", "gpu 0 persistence", "sudo nvidia-smi -i 0 -pm 1"),
+        ("clocks.applications.graphics", "1200", "gpu 0 clocks", "-rgc"),
+        ("power.limit", "300.00", "gpu 0 power limit", "sudo nvidia-smi -i 0 -pl 450"),
+        ("temperature.gpu", "88", "gpu 0 temperature", "-pl WATTS"),
+    ],
+)
+def test_each_fault_of_a_card_has_its_remedy(
+    field: str, value: str, name: str, remedy: str
+) -> None:
+    (healthy,) = doctor_machine.read_cards(HEALTHY_CARD)
+    found = list(doctor_machine.card_findings({**healthy, field: value}))
+    assert unwell(found) == {name: "warn"}
+    assert remedy in next(finding.remedy for finding in found if finding.name == name)
+
+
+def test_what_a_card_does_not_report_is_not_judged() -> None:
+    silent = {**dict.fromkeys(doctor_machine.FIELDS, "[N/A]"), "index": "0"}
+    assert list(doctor_machine.card_findings(silent)) == []
+
+
+def test_a_loaded_driver_without_an_answer_is_a_fault(tmp_path: Path) -> None:
+    driver_only = machine(tmp_path, {}, {"proc/driver/nvidia/version": "NVRM version: 560"})
+    assert unwell(doctor_machine.cards(driver_only)) == {"gpu": "fail"}
+
+
+LOG = """\
+[  91.1] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', GPU has fallen off the bus.
+[  92.1] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', GPU has fallen off the bus.
+[  93.4] NVRM: Xid (PCI:0000:01:00): 31, pid=4242, name=python, Ch 00000008, MMU Fault
+[ 200.7] Out of memory: Killed process 815 (python) total-vm:80000000kB
+"""
+
+
+def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
+    found = list(doctor_machine.read_log(LOG))
+    assert unwell(found) == {
+        "kernel log: Xid 31": "warn",
+        "kernel log: Xid 79": "fail",
+        "kernel log: memory": "warn",
+    }
+    assert found[1].text == "the driver reported an error (2x, PCI:0000:01:00)"
+
+
+def test_a_worker_of_the_driver_that_hangs_is_a_fault() -> None:
+    log = """\
+[ 363.1] INFO: task nv_queue:512 blocked for more than 122 seconds.
+[ 485.9] INFO: task nv_queue:512 blocked for more than 245 seconds.
+[ 490.0] watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [UVM GPU1 BH:901]
+[ 500.0] INFO: task jbd2/sda1-8:77 blocked for more than 122 seconds.
+"""
+    video, queue = doctor_machine.read_log(log)
+    assert (video.level, queue.level) == ("fail", "fail")
+    assert video.text.startswith("its worker UVM GPU1 BH hung (1x)")
+    assert queue.text.startswith("its worker nv_queue hung (2x)")
+
+
+def test_a_quiet_log_is_well(tmp_path: Path) -> None:
+    host = machine(tmp_path, {"journalctl": "usb 1-1: new device\n"})
+    assert unwell(doctor_machine.kernel_log(host)) == {}
+
+
+@pytest.mark.parametrize(
+    ("check", "files", "level"),
+    [
+        (doctor_machine.pcie_power_saving, {ASPM: "default performance [powersave]"}, "warn"),
+        (doctor_machine.pcie_power_saving, {ASPM: "[default] performance powersave"}, "ok"),
+        (doctor_machine.swap, {"proc/meminfo": NO_SWAP}, "warn"),
+        (lambda _: [doctor_machine.disk(GIB)], {}, "fail"),
+        (lambda _: [doctor_machine.disk(10 * GIB)], {}, "warn"),
+        (lambda _: [doctor_machine.disk(100 * GIB)], {}, "ok"),
+    ],
+)
+def test_the_machine_around_the_card_is_judged(
+    tmp_path: Path,
+    check: Callable[[Host], Iterable[Finding]],
+    files: dict[str, str],
+    level: str,
+) -> None:
+    (finding,) = check(machine(tmp_path, {}, files))
+    assert finding.level == level
+    assert bool(finding.remedy) == (level != "ok")
+
+
+def test_attention_is_tried_and_timed() -> None:
+    (finding,) = doctor.attention()
+    assert finding.level == "ok"
+    assert re.match(r"\d+\.\d ms for 900 tokens, forward and backward", finding.text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"torch": None}, "pip install"),
+        ({"torch_cuda": None, "sees_gpu": False}, "CUDA build"),
+        ({"torch_cuda": "13.0", "sees_gpu": False}, "update the NVIDIA driver"),
+        ({"torch_cuda": "12.4", "sees_gpu": False}, "CUDA_VISIBLE_DEVICES"),
+        ({"python": (3, 9, 1)}, "3.10"),
+    ],
+)
+def test_software_that_does_not_fit_is_a_fault(
+    changes: dict[str, object], remedy: str, tmp_path: Path
+) -> None:
+    computer = machine(tmp_path, {"nvidia-smi --query": "8.9", "nvidia-smi": SMI}, {})
+    found = list(doctor.software_findings(computer, replace(TRAINER, **changes)))  # type: ignore[arg-type]
+    assert [remedy in finding.remedy for finding in found if finding.level == "fail"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "level"),
+    [
+        (("sm_80", "sm_90"), "8.9", "ok"),
+        (("sm_80", "sm_90"), "12.0", "fail"),
+        (("sm_90", "compute_90"), "12.0", "ok"),
+        (("sm_100", "sm_120"), "12.0", "ok"),
+        (("sm_90a",), "9.0", "ok"),
+        (("sm_86",), "8.0", "fail"),
+    ],
+)
+def test_kernels_serve_their_own_generation_and_what_is_newer_through_ptx(
+    architectures: tuple[str, ...], capability: str, level: str
+) -> None:
+    assert (
+        doctor.architecture(replace(TRAINER, architectures=architectures), capability).level
+        == level
+    )
