@@ -74,7 +74,10 @@ def forbidden(package: str, source: str) -> set[str]:
 def test_rooms_import_only_what_lies_below_them(package: str) -> None:
     files = files_of(package)
     assert files
-    found = {str(file.relative_to(ROOT)): forbidden(package, file.read_text(encoding="utf-8")) for file in files}
+    found = {
+        str(file.relative_to(ROOT)): forbidden(package, file.read_text(encoding="utf-8"))
+        for file in files
+    }
     assert {file: names for file, names in found.items() if names} == {}
 
 
@@ -105,7 +108,9 @@ def modules_imported_by(source: str) -> set[str]:
 FLOORS = ("contract", "engines", "batching", "parity", "worker", "api", "http", "solve")
 """The packages of hrm_edge_runtime; each imports only from those before it."""
 STAIRS = {
-    "engines/trt/build.py": {"parity"},  # an engine is judged by its golden traces in the process that builds it
+    "engines/trt/build.py": {
+        "parity"
+    },  # an engine is judged by its golden traces in the process that builds it
 }
 
 
@@ -171,7 +176,10 @@ print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"torch", "sa
 
 def modules_after_loading_the_server(first: str = "") -> str:
     ended = subprocess.run(
-        [sys.executable, "-c", SERVE_AND_LIST.format(first=first)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", SERVE_AND_LIST.format(first=first)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return ended.stdout.strip()
 
@@ -191,5 +199,7 @@ def test_the_serving_processes_load_nothing_that_draws_bars() -> None:
     """Imports are most of what `hrm-serve` does before it is ready; rich alone is a twentieth of it."""
     program = "import sys; from hrm_edge_runtime.http import server; from hrm_edge_runtime.worker import lanes, loop; "
     program += 'print(sorted({name.partition(".")[0] for name in sys.modules} & {"rich", "statistics", "matplotlib"}))'
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert ended.stdout.strip() == "[]"

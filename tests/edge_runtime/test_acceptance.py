@@ -24,7 +24,17 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def accepted(bundle: Path, out: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    arguments = [str(bundle), "--engine", "cpu", "--threads", "1", "--soak-minutes", "0.005", "--out", str(out)]
+    arguments = [
+        str(bundle),
+        "--engine",
+        "cpu",
+        "--threads",
+        "1",
+        "--soak-minutes",
+        "0.005",
+        "--out",
+        str(out),
+    ]
     done = CliRunner().invoke(acceptance.app, [*arguments, *more])
     return done.exit_code, json.loads(out.read_text())
 
@@ -43,10 +53,22 @@ def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_full_run_holds_every_part_in_one_json_also_without_a_gpu(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_full_run_holds_every_part_in_one_json_also_without_a_gpu(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
     """As `make check-gpu` runs it: the tests that need a GPU are skipped with their reasons."""
     root, junit = Path(__file__).parents[2], tmp_path / "tests.xml"
-    gpu_tests = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={junit}"]
+    gpu_tests = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={junit}",
+    ]
     subprocess.run(gpu_tests, cwd=root, check=True, capture_output=True)
     status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", str(junit))
     assert (status, findings["faults"], findings["running"]) == (0, [], None)
@@ -70,23 +92,50 @@ def test_the_full_run_holds_tests_with_their_figures_and_reasons_and_what_the_be
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptance, "SHIPPED_BUNDLES", tiny_bundle.parent)
-    monkeypatch.setattr(acceptance, "try_device", lambda: [{"step": "CUDA", "level": "fail", "found": "no device"}])
-    monkeypatch.setattr(acceptance, "BENCH", "raise SystemExit('hrm-bench: the server does not start')")
+    monkeypatch.setattr(
+        acceptance, "try_device", lambda: [{"step": "CUDA", "level": "fail", "found": "no device"}]
+    )
+    monkeypatch.setattr(
+        acceptance, "BENCH", "raise SystemExit('hrm-bench: the server does not start')"
+    )
     (tmp_path / "tests.xml").write_text(TESTS)
-    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", str(tmp_path / "tests.xml"))
+    status, findings = accepted(
+        tiny_bundle, tmp_path / "out.json", "--full", "--tests", str(tmp_path / "tests.xml")
+    )
     two = "a.two: failed: assert 1 == 2"
-    assert (status, findings["faults"]) == (1, [f"tests: {two}", "http: hrm-bench: the server does not start"])
+    assert (status, findings["faults"]) == (
+        1,
+        [f"tests: {two}", "http: hrm-bench: the server does not start"],
+    )
     assert findings["shipped"] == {"tiny cpu:fp32": []}
-    assert list(findings["tests"].values()) == ["passed: peak_mib 812", two[7:], "skipped: no CUDA device"]
+    assert list(findings["tests"].values()) == [
+        "passed: peak_mib 812",
+        two[7:],
+        "skipped: no CUDA device",
+    ]
     assert findings["steps"][0]["level"] == "fail"
 
 
 @pytest.mark.process
 def test_a_figure_that_a_test_records_reaches_the_report(tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text("def test_one(record_property):\n    record_property('peak_mib', 812)\n")
+    (tmp_path / "test_one.py").write_text(
+        "def test_one(record_property):\n    record_property('peak_mib', 812)\n"
+    )
     settings, junit = Path(__file__).parents[2] / "pyproject.toml", tmp_path / "tests.xml"
-    options = ["-c", str(settings), "--rootdir", str(tmp_path), "-p", "no:cacheprovider", f"--junitxml={junit}"]
-    subprocess.run([sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)], check=True, capture_output=True)
+    options = [
+        "-c",
+        str(settings),
+        "--rootdir",
+        str(tmp_path),
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={junit}",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)],
+        check=True,
+        capture_output=True,
+    )
     outcomes, faults = acceptance.outcomes_of(junit)
     assert (list(outcomes.values()), faults) == (["passed: peak_mib 812"], [])
 
@@ -98,7 +147,9 @@ def test_a_part_that_fails_leaves_the_others_their_findings(
         raise RuntimeError("the driver is gone")
 
     monkeypatch.setattr(acceptance, "median_step_ms", broken)
-    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--tests", str(tmp_path / "no-tests.xml"))
+    status, findings = accepted(
+        tiny_bundle, tmp_path / "out.json", "--tests", str(tmp_path / "no-tests.xml")
+    )
     assert (status, findings["passed"]) == (1, False)
     assert findings["faults"][0].startswith("tests: FileNotFoundError")
     assert findings["faults"][1:] == ["bench: RuntimeError: the driver is gone"]

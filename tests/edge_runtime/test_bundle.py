@@ -60,7 +60,9 @@ def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
     assert isinstance(opened.puzzle_table, np.memmap)
     assert [opened.identifiers[row] for row in range(3)] == ["<blank>", "task-1", "task-2"]
     assert opened.graph_path("fp32").name == "step.fp32.onnx"
-    assert opened.manifest.halting_policy() == HaltingPolicy(kind="verified", threshold=0.0, max_segments=6)
+    assert opened.manifest.halting_policy() == HaltingPolicy(
+        kind="verified", threshold=0.0, max_segments=6
+    )
     assert opened.golden().logits_SBTV.shape == (6, 5, 16, 6)
 
 
@@ -95,13 +97,26 @@ def test_a_manifest_that_is_no_json_object_of_reasonable_size_is_refused(
     refused(bundle, saying)
 
 
-NO_PLAIN_NAMES = ["../step.onnx", "/etc/passwd", "a/b.onnx", "..", ".hidden", "a\\b", "C:x", "x\n", ""]
+NO_PLAIN_NAMES = [
+    "../step.onnx",
+    "/etc/passwd",
+    "a/b.onnx",
+    "..",
+    ".hidden",
+    "a\\b",
+    "C:x",
+    "x\n",
+    "",
+]
 
 
 @pytest.mark.parametrize(
     ("changes", "saying"),
     [
-        *(({"format_version": version}, f"format version {version!r}") for version in (0, 1, "2", None)),
+        *(
+            ({"format_version": version}, f"format version {version!r}")
+            for version in (0, 1, "2", None)
+        ),
         ({"run_this": "rm -r"}, "'run_this'"),
         *(
             ({"halting": {"policy": "learned", "threshold": threshold}}, r"halting\.threshold")
@@ -111,12 +126,23 @@ NO_PLAIN_NAMES = ["../step.onnx", "/etc/passwd", "a/b.onnx", "..", ".hidden", "a
         ({"files": {"../other": {"sha256": "0" * 64, "size_bytes": 1}}}, "out of the bundle"),
     ],
 )
-def test_a_field_that_is_unknown_or_wrong_is_refused(bundle: Path, changes: Fields, saying: str) -> None:
+def test_a_field_that_is_unknown_or_wrong_is_refused(
+    bundle: Path, changes: Fields, saying: str
+) -> None:
     edit(bundle, lambda fields: fields.update(changes))
     refused(bundle, saying)
 
 
-EVIL = ["\x1b[31mred", "two\nlines", "c1\x9b", "turned\u202e", "isolated\u2066", "\u200f", "separated\u2028", "\x7f"]
+EVIL = [
+    "\x1b[31mred",
+    "two\nlines",
+    "c1\x9b",
+    "turned\u202e",
+    "isolated\u2066",
+    "\u200f",
+    "separated\u2028",
+    "\x7f",
+]
 
 
 @pytest.mark.parametrize("text", EVIL)
@@ -131,7 +157,9 @@ EVIL = ["\x1b[31mred", "two\nlines", "c1\x9b", "turned\u202e", "isolated\u2066",
     ],
     ids=["name", "puzzle", "precision", "provenance", "key"],
 )
-def test_a_text_that_commands_a_terminal_is_refused_and_shown_escaped(bundle: Path, changes: Fields, text: str) -> None:
+def test_a_text_that_commands_a_terminal_is_refused_and_shown_escaped(
+    bundle: Path, changes: Fields, text: str
+) -> None:
     evil = json.loads(json.dumps(changes).replace('"EVIL"', json.dumps(text)))
     edit(bundle, lambda fields: fields.update(evil))
     with pytest.raises(BundleError, match="holds control or direction characters") as refusal:
@@ -179,7 +207,9 @@ def test_a_graph_with_weights_in_another_file_is_refused(bundle: Path, location:
 
 
 @pytest.mark.parametrize("name", ["step.fp32.onnx", "manifest.json"])
-def test_a_link_is_refused_even_to_the_right_content(bundle: Path, tmp_path: Path, name: str) -> None:
+def test_a_link_is_refused_even_to_the_right_content(
+    bundle: Path, tmp_path: Path, name: str
+) -> None:
     (bundle / name).rename(tmp_path / name)
     os.symlink(tmp_path / name, bundle / name)
     refused(bundle, "plain file")
@@ -229,8 +259,12 @@ def with_graphs(bundle: Path, **graphs: str) -> None:
     rewrite(bundle, **{field: {"fp32": name} for field, name in graphs.items()})
 
 
-def test_a_cpu_takes_the_form_made_for_it_and_any_other_device_the_portable_one(bundle: Path) -> None:
-    assert Bundle.open(bundle).graph_path("fp32", device="cpu").name == "step.fp32.onnx"  # there is no other
+def test_a_cpu_takes_the_form_made_for_it_and_any_other_device_the_portable_one(
+    bundle: Path,
+) -> None:
+    assert (
+        Bundle.open(bundle).graph_path("fp32", device="cpu").name == "step.fp32.onnx"
+    )  # there is no other
     with_graphs(bundle, cpu_graphs="step.fp32.cpu.onnx")
     opened = Bundle.open(bundle)
     assert opened.graph_path("fp32", device="cpu").name == "step.fp32.cpu.onnx"
@@ -255,7 +289,9 @@ def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> No
     halting = {"policy": "learned", "threshold": 0.25}
     rewrite(bundle, precisions=precisions, curves={"int8": curve(1.5)}, halting=halting)
     manifest = read_manifest(bundle)
-    assert manifest.halting_policy("int8") == HaltingPolicy(kind="learned", threshold=1.5, max_segments=6)
+    assert manifest.halting_policy("int8") == HaltingPolicy(
+        kind="learned", threshold=1.5, max_segments=6
+    )
     assert manifest.halting_policy().threshold == 0.25
 
 
@@ -264,7 +300,9 @@ def test_a_curve_of_a_precision_it_does_not_hold_is_refused(bundle: Path) -> Non
     refused(bundle, r"curves names \['int8'\] where the precisions are \['fp32'\]")
 
 
-@pytest.mark.parametrize("changes", [{"points": []}, {"threshold": float("nan")}, {"num_puzzles": 0}])
+@pytest.mark.parametrize(
+    "changes", [{"points": []}, {"threshold": float("nan")}, {"num_puzzles": 0}]
+)
 def test_a_curve_that_says_nothing_is_refused(bundle: Path, changes: Fields) -> None:
     edit(bundle, lambda fields: fields.update(curves={"fp32": {**curve(0.0), **changes}}))
     refused(bundle, f"curves.fp32.{next(iter(changes))}")
@@ -316,7 +354,9 @@ def test_golden_arrays_that_say_or_unpack_to_too_much_are_refused_before_anythin
 ) -> None:
     monkeypatch.setattr("hrm_edge_runtime.contract.bundle.MAX_ARRAY_BYTES", 1 << 20)
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": says})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": says}
+    )
     with zipfile.ZipFile(bundle / "golden.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("tokens_BT.npy", header.getvalue() + b"\0" * (4 << 20))
     rewrite(bundle)
@@ -328,8 +368,15 @@ def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike() -> No
     names = ["<blank>", "ab", "ä_1", "ab_2", "abc", "a", "ab_1"]
     found = Identifiers(names)
     assert [found.row_of(name) for name in names] == list(range(7))
-    assert [found.row_of(name) for name in ("", "b", "ab_", "ab_11", "ab\0", "z" * 300)] == [None] * 6
-    assert [found.rows_beginning(start) for start in ("ab", "ab_2", "ab_22", "ä")] == [[1, 3, 4, 6], [3], [], [2]]
+    assert [found.row_of(name) for name in ("", "b", "ab_", "ab_11", "ab\0", "z" * 300)] == [
+        None
+    ] * 6
+    assert [found.rows_beginning(start) for start in ("ab", "ab_2", "ab_22", "ä")] == [
+        [1, 3, 4, 6],
+        [3],
+        [],
+        [2],
+    ]
     assert Identifiers(["a", "b", "a"]).are_different is False
 
 

@@ -33,10 +33,16 @@ def bundle_of(name: str) -> Bundle:
 
 
 @cache
-def engine_of(name: str, precision: str, num_threads: int = 1, num_slots: int = NUM_SLOTS) -> OnnxEngine:
+def engine_of(
+    name: str, precision: str, num_threads: int = 1, num_slots: int = NUM_SLOTS
+) -> OnnxEngine:
     """Opened once; what it computed before must not matter either."""
     return engine_from_bundle(
-        bundle_of(name), precision=precision, num_slots=num_slots, num_threads=num_threads, want_logits=True
+        bundle_of(name),
+        precision=precision,
+        num_slots=num_slots,
+        num_threads=num_threads,
+        want_logits=True,
     )
 
 
@@ -55,7 +61,9 @@ def said_by(engine: OnnxEngine, slot: int, num_active: int) -> Said:
 @cache
 def alone(name: str, precision: str, number: int) -> list[Said]:
     """A question in an engine of one slot that never saw another."""
-    engine = engine_from_bundle(bundle_of(name), precision=precision, num_slots=1, num_threads=1, want_logits=True)
+    engine = engine_from_bundle(
+        bundle_of(name), precision=precision, num_slots=1, num_threads=1, want_logits=True
+    )
     engine.load(0, *question(name, number))
     return [said_by(engine, 0, 1) for _ in range(NUM_SEGMENTS)]
 
@@ -71,7 +79,14 @@ def alone(name: str, precision: str, number: int) -> list[Said]:
 )
 @settings(max_examples=12, deadline=None)
 def test_a_puzzle_is_answered_alike_in_any_slot_of_any_batch_beside_anybody(
-    name: str, precision: str, number: int, num_active: int, place: int, neighbours: int, poisoned: float, threads: int
+    name: str,
+    precision: str,
+    number: int,
+    num_active: int,
+    place: int,
+    neighbours: int,
+    poisoned: float,
+    threads: int,
 ) -> None:
     engine, rng, manifest = (
         engine_of(name, precision, threads),
@@ -82,9 +97,13 @@ def test_a_puzzle_is_answered_alike_in_any_slot_of_any_batch_beside_anybody(
     for other in range(num_active):
         tokens_T = rng.integers(0, manifest.vocab_size, manifest.seq_len).astype(np.int32)
         vector_E = rng.normal(size=manifest.puzzle_vector_size).astype(np.float32)
-        engine.load(other, tokens_T, np.full_like(vector_E, np.nan) if rng.random() < poisoned else vector_E)
+        engine.load(
+            other, tokens_T, np.full_like(vector_E, np.nan) if rng.random() < poisoned else vector_E
+        )
     engine.load(slot, *question(name, number))
-    assert [said_by(engine, slot, num_active) for _ in range(NUM_SEGMENTS)] == alone(name, precision, number)
+    assert [said_by(engine, slot, num_active) for _ in range(NUM_SEGMENTS)] == alone(
+        name, precision, number
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -97,7 +116,12 @@ def test_a_puzzle_is_answered_alike_in_any_slot_of_any_batch_beside_anybody(
 )
 @settings(max_examples=10, deadline=None)
 def test_a_lane_answers_everybody_as_if_nobody_else_had_come(
-    precision: str, order: list[int], cancelled: set[int], poisoned: set[int], pauses: list[int], num_slots: int
+    precision: str,
+    order: list[int],
+    cancelled: set[int],
+    poisoned: set[int],
+    pauses: list[int],
+    num_slots: int,
 ) -> None:
     bundle, engine = bundle_of(POISONABLE), engine_of(POISONABLE, precision, num_slots=num_slots)
     lane, results = Lane(engine, bundle.puzzle, queue_limit=20), list[Attempt]()

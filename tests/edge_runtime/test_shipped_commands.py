@@ -26,19 +26,33 @@ def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads() -> None:
         opened = Bundle.open(find_bundle(name))
         opened.puzzle.parse(puzzle)
         size_bytes = opened.graph_path("fp32").stat().st_size
-        assert (model["size_kb"], model["proof_exists"]) == (round(size_bytes / 1000), opened.puzzle.proof_exists)
+        assert (model["size_kb"], model["proof_exists"]) == (
+            round(size_bytes / 1000),
+            opened.puzzle.proof_exists,
+        )
 
 
 @pytest.mark.parametrize("name", shipped_bundles())
 def test_a_models_accuracy_is_that_of_its_card(name: str) -> None:
     row = re.search(rf"^\| \[{name}\].*$", CARDS, re.MULTILINE)
     assert row is not None
-    said = [float(number) for number in re.findall(r"\d[\d,.]*", row[0].split("|")[3].replace(",", ""))]
+    said = [
+        float(number) for number in re.findall(r"\d[\d,.]*", row[0].split("|")[3].replace(",", ""))
+    ]
     model = about(name)
     if model["proof_exists"]:
-        found = [100 * model["solved"], model["held_out"], 100 * (model["solved_16_attempts"] or 0), 16]
+        found = [
+            100 * model["solved"],
+            model["held_out"],
+            100 * (model["solved_16_attempts"] or 0),
+            16,
+        ]
     else:
-        found = [model["held_out"] * model["solved"], model["held_out"] * model["solved_16_attempts"], 16]
+        found = [
+            model["held_out"] * model["solved"],
+            model["held_out"] * model["solved_16_attempts"],
+            16,
+        ]
     assert sorted(said) == pytest.approx(sorted(found)[-len(said) :], abs=0.06)
 
 
@@ -52,7 +66,9 @@ def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_models_are_listed_without_torch_or_an_engine() -> None:
     script = "import sys; from hrm_edge_runtime.solve.shipped import about; about('sudoku'); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "numpy" in loaded  # the list is a real one
     assert not {"torch", "onnxruntime", "fastapi"} & {*loaded}
 

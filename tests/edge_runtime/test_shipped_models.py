@@ -19,21 +19,32 @@ from hrm_edge_runtime.solve.solvers import from_bundle
 NUM_PUZZLES = 12
 
 
-@pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem
+)
 def test_every_shipped_bundle_still_says_what_pytorch_said(path: Path) -> None:
     bundle = Bundle.open(path)
     comparison = compare_engines(bundle, ParityOptions(engine="cpu:fp32"))
     assert not comparison.breaks, comparison.breaks
 
 
-@pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem
+)
 def test_every_shipped_model_proves_some_of_its_easiest_puzzles(path: Path) -> None:
     bundle = Bundle.open(path)
     if not bundle.puzzle.proof_exists:
         pytest.skip("no proof exists for this puzzle")
     rng = np.random.default_rng(0)
-    questions = [bundle.puzzle.generate(rng, bundle.puzzle.difficulties[0]).question for _ in range(NUM_PUZZLES)]
-    lane = Lane(engine_from_bundle(bundle, num_slots=4, num_threads=1), bundle.puzzle, queue_limit=NUM_PUZZLES)
+    questions = [
+        bundle.puzzle.generate(rng, bundle.puzzle.difficulties[0]).question
+        for _ in range(NUM_PUZZLES)
+    ]
+    lane = Lane(
+        engine_from_bundle(bundle, num_slots=4, num_threads=1),
+        bundle.puzzle,
+        queue_limit=NUM_PUZZLES,
+    )
     attempts = [
         Attempt(
             attempt_id=number,
@@ -62,7 +73,9 @@ def test_the_9x9_model_proves_with_hypotheses_what_it_leaves_undecided_without()
     ways: tuple[Literal["plain", "hypotheses"], ...] = ("plain", "hypotheses")
     for how in ways:
         requests = [SolveRequest(puzzle=puzzle, how=how, max_segments=60) for puzzle in STUCK]
-        answers = [reply for _, reply in solver.solve_all(requests) if isinstance(reply, SolveAnswer)]
+        answers = [
+            reply for _, reply in solver.solve_all(requests) if isinstance(reply, SolveAnswer)
+        ]
         assert {answer.how for answer in answers} == {how}
         proven[how] = sum(answer.status == "proven" for answer in answers)
     assert proven["hypotheses"] > proven["plain"]

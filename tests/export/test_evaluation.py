@@ -199,7 +199,7 @@ def test_another_puzzles_data_set_is_refused(bundle: Path, tmp_path: Path) -> No
     datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=other)
     result = evaluated(bundle, "--data", tmp_path)
     assert result.exit_code == 2
-    assert "36 positions of 8 tokens where sudoku-4x4 has 16 of 6" in result.stderr
+    assert "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6" in result.stderr
 
 
 def test_a_precision_the_bundle_does_not_hold_is_refused(bundle: Path, data: Path) -> None:

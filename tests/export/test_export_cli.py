@@ -194,7 +194,11 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
     assert (bundle.manifest.puzzle, bundle.manifest.seq_len) == ("maze-9x11", 99)
     assert not breaks(replayed(bundle))
     refused(
-        source, tmp_path / "other.bundle", "--board", "sudoku-4x4", saying="choose its own kind"
+        source,
+        tmp_path / "other.bundle",
+        "--board",
+        "sudoku-4x4",
+        saying="choose a checkpoint of the same kind",
     )
     attention = saved(tmp_path / "step_13")
     refused(attention, tmp_path / "other.bundle", "--board", "sudoku", saying="omit --board")

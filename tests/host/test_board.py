@@ -27,7 +27,11 @@ def test_a_zone_or_rail_that_does_not_read_is_left_out(tmp_path: Path) -> None:
 
 def test_a_machine_without_sensors_has_no_readings(tmp_path: Path) -> None:
     sensors = Host(root=tmp_path)
-    assert (sensors.power_w(), sensors.temperature_c(), Energy(machine=sensors).read_j()) == ({}, {}, {})
+    assert (sensors.power_w(), sensors.temperature_c(), Energy(machine=sensors).read_j()) == (
+        {},
+        {},
+        {},
+    )
 
 
 def test_energy_is_power_summed_over_time_and_never_falls(tmp_path: Path) -> None:
@@ -61,7 +65,9 @@ def test_a_report_tells_what_decides_the_speed_of_a_board(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-def test_where_nvpmodel_left_no_file_it_is_asked_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nvpmodel_left_no_file_it_is_asked_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool = tmp_path / "nvpmodel"
     nowhere = Host(root=tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -35,11 +35,17 @@ app()
 def run(arguments: list[str], *streams: str) -> subprocess.CompletedProcess[str]:
     """Run a command with these streams closed."""
     closing = " ".join(CLOSED[stream] for stream in streams)
-    return subprocess.run(["sh", "-c", f'exec "$@" {closing}', "sh", *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments], capture_output=True, text=True
+    )
 
 
-@pytest.mark.parametrize("streams", [("stderr",), ("stdout",), ("stdin",), ("stdout", "stderr"), tuple(CLOSED)])
-def test_no_file_takes_the_place_of_a_closed_stream(streams: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "streams", [("stderr",), ("stdout",), ("stdin",), ("stdout", "stderr"), tuple(CLOSED)]
+)
+def test_no_file_takes_the_place_of_a_closed_stream(
+    streams: tuple[str, ...], tmp_path: Path
+) -> None:
     done = run([sys.executable, "-c", NUMBERS, str(tmp_path / "file")], *streams)
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "file").read_text() == "3 [True, True, True]"
@@ -52,7 +58,10 @@ def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, f"{SOLVED}\n{SOLVED}\n")
     done = run(command("solve", many, "--bundle", bundle, "--out", tmp_path / "out"), "stderr")
     assert (done.returncode, done.stdout) == (0, "")
-    assert [json.loads(line)["number"] for line in (tmp_path / "out").read_text().splitlines()] == [1, 2]
+    assert [json.loads(line)["number"] for line in (tmp_path / "out").read_text().splitlines()] == [
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,9 @@ def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Pat
         (("train", "status", "nowhere"), 2),
     ],
 )
-def test_a_refusal_keeps_its_status_though_nobody_hears_it(arguments: tuple[object, ...], status: int) -> None:
+def test_a_refusal_keeps_its_status_though_nobody_hears_it(
+    arguments: tuple[object, ...], status: int
+) -> None:
     done = run(command(str(arguments[0]), *arguments[1:]), "stderr")
     assert (done.returncode, done.stdout) == (status, "")
 
@@ -86,14 +97,23 @@ def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_p
 
 def test_an_empty_standard_input_is_one_that_is_closed() -> None:
     done = run(command("solve", "-", "--bundle", "sudoku-6x6"), "stdin")
-    assert (done.returncode, done.stderr) == (2, "hrm-solve: '-' holds no puzzle: write one per line.\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "hrm-solve: '-' holds no puzzle: write one per line.\n",
+    )
 
 
 def test_a_data_set_is_built_and_a_model_trained(tmp_path: Path) -> None:
     options = ["build", "sudoku-4x4", "--out", tmp_path / "data", "--train", 16, "--test", 8]
     assert run(command("data", *options), "stderr").returncode == 0
-    done = run([*command("train", "--run", tmp_path / "run"), *fresh(tmp_path / "data", 2)], *CLOSED)
-    assert (done.returncode, done.stdout, (tmp_path / "run" / "latest").read_text()) == (0, "", "step_2\n")
+    done = run(
+        [*command("train", "--run", tmp_path / "run"), *fresh(tmp_path / "data", 2)], *CLOSED
+    )
+    assert (done.returncode, done.stdout, (tmp_path / "run" / "latest").read_text()) == (
+        0,
+        "",
+        "step_2\n",
+    )
 
 
 def test_a_server_serves(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ print(usual, faults(80))
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the switches")
 def test_tensors_of_every_step_use_the_same_memory() -> None:
     """Page faults of each of some tensors of 80 MB, in a row; a few may find no room while the heap grows."""
-    said = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(
+        [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60
+    )
     usual, kept = map(float, said.stdout.split())
     assert kept < usual / 10

@@ -10,7 +10,10 @@ from hrm_host.progress import Stages, stages_on
 
 
 def shown(
-    console: Console, *calls: tuple[int, int | None], first_line_s: float = 0.0, line_every_s: float = 0.0
+    console: Console,
+    *calls: tuple[int, int | None],
+    first_line_s: float = 0.0,
+    line_every_s: float = 0.0,
 ) -> str:
     with stages_on(console, first_line_s=first_line_s, line_every_s=line_every_s) as stages:
         for done, total in calls:
@@ -36,7 +39,10 @@ def test_a_short_stage_is_not_worth_a_line() -> None:
 
 
 def test_lines_keep_their_distance() -> None:
-    assert shown(Console(file=io.StringIO()), (1, 4), (2, 4), (3, 4), line_every_s=60.0).count("\n") == 1
+    assert (
+        shown(Console(file=io.StringIO()), (1, 4), (2, 4), (3, 4), line_every_s=60.0).count("\n")
+        == 1
+    )
 
 
 def test_a_terminal_gets_a_bar_with_the_note() -> None:

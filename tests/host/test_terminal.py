@@ -25,12 +25,22 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], [f"{SOLVED}\r\n", "# not solved", "# refused", "4 puzzles: 1 proven, 2 unfinished, 1 refused"]),
+        (
+            [],
+            [
+                f"{SOLVED}\r\n",
+                "# not solved",
+                "# refused",
+                "4 puzzles: 1 proven, 2 unfinished, 1 refused",
+            ],
+        ),
         (["--json"], ['"solution": "1234', '"status": "unfinished"', '"rule": "wrong-length"']),
         (["--out", "OUT", "--json"], ['{"puzzles": 4, "solved": 1, "proven": 1']),
     ],
 )
-def test_solving_a_file_prints_every_answer(options: list[str], said: list[str], tmp_path: Path) -> None:
+def test_solving_a_file_prints_every_answer(
+    options: list[str], said: list[str], tmp_path: Path
+) -> None:
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
     many = tmp_path / "many.txt"
     many.write_text(f"{SOLVED}\n{OPEN}\n{OPEN}\n12\n")
@@ -40,13 +50,24 @@ def test_solving_a_file_prints_every_answer(options: list[str], said: list[str],
 
 
 def test_building_a_data_set_says_what_was_built(tmp_path: Path) -> None:
-    options = ["build", "sudoku-4x4", "--out", str(tmp_path / "data"), "--train", "8", "--test", "4"]
+    options = [
+        "build",
+        "sudoku-4x4",
+        "--out",
+        str(tmp_path / "data"),
+        "--train",
+        "8",
+        "--test",
+        "4",
+    ]
     assert "8 training and 4 test examples" in shown([*command("data"), *options])
 
 
 def test_parity_prints_its_figures(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
-    assert "hrm-parity: " in shown([*command("parity"), str(bundle)])  # it holds no golden traces, and says so
+    assert "hrm-parity: " in shown(
+        [*command("parity"), str(bundle)]
+    )  # it holds no golden traces, and says so
 
 
 def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_path: Path) -> None:
@@ -54,7 +75,14 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     build(DataRecipe(puzzle="sudoku-4x4", num_train=16, num_test=8), data)
     sizes = ("max_segments=4", "batch_size=8", "total_samples=800", "warmup_samples=80")
     options = [f"--set={size}" for size in sizes]
-    seen = shown([*command("train", "--puzzle", "sudoku-4x4", "--data", data, "--run", run, "--hw", "cpu"), *options])
+    seen = shown(
+        [
+            *command(
+                "train", "--puzzle", "sudoku-4x4", "--data", data, "--run", run, "--hw", "cpu"
+            ),
+            *options,
+        ]
+    )
     assert "━━━" in seen, seen
     last = STYLED.sub("", seen.split(CLEARED)[-1]).rstrip().splitlines()[-1]
     assert last.startswith(f"next: hrm-export {run}/best"), seen
@@ -66,7 +94,10 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
 def test_an_export_draws_bars_keeps_its_last_line_and_its_json_pure(tmp_path: Path) -> None:
     model = small_model(num_puzzle_ids=1, max_segments=2)
     checkpoint.save(tmp_path / "step_1", model, {"puzzle": "sudoku-4x4"})
-    asked, answers = command("export", tmp_path / "step_1", "--held-out", 4, "--golden", 1), tmp_path / "answers.json"
+    asked, answers = (
+        command("export", tmp_path / "step_1", "--held-out", 4, "--golden", 1),
+        tmp_path / "answers.json",
+    )
     seen = shown([*asked, "--out", str(tmp_path / "seen.bundle")])
     assert "measuring fp32" in seen, seen
     assert "━━━" in seen, seen

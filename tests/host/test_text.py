@@ -8,7 +8,17 @@ import pytest
 from hrm_host.text import is_printable, printable, printable_lines
 
 COMMANDING = {"Cc", "Cs", "Zl", "Zp"}  # Unicode's controls, surrogates and separators
-TURNING = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}  # its classes of bidirectional controls
+TURNING = {
+    "LRE",
+    "RLE",
+    "PDF",
+    "LRO",
+    "RLO",
+    "LRI",
+    "RLI",
+    "FSI",
+    "PDI",
+}  # its classes of bidirectional controls
 MARKS = "\u061c\u200e\u200f"
 
 
@@ -30,8 +40,13 @@ def test_a_text_is_shown_in_one_line_that_commands_nothing(text: str, shown: str
 
 def test_no_control_of_unicode_is_forgotten() -> None:
     for character in map(chr, range(sys.maxunicode + 1)):
-        is_control = unicodedata.category(character) in COMMANDING or unicodedata.bidirectional(character) in TURNING
-        assert is_printable(character) == (not is_control and character not in MARKS), ascii(character)
+        is_control = (
+            unicodedata.category(character) in COMMANDING
+            or unicodedata.bidirectional(character) in TURNING
+        )
+        assert is_printable(character) == (not is_control and character not in MARKS), ascii(
+            character
+        )
 
 
 def test_lines_keep_their_own_breaks() -> None:

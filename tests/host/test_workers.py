@@ -15,7 +15,9 @@ pytestmark = pytest.mark.process
 
 
 def test_results_are_the_same_with_and_without_workers() -> None:
-    assert sorted(results_of(abs, [-3, 1, -2], num_workers=2)) == sorted(results_of(abs, [-3, 1, -2], num_workers=1))
+    assert sorted(results_of(abs, [-3, 1, -2], num_workers=2)) == sorted(
+        results_of(abs, [-3, 1, -2], num_workers=1)
+    )
 
 
 def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 
-SIZES = HRMConfig(vocab_size=6, seq_len=16, hidden_size=16, num_heads=2, puzzle_vector_size=16, max_segments=4)
+SIZES = HRMConfig(
+    vocab_size=6, seq_len=16, hidden_size=16, num_heads=2, puzzle_vector_size=16, max_segments=4
+)
 
 IN_REPOSITORY = sorted((Path(__file__).parents[2] / "model" / "checkpoints").iterdir())
 
@@ -56,16 +58,28 @@ def test_a_pointer_names_the_checkpoint_beside_it(saved: Path) -> None:
     [
         ("config.json", json.dumps({"vocab_size": 6, "seq_len": 16, "layers": 2}), "unknown keys"),
         ("config.json", "{", "cannot be read"),
-        ("config.json", json.dumps({"vocab_size": 6, "seq_len": 16, "hidden_size": 18}), "multiple of twice num_heads"),
-        ("config.json", HRMConfig(vocab_size=7, seq_len=16, hidden_size=16, num_heads=2).to_json(), "does not fit"),
+        (
+            "config.json",
+            json.dumps({"vocab_size": 6, "seq_len": 16, "hidden_size": 18}),
+            "multiple of twice num_heads",
+        ),
+        (
+            "config.json",
+            HRMConfig(vocab_size=7, seq_len=16, hidden_size=16, num_heads=2).to_json(),
+            "does not fit",
+        ),
         ("model.safetensors", "not tensors", "cannot be read"),
         ("meta.json", None, "cannot be read"),
     ],
 )
-def test_damage_is_refused_in_one_sentence(saved: Path, file: str, content: str | None, sentence: str) -> None:
+def test_damage_is_refused_in_one_sentence(
+    saved: Path, file: str, content: str | None, sentence: str
+) -> None:
     """In a checkpoint from before there were hashes."""
     meta = json.loads((saved / "meta.json").read_text())
-    (saved / "meta.json").write_text(json.dumps({name: value for name, value in meta.items() if name != "sha256"}))
+    (saved / "meta.json").write_text(
+        json.dumps({name: value for name, value in meta.items() if name != "sha256"})
+    )
     (saved / file).unlink()
     if content is not None:
         (saved / file).write_text(content)
@@ -99,13 +113,32 @@ def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved
     [
         *(
             {name: 10**9}
-            for name in ("hidden_size", "low_layers", "seq_len", "vocab_size", "num_puzzle_ids", "num_heads")
+            for name in (
+                "hidden_size",
+                "low_layers",
+                "seq_len",
+                "vocab_size",
+                "num_puzzle_ids",
+                "num_heads",
+            )
         ),
-        *({"hidden_size": 1 << 17, "num_heads": 2}, {"high_cycles": 10**9}, {"seq_len": "16"}, {"expansion": 1e300}),
-        *({"hidden_size": 16.0}, {"rms_norm_eps": float("nan")}, {"expansion": None}, {"max_segments": True - 1}),
+        *(
+            {"hidden_size": 1 << 17, "num_heads": 2},
+            {"high_cycles": 10**9},
+            {"seq_len": "16"},
+            {"expansion": 1e300},
+        ),
+        *(
+            {"hidden_size": 16.0},
+            {"rms_norm_eps": float("nan")},
+            {"expansion": None},
+            {"max_segments": True - 1},
+        ),
     ],
 )
-def test_a_number_out_of_bounds_is_refused_before_anything_is_allocated(saved: Path, changes: dict[str, Any]) -> None:
+def test_a_number_out_of_bounds_is_refused_before_anything_is_allocated(
+    saved: Path, changes: dict[str, Any]
+) -> None:
     (saved / "config.json").write_text(json.dumps({**asdict(SIZES), **changes}))
     with pytest.raises(CheckpointError, match=next(iter(changes))):
         checkpoint.load_config(saved)

@@ -34,7 +34,9 @@ def plain_gated(x: Tensor, change: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def of(step: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def of(
+    step: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
     """The value, and the gradients of both inputs under random weights."""
     generator = torch.Generator().manual_seed(0)
     x, change, weight = (torch.randn(3, 5, 16, generator=generator).to(dtype) for _ in range(3))
@@ -50,11 +52,16 @@ def of(step: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> tuple[Te
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(
     ("step", "plain"),
-    [(lambda x, change: residual_norm(x, change, EPS), plain_norm), (lambda x, change: gated(x + change), plain_gated)],
+    [
+        (lambda x, change: residual_norm(x, change, EPS), plain_norm),
+        (lambda x, change: gated(x + change), plain_gated),
+    ],
     ids=["residual_norm", "gated"],
 )
 def test_value_and_gradients_are_those_of_the_plain_formula(
-    step: Callable[[Tensor, Tensor], Tensor], plain: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype
+    step: Callable[[Tensor, Tensor], Tensor],
+    plain: Callable[[Tensor, Tensor], Tensor],
+    dtype: torch.dtype,
 ) -> None:
     for found, expected in zip(of(step, dtype), of(plain, dtype), strict=True):
         assert found.dtype == dtype

@@ -81,19 +81,31 @@ def published_state(positions: str, rng: np.random.Generator) -> Arrays:
     for level in "HL":
         for layer in range(LAYERS):
             key = f"inner.{level}_level.layers.{layer}."
-            state[key + "self_attn.qkv_proj.weight"] = normal(3 * WIDTH, WIDTH, spread=0.7 * WIDTH**-0.5)
+            state[key + "self_attn.qkv_proj.weight"] = normal(
+                3 * WIDTH, WIDTH, spread=0.7 * WIDTH**-0.5
+            )
             state[key + "self_attn.o_proj.weight"] = normal(WIDTH, WIDTH, spread=0.7 * WIDTH**-0.5)
-            state[key + "mlp.gate_up_proj.weight"] = normal(2 * INTER, WIDTH, spread=0.7 * WIDTH**-0.5)
+            state[key + "mlp.gate_up_proj.weight"] = normal(
+                2 * INTER, WIDTH, spread=0.7 * WIDTH**-0.5
+            )
             state[key + "mlp.down_proj.weight"] = normal(WIDTH, INTER, spread=0.7 * INTER**-0.5)
     return state
 
 
 def write_published(
-    directory: Path, positions: str, prefix: str = "_orig_mod.model.", cycles: tuple[int, int] = (2, 2)
+    directory: Path,
+    positions: str,
+    prefix: str = "_orig_mod.model.",
+    cycles: tuple[int, int] = (2, 2),
 ) -> Arrays:
     state = published_state(positions, np.random.default_rng(7))
-    torch.save({prefix + name: torch.from_numpy(array) for name, array in state.items()}, directory / "step_100")
-    (directory / "all_config.yaml").write_text(yaml.safe_dump({"arch": architecture(positions, cycles), "seed": 0}))
+    torch.save(
+        {prefix + name: torch.from_numpy(array) for name, array in state.items()},
+        directory / "step_100",
+    )
+    (directory / "all_config.yaml").write_text(
+        yaml.safe_dump({"arch": architecture(positions, cycles), "seed": 0})
+    )
     return state
 
 
@@ -104,7 +116,9 @@ class Reference:
 
     def __init__(self, state: Arrays, positions: str, cycles: tuple[int, int]) -> None:
         self.cycles = cycles
-        self.w = {name.removeprefix("inner."): array.astype(np.float64) for name, array in state.items()}
+        self.w = {
+            name.removeprefix("inner."): array.astype(np.float64) for name, array in state.items()
+        }
         self.positions = positions
 
     def rms(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -114,7 +128,10 @@ class Reference:
         """x [positions, head width]"""
         size = x.shape[-1]
         angle = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)[None]
-        cos, sin = np.cos(np.concatenate([angle, angle], 1)), np.sin(np.concatenate([angle, angle], 1))
+        cos, sin = (
+            np.cos(np.concatenate([angle, angle], 1)),
+            np.sin(np.concatenate([angle, angle], 1)),
+        )
         turned = np.concatenate([-x[:, size // 2 :], x[:, : size // 2]], 1)
         return x * cos + turned * sin
 
@@ -136,7 +153,9 @@ class Reference:
         gate, up = both[:, :INTER], both[:, INTER:]
         return (gate / (1 + np.exp(-gate)) * up) @ self.w[f"{key}{name}.down_proj.weight"].T
 
-    def level(self, name: str, state: np.ndarray[Any, Any], injection: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def level(
+        self, name: str, state: np.ndarray[Any, Any], injection: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
         h = state + injection
         for layer in range(LAYERS):
             key = f"{name}_level.layers.{layer}."
@@ -147,12 +166,16 @@ class Reference:
     def embed(self, tokens: np.ndarray[Any, Any], puzzle_id: int) -> np.ndarray[Any, Any]:
         row = np.zeros(self.prefix * WIDTH)
         row[:40] = self.w["puzzle_emb.weights"][puzzle_id]
-        x = np.concatenate([row.reshape(self.prefix, WIDTH), self.w["embed_tokens.embedding_weight"][tokens]])
+        x = np.concatenate(
+            [row.reshape(self.prefix, WIDTH), self.w["embed_tokens.embedding_weight"][tokens]]
+        )
         if self.positions == "learned":
             x = np.sqrt(0.5) * (x + self.w["embed_pos.embedding_weight"])
         return np.sqrt(WIDTH) * x
 
-    def run(self, tokens: np.ndarray[Any, Any], puzzle_id: int, segments: int) -> list[tuple[Any, Any]]:
+    def run(
+        self, tokens: np.ndarray[Any, Any], puzzle_id: int, segments: int
+    ) -> list[tuple[Any, Any]]:
         x = self.embed(tokens, puzzle_id)
         z_high = np.broadcast_to(self.w["H_init"], x.shape)
         z_low = np.broadcast_to(self.w["L_init"], x.shape)
@@ -167,12 +190,18 @@ class Reference:
         return outputs
 
 
-@pytest.mark.parametrize(("positions", "cycles"), [("rope", (2, 2)), ("learned", (2, 2)), ("rope", (1, 3))])
-def test_segments_equal_the_published_formulas(tmp_path: Path, positions: str, cycles: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("positions", "cycles"), [("rope", (2, 2)), ("learned", (2, 2)), ("rope", (1, 3))]
+)
+def test_segments_equal_the_published_formulas(
+    tmp_path: Path, positions: str, cycles: tuple[int, int]
+) -> None:
     reference = Reference(write_published(tmp_path, positions, cycles=cycles), positions, cycles)
     model = model_from_published(tmp_path, SEQ_LEN)
     tokens_BT = np.random.default_rng(1).integers(0, VOCAB, (3, SEQ_LEN))
-    expected = [reference.run(row, puzzle_id, segments=8) for puzzle_id, row in enumerate(tokens_BT)]
+    expected = [
+        reference.run(row, puzzle_id, segments=8) for puzzle_id, row in enumerate(tokens_BT)
+    ]
     with torch.no_grad():
         carry = model.start(3)
         for segment in range(8):
@@ -190,7 +219,9 @@ class TrmReference(Reference):
 
     prefix = 16
 
-    def level(self, _: str, state: np.ndarray[Any, Any], injection: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def level(
+        self, _: str, state: np.ndarray[Any, Any], injection: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
         h = state + injection
         for layer in range(LAYERS):
             key = f"L_level.layers.{layer}."
@@ -204,29 +235,42 @@ class TrmReference(Reference):
 
 def write_trm(directory: Path, positions: str, *, mixes: bool) -> Arrays:
     rng, num_positions = np.random.default_rng(7), TrmReference.prefix + SEQ_LEN
-    state = {name: array for name, array in published_state("rope", rng).items() if "H_level" not in name}
+    state = {
+        name: array for name, array in published_state("rope", rng).items() if "H_level" not in name
+    }
     for name in [name for name in state if "self_attn" in name and mixes]:
         del state[name]
     for layer in range(LAYERS if mixes else 0):
         key = f"inner.L_level.layers.{layer}.mlp_t."
-        for name, shape in (("gate_up_proj", (2 * INTER, num_positions)), ("down_proj", (num_positions, INTER))):
+        for name, shape in (
+            ("gate_up_proj", (2 * INTER, num_positions)),
+            ("down_proj", (num_positions, INTER)),
+        ):
             spread = 0.5 * shape[1] ** -0.5
             state[f"{key}{name}.weight"] = (spread * rng.standard_normal(shape)).astype(np.float32)
     if positions == "learned":
         table = rng.standard_normal((num_positions, WIDTH)) * WIDTH**-0.5
         state["inner.embed_pos.embedding_weight"] = table.astype(np.float32)
-    published = {"name": "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1", "H_layers": 0, "mlp_t": mixes}
+    published = {
+        "name": "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1",
+        "H_layers": 0,
+        "mlp_t": mixes,
+    }
     published |= {"puzzle_emb_len": 16, "no_ACT_continue": True, "forward_dtype": "bfloat16"}
     arch = architecture(positions, (2, 3)) | published
     torch.save(
-        {f"_orig_mod.model.{name}": torch.from_numpy(array) for name, array in state.items()}, directory / "step_9"
+        {f"_orig_mod.model.{name}": torch.from_numpy(array) for name, array in state.items()},
+        directory / "step_9",
     )
-    (directory / "all_config.yaml").write_text(yaml.safe_dump({"arch": arch, "ema": True, "data_paths": ["x"]}))
+    (directory / "all_config.yaml").write_text(
+        yaml.safe_dump({"arch": arch, "ema": True, "data_paths": ["x"]})
+    )
     return state
 
 
 @pytest.mark.parametrize(
-    ("positions", "mixes"), [("rope", False), ("learned", False), ("none", False), ("none", True), ("rope", True)]
+    ("positions", "mixes"),
+    [("rope", False), ("learned", False), ("none", False), ("none", True), ("rope", True)],
 )
 def test_a_published_trm_says_in_pytorch_and_onnx_what_its_formulas_say(
     tmp_path: Path, positions: str, mixes: bool
@@ -234,8 +278,12 @@ def test_a_published_trm_says_in_pytorch_and_onnx_what_its_formulas_say(
     reference = TrmReference(write_trm(tmp_path, positions, mixes=mixes), positions, (2, 3))
     model = model_from_published(tmp_path, SEQ_LEN)
     tokens_BT = np.random.default_rng(1).integers(1, VOCAB, (3, SEQ_LEN), dtype=np.int32)
-    expected = [reference.run(row, puzzle_id, segments=8) for puzzle_id, row in enumerate(tokens_BT)]
-    questions = Questions(tokens_NT=tokens_BT, labels_NT=tokens_BT, puzzle_ids_N=np.arange(3), source="here")
+    expected = [
+        reference.run(row, puzzle_id, segments=8) for puzzle_id, row in enumerate(tokens_BT)
+    ]
+    questions = Questions(
+        tokens_NT=tokens_BT, labels_NT=tokens_BT, puzzle_ids_N=np.arange(3), source="here"
+    )
     engine = engine_of(segment_graph(model), model, questions, tmp_path)
     said = record(model, questions)
     for segment in range(8):
@@ -244,7 +292,11 @@ def test_a_published_trm_says_in_pytorch_and_onnx_what_its_formulas_say(
         for row in range(3):
             logits, q = expected[row][segment]
             for ours, q_halt, margin in (
-                (said.logits_SBTV[segment, row], said.q_halt_SB[segment, row], said.halt_margin_SB[segment, row]),
+                (
+                    said.logits_SBTV[segment, row],
+                    said.q_halt_SB[segment, row],
+                    said.halt_margin_SB[segment, row],
+                ),
                 (step.logits_BTV[row], step.q_halt_B[row], step.halt_margin_B[row]),
             ):
                 assert np.abs(ours - logits).max() <= TRM_TOLERANCE
@@ -254,15 +306,26 @@ def test_a_published_trm_says_in_pytorch_and_onnx_what_its_formulas_say(
 
 def test_weights_of_a_mixer_fix_the_number_of_positions(tmp_path: Path) -> None:
     write_trm(tmp_path, "none", mixes=True)
-    with pytest.raises(CheckpointError, match=r"mlp_t\.down_proj\.weight: expected \(29, 256\), found \(28, 256\)"):
+    with pytest.raises(
+        CheckpointError, match=r"mlp_t\.down_proj\.weight: expected \(29, 256\), found \(28, 256\)"
+    ):
         model_from_published(tmp_path, SEQ_LEN + 1)
 
 
 def test_the_published_trms_have_the_published_parameter_counts() -> None:
-    trm = {"arch": "trm", "high_layers": 2, "low_layers": 2, "puzzle_positions": 16, "vocab_size": 11, "seq_len": 81}
+    trm = {
+        "arch": "trm",
+        "high_layers": 2,
+        "low_layers": 2,
+        "puzzle_positions": 16,
+        "vocab_size": 11,
+        "seq_len": 81,
+    }
     with torch.device("meta"):
         counts = [
-            sum(parameter.numel() for parameter in HRM(HRMConfig(**trm, blocks=blocks)).parameters())
+            sum(
+                parameter.numel() for parameter in HRM(HRMConfig(**trm, blocks=blocks)).parameters()
+            )
             for blocks in ("mixer", "attention")
         ]
     assert counts == [5_028_866, 6_828_034]  # "5M" and "7M" in the paper
@@ -297,11 +360,15 @@ class Hostile:
         return (os.mkdir, ("was-run",))
 
 
-def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_would_run_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_published(tmp_path, "rope")
     torch.save({"model.inner.H_init": Hostile()}, tmp_path / "step_100")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=r"not a plain file of tensors \(it would run \w+\.mkdir\)"):
+    with pytest.raises(
+        CheckpointError, match=r"not a plain file of tensors \(it would run \w+\.mkdir\)"
+    ):
         model_from_published(tmp_path, SEQ_LEN)
     assert not (tmp_path / "was-run").exists()
 
@@ -309,13 +376,17 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, monkeypatch
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     state = write_published(tmp_path, "rope")
     del state["inner.lm_head.weight"]
-    torch.save({name: torch.from_numpy(array) for name, array in state.items()}, tmp_path / "step_100")
+    torch.save(
+        {name: torch.from_numpy(array) for name, array in state.items()}, tmp_path / "step_100"
+    )
     with pytest.raises(CheckpointError, match=r"lm_head\.weight: expected \(7, 32\), found None"):
         model_from_published(tmp_path, SEQ_LEN)
 
 
 @pytest.mark.parametrize("break_it", ["no-config", "no-weights", "truncated", "other-model"])
-def test_what_is_not_a_published_run_is_refused_in_one_sentence(tmp_path: Path, break_it: str) -> None:
+def test_what_is_not_a_published_run_is_refused_in_one_sentence(
+    tmp_path: Path, break_it: str
+) -> None:
     write_published(tmp_path, "rope")
     if break_it == "no-config":
         (tmp_path / "all_config.yaml").unlink()
@@ -336,7 +407,9 @@ def test_what_is_not_a_published_run_is_refused_in_one_sentence(tmp_path: Path, 
 def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> None:
     write_published(tmp_path, "rope")
     later = published_state("rope", np.random.default_rng(8))
-    torch.save({name: torch.from_numpy(array) for name, array in later.items()}, tmp_path / "step_1000")
+    torch.save(
+        {name: torch.from_numpy(array) for name, array in later.items()}, tmp_path / "step_1000"
+    )
     (tmp_path / "step_100_all_preds.0").write_bytes(b"predictions, not weights")
     model = model_from_published(tmp_path, SEQ_LEN)
     assert np.array_equal(model.puzzle_table.numpy(), later["inner.puzzle_emb.weights"])
@@ -354,10 +427,21 @@ def test_a_weight_file_is_read_as_its_directory_is(tmp_path: Path) -> None:
 
 def test_a_file_that_carries_its_settings_needs_nothing_beside_it(tmp_path: Path) -> None:
     state, file = published_state("rope", np.random.default_rng(7)), tmp_path / "hrm-v2.pt"
-    settings = {name: value for name, value in architecture("rope", (1, 3)).items() if name not in ("name", "loss")}
-    torch.save({"model_config": settings, "model_state_dict": tensors_of(state), "epoch": 7, "loss": 0.5}, file)
+    settings = {
+        name: value
+        for name, value in architecture("rope", (1, 3)).items()
+        if name not in ("name", "loss")
+    }
+    torch.save(
+        {"model_config": settings, "model_state_dict": tensors_of(state), "epoch": 7, "loss": 0.5},
+        file,
+    )
     model = model_from_published(file, SEQ_LEN)
-    assert (model.config.high_cycles, model.config.low_cycles, model.config.max_segments) == (1, 3, 8)
+    assert (model.config.high_cycles, model.config.low_cycles, model.config.max_segments) == (
+        1,
+        3,
+        8,
+    )
     assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
 
 
@@ -394,7 +478,9 @@ class Hub(BaseHTTPRequestHandler):
             content = file.read_bytes()
         self.send_response(200 if found else 404)
         headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": "0" * 40}
-        headers |= {"Content-Length": str(len(content))} | ({} if found else {"X-Error-Code": "RepoNotFound"})
+        headers |= {"Content-Length": str(len(content))} | (
+            {} if found else {"X-Error-Code": "RepoNotFound"}
+        )
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
@@ -406,15 +492,22 @@ class Hub(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_hub_name_is_downloaded_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_name_is_downloaded_and_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
     monkeypatch.setattr(sys.modules[__name__], "VOCAB", 6)
     (tmp_path / "there").mkdir()
     state = write_published(tmp_path / "there", "rope")
     (tmp_path / "there" / "step_100").rename(tmp_path / "there" / "checkpoint")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Here", (Hub,), {"files": tmp_path / "there"}))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Here", (Hub,), {"files": tmp_path / "there"})
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
+    environment = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "home"),
+    }
     for name, value in {**environment, "HF_HUB_DISABLE_XET": "1"}.items():
         monkeypatch.setenv(name, value)
     for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
@@ -426,14 +519,22 @@ def test_a_hub_name_is_downloaded_and_imported(tmp_path: Path, monkeypatch: pyte
     finally:
         server.shutdown()
         server.server_close()
-    assert re.search(r"cannot fetch hub:org/other \(.*\); check the name", refused.output), refused.output
+    assert re.search(r"cannot fetch hub:org/other \(.*\); check the name", refused.output), (
+        refused.output
+    )
     assert told.exit_code == 0, told.output
     model, meta = checkpoint.load(tmp_path / "out")
     assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
     assert (meta["puzzle"], meta["imported_from"]) == ("sudoku-4x4", "name")
 
 
-BOMB = "".join(["a0: &a0 [x]\n", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 40}]\n" for n in range(1, 9)), "arch: *a8\n"])
+BOMB = "".join(
+    [
+        "a0: &a0 [x]\n",
+        *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 40}]\n" for n in range(1, 9)),
+        "arch: *a8\n",
+    ]
+)
 
 
 def cut(file: Path, share: float) -> None:
@@ -491,7 +592,9 @@ BREAKING: dict[str, Callable[[Path], object]] = {
 
 
 def refused_import(folder: Path) -> str:
-    told = CliRunner().invoke(app, [str(folder), "--puzzle", "sudoku-4x4", "--out", str(folder / "out")])
+    told = CliRunner().invoke(
+        app, [str(folder), "--puzzle", "sudoku-4x4", "--out", str(folder / "out")]
+    )
     assert isinstance(told.exception, SystemExit), told.exception
     assert (told.exit_code, told.stderr.count("\n")) == (2, 1), told.output
     assert not (folder / "out").exists()
@@ -500,15 +603,21 @@ def refused_import(folder: Path) -> str:
 
 
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, torch.Tensor]]:
+def published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, dict[str, torch.Tensor]]:
     """A whole run of the size of 4x4 Sudoku, and its tensors."""
     monkeypatch.setattr(sys.modules[__name__], "VOCAB", 6)
     monkeypatch.chdir(tmp_path)
-    return tmp_path, {name: torch.from_numpy(array) for name, array in write_published(tmp_path, "rope").items()}
+    return tmp_path, {
+        name: torch.from_numpy(array) for name, array in write_published(tmp_path, "rope").items()
+    }
 
 
 @pytest.mark.parametrize("name", BREAKING)
-def test_a_broken_weight_file_is_refused_in_one_sentence(name: str, published: tuple[Path, object]) -> None:
+def test_a_broken_weight_file_is_refused_in_one_sentence(
+    name: str, published: tuple[Path, object]
+) -> None:
     breaking = BREAKING[name]
     breaking(published[0] / "step_100" if isinstance(breaking, partial) else published[0])
     refused_import(published[0])
@@ -520,11 +629,16 @@ def test_a_tensor_that_is_not_what_it_should_be_is_refused(
     name: str, of: str, published: tuple[Path, dict[str, torch.Tensor]]
 ) -> None:
     folder, tensors = published
-    torch.save({**tensors, f"inner.{of}": HOSTILE_TENSORS[name](tensors[f"inner.{of}"])}, folder / "step_100")
+    torch.save(
+        {**tensors, f"inner.{of}": HOSTILE_TENSORS[name](tensors[f"inner.{of}"])},
+        folder / "step_100",
+    )
     refused_import(folder)
 
 
 @pytest.mark.parametrize("name", HOSTILE_SETTINGS)
-def test_settings_that_make_no_model_are_refused_in_one_sentence(name: str, published: tuple[Path, object]) -> None:
+def test_settings_that_make_no_model_are_refused_in_one_sentence(
+    name: str, published: tuple[Path, object]
+) -> None:
     (published[0] / "all_config.yaml").write_text(HOSTILE_SETTINGS[name])
     refused_import(published[0])

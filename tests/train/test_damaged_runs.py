@@ -17,7 +17,9 @@ FILES = ("config.json", "meta.json", "model.safetensors", "trainer.json", "train
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "whole"
-    trained = CliRunner().invoke(app, ["--run", str(run), *fresh(data, 2), "--checkpoint-steps", "1"])
+    trained = CliRunner().invoke(
+        app, ["--run", str(run), *fresh(data, 2), "--checkpoint-steps", "1"]
+    )
     assert trained.exit_code == 0, trained.output
     return run
 
@@ -30,7 +32,9 @@ def refused(run: Path) -> str:
 
 
 @pytest.mark.parametrize("knows_hashes", [True, False], ids=["hashed", "of an older version"])
-@pytest.mark.parametrize("content", ["cut", "empty", "[]", "null", '{"recipe": 3, "progress": [], "sha256": 3}'])
+@pytest.mark.parametrize(
+    "content", ["cut", "empty", "[]", "null", '{"recipe": 3, "progress": [], "sha256": 3}']
+)
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_checkpoint_is_refused(
     name: str, content: str, knows_hashes: bool, whole: Path, tmp_path: Path
@@ -41,17 +45,25 @@ def test_a_damaged_checkpoint_is_refused(
     file = saved / name
     if not knows_hashes:
         meta = json.loads((saved / "meta.json").read_text())
-        (saved / "meta.json").write_text(json.dumps({key: meta[key] for key in meta if key != "sha256"}))
+        (saved / "meta.json").write_text(
+            json.dumps({key: meta[key] for key in meta if key != "sha256"})
+        )
     before = file.read_bytes()
-    file.write_bytes({"cut": before[: len(before) // 2], "empty": b""}.get(content, content.encode()))
+    file.write_bytes(
+        {"cut": before[: len(before) // 2], "empty": b""}.get(content, content.encode())
+    )
     assert str(saved.name) in refused(run)
 
 
-@pytest.mark.parametrize("content", ["cut", "empty", "[]", '{"hardware": 3}', '{"hardware": {}, "model": {}}'])
+@pytest.mark.parametrize(
+    "content", ["cut", "empty", "[]", '{"hardware": 3}', '{"hardware": {}, "model": {}}']
+)
 def test_a_damaged_plan_is_refused(content: str, whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     before = (run / "run.json").read_text()
-    (run / "run.json").write_text({"cut": before[: len(before) // 2], "empty": ""}.get(content, content))
+    (run / "run.json").write_text(
+        {"cut": before[: len(before) // 2], "empty": ""}.get(content, content)
+    )
     assert "run.json" in refused(run)
 
 
@@ -62,7 +74,15 @@ def test_a_pointer_to_no_checkpoint_is_refused(content: str, whole: Path, tmp_pa
     refused(run)
 
 
-OUTSIDE = ["../other/step_2\n", "/OTHER/step_2\n", "..\n", ".\n", "step_2/..\n", "lock\n", "step_2\nstep_1\n"]
+OUTSIDE = [
+    "../other/step_2\n",
+    "/OTHER/step_2\n",
+    "..\n",
+    ".\n",
+    "step_2/..\n",
+    "lock\n",
+    "step_2\nstep_1\n",
+]
 
 
 @pytest.mark.parametrize("content", OUTSIDE)
@@ -92,7 +112,9 @@ def test_a_link_within_the_run_is_followed(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "step_99\n", "step_3\n", "x" * 1000])
-def test_a_broken_pointer_is_refused_with_the_checkpoint_to_name(content: str, whole: Path, tmp_path: Path) -> None:
+def test_a_broken_pointer_is_refused_with_the_checkpoint_to_name(
+    content: str, whole: Path, tmp_path: Path
+) -> None:
     """`step_3` is torn, and `step_2` whole."""
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     torn = Path(shutil.copytree(run / "step_2", run / "step_3"))
@@ -105,7 +127,9 @@ def test_a_broken_pointer_is_refused_with_the_checkpoint_to_name(content: str, w
     assert resumed.exit_code == 0, resumed.output
 
 
-def test_without_a_pointer_the_last_whole_checkpoint_is_continued(whole: Path, tmp_path: Path) -> None:
+def test_without_a_pointer_the_last_whole_checkpoint_is_continued(
+    whole: Path, tmp_path: Path
+) -> None:
     """As after a kill between the first checkpoint and its pointer."""
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     torn = Path(shutil.copytree(run / "step_2", run / "step_3"))
@@ -113,13 +137,18 @@ def test_without_a_pointer_the_last_whole_checkpoint_is_continued(whole: Path, t
     (run / "latest").unlink()
     resumed = CliRunner().invoke(app, ["--run", str(run), "--resume"])
     assert resumed.exit_code == 0, resumed.output
-    assert (len(read_lines(run / "metrics.ndjson")), latest(run)) == (len(read_lines(whole / "metrics.ndjson")), None)
+    assert (len(read_lines(run / "metrics.ndjson")), latest(run)) == (
+        len(read_lines(whole / "metrics.ndjson")),
+        None,
+    )
     for path in run.glob("step_*"):
         (path / "meta.json").write_text("")
     assert "no whole checkpoint" in refused(run)
 
 
-def test_a_whole_checkpoint_that_nothing_names_yet_is_named_by_the_refusal(whole: Path, tmp_path: Path) -> None:
+def test_a_whole_checkpoint_that_nothing_names_yet_is_named_by_the_refusal(
+    whole: Path, tmp_path: Path
+) -> None:
     """As after a kill between a checkpoint and its pointer, and a fault of the disk in the one before."""
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / "latest").write_text("step_1\n")
@@ -127,7 +156,9 @@ def test_a_whole_checkpoint_that_nothing_names_yet_is_named_by_the_refusal(whole
     assert f"write step_2 into {run}/latest" in refused(run)
 
 
-def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(whole: Path, tmp_path: Path) -> None:
+def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(
+    whole: Path, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     for name in ("step_abc", "step_", "step_-1", "step_²", "step_7", "step_3.old"):
         (run / name).mkdir()
@@ -138,7 +169,16 @@ def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(whole: P
     assert json.loads(state.stdout)["checkpoints"] == ["step_1", "step_2", "step_7"]
 
 
-STRAY = ["5", "null", "[]", '"x"', "{}", '{"step": 1}', '{"step": "x", "kind": 3}', '{"step": 1, "kind": "whole"}']
+STRAY = [
+    "5",
+    "null",
+    "[]",
+    '"x"',
+    "{}",
+    '{"step": 1}',
+    '{"step": "x", "kind": 3}',
+    '{"step": 1, "kind": "whole"}',
+]
 
 
 @pytest.mark.parametrize("line", [*STRAY, "[" * 10_000])
@@ -160,10 +200,22 @@ def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, tmp_
 
 @pytest.mark.parametrize(
     "setting",
-    ["total_samples=inf", "total_samples=1e300", "seed=1e400", "batch_size=1e12", "window=1e9", "lr=x", "window=nan"],
+    [
+        "total_samples=inf",
+        "total_samples=1e300",
+        "seed=1e400",
+        "batch_size=1e12",
+        "window=1e9",
+        "lr=x",
+        "window=nan",
+    ],
 )
-def test_a_setting_without_bounds_is_refused_before_anything_is_made(setting: str, data: Path, tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["--run", str(tmp_path / "run"), *fresh(data, 2), "--set", setting])
+def test_a_setting_without_bounds_is_refused_before_anything_is_made(
+    setting: str, data: Path, tmp_path: Path
+) -> None:
+    told = CliRunner().invoke(
+        app, ["--run", str(tmp_path / "run"), *fresh(data, 2), "--set", setting]
+    )
     assert isinstance(told.exception, SystemExit), told.exception
     assert (told.exit_code, told.stderr.count("\n")) == (2, 1), told.stderr
     assert not (tmp_path / "run").exists()

@@ -24,7 +24,9 @@ def test_adam_atan2_follows_its_formula() -> None:
         optimiser.step()
         g = np.array(gradient)
         m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
-        w = w * (1 - 0.1 * 0.5) - 0.1 / (1 - 0.9**step) * np.arctan2(m, np.sqrt(v) / math.sqrt(1 - 0.95**step))
+        w = w * (1 - 0.1 * 0.5) - 0.1 / (1 - 0.9**step) * np.arctan2(
+            m, np.sqrt(v) / math.sqrt(1 - 0.95**step)
+        )
     assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
 
 
@@ -58,10 +60,14 @@ def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient(
     table = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
     gradient = torch.tensor([[1.0, 0.0], [-3.0, 0.0], [5.0, -1.0]])
     step_puzzle_table(table, torch.tensor([2, 2, 0]), gradient, lr=0.1, decay=0.5)
-    assert torch.allclose(table, torch.tensor([[0.95 - 0.1, 0.95 + 0.1], [2.0, 2.0], [2.85 + 0.1, 2.85]]))
+    assert torch.allclose(
+        table, torch.tensor([[0.95 - 0.1, 0.95 + 0.1], [2.0, 2.0], [2.85 + 0.1, 2.85]])
+    )
 
 
-@pytest.mark.parametrize(("samples", "share"), [(0, 0.0), (50, 0.5), (100, 1.0), (600, 0.55), (1100, 0.1), (5000, 0.1)])
+@pytest.mark.parametrize(
+    ("samples", "share"), [(0, 0.0), (50, 0.5), (100, 1.0), (600, 0.55), (1100, 0.1), (5000, 0.1)]
+)
 def test_the_rate_warms_up_then_falls_on_a_cosine(samples: int, share: float) -> None:
     recipe = Recipe(total_samples=1100, warmup_samples=100, lr_min_ratio=0.1)
     assert recipe.rate_at(samples) == pytest.approx(share)
@@ -95,7 +101,9 @@ def test_halting_learns_whether_the_answer_is_exact() -> None:
     logits[0, :, 1] = logits[1, 0, 1] = logits[1, 1, 2] = 9.0
     labels = torch.ones(2, 2, dtype=torch.int64)
     q, carry = torch.tensor([3.0, 3.0]), Carry(logits, logits)
-    loss, answer_loss, right_BT = segment_loss(SegmentOutput(carry, logits, q, q), labels, None, Recipe())
+    loss, answer_loss, right_BT = segment_loss(
+        SegmentOutput(carry, logits, q, q), labels, None, Recipe()
+    )
     assert right_BT.tolist() == [[True, True], [True, False]]
     assert answer_loss == answer_loss_B(logits, labels, "softmax").sum()
     halting = 2 * (loss - answer_loss)

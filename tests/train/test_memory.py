@@ -26,7 +26,13 @@ from hrm_train.window import Slots, recompute_blocks, window_loss
 
 ONE_BLOCK = {"high_layers": 1, "low_layers": 1, "high_cycles": 1, "low_cycles": 1}
 SMALL = HRMConfig(
-    vocab_size=11, seq_len=81, hidden_size=128, num_heads=4, puzzle_vector_size=128, positions="learned", **ONE_BLOCK
+    vocab_size=11,
+    seq_len=81,
+    hidden_size=128,
+    num_heads=4,
+    puzzle_vector_size=128,
+    positions="learned",
+    **ONE_BLOCK,
 )
 DEEP = HRMConfig(vocab_size=12, seq_len=225, hidden_size=64, num_heads=4, puzzle_vector_size=128)
 BASELINE = replace(DEEP, arch="transformer", max_segments=1)
@@ -46,12 +52,19 @@ def step_of(config: HRMConfig, rows: int, dtype: torch.dtype, recompute: bool) -
 
 def kept_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     """The distinct storages that autograd saves, beside weights and slots."""
-    existing = {id_of(tensor) for tensor in (*model.state_dict(keep_vars=True).values(), *slots.state().values())}
+    existing = {
+        id_of(tensor)
+        for tensor in (*model.state_dict(keep_vars=True).values(), *slots.state().values())
+    }
     sizes: dict[int, Tensor] = {}
     vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.setdefault(id_of(t), t), lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: sizes.setdefault(id_of(t), t), lambda t: t
+    ):
         window_loss(model, slots, vector_BE, recipe, model.config.max_segments)
-    return sum(tensor.untyped_storage().nbytes() for key, tensor in sizes.items() if key not in existing)
+    return sum(
+        tensor.untyped_storage().nbytes() for key, tensor in sizes.items() if key not in existing
+    )
 
 
 def id_of(tensor: Tensor) -> int:
@@ -66,7 +79,9 @@ def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         window_loss(model, slots, vector_BE, recipe, model.config.max_segments)[0].backward()
     assert seen.profiler is not None
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     now = most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         now += event.nbytes()
@@ -93,9 +108,15 @@ def test_estimated_activations_are_those_kept_within_a_fifth(
     assert found.activations == pytest.approx(kept_bytes(model, slots, recipe), rel=RIGHT)
 
 
-@pytest.mark.parametrize(("config", "rows", "recompute"), [(SMALL, 32, False), (DEEP, 8, False), (DEEP, 16, True)])
-def test_the_estimate_is_the_peak_of_a_step_within_a_fifth(config: HRMConfig, rows: int, recompute: bool) -> None:
-    found = estimate(config, RECIPE, dtype=torch.float32, slots=rows, micro_batch=rows, recompute=recompute)
+@pytest.mark.parametrize(
+    ("config", "rows", "recompute"), [(SMALL, 32, False), (DEEP, 8, False), (DEEP, 16, True)]
+)
+def test_the_estimate_is_the_peak_of_a_step_within_a_fifth(
+    config: HRMConfig, rows: int, recompute: bool
+) -> None:
+    found = estimate(
+        config, RECIPE, dtype=torch.float32, slots=rows, micro_batch=rows, recompute=recompute
+    )
     model, slots = step_of(config, rows, torch.float32, recompute)
     assert found.activations == pytest.approx(peak_bytes(model, slots, RECIPE), rel=RIGHT)
 
@@ -105,13 +126,22 @@ def peak_beside_estimate(preset: str, hw: str, folder: Path, *settings: str) -> 
     options = ["build", "sudoku", "--out", str(folder / "data"), "--train", "20", "--test", "2"]
     assert CliRunner().invoke(data_app, options).exit_code == 0
     asked = PlanOptions(
-        run=folder / "run", puzzle="sudoku", hw=hw, data=folder / "data", preset=preset, settings=settings
+        run=folder / "run",
+        puzzle="sudoku",
+        hw=hw,
+        data=folder / "data",
+        preset=preset,
+        settings=settings,
     )
     plan = open_plan(asked)
     trainer = trainer_from(plan)
     memory.restart_peak(trainer.device)
     trainer.step()
-    sizes = {"slots": len(trainer.slots), "micro_batch": trainer.micro_batch, "recompute": plan.hardware.recompute}
+    sizes = {
+        "slots": len(trainer.slots),
+        "micro_batch": trainer.micro_batch,
+        "recompute": plan.hardware.recompute,
+    }
     return memory.peak_bytes(trainer.device), estimate(
         plan.config, plan.recipe, dtype=plan.hardware.dtype, **sizes
     ).total
@@ -134,14 +164,18 @@ def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
 def test_a_gpu_out_of_memory_goes_on_with_smaller_micro_batches(data: Path) -> None:
     hardware = replace(PRESETS["rtx4090"], precision="fp32", compile=False)
     gc.collect()
-    memory.restart_peak(torch.device("cuda"))  # the larger models of tests before this one are no part of its peak
+    memory.restart_peak(
+        torch.device("cuda")
+    )  # the larger models of tests before this one are no part of its peak
     roomy = small_trainer(data, hardware, batch_size=8192)
     expected = float(roomy.step().loss)
     peak = memory.peak_bytes(roomy.device)
     del roomy
     gc.collect()
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(0.7 * peak / memory.limit_bytes(torch.device("cuda")))
+    torch.cuda.set_per_process_memory_fraction(
+        0.7 * peak / memory.limit_bytes(torch.device("cuda"))
+    )
     try:
         cramped, said = small_trainer(data, hardware, batch_size=8192), list[str]()
         cramped.say = said.append

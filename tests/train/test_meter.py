@@ -64,7 +64,9 @@ def test_steps_still_on_the_device_wait_for_the_next_reading() -> None:
 def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=0.0)
     monkeypatch.setattr(
-        meter, "time", SimpleNamespace(perf_counter=lambda: clock.now_s, process_time=lambda: clock.now_s / 2)
+        meter,
+        "time",
+        SimpleNamespace(perf_counter=lambda: clock.now_s, process_time=lambda: clock.now_s / 2),
     )
     timer = PhaseTimer(CPU)
     with timer.phase("forward"):
@@ -75,7 +77,11 @@ def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.Mo
     clock.now_s += 0.5
     reading = timer.drain()
     assert reading.samples_per_s == 16.0
-    assert (reading.phase_ms, reading.step_ms, reading.cpu_cores) == ({"forward": 500.0}, 1000.0, 0.5)
+    assert (reading.phase_ms, reading.step_ms, reading.cpu_cores) == (
+        {"forward": 500.0},
+        1000.0,
+        0.5,
+    )
     assert (reading.share("forward"), reading.share("data")) == (0.5, 0.0)
 
 
@@ -172,6 +178,8 @@ def test_a_profile_names_phases_and_operators(data: Path, tmp_path: Path) -> Non
     text = profile_steps(trainer.step, trainer.device, tmp_path / "run", PROFILED)
     assert trainer.progress.step == skip + meter.WARM + active
     assert (tmp_path / "run" / TABLE).read_text() == text
-    assert all(name in text for name in ("phase/forward", "phase/backward", "phase/optimiser", "aten::mm"))
+    assert all(
+        name in text for name in ("phase/forward", "phase/backward", "phase/optimiser", "aten::mm")
+    )
     events = json.loads(gzip.decompress((tmp_path / "run" / TRACE).read_bytes()))["traceEvents"]
     assert len([event for event in events if event.get("name") == "phase/backward"]) == active

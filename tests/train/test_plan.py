@@ -29,7 +29,9 @@ from hrm_train.start import trainer_from
 from hrm_train.tuning import fastest, tuned
 
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
-ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
+ALL_ARC_TASKS = (
+    876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
+)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,9 @@ ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, le
         ("NVIDIA A100-SXM4-40GB", 42.4, "rtx5090"),
     ],
 )
-def test_a_gpu_is_known_by_its_name_and_else_by_its_memory(gpu: str, memory_gb: float, name: str) -> None:
+def test_a_gpu_is_known_by_its_name_and_else_by_its_memory(
+    gpu: str, memory_gb: float, name: str
+) -> None:
     assert preset_for_gpu(gpu, memory_gb) == name
 
 
@@ -63,7 +67,9 @@ def test_every_machine_of_the_table_holds_its_micro_batch(preset: str, puzzle: s
     for machine in TRAINING_GPUS:
         recipe = recipe_for(preset, kind, machine.target_batch)
         rows = min(machine.target_batch, machine.rows(kind.seq_len, small=preset == "log"))
-        found = estimate(config, recipe, dtype=machine.dtype, slots=machine.target_batch, micro_batch=rows)
+        found = estimate(
+            config, recipe, dtype=machine.dtype, slots=machine.target_batch, micro_batch=rows
+        )
         assert found.total < 0.85 * machine.memory_gb * 1e9, (machine.name, found.summary())
 
 
@@ -73,13 +79,19 @@ def test_every_machine_of_the_table_holds_a_trm(name: str) -> None:
         plan = draft(PlanOptions(recipe=name), machine)
         assert plan.config.arch == "trm"
         assert not plan.recipe.continue_loss
-        assert plan.memory().total < 0.85 * machine.memory_gb * 1e9, (machine.name, plan.memory().summary())
+        assert plan.memory().total < 0.85 * machine.memory_gb * 1e9, (
+            machine.name,
+            plan.memory().summary(),
+        )
 
 
 def test_presets_have_the_sizes_they_state() -> None:
     kind = registry.get("arc")
     with torch.device("meta"):
-        sizes = {name: sum(p.numel() for p in HRM(config_for(name, kind, 1)).parameters()) for name in SIZES}
+        sizes = {
+            name: sum(p.numel() for p in HRM(config_for(name, kind, 1)).parameters())
+            for name in SIZES
+        }
     assert sizes == {
         "published": 27_276_290,
         "log": 5_970_434,
@@ -104,9 +116,18 @@ def test_the_learning_rate_grows_with_the_real_batch() -> None:
 
 def plan_of(data: Path, run: Path, *settings: str, tune: int = 0) -> RunPlan:
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
-    settings = ("precision=fp32", "compile=false", *settings)  # --hw cpu chooses others where the processor has AMX
+    settings = (
+        "precision=fp32",
+        "compile=false",
+        *settings,
+    )  # --hw cpu chooses others where the processor has AMX
     chosen = PlanOptions(
-        run=run, puzzle="sudoku-4x4", hw="cpu", preset="small", data=data, settings=[*sizes, *settings]
+        run=run,
+        puzzle="sudoku-4x4",
+        hw="cpu",
+        preset="small",
+        data=data,
+        settings=[*sizes, *settings],
     )
     if not tune:
         return open_plan(chosen, lambda _: None)
@@ -145,11 +166,15 @@ def test_a_run_that_began_from_the_former_start_goes_on(data: Path, tmp_path: Pa
     trainer_from(read_plan(run)).restore(run / "step_0")
 
 
-def test_a_dry_run_plans_for_any_machine_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_plans_for_any_machine_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for machine in PRESETS.values():
         if not machine.refusal:
-            told = CliRunner().invoke(app, ["--dry-run", "--puzzle", "sudoku-4x4", "--hw", machine.name])
+            told = CliRunner().invoke(
+                app, ["--dry-run", "--puzzle", "sudoku-4x4", "--hw", machine.name]
+            )
             assert told.exit_code == 0, told.output
             batch = 16 if machine.device == "cpu" else machine.target_batch
             assert f"{batch} puzzles" in told.stdout
@@ -160,15 +185,21 @@ def test_a_dry_run_tells_steps_rate_and_hours() -> None:
     settings = ["batch_size=192", "total_samples=1920000", "warmup_samples=19200"]
     options = [part for setting in settings for part in ("--set", setting)]
     told = CliRunner().invoke(
-        app, ["--dry-run", "--hw", "rtx4090", "--puzzle", "sudoku", "--samples-per-s", "100", *options]
+        app,
+        ["--dry-run", "--hw", "rtx4090", "--puzzle", "sudoku", "--samples-per-s", "100", *options],
     )
-    assert "10,000 steps of 192 puzzles, 1,920,000 samples; lr 2.5e-05 (0.0001 at a batch of 768)" in told.stdout
+    assert (
+        "10,000 steps of 192 puzzles, 1,920,000 samples; lr 2.5e-05 (0.0001 at a batch of 768)"
+        in told.stdout
+    )
     assert "after 19,200 samples of warm-up (1.0 %)" in told.stdout
     assert "at 100 samples/s: 5.3 h" in told.stdout
     assert "192 (planned)" in told.stdout
 
 
-@pytest.mark.parametrize(("warmup", "num_warnings"), [("480", 0), ("481", 1), ("10%", 0), ("10.1 %", 1)])
+@pytest.mark.parametrize(
+    ("warmup", "num_warnings"), [("480", 0), ("481", 1), ("10%", 0), ("10.1 %", 1)]
+)
 def test_a_warm_up_beyond_a_tenth_of_the_run_is_said(warmup: str, num_warnings: int) -> None:
     settings = ["total_samples=4800", f"warmup_samples={warmup}"]
     options = PlanOptions(puzzle="sudoku-4x4", settings=settings)
@@ -202,7 +233,9 @@ def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["adam_atan2", "adamw"])
-def test_the_forecast_of_a_checkpoint_is_its_size_on_disk(optimiser: str, data: Path, tmp_path: Path) -> None:
+def test_the_forecast_of_a_checkpoint_is_its_size_on_disk(
+    optimiser: str, data: Path, tmp_path: Path
+) -> None:
     plan = plan_of(data, tmp_path / "run", f"optimiser={optimiser}")
     trainer = trainer_from(plan)
     trainer.step()
@@ -217,7 +250,11 @@ def test_the_forecast_of_a_checkpoint_is_its_size_on_disk(optimiser: str, data: 
 @pytest.mark.process
 def test_a_plan_is_read_as_it_was_made(data: Path, tmp_path: Path) -> None:
     plan = plan_of(data, tmp_path / "run", "lr=0.5", "micro_batch=3", "recompute=true")
-    assert read_plan(tmp_path / "run") == plan == open_plan(PlanOptions(run=tmp_path / "run", resume=True))
+    assert (
+        read_plan(tmp_path / "run")
+        == plan
+        == open_plan(PlanOptions(run=tmp_path / "run", resume=True))
+    )
     assert (plan.recipe.lr, plan.micro_batch, plan.hardware.recompute) == (0.5, 3, True)
     trainer = trainer_from(plan)
     assert trainer.micro_batch == 3
@@ -233,7 +270,9 @@ def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_pa
 
 
 @pytest.mark.process
-def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_usual_data_set_is_built_where_it_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
     plan = open_plan(PlanOptions(puzzle="sudoku-4x4", hw="cpu"), said.append)
@@ -243,32 +282,56 @@ def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatc
     assert (tmp_path / "runs/sudoku-4x4/run.json").exists()
 
 
-def test_a_data_set_of_a_fifth_of_the_disk_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_of_a_fifth_of_the_disk_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 2**30))
     with pytest.raises(
-        ValueError, match=r"^data/arc would take at most \d\.\d GiB; 10\.0 GiB are free there: add --yes"
+        ValueError,
+        match=r"^data/arc would take at most \d\.\d GiB; 10\.0 GiB are free there: add --yes",
     ):
         open_plan(PlanOptions(hw="cpu"), print)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_of_another_puzzle_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_another_puzzle_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     open_plan(PlanOptions(puzzle="sudoku-4x4", hw="cpu"), print)
-    with pytest.raises(ValueError, match="runs/sudoku-4x4 trains sudoku-4x4, and --puzzle maze-8x8 would change that"):
+    with pytest.raises(
+        ValueError,
+        match="runs/sudoku-4x4 trains sudoku-4x4, and --puzzle maze-8x8 would change that",
+    ):
         open_plan(PlanOptions(puzzle="maze-8x8", run=Path("runs/sudoku-4x4"), resume=True), print)
 
 
-def test_a_named_recipe_gives_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_recipe_gives_what_is_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    small = {"puzzle": "sudoku-4x4", "preset": "relational", "data": {"num_train": 40, "num_test": 20}}
-    monkeypatch.setitem(NAMED, "tiny", {**small, "lr": 0.5, "explore": 0.25, "precision": "fp32", "compile": "false"})
+    small = {
+        "puzzle": "sudoku-4x4",
+        "preset": "relational",
+        "data": {"num_train": 40, "num_test": 20},
+    }
+    monkeypatch.setitem(
+        NAMED,
+        "tiny",
+        {**small, "lr": 0.5, "explore": 0.25, "precision": "fp32", "compile": "false"},
+    )
     said: list[str] = []
     plan = open_plan(PlanOptions(recipe="tiny", hw="cpu", settings=["explore=0.75"]), said.append)
-    assert said[0].endswith("as 'hrm-data build sudoku-4x4 --out data/tiny --train 40 --test 20' does")
+    assert said[0].endswith(
+        "as 'hrm-data build sudoku-4x4 --out data/tiny --train 40 --test 20' does"
+    )
     assert (plan.data, plan.run) == (Path("data/tiny"), Path("runs/tiny"))
-    assert (plan.config.blocks, plan.config.board, plan.config.num_symbols) == ("relational", (2, 2, 2, 2), 4)
+    assert (plan.config.blocks, plan.config.board, plan.config.num_symbols) == (
+        "relational",
+        (2, 2, 2, 2),
+        4,
+    )
     assert (plan.recipe.puzzle, plan.recipe.lr, plan.recipe.explore) == ("sudoku-4x4", 0.5, 0.75)
     trainer = trainer_from(plan)
     assert torch.isfinite(trainer.step().loss)
@@ -278,7 +341,9 @@ def test_a_named_recipe_gives_what_is_left_open(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="holds 6 tokens at 16 positions"):  # the last thing to be refused
+    with pytest.raises(
+        DatasetError, match="holds 6 tokens at 16 positions"
+    ):  # the last thing to be refused
         open_plan(PlanOptions(run=tmp_path / "run", recipe=name, hw="cpu", data=data))
 
 
@@ -295,11 +360,17 @@ def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Pa
     )
     model = trainer_from(open_plan(options)).model
     assert (model.config.num_symbols, model.config.seq_len) == (4, 16)
-    assert all(torch.equal(larger.get_parameter(name), p.cpu()) for name, p in model.named_parameters())
+    assert all(
+        torch.equal(larger.get_parameter(name), p.cpu()) for name, p in model.named_parameters()
+    )
 
 
 def test_the_transformer_needs_no_other_setting(data: Path, tmp_path: Path) -> None:
-    plan = open_plan(PlanOptions(run=tmp_path / "run", puzzle="sudoku-4x4", hw="cpu", data=data, arch="transformer"))
+    plan = open_plan(
+        PlanOptions(
+            run=tmp_path / "run", puzzle="sudoku-4x4", hw="cpu", data=data, arch="transformer"
+        )
+    )
     assert (plan.config.arch, plan.config.max_segments) == ("transformer", 1)
 
 
@@ -340,13 +411,18 @@ def test_a_checkpoint_with_other_hints_trains_on_and_its_run_does_not(
     maze = registry.get("maze-8x8")
     older = dataclasses.replace(config_for("relational", maze, 1), num_hints=13)
     checkpoint.save(tmp_path / "step_1", HRM(older), {})
-    small = {"puzzle": "maze-8x8", "preset": "relational", "data": {"num_train": 40, "num_test": 20}}
+    small = {
+        "puzzle": "maze-8x8",
+        "preset": "relational",
+        "data": {"num_train": 40, "num_test": 20},
+    }
     monkeypatch.setitem(NAMED, "tiny", {**small, "precision": "fp32", "compile": "false"})
     plan = open_plan(PlanOptions(recipe="tiny", hw="cpu", init=tmp_path / "step_1"), [].append)
     trainer = trainer_from(plan)
     assert torch.isfinite(trainer.step().loss)
     assert plan.config.num_hints == config_for("relational", maze, 1).num_hints
     with pytest.raises(
-        ValueError, match=r"learns 13 kinds of hints, but maze-8x8 has 14; start another --run with --init"
+        ValueError,
+        match=r"learns 13 kinds of hints, but maze-8x8 has 14; start another --run with --init",
     ):
         trainer_from(dataclasses.replace(plan, config=older))

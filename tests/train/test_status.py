@@ -24,7 +24,14 @@ MOMENT = {
     "step_p99_ms": 180.0,
     "cpu_cores": 1.5,
     "phase_ms": {"data": 10.0, "forward": 50.0},
-    "train": {"loss": 1.5, "answer_loss": 1.25, "exact": 0.25, "cells": 0.875, "segments": 3.5, "lr": 2.5e-4},
+    "train": {
+        "loss": 1.5,
+        "answer_loss": 1.25,
+        "exact": 0.25,
+        "cells": 0.875,
+        "segments": 3.5,
+        "lr": 2.5e-4,
+    },
     "system": {"gpu_power_w": 120.0},
 }
 
@@ -49,7 +56,12 @@ def validation(step: int, kind: str, score: float) -> str:
         "exact": [0.0, score],
         "cells": [score],
     }
-    return json.dumps({**row, "proven": [0.0, score], "proof_exists": True, "num_puzzles": 40, "loss": 2.0}) + "\n"
+    return (
+        json.dumps(
+            {**row, "proven": [0.0, score], "proof_exists": True, "num_puzzles": 40, "loss": 2.0}
+        )
+        + "\n"
+    )
 
 
 @pytest.fixture
@@ -57,11 +69,19 @@ def run(tmp_path: Path) -> Path:
     run = tmp_path / "run"
     for name in ("step_20", "step_40", "step_9"):
         (run / name).mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps({"recipe": {"puzzle": "sudoku-4x4", "total_samples": 480}}))
+    (run / "run.json").write_text(
+        json.dumps({"recipe": {"puzzle": "sudoku-4x4", "total_samples": 480}})
+    )
     (run / "latest").write_text("step_40\n")
     (run / "best").write_text("step_20\n")
-    (run / "metrics.ndjson").write_text(json.dumps({**MOMENT, "step": 20}) + "\n" + json.dumps(MOMENT) + "\n")
-    lines = [validation(20, "whole", 0.5), validation(40, "fast", 0.9), validation(40, "whole", 0.4)]
+    (run / "metrics.ndjson").write_text(
+        json.dumps({**MOMENT, "step": 20}) + "\n" + json.dumps(MOMENT) + "\n"
+    )
+    lines = [
+        validation(20, "whole", 0.5),
+        validation(40, "fast", 0.9),
+        validation(40, "whole", 0.4),
+    ]
     (run / "validation.ndjson").write_text("".join(lines))
     return run
 
@@ -88,20 +108,41 @@ def test_a_run_that_has_only_begun_says_so(run: Path) -> None:
     for name in ("metrics.ndjson", "validation.ndjson", "latest", "best"):
         (run / name).unlink()
     status = read_status(run)
-    assert (status["step"], status["eta_s"], status["best_validation"], status["latest"]) == (0, None, None, None)
+    assert (status["step"], status["eta_s"], status["best_validation"], status["latest"]) == (
+        0,
+        None,
+        None,
+        None,
+    )
     Console(file=io.StringIO()).print(table_of(status))
 
 
 def test_the_table_names_what_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Console(width=120).print(table_of(read_status(run)))
     shown = capsys.readouterr().out
-    for part in ("320 of 480", "data 10 %", "step_20 (best)", "step_40 (latest)", "50.0 % proven", "no process"):
+    for part in (
+        "320 of 480",
+        "data 10 %",
+        "step_20 (best)",
+        "step_40 (latest)",
+        "50.0 % proven",
+        "no process",
+    ):
         assert part in shown
-    for part in ("one in a hundred 180.0 ms", "1.2500", "87.50%", "3.50", "0.00025", "cpu_cores 1.5, gpu_power_w 120"):
+    for part in (
+        "one in a hundred 180.0 ms",
+        "1.2500",
+        "87.50%",
+        "3.50",
+        "0.00025",
+        "cpu_cores 1.5, gpu_power_w 120",
+    ):
         assert part in shown
 
 
-def test_watching_shows_a_run_again_until_nobody_writes_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_shows_a_run_again_until_nobody_writes_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     console, writing = Console(file=io.StringIO(), force_terminal=True, width=120), ExitStack()
     writing.enter_context(sole_writer(run))
 
@@ -127,7 +168,10 @@ def test_a_writer_is_seen_until_it_ends_however_it_ends(run: Path) -> None:
     assert writer.stdout is not None
     writer.stdout.readline()
     assert writer_of(run) == str(writer.pid)
-    with pytest.raises(ValueError, match=f"another process \\(process {writer.pid}\\)"), sole_writer(run):
+    with (
+        pytest.raises(ValueError, match=f"another process \\(process {writer.pid}\\)"),
+        sole_writer(run),
+    ):
         pass
     writer.kill()
     writer.communicate()

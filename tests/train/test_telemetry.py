@@ -54,7 +54,9 @@ def small_run(data: Path, path: Path, steps: int, writers: list[Writer]) -> Trai
     return TrainingRun(path, trainer, rows, Intervals(), {}, writers, lambda _: None)
 
 
-def test_tensorboard_gets_training_system_and_validation_figures(data: Path, tmp_path: Path) -> None:
+def test_tensorboard_gets_training_system_and_validation_figures(
+    data: Path, tmp_path: Path
+) -> None:
     small_run(data, tmp_path, 20, [TensorBoard(tmp_path)]).finish(Stages())
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()

@@ -24,9 +24,21 @@ PUZZLE = registry.get("sudoku-4x4")
 
 def test_a_transformer_is_trained_exported_and_served(data: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32, "high_layers": 1, "low_layers": 1}
+    sizes = {
+        "hidden_size": 32,
+        "num_heads": 2,
+        "puzzle_vector_size": 32,
+        "high_layers": 1,
+        "low_layers": 1,
+    }
     model = HRM(
-        HRMConfig(arch="transformer", vocab_size=PUZZLE.vocab_size, seq_len=PUZZLE.seq_len, max_segments=1, **sizes)
+        HRMConfig(
+            arch="transformer",
+            vocab_size=PUZZLE.vocab_size,
+            seq_len=PUZZLE.seq_len,
+            max_segments=1,
+            **sizes,
+        )
     )
     recipe = Recipe(puzzle=PUZZLE.name, batch_size=16, lr=3e-3, warmup_samples=64)
     feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True)

@@ -25,6 +25,13 @@ GONE = "geometric_start"  # a setting of older runs, which acted only before the
 BOOLEANS = {"true": True, "false": False}
 
 
+LARGEST = {
+    "batch_size": 1 << 20,  # puzzles of an update
+    "window": 1 << 10,  # segments
+    "total_samples": 1 << 53,  # counted exactly by a float
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Settings of one run. Lengths count samples: one sample is one puzzle for one segment."""
@@ -58,10 +65,10 @@ class Recipe:
     quantisation_aware: bool = False  # learns as INT8 computes; validates and saves floats
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "window", "total_samples"):
+        for name, largest in LARGEST.items():
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} is {value}, but must be at least 1")
+            if not 1 <= value <= largest:
+                raise ValueError(f"{name} is {value}, but must be from 1 to {largest}")
         self._check_share("average_decay", "keeps no average")
         self._check_share("label_smoothing", "smooths nothing")
         self._check_choice("loss", get_args(LossKind))
@@ -145,7 +152,7 @@ def _read(key: str, text: str, default: Any) -> Any:
         if kind is int:
             return int(float(text))
         return kind(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(
             f"{key}={text!r} is not of type {kind.__name__}; give a value such as {default!r}"
         ) from error

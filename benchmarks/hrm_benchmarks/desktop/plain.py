@@ -34,9 +34,15 @@ class PlainHRM(HRM):
 class PlainBlock(Block):
     """The published formulas one after another, every position."""
 
-    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
+    def forward(
+        self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
+    ) -> Tensor:
         assert num_read is None, "the published code computes every position"
-        qkv = self.self_attn.qkv_proj(x_BND).unflatten(-1, (-1, self.self_attn.head_size)).transpose(1, 2)
+        qkv = (
+            self.self_attn.qkv_proj(x_BND)
+            .unflatten(-1, (-1, self.self_attn.head_size))
+            .transpose(1, 2)
+        )
         q, k, v = qkv.chunk(3, dim=1)
         if rotation is not None:
             cos, sin = rotation
@@ -114,7 +120,9 @@ class PlainTrainer:
         rate = recipe.rate_at(self.num_steps * recipe.batch_size)
         if puzzle_vector_BE.grad is not None:
             lr = rate * recipe.scaled(recipe.puzzle_lr)
-            optim.step_puzzle_table(table, ids_B, puzzle_vector_BE.grad, lr, recipe.puzzle_weight_decay)
+            optim.step_puzzle_table(
+                table, ids_B, puzzle_vector_BE.grad, lr, recipe.puzzle_weight_decay
+            )
         self.optimiser.step(rate * recipe.scaled(recipe.lr), self.num_steps)
         return float(loss.detach())
 
@@ -129,7 +137,11 @@ class PlainTrainer:
             last_B = self.steps_B >= most
             minimum_B = torch.randint(2, most + 1, last_B.shape, generator=self.random)
             minimum_B = minimum_B * (torch.rand(last_B.shape, generator=self.random) < EXPLORE)
-            self.halted_B = (last_B | (output.q_halt_B > output.q_continue_B)) & (self.steps_B >= minimum_B)
+            self.halted_B = (last_B | (output.q_halt_B > output.q_continue_B)) & (
+                self.steps_B >= minimum_B
+            )
             after = model.think(self.carry, inputs_BT, puzzle_vector_BE)
-            best_B = torch.where(last_B, after.q_halt_B, torch.maximum(after.q_halt_B, after.q_continue_B))
+            best_B = torch.where(
+                last_B, after.q_halt_B, torch.maximum(after.q_halt_B, after.q_continue_B)
+            )
         return window.segment_loss(output, labels_BT, torch.sigmoid(best_B), self.recipe).loss

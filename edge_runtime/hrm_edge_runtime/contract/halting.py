@@ -28,14 +28,22 @@ class HaltingPolicy:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"halting policy {self.kind!r} is not known: choose one of {', '.join(KINDS)}.")
+            raise ValueError(
+                f"halting policy {self.kind!r} is not known: choose one of {', '.join(KINDS)}."
+            )
         if not np.isfinite(self.threshold):
-            raise ValueError(f"halting threshold {self.threshold} is not finite: give a margin, for example 0.0.")
+            raise ValueError(
+                f"halting threshold {self.threshold} is not finite: give a margin, for example 0.0."
+            )
         if self.max_segments < 1:
-            raise ValueError(f"max_segments {self.max_segments} is below 1: a puzzle needs at least one segment.")
+            raise ValueError(
+                f"max_segments {self.max_segments} is below 1: a puzzle needs at least one segment."
+            )
 
 
-def decide(margin: float, segment: int, verified: bool | None, policy: HaltingPolicy) -> HaltReason | None:
+def decide(
+    margin: float, segment: int, verified: bool | None, policy: HaltingPolicy
+) -> HaltReason | None:
     """Why a puzzle stops after this segment, or None where it goes on; `verified` is None where nothing is proven."""
     wants_to_stop = margin > policy.threshold
     if policy.kind == "verified" and verified:
@@ -58,5 +66,9 @@ def stops_B(
     if policy.kind == "learned":
         stops_B = stops_B | (margin_B > policy.threshold)
     elif policy.kind == "verified":
-        stops_B = stops_B | (verdict_B == RIGHT) | ((verdict_B == UNKNOWN) & (margin_B > policy.threshold))
+        stops_B = (
+            stops_B
+            | (verdict_B == RIGHT)
+            | ((verdict_B == UNKNOWN) & (margin_B > policy.threshold))
+        )
     return stops_B

@@ -81,7 +81,8 @@ def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
     asked = headers.get(b"x-request-id", b"").decode("latin-1")
     traced = TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").decode("latin-1"))
     context = RequestContext(
-        request_id=asked if SANE_ID.fullmatch(asked) else uuid.uuid4().hex, trace_id=traced[1] if traced else None
+        request_id=asked if SANE_ID.fullmatch(asked) else uuid.uuid4().hex,
+        trace_id=traced[1] if traced else None,
     )
     request.set(context)
     return context
@@ -128,11 +129,15 @@ class QueuedLines(logging.Handler):
                 with self.lock or contextlib.nullcontext():
                     num_dropped, self._num_dropped = self._num_dropped, 0
                 said = "%d lines of this log were dropped, because nobody read it"
-                record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, said, (num_dropped,), None)
+                record = _log.makeRecord(
+                    _log.name, logging.WARNING, __file__, 0, said, (num_dropped,), None
+                )
                 rest += self._line(record)  # past the queue, which may be full again
             with contextlib.suppress(OSError):  # nobody reads the log any more
                 while rest:
-                    rest = rest[os.write(self._handle, rest) :]  # not a Python stream: its lock would hang the exit
+                    rest = rest[
+                        os.write(self._handle, rest) :
+                    ]  # not a Python stream: its lock would hang the exit
             self._lines.task_done()
 
 
@@ -153,7 +158,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(
+                timespec="milliseconds"
+            ),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -162,4 +169,6 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({key: value for key, value in line.items() if value is not None}, default=str)
+        return json.dumps(
+            {key: value for key, value in line.items() if value is not None}, default=str
+        )

@@ -115,9 +115,15 @@ class Manifest(_Strict):
 
     @model_validator(mode="after")
     def _only_known_precisions(self) -> "Manifest":
-        for name, kept in (("cpu_graphs", self.cpu_graphs), ("unrolled", self.unrolled), ("curves", self.curves)):
+        for name, kept in (
+            ("cpu_graphs", self.cpu_graphs),
+            ("unrolled", self.unrolled),
+            ("curves", self.curves),
+        ):
             if unknown := sorted(set(kept) - set(self.precisions)):
-                raise ValueError(f"{name} names {unknown} where the precisions are {sorted(self.precisions)}")
+                raise ValueError(
+                    f"{name} names {unknown} where the precisions are {sorted(self.precisions)}"
+                )
         return self
 
     @property
@@ -128,7 +134,9 @@ class Manifest(_Strict):
         """The halting rule, at the threshold chosen for that precision where its curve is known."""
         curve = self.curves.get(precision)
         threshold = self.halting.threshold if curve is None else curve.threshold
-        return HaltingPolicy(kind=self.halting.policy, threshold=threshold, max_segments=self.max_segments)
+        return HaltingPolicy(
+            kind=self.halting.policy, threshold=threshold, max_segments=self.max_segments
+        )
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -136,7 +144,9 @@ def read_manifest(path: Path) -> Manifest:
     if file.is_symlink() or not file.is_file():
         raise BundleError(f"{file} is not there as a plain file: {remedy}")
     if file.stat().st_size > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, which no manifest is: {remedy}")
+        raise BundleError(
+            f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, which no manifest is: {remedy}"
+        )
     try:
         fields = json_from(text_of(file, MAX_MANIFEST_BYTES))
     except ValueError as error:
@@ -154,8 +164,13 @@ def read_manifest(path: Path) -> Manifest:
 
 def write_manifest(path: Path, **fields: object) -> Manifest:
     """Write the manifest of every file in `path`, atomically; `fields` are Manifest's, without `files`."""
-    present = sorted(file for file in path.iterdir() if file.is_file() and file.name != MANIFEST_NAME)
-    files = {file.name: {"sha256": sha256_of(file), "size_bytes": file.stat().st_size} for file in present}
+    present = sorted(
+        file for file in path.iterdir() if file.is_file() and file.name != MANIFEST_NAME
+    )
+    files = {
+        file.name: {"sha256": sha256_of(file), "size_bytes": file.stat().st_size}
+        for file in present
+    }
     manifest = _validated(path, {**fields, "files": files})
     atomic.write_text(path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
     return manifest
@@ -169,4 +184,6 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         where = ".".join(str(part) for part in first["loc"])
         problem = first["msg"].removeprefix("Value error, ")
         at = f" at {where!r}" if where else ""
-        raise BundleError(f"the manifest of {path} is wrong{at} ({problem}): export it again.") from error
+        raise BundleError(
+            f"the manifest of {path} is wrong{at} ({problem}): export it again."
+        ) from error

@@ -24,5 +24,7 @@ def find_bundle(name: str | None = None) -> Path:
         return Path(name)
     name = name or DEFAULT_NAME
     if name not in shipped:
-        raise BundleError(f"{name} is neither a directory nor a shipped bundle: give a path or one of {list(shipped)}.")
+        raise BundleError(
+            f"{name} is neither a directory nor a shipped bundle: give a path or one of {list(shipped)}."
+        )
     return shipped[name]

@@ -59,7 +59,11 @@ class Comparison:
     @property
     def verdict(self) -> str:
         left_out = not_judged(self.report, self.gates)
-        more = f" (not judged, since an engine keeps its carry to itself: {', '.join(left_out)})" if left_out else ""
+        more = (
+            f" (not judged, since an engine keeps its carry to itself: {', '.join(left_out)})"
+            if left_out
+            else ""
+        )
         return ("broken" if self.breaks else "passed: every gate holds") + more
 
     def as_json(self) -> dict[str, Any]:
@@ -73,7 +77,9 @@ class Comparison:
         }
 
 
-def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Stages | None = None) -> Comparison:
+def compare_engines(
+    bundle: Bundle, options: ParityOptions, stages: progress.Stages | None = None
+) -> Comparison:
     """Run the comparison, judge it, and where it breaks look for the reason.
 
     Without `data` and `puzzles` the golden puzzles run as far as their traces, others run until both sides have halted.
@@ -94,13 +100,17 @@ def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Sta
                 candidate,
                 questions,
                 bundle.puzzle,
-                num_segments=len(bundle.golden().answer_SBT) if options.is_golden else bundle.manifest.max_segments,
+                num_segments=len(bundle.golden().answer_SBT)
+                if options.is_golden
+                else bundle.manifest.max_segments,
                 to_the_end=options.is_golden,
                 progress=partial(stages.show, "puzzles"),
             )
             report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
             broken = breaks(report, gates)
-            reasons = reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
+            reasons = (
+                reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
+            )
     return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons)
 
 
@@ -110,7 +120,9 @@ def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stage
         return golden_questions(bundle.golden())
     if options.data is None:
         num_workers = os.cpu_count() or 1
-        return questions_made(bundle.puzzle, count, seed=options.seed, num_workers=num_workers, progress=making)
+        return questions_made(
+            bundle.puzzle, count, seed=options.seed, num_workers=num_workers, progress=making
+        )
     questions = questions_from_data(options.data, bundle.puzzle, count, options.seed)
     questions.require_ids(bundle.manifest.num_puzzle_ids)
     return questions
@@ -125,18 +137,26 @@ def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | P
     if source is None and (against is not None or not options.is_golden):
         source = prepare(bundle, against or "cpu:fp32", num_slots=options.slots, to_judge=True)
     if source == candidate:
-        raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
+        raise ValueError(
+            f"{candidate} would be compared with itself; give --against or --checkpoint."
+        )
     return candidate, source
 
 
-def _side(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None) -> Side:
+def _side(
+    bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None
+) -> Side:
     policy = bundle.manifest.halting_policy()
     if source is None:
         return golden_side(bundle.golden(), num_slots, policy)
     if isinstance(source, Path):
         engine, table = _open_checkpoint()(source, bundle.manifest, num_slots)
-        return Side(name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy)
-    engine = engine_for(bundle, engine=str(source), num_slots=num_slots, num_threads=num_threads, want_logits=True)
+        return Side(
+            name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy
+        )
+    engine = engine_for(
+        bundle, engine=str(source), num_slots=num_slots, num_threads=num_threads, want_logits=True
+    )
     policy = bundle.manifest.halting_policy(source.precision)
     return Side(name=str(source), engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
 
@@ -148,11 +168,15 @@ def _open_checkpoint() -> Any:
         try:
             return entry.load()
         except ImportError as error:
-            raise ValueError(f"--checkpoint needs {error.name}, which is not installed: {remedy}.") from error
+            raise ValueError(
+                f"--checkpoint needs {error.name}, which is not installed: {remedy}."
+            ) from error
     raise ValueError(f"--checkpoint is not part of this installation: {remedy}.")
 
 
-def reasons_of(first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle) -> list[str]:
+def reasons_of(
+    first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle
+) -> list[str]:
     """What explains the first break, in a sentence each; nothing where neither fault left its mark."""
     if first.segment is None or first.puzzle is None:
         return []
@@ -167,10 +191,14 @@ def _lost_carry(traced: list[Float32]) -> list[str]:
     *before, last = (relative_error(logits_TV, traced[0]) <= SAME for logits_TV in traced[1:])
     if not last or (before and before[-1]):
         return []
-    return [f"in segment {len(traced)} the candidate says again what it said in segment 1: its carry was begun anew"]
+    return [
+        f"in segment {len(traced)} the candidate says again what it said in segment 1: its carry was begun anew"
+    ]
 
 
-def _other_row(reference: Side, candidate: Side, asked: HeldOutPuzzle, names: Identifiers) -> list[str]:
+def _other_row(
+    reference: Side, candidate: Side, asked: HeldOutPuzzle, names: Identifiers
+) -> list[str]:
     """The row of the puzzle table with which the candidate would agree, among the nearest ones."""
     own, start = asked.puzzle_id, max(0, asked.puzzle_id - MOST_ROWS // 2)
     (expected_TV,), (own_TV,) = (_trace(side, asked, own) for side in (reference, candidate))
@@ -221,12 +249,18 @@ def write_comparison(bundle: Bundle, comparison: Comparison) -> None:
     """
     report, file = comparison.report, bundle.path / PARITY_NAME
     try:
-        known = json.loads(file.read_text(encoding="utf-8")) if PARITY_NAME in bundle.manifest.files else {}
+        known = (
+            json.loads(file.read_text(encoding="utf-8"))
+            if PARITY_NAME in bundle.manifest.files
+            else {}
+        )
     except ValueError as error:
         raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
     if not isinstance(known, dict):
         raise BundleError(f"{file} holds no JSON object: export the bundle again.")
-    known[f"{report.candidate} against {report.reference} on {report.puzzles}"] = comparison.as_json()
+    known[f"{report.candidate} against {report.reference} on {report.puzzles}"] = (
+        comparison.as_json()
+    )
     lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items())
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     others = {name: entry for name, entry in bundle.manifest.files.items() if name != PARITY_NAME}

@@ -21,9 +21,15 @@ Measure = Literal[
     "carry_drift", "carry_growth",
 ]  # fmt: skip
 MEASURES: dict[Measure, tuple[How, str]] = {
-    "logit_gap": ("worst", "largest difference of a logit, absolute up to logits of 16, beyond in proportion to them"),
+    "logit_gap": (
+        "worst",
+        "largest difference of a logit, absolute up to logits of 16, beyond in proportion to them",
+    ),
     "logit_drift": ("mean", "norm of the difference of all logits, relative to the reference's"),
-    "halting_gap": ("worst", "absolute difference of the halting margin or of q_halt, whichever is larger"),
+    "halting_gap": (
+        "worst",
+        "absolute difference of the halting margin or of q_halt, whichever is larger",
+    ),
     "different_cells": ("mean", "share of cells with another answer"),
     "different_answers": ("mean", "1 where any cell is answered otherwise"),
     "different_stops": ("mean", "1 where one side would stop and the other go on"),
@@ -45,7 +51,9 @@ class HandsOutCarry(Protocol):
         ...
 
 
-def output_measures(reference: StepOutput, candidate: StepOutput, differ_B: NDArray[np.bool_]) -> dict[str, Float64]:
+def output_measures(
+    reference: StepOutput, candidate: StepOutput, differ_B: NDArray[np.bool_]
+) -> dict[str, Float64]:
     """Compare two outputs; `differ_B` marks rows where only one side stops. What is not finite counts as infinite."""
     ours_BX, theirs_BX = (_logits_BX(output) for output in (candidate, reference))
     other_cells_BT = candidate.answer_BT != reference.answer_BT
@@ -63,12 +71,18 @@ def output_measures(reference: StepOutput, candidate: StepOutput, differ_B: NDAr
         }
 
 
-def logit_gap_B(candidate_BX: NDArray[np.floating], reference_BX: NDArray[np.floating]) -> NDArray[np.floating]:
+def logit_gap_B(
+    candidate_BX: NDArray[np.floating], reference_BX: NDArray[np.floating]
+) -> NDArray[np.floating]:
     """The largest difference of a logit; of logits beyond LARGE in proportion to them, as float32 rounds them."""
-    return np.abs(candidate_BX - reference_BX).max(axis=1) / np.maximum(1, np.abs(reference_BX).max(axis=1) / LARGE)
+    return np.abs(candidate_BX - reference_BX).max(axis=1) / np.maximum(
+        1, np.abs(reference_BX).max(axis=1) / LARGE
+    )
 
 
-def carry_measures(reference: Engine, candidate: Engine, previous_drift_B: Float64) -> dict[str, Float64]:
+def carry_measures(
+    reference: Engine, candidate: Engine, previous_drift_B: Float64
+) -> dict[str, Float64]:
     """Compare two carries; empty where an engine keeps its own. `previous_drift_B` is 0 before the first segment."""
     if not isinstance(reference, HandsOutCarry) or not isinstance(candidate, HandsOutCarry):
         return {}
@@ -76,8 +90,13 @@ def carry_measures(reference: Engine, candidate: Engine, previous_drift_B: Float
     drift_B = np.zeros(num_active)
     pairs = [candidate.read_carry(num_active), reference.read_carry(num_active)]
     with np.errstate(all="ignore"):
-        for row in range(num_active):  # all carries at once in float64 would be hundreds of megabytes at full size
-            ours_X, theirs_X = (np.concatenate((high[row], low[row]), None).astype(np.float64) for high, low in pairs)
+        for row in range(
+            num_active
+        ):  # all carries at once in float64 would be hundreds of megabytes at full size
+            ours_X, theirs_X = (
+                np.concatenate((high[row], low[row]), None).astype(np.float64)
+                for high, low in pairs
+            )
             drift_B[row] = relative_error(ours_X, theirs_X)
         growth_B = np.log2(drift_B / previous_drift_B)
     is_known_B = (previous_drift_B > 0) & np.isfinite(previous_drift_B) & (drift_B > 0)
@@ -86,14 +105,18 @@ def carry_measures(reference: Engine, candidate: Engine, previous_drift_B: Float
 
 def _logits_BX(output: StepOutput) -> Float64:
     if output.logits_BTV is None:
-        raise ValueError("the engine hands out no logits, which parity compares: build it with want_logits=True.")
+        raise ValueError(
+            "the engine hands out no logits, which parity compares: build it with want_logits=True."
+        )
     return output.logits_BTV.reshape(len(output.logits_BTV), -1).astype(np.float64)
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
     """Norm of the difference relative to the expected norm; infinite where anything is not finite."""
     with np.errstate(all="ignore"):
-        (error,) = _drift_B(*(values.reshape(1, -1).astype(np.float64) for values in (found, expected)))
+        (error,) = _drift_B(
+            *(values.reshape(1, -1).astype(np.float64) for values in (found, expected))
+        )
     return float(error)
 
 
@@ -132,7 +155,9 @@ class Column:
         np.add.at(self.count_S, index_B, ~np.isnan(value_B))
         np.add.at(self.sum_S, index_B, np.where(np.isnan(value_B), 0.0, value_B))
         rows = np.flatnonzero(value_B > self.worst_S[index_B])
-        rows = rows[np.argsort(value_B[rows], kind="stable")]  # of several rows in one segment the last to write wins
+        rows = rows[
+            np.argsort(value_B[rows], kind="stable")
+        ]  # of several rows in one segment the last to write wins
         self.worst_S[index_B[rows]] = value_B[rows]
         self.question_S[index_B[rows]] = question_B[rows]
         self.puzzle_id_S[index_B[rows]] = puzzle_id_B[rows]
@@ -145,7 +170,10 @@ class Column:
             "puzzle": self.question_S.tolist(),
         }
         return {
-            name: [value if count else None for value, count in zip(values, self.count_S.tolist(), strict=True)]
+            name: [
+                value if count else None
+                for value, count in zip(values, self.count_S.tolist(), strict=True)
+            ]
             for name, values in lists.items()
         }
 
@@ -178,7 +206,12 @@ class SolveCounts:
         return 100 * low, 100 * high
 
     def as_json(self) -> dict[str, Any]:
-        counts = {"reference": self.reference, "candidate": self.candidate, "lost": self.lost, "won": self.won}
+        counts = {
+            "reference": self.reference,
+            "candidate": self.candidate,
+            "lost": self.lost,
+            "won": self.won,
+        }
         interval = [short(bound) for bound in self.interval_points]
         return {**counts, "loss_points": short(self.loss_points), "interval_points": interval}
 

@@ -58,7 +58,11 @@ class ParityReport:
     num_different_final_answers: int = 0
 
     def add_segment(
-        self, segment_B: Int64, question_B: Int64, puzzle_id_B: Int64, measures: Mapping[str, Float64]
+        self,
+        segment_B: Int64,
+        question_B: Int64,
+        puzzle_id_B: Int64,
+        measures: Mapping[str, Float64],
     ) -> None:
         for name, value_B in measures.items():
             column = self.columns.setdefault(name, Column(self.num_segments))
@@ -66,7 +70,9 @@ class ParityReport:
 
     def add_end(self, reference: End, candidate: End) -> None:
         self.halts_SS[reference.halted_at - 1, candidate.halted_at - 1] += 1
-        self.num_different_final_answers += not np.array_equal(reference.answer_T, candidate.answer_T)
+        self.num_different_final_answers += not np.array_equal(
+            reference.answer_T, candidate.answer_T
+        )
         self.exact.count(reference.is_exact, candidate.is_exact)
         if self.proven is not None:
             self.proven.count(reference.is_proven, candidate.is_proven)
@@ -108,7 +114,9 @@ class ParityReport:
     @property
     def mean_segments(self) -> tuple[float, float]:
         segment_S = np.arange(1, self.num_segments + 1)
-        theirs, ours = (float(np.average(segment_S, weights=self.halts_SS.sum(axis=axis))) for axis in (1, 0))
+        theirs, ours = (
+            float(np.average(segment_S, weights=self.halts_SS.sum(axis=axis))) for axis in (1, 0)
+        )
         return theirs, ours
 
     @property
@@ -139,13 +147,22 @@ def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
     """The end of a comparison in a few lines, each with its title."""
     counted = (report.num_different_halts, report.num_different_final_answers)
     other_halts, other_answers = (f"{count / report.num_puzzles:.1%}" for count in counted)
-    yield "compared on", f"{report.num_puzzles} puzzles ({report.puzzles}), up to {report.num_segments} segments"
+    yield (
+        "compared on",
+        f"{report.num_puzzles} puzzles ({report.puzzles}), up to {report.num_segments} segments",
+    )
     for title, counts in (("exact solves", report.exact), ("proven solves", report.proven)):
         if counts is not None:
             low, high = counts.interval_points
-            shares = (100 * solved / max(1, counts.num_puzzles) for solved in (counts.reference, counts.candidate))
+            shares = (
+                100 * solved / max(1, counts.num_puzzles)
+                for solved in (counts.reference, counts.candidate)
+            )
             arrow = " → ".join(f"{share:.1f} %" for share in shares)
-            yield title, f"{arrow}; lost {counts.loss_points:.2f} points (95 %: {low:.2f} to {high:.2f})"
+            yield (
+                title,
+                f"{arrow}; lost {counts.loss_points:.2f} points (95 %: {low:.2f} to {high:.2f})",
+            )
     theirs, ours = report.mean_segments
     yield "mean segments", f"{theirs:.2f} → {ours:.2f}; {other_halts} halt after another segment"
     yield "final answers", f"{other_answers} are others"
@@ -154,8 +171,13 @@ def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
 def segment_rows(report: ParityReport) -> Iterator[list[str]]:
     """A table with its head: one line for each measure, after the first segment, some and the last."""
     last = report.num_segments
-    by_two, by_four = ([base**power for power in range(12) if base**power < last] for base in (2, 4))
-    shown = [*(by_two if len(by_two) < MOST_SHOWN else by_four), last]  # as many as a terminal is wide
+    by_two, by_four = (
+        [base**power for power in range(12) if base**power < last] for base in (2, 4)
+    )
+    shown = [
+        *(by_two if len(by_two) < MOST_SHOWN else by_four),
+        last,
+    ]  # as many as a terminal is wide
     yield ["after segment", *map(str, shown)]
     counts_S = report.columns["logit_gap"].count_S
     yield ["puzzles", *(str(counts_S[segment - 1]) for segment in shown)]
@@ -207,7 +229,9 @@ def read_gates(file: Path, precision: str, kind: Kind) -> Gates:
         known = TypeAdapter(dict[str, dict[Kind, Gates]]).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         reason = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else error
-        raise ValueError(f"{file} is no file of gates ({reason}); start from {DEFAULT_FILE}.") from error
+        raise ValueError(
+            f"{file} is no file of gates ({reason}); start from {DEFAULT_FILE}."
+        ) from error
     if kind not in known.get(precision, ()):
         raise ValueError(f"{file} has no {kind} gates for {precision!r}; add them.")
     return known[precision][kind]
@@ -235,7 +259,11 @@ class Break:
 
     def __str__(self) -> str:
         where = "at the end" if self.segment is None else f"in segment {self.segment}"
-        whose = "" if self.puzzle is None else f", puzzle {self.puzzle} (row {self.puzzle_id} of the puzzle table)"
+        whose = (
+            ""
+            if self.puzzle is None
+            else f", puzzle {self.puzzle} (row {self.puzzle_id} of the puzzle table)"
+        )
         return f"{self.gate} {where}{whose}: {self.value:.4g} where {self.limit:g} is allowed"
 
 
@@ -284,7 +312,9 @@ def _end_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
         counts = solves.get(name)
         if name in shares and shares[name] > limit:
             yield Break(gate=f"share of {name}", value=shares[name], limit=limit)
-        if counts is None or not (counts.num_puzzles >= ENOUGH_PUZZLES or counts.interval_points[0] > limit):
+        if counts is None or not (
+            counts.num_puzzles >= ENOUGH_PUZZLES or counts.interval_points[0] > limit
+        ):
             continue
         if counts.loss_points > limit:
             yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)

@@ -50,9 +50,17 @@ def compare_loop(bundle: Bundle, options: ParityOptions, stages: Stages) -> Unro
     from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 
     if options.against is not None or options.checkpoint is not None:
-        raise ValueError("an unrolled graph is compared with the loop over its own step graph; leave the others out.")
-    precision, questions = choose(bundle, options.engine).precision, questions_for(bundle, options, stages)
-    settings: dict[str, Any] = {"num_slots": min(options.slots, len(questions)), "num_threads": options.threads}
+        raise ValueError(
+            "an unrolled graph is compared with the loop over its own step graph; leave the others out."
+        )
+    precision, questions = (
+        choose(bundle, options.engine).precision,
+        questions_for(bundle, options, stages),
+    )
+    settings: dict[str, Any] = {
+        "num_slots": min(options.slots, len(questions)),
+        "num_threads": options.threads,
+    }
     policy = bundle.manifest.halting_policy(precision)
     unrolled = UnrolledEngine(bundle, precision=precision, **settings)
     kind = "fixed" if policy.kind == "fixed" else "learned"
@@ -60,14 +68,19 @@ def compare_loop(bundle: Bundle, options: ParityOptions, stages: Stages) -> Unro
     step = OnnxEngine(bundle.graph_path(precision), **settings)
     with closing(unrolled), closing(step):
         ended = (
-            sorted(run_questions(engine, bundle.puzzle, questions, bundle.puzzle_table, policy), key=BY_NUMBER)
+            sorted(
+                run_questions(engine, bundle.puzzle, questions, bundle.puzzle_table, policy),
+                key=BY_NUMBER,
+            )
             for engine in (unrolled, step)
         )
         pairs = list(zip(*ended, strict=True))
     return UnrolledReport(
         precision=precision,
         num_puzzles=len(pairs),
-        different_answers=sum(not np.array_equal(our.answer_T, their.answer_T) for our, their in pairs),
+        different_answers=sum(
+            not np.array_equal(our.answer_T, their.answer_T) for our, their in pairs
+        ),
         different_segments=sum(our.segments != their.segments for our, their in pairs),
         margin_gap=max(abs(our.margin - their.margin) for our, their in pairs),
     )

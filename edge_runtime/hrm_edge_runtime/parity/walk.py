@@ -62,7 +62,10 @@ def walk(
     num_slots = min(side.engine.num_slots for side in sides)
     halts_SS = np.zeros((num_segments, num_segments), np.int64)
     report = ParityReport(
-        reference=reference.name, candidate=candidate.name, puzzles=questions.source, halts_SS=halts_SS
+        reference=reference.name,
+        candidate=candidate.name,
+        puzzles=questions.source,
+        halts_SS=halts_SS,
     )
     waiting, rows = iter(questions), list[_Row]()
     while report.num_puzzles < len(questions):
@@ -84,7 +87,9 @@ def walk(
     return report.finished()
 
 
-def _step(sides: tuple[Side, Side], rows: list[_Row], puzzle: lane.Checker, report: ParityReport) -> None:
+def _step(
+    sides: tuple[Side, Side], rows: list[_Row], puzzle: lane.Checker, report: ParityReport
+) -> None:
     """One segment of both sides, measured."""
     for row in rows:
         row.segment += 1
@@ -109,7 +114,9 @@ def _step_side(
     tokens_BT = np.stack([row.asked.tokens_T for row in rows])
     labels_BT = np.stack([row.asked.labels_T for row in rows])
     segment_B = np.array([row.segment for row in rows], np.int32)
-    limit = min(side.policy.max_segments, num_segments)  # a trace may be shorter than the rule lets a puzzle run
+    limit = min(
+        side.policy.max_segments, num_segments
+    )  # a trace may be shorter than the rule lets a puzzle run
     policy = replace(side.policy, max_segments=limit)
     output = side.engine.step(len(rows))
     verdict_B = puzzle.check_BT(tokens_BT, output.answer_BT)
@@ -117,12 +124,18 @@ def _step_side(
     is_exact_B = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
     for slot in np.flatnonzero(stopping_B).tolist():
         is_exact, is_proven = bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT)
-        rows[slot].ends.setdefault(side, End(rows[slot].segment, output.answer_BT[slot].copy(), is_exact, is_proven))
+        rows[slot].ends.setdefault(
+            side, End(rows[slot].segment, output.answer_BT[slot].copy(), is_exact, is_proven)
+        )
     return output, stopping_B
 
 
 def run_questions(
-    engine: Engine, puzzle: lane.Checker, questions: Questions, puzzle_table: Float32, policy: halting.HaltingPolicy
+    engine: Engine,
+    puzzle: lane.Checker,
+    questions: Questions,
+    puzzle_table: Float32,
+    policy: halting.HaltingPolicy,
 ) -> Iterator[Attempt]:
     """Every question once through the lane that serves, numbered in their order; yields them as they end."""
     attempts = (
@@ -146,7 +159,9 @@ class GoldenEngine(Engine):
         self.seq_len = golden.tokens_BT.shape[1]
         self._golden = golden
         keys = zip(golden.tokens_BT, golden.puzzle_ids_B.tolist(), strict=True)
-        self._row_of = {(tokens_T.tobytes(), puzzle_id): row for row, (tokens_T, puzzle_id) in enumerate(keys)}
+        self._row_of = {
+            (tokens_T.tobytes(), puzzle_id): row for row, (tokens_T, puzzle_id) in enumerate(keys)
+        }
         self._row_B = np.zeros(num_slots, np.intp)
         self._segment_B = np.zeros(num_slots, np.intp)
 
@@ -171,7 +186,12 @@ class GoldenEngine(Engine):
 def golden_side(golden: Golden, num_slots: int, policy: halting.HaltingPolicy) -> Side:
     ids_as_vectors = np.arange(golden.puzzle_ids_B.max() + 1, dtype=np.float32)[:, None]
     name = "PyTorch (golden traces)"
-    return Side(name=name, engine=GoldenEngine(golden, num_slots), puzzle_table=ids_as_vectors, policy=policy)
+    return Side(
+        name=name,
+        engine=GoldenEngine(golden, num_slots),
+        puzzle_table=ids_as_vectors,
+        policy=policy,
+    )
 
 
 def golden_questions(golden: Golden) -> Questions:
@@ -184,10 +204,22 @@ def golden_questions(golden: Golden) -> Questions:
 
 
 def compare(
-    golden: Golden, engine: Engine, *, puzzle_table: Float32, puzzle: lane.Checker, policy: halting.HaltingPolicy
+    golden: Golden,
+    engine: Engine,
+    *,
+    puzzle_table: Float32,
+    puzzle: lane.Checker,
+    policy: halting.HaltingPolicy,
 ) -> ParityReport:
     """Compare an engine with golden traces, which need not be in a bundle yet, through every segment they cover."""
     reference = golden_side(golden, engine.num_slots, policy)
     candidate = Side(name="engine", engine=engine, puzzle_table=puzzle_table, policy=policy)
     segments = len(golden.answer_SBT)
-    return walk(reference, candidate, golden_questions(golden), puzzle, num_segments=segments, to_the_end=True)
+    return walk(
+        reference,
+        candidate,
+        golden_questions(golden),
+        puzzle,
+        num_segments=segments,
+        to_the_end=True,
+    )

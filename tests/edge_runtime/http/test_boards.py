@@ -89,8 +89,18 @@ def test_what_cannot_be_made_is_refused_with_the_way_out(
     ("kind", "puzzle", "solution", "verified"),
     [
         ("maze-4x4", "S.G.\n####\n####\n####", "SoG.\n####\n####\n####", True),
-        ("maze-4x4", "S..G\n....\n####\n####", "S..G\noooo\n####\n####", "the cells marked o are not a shortest path"),
-        ("maze-4x4", "S.G.\n####\n####\n####", "S.G.\n####\n####\n####", "the solution does not solve the puzzle"),
+        (
+            "maze-4x4",
+            "S..G\n....\n####\n####",
+            "S..G\noooo\n####\n####",
+            "the cells marked o are not a shortest path",
+        ),
+        (
+            "maze-4x4",
+            "S.G.\n####\n####\n####",
+            "S.G.\n####\n####\n####",
+            "the solution does not solve the puzzle",
+        ),
         ("sudoku-4x4", "123434122143432.", "1234341221434321", True),
         ("sudoku-4x4", "123434122143432.", "1234341221434322", "2 is given twice"),
         ("arc-7x7", {"task": "6ea4a07e", "input": [[1]]}, [[2, 2]], None),

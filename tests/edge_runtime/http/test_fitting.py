@@ -29,7 +29,10 @@ def models() -> list[ServedModel]:
     ("puzzle", "message"),
     [
         (SUDOKU[:-1], "the text has 80 cells instead of 81"),
-        (SUDOKU.replace("53", "55"), "5 is given twice in row 1, at row 1, column 1 and at row 1, column 2"),
+        (
+            SUDOKU.replace("53", "55"),
+            "5 is given twice in row 1, at row 1, column 1 and at row 1, column 2",
+        ),
         ("x" + SUDOKU[1:], "the cell at row 1, column 1 is 'x'"),
         (" ".join(SUDOKU[:-1]), "the text has 80 cells instead of 81"),
         ([[0] * 8 + [12], *[[0] * 9] * 8], "the cell at row 1, column 9 is 12"),
@@ -37,7 +40,7 @@ def models() -> list[ServedModel]:
         (MAZE.split("\n")[:-1], "the list has 7 rows instead of 8"),
         (MAZE.replace("S", "X"), "the cell at row 2, column 8 is 'X'"),
         ({"task": "0520fde7", "input": [[0, 11]]}, "the cell at row 1, column 2 is 11"),
-        ([[0, 1], [1, 0]], "rows alone do not say which task they belong to"),
+        ([[0, 1], [1, 0]], "the rows do not name their task"),
         (
             "1" * 35,
             "as sudoku-6x6: the text has 35 cells instead of 36; "

@@ -66,10 +66,15 @@ def test_a_turned_puzzle_table_is_an_exit_code_of_1_with_the_row(copied: Path) -
     assert "the two sides do not read the same row" in ended.output
 
 
-def test_fresh_puzzles_and_a_data_set_go_through_two_engines(two_precisions: Path, tmp_path: Path) -> None:
+def test_fresh_puzzles_and_a_data_set_go_through_two_engines(
+    two_precisions: Path, tmp_path: Path
+) -> None:
     inputs_NT = np.random.default_rng(0).integers(1, 6, (20, 16), dtype=np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
-    sources = {"fresh, mixed, seed 1": ["--puzzles", 6], "test split of data": ["--data", tmp_path / "data"]}
+    sources = {
+        "fresh, mixed, seed 1": ["--puzzles", 6],
+        "test split of data": ["--data", tmp_path / "data"],
+    }
     for source, more in sources.items():
         ended = parity(two_precisions, "--engine", "cpu:fp16", *more, "--json")
         found = json.loads(ended.output)
@@ -81,7 +86,9 @@ def test_fresh_puzzles_and_a_data_set_go_through_two_engines(two_precisions: Pat
 
 def test_a_data_set_of_another_puzzle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     inputs_NT = np.ones((4, 36), np.int32)
-    datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=registry.get("sudoku-6x6"))
+    datasets.write_split(
+        tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=registry.get("sudoku-6x6")
+    )
     ended = parity(tiny_bundle, "--against", "cpu:fp32", "--data", tmp_path / "data")
     assert ended.exit_code == 2
 
@@ -95,27 +102,33 @@ def test_a_data_set_of_another_puzzle_is_refused(tiny_bundle: Path, tmp_path: Pa
         (["--gates", "nowhere.json"], "start from"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(tiny_bundle: Path, arguments: list[str], said: str) -> None:
+def test_what_makes_no_sense_is_refused_in_a_sentence(
+    tiny_bundle: Path, arguments: list[str], said: str
+) -> None:
     ended = parity(tiny_bundle, "--engine", "cpu", *arguments)  # of two --engine the last counts
     assert ended.exit_code == 2
     assert said in ended.stderr
     assert ended.stderr.startswith("hrm-parity: ")
 
 
-def test_gates_come_from_a_file_and_unknown_names_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_gates_come_from_a_file_and_unknown_names_are_refused(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
     gates = json.loads(DEFAULT_FILE.read_text())
     file = tmp_path / "gates.json"
     gates["fp32"]["golden"]["every_segment"]["worst"] = {"logit_drift": 0.5}
     file.write_text(json.dumps(gates))
-    assert json.loads(parity(tiny_bundle, "--gates", file, "--json").output)["gates"]["every_segment"]["worst"] == {
-        "logit_drift": 0.5
-    }
+    assert json.loads(parity(tiny_bundle, "--gates", file, "--json").output)["gates"][
+        "every_segment"
+    ]["worst"] == {"logit_drift": 0.5}
     gates["fp32"]["golden"]["every_segment"]["worst"] = {"logit_drfit": 0.5}
     file.write_text(json.dumps(gates))
     assert "logit_drfit" in parity(tiny_bundle, "--gates", file).stderr
 
 
-def test_a_gate_that_an_engine_gives_no_figures_for_is_said_to_be_not_judged(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_gate_that_an_engine_gives_no_figures_for_is_said_to_be_not_judged(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
     gates = json.loads(DEFAULT_FILE.read_text())
     gates["fp32"]["golden"]["first_segment"] = {"mean": {"carry_drift": 0.1}}
     (tmp_path / "gates.json").write_text(json.dumps(gates))
@@ -131,7 +144,9 @@ def test_findings_are_kept_in_a_bundle_that_still_opens(copied: Path) -> None:
     after = Bundle.open(copied).manifest
     kept = json.loads((copied / "parity.json").read_text())
     assert list(kept) == ["cpu:fp32 against PyTorch (golden traces) on golden traces"]
-    assert {name: entry for name, entry in after.files.items() if name != "parity.json"} == before.files
+    assert {
+        name: entry for name, entry in after.files.items() if name != "parity.json"
+    } == before.files
     assert after.model_copy(update={"files": {}}) == before.model_copy(update={"files": {}})
 
 
@@ -151,7 +166,10 @@ def test_a_desktop_part_that_is_missing_names_the_line_to_install_it(
     monkeypatch.syspath_prepend(str(tmp_path))
     ended = parity(tiny_bundle, "--checkpoint", tmp_path)
     assert ended.exit_code == 2
-    assert "needs no_such_package, which is not installed: pip install 'hrm-edge[export]'" in ended.stderr
+    assert (
+        "needs no_such_package, which is not installed: pip install 'hrm-edge[export]'"
+        in ended.stderr
+    )
 
 
 def test_plot_writes_one_picture(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -62,7 +62,12 @@ def bundle(tiny_bundle: Path) -> Bundle:
 
 def side(bundle: Bundle, num_slots: int = 3, name: str = "engine") -> Side:
     engine = engine_from_bundle(bundle, num_slots=num_slots, num_threads=1, want_logits=True)
-    return Side(name=name, engine=engine, puzzle_table=bundle.puzzle_table, policy=bundle.manifest.halting_policy())
+    return Side(
+        name=name,
+        engine=engine,
+        puzzle_table=bundle.puzzle_table,
+        policy=bundle.manifest.halting_policy(),
+    )
 
 
 def golden_of(bundle: Bundle, num_slots: int = 3) -> Side:
@@ -72,7 +77,14 @@ def golden_of(bundle: Bundle, num_slots: int = 3) -> Side:
 def report_on(
     reference: Side, candidate: Side, questions: Questions, bundle: Bundle, *, to_the_end: bool
 ) -> ParityReport:
-    return walk(reference, candidate, questions, bundle.puzzle, num_segments=MAX_SEGMENTS, to_the_end=to_the_end)
+    return walk(
+        reference,
+        candidate,
+        questions,
+        bundle.puzzle,
+        num_segments=MAX_SEGMENTS,
+        to_the_end=to_the_end,
+    )
 
 
 def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> None:
@@ -83,22 +95,38 @@ def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> No
         faulty = replace(faulty, engine=Begun(faulty.engine, at=2))
         reports.append(report_on(side(bundle, num_slots), faulty, source, bundle, to_the_end=True))
     for other in reports[1:]:
-        assert np.allclose(other.columns["logit_gap"].worst_S, reports[0].columns["logit_gap"].worst_S, atol=1e-6)
+        assert np.allclose(
+            other.columns["logit_gap"].worst_S, reports[0].columns["logit_gap"].worst_S, atol=1e-6
+        )
         assert np.array_equal(other.columns["logit_gap"].count_S, [7] * MAX_SEGMENTS)
         assert np.array_equal(other.candidate_halts_S, reports[0].candidate_halts_S)
 
 
 def test_an_engine_beside_itself_differs_in_nothing(bundle: Bundle) -> None:
-    report = report_on(side(bundle), side(bundle), questions_made(bundle.puzzle, 8, seed=0), bundle, to_the_end=False)
+    report = report_on(
+        side(bundle),
+        side(bundle),
+        questions_made(bundle.puzzle, 8, seed=0),
+        bundle,
+        to_the_end=False,
+    )
     assert report.num_puzzles == 8
-    assert report.num_different_halts == report.columns["different_answers"].sum_S.sum() == report.max_logit_gap == 0
+    assert (
+        report.num_different_halts
+        == report.columns["different_answers"].sum_S.sum()
+        == report.max_logit_gap
+        == 0
+    )
     assert report.columns["carry_drift"].worst_S.max() == 0
     assert np.array_equal(report.reference_halts_S, report.candidate_halts_S)
 
 
 def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
     learned = replace(bundle.manifest.halting_policy(), kind="learned")
-    early, late = replace(side(bundle), policy=learned), replace(side(bundle), policy=replace(learned, threshold=2.0))
+    early, late = (
+        replace(side(bundle), policy=learned),
+        replace(side(bundle), policy=replace(learned, threshold=2.0)),
+    )
     source = questions_made(bundle.puzzle, 20, seed=0)
     report = report_on(early, late, source, bundle, to_the_end=False)
     halts = np.cumsum(report.candidate_halts_S)  # the later of the two
@@ -116,7 +144,11 @@ def test_the_golden_traces_stand_in_for_an_engine(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("segment", [2, 4])
 def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int) -> None:
-    source, reference, candidate = golden_questions(bundle.golden()), golden_of(bundle), side(bundle)
+    source, reference, candidate = (
+        golden_questions(bundle.golden()),
+        golden_of(bundle),
+        side(bundle),
+    )
     candidate = replace(candidate, engine=Begun(candidate.engine, at=segment))
     report = report_on(reference, candidate, source, bundle, to_the_end=True)
     first = breaks(report, GOLDEN_FP32)[0]
@@ -158,7 +190,10 @@ def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(bundle: B
     assert first.puzzle_id in (1, 2)
     (reason,) = reasons_of(first, reference, candidate, source, bundle)
     other = 3 - first.puzzle_id
-    assert f"given row {other} of the puzzle table (task-{other}) instead of row {first.puzzle_id}" in reason
+    assert (
+        f"given row {other} of the puzzle table (task-{other}) instead of row {first.puzzle_id}"
+        in reason
+    )
 
 
 def test_a_fault_of_another_kind_is_blamed_on_neither(bundle: Bundle) -> None:
@@ -181,7 +216,11 @@ def test_the_worst_row_of_a_segment_is_kept_with_its_puzzle() -> None:
 
 def paired(num_puzzles: int, lost: int, won: int) -> SolveCounts:
     return SolveCounts(
-        num_puzzles=num_puzzles, reference=num_puzzles - won, candidate=num_puzzles - lost, lost=lost, won=won
+        num_puzzles=num_puzzles,
+        reference=num_puzzles - won,
+        candidate=num_puzzles - lost,
+        lost=lost,
+        won=won,
     )
 
 
@@ -189,7 +228,10 @@ def test_a_loss_is_counted_in_pairs_and_its_interval_narrows_with_their_number()
     assert paired(100, 7, 2).loss_points == 5.0
     low, high = paired(100, 0, 0).interval_points
     assert low == -high < 0
-    widths = [np.ptp(paired(count, count // 20, count // 50).interval_points) for count in (100, 1000, 10000)]
+    widths = [
+        np.ptp(paired(count, count // 20, count // 50).interval_points)
+        for count in (100, 1000, 10000)
+    ]
     assert widths[0] > 3 * widths[1] > 9 * widths[2]
 
 
@@ -200,22 +242,37 @@ def test_a_loss_is_counted_in_pairs_and_its_interval_narrows_with_their_number()
 def test_a_loss_breaks_its_gate_once_it_is_certain_or_measured_on_enough(
     bundle: Bundle, num_puzzles: int, lost: int, is_broken: bool
 ) -> None:
-    report = report_on(side(bundle), side(bundle), golden_questions(bundle.golden()), bundle, to_the_end=True)
+    report = report_on(
+        side(bundle), side(bundle), golden_questions(bundle.golden()), bundle, to_the_end=True
+    )
     report = replace(report, exact=paired(num_puzzles, lost, 0))
-    gates = GOLDEN_FP32.model_copy(update={"end": GOLDEN_FP32.end.model_copy(update={"exact_loss": 0.5})})
-    expected = [f"points of exact_loss at the end: {100 * lost / num_puzzles:.4g} where 0.5 is allowed"]
+    gates = GOLDEN_FP32.model_copy(
+        update={"end": GOLDEN_FP32.end.model_copy(update={"exact_loss": 0.5})}
+    )
+    expected = [
+        f"points of exact_loss at the end: {100 * lost / num_puzzles:.4g} where 0.5 is allowed"
+    ]
     assert [str(one) for one in breaks(report, gates)] == (expected if is_broken else [])
 
 
 def test_a_break_says_gate_segment_puzzle_value_and_limit() -> None:
-    told = str(Break(gate="worst logit_gap", value=0.25, limit=1e-4, segment=3, puzzle=5, puzzle_id=2))
-    assert told == "worst logit_gap in segment 3, puzzle 5 (row 2 of the puzzle table): 0.25 where 0.0001 is allowed"
+    told = str(
+        Break(gate="worst logit_gap", value=0.25, limit=1e-4, segment=3, puzzle=5, puzzle_id=2)
+    )
+    assert (
+        told
+        == "worst logit_gap in segment 3, puzzle 5 (row 2 of the puzzle table): 0.25 where 0.0001 is allowed"
+    )
 
 
 def test_no_puzzle_is_no_comparison(bundle: Bundle) -> None:
     with pytest.raises(ValueError, match="no puzzle"):
         report_on(
-            side(bundle), side(bundle), golden_questions(bundle.golden()).at(np.arange(0)), bundle, to_the_end=False
+            side(bundle),
+            side(bundle),
+            golden_questions(bundle.golden()).at(np.arange(0)),
+            bundle,
+            to_the_end=False,
         )
 
 
@@ -242,14 +299,18 @@ def replayed(bundle: Bundle, name: str, index: tuple[int, ...], by: float) -> Pa
     golden = bundle.golden()
     array = getattr(golden, name).copy()
     array[index] += by
-    learned = replace(side(bundle, 8), policy=replace(bundle.manifest.halting_policy(), kind="learned"))
+    learned = replace(
+        side(bundle, 8), policy=replace(bundle.manifest.halting_policy(), kind="learned")
+    )
     changed = replace(golden, **{name: array})
     engine, table = learned.engine, learned.puzzle_table
     return compare(changed, engine, puzzle_table=table, puzzle=bundle.puzzle, policy=learned.policy)
 
 
 def test_the_engine_a_trace_came_from_passes(bundle: Bundle) -> None:
-    report = report_on(golden_of(bundle), side(bundle), golden_questions(bundle.golden()), bundle, to_the_end=True)
+    report = report_on(
+        golden_of(bundle), side(bundle), golden_questions(bundle.golden()), bundle, to_the_end=True
+    )
     assert not breaks(report)
     assert report.max_logit_gap == 0.0
     assert report.num_puzzles == 5
@@ -259,7 +320,14 @@ def test_the_engine_a_trace_came_from_passes(bundle: Bundle) -> None:
 def test_a_perturbed_logit_shows_in_its_segment_alone(bundle: Bundle) -> None:
     report = replayed(bundle, "logits_SBTV", (3, 1, 4, 2), 0.5)
     assert breaks(report)
-    assert [gap > 1e-4 for gap in report.columns["logit_gap"].worst_S] == [False, False, False, True, False, False]
+    assert [gap > 1e-4 for gap in report.columns["logit_gap"].worst_S] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_changed_answer_is_counted(bundle: Bundle) -> None:
@@ -276,12 +344,20 @@ def test_where_most_answers_differ_no_gate_holds_though_nothing_is_lost(
     golden, policy = bundle.golden(), replace(bundle.manifest.halting_policy(), kind="fixed")
     golden.answer_SBT[-1, :num_changed, 0] += 1
     found = compare(
-        golden, side(bundle, 5).engine, puzzle_table=bundle.puzzle_table, puzzle=bundle.puzzle, policy=policy
+        golden,
+        side(bundle, 5).engine,
+        puzzle_table=bundle.puzzle_table,
+        puzzle=bundle.puzzle,
+        policy=policy,
     )
     assert (found.exact.lost, found.num_different_halts) == (0, 0)
     for precision, kind in itertools.product(("fp16", "int8"), ("golden", "live")):
         told = [str(one) for one in breaks(found, read_gates(DEFAULT_FILE, precision, kind))]
-        assert told == (["share of different_final_answers at the end: 0.6 where 0.5 is allowed"] if is_broken else [])
+        assert told == (
+            ["share of different_final_answers at the end: 0.6 where 0.5 is allowed"]
+            if is_broken
+            else []
+        )
 
 
 def test_a_margin_that_halts_a_puzzle_elsewhere_is_counted(bundle: Bundle) -> None:
@@ -306,4 +382,6 @@ def test_logits_that_are_not_finite_never_pass(bundle: Bundle) -> None:
 def test_an_engine_without_logits_is_refused(bundle: Bundle) -> None:
     silent = replace(side(bundle), engine=ScriptedEngine(num_slots=3, seq_len=16))
     with pytest.raises(ValueError, match="want_logits"):
-        report_on(golden_of(bundle), silent, golden_questions(bundle.golden()), bundle, to_the_end=True)
+        report_on(
+            golden_of(bundle), silent, golden_questions(bundle.golden()), bundle, to_the_end=True
+        )

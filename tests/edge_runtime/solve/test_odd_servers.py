@@ -144,7 +144,10 @@ ODD = {
     "a huge number": (body(json.dumps(solved(1, SOLVED, segments=7)).replace("7", "7" * 5000)), "as hrm-serve does"),
     "deep": (body(json.dumps(solved(1, 7)).replace("7", "[" * 5000 + "]" * 5000)), "recursion limit exceeded"),
     "another shape": (lines(solved(1, "1234"), solved(2, SOLVED)), "a wrong answer to its sudoku-4x4 puzzle"),
-    "another puzzle's": (lines(solved(1, "4321341221431234"), solved(2, SOLVED)), "a wrong answer to its sudoku-4x4 puzzle"),
+    "another puzzle's": (
+        lines(solved(1, "4321341221431234"), solved(2, SOLVED)),
+        "a wrong answer to its sudoku-4x4 puzzle",
+    ),
     "no board": (lines(solved(1, {"a": [None]}), solved(2, SOLVED)), "a wrong answer to its sudoku-4x4 puzzle"),
     "an unknown line": (lines(solved(3, SOLVED)), "line 3 is not waiting for an answer"),
     "line 0": (lines(solved(0, SOLVED)), "line 0 is not waiting for an answer"),

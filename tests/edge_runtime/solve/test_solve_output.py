@@ -24,23 +24,37 @@ from hrm_puzzles import registry
 def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
     tally = Tally()
     entry = Entry(number=1, fields={"puzzle": "x"})
-    refusal = ErrorDetail(reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="mend it")
+    refusal = ErrorDetail(
+        reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="mend it"
+    )
     for outcome in (answer("x"), answer("x"), answer("x", solved=False), refusal):
         tally.add(record_of(entry, outcome))
     assert tally.note() == "2 solved, 1 refused"
-    assert tally.text() == ("4 puzzles: 2 proven, 1 unfinished, 1 refused (1 bad-puzzle); 2.0 segments on average")
+    assert tally.text() == (
+        "4 puzzles: 2 proven, 1 unfinished, 1 refused (1 bad-puzzle); 2.0 segments on average"
+    )
 
 
 def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> None:
     solver = Solver(puzzles={"m": registry.get("arc-7x7")}, solve_all=lambda _: ())
-    question, word = {"task": "t", "input": [[0, 7]]}, {"status": "halted", "attempts": 3, "vote_share": 2 / 3}
+    question, word = (
+        {"task": "t", "input": [[0, 7]]},
+        {"status": "halted", "attempts": 3, "vote_share": 2 / 3},
+    )
     halted = answer([[7, 0]], solved=False).model_copy(update=word)
     shown = [
         judged(solver, Entry(number=1, fields={"puzzle": question}, known=known), halted)
         for known in ([[7, 0]], [[7, 7]], "no board", None)
     ]
-    assert [isinstance(one, SolveAnswer) and one.solved for one in shown] == [True, False, False, False]
-    assert summary(halted).startswith("the model's word, no proof exists, 67 % of the votes: 3 attempts")
+    assert [isinstance(one, SolveAnswer) and one.solved for one in shown] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert summary(halted).startswith(
+        "the model's word, no proof exists, 67 % of the votes: 3 attempts"
+    )
     tally = Tally()
     for one in shown:
         tally.add(record_of(Entry(number=1, fields={"puzzle": question}), one))
@@ -70,7 +84,9 @@ def test_a_maze_a_city_and_a_task_are_drawn_in_their_colours() -> None:
     assert "48;2;125;180;230" in shown  # the colour of the path
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
     assert [len(line) for line in plain.splitlines()] == [16] * 8
-    assert "38;2;59;59;59;48;2;59;59;59m██" in shown  # a wall is its colour, and a block where there are none
+    assert (
+        "38;2;59;59;59;48;2;59;59;59m██" in shown
+    )  # a wall is its colour, and a block where there are none
     arc = ansi("arc-7x7", {"task": "t", "input": [[0, 7], [7, 7]]}, [[7, 7], [7, 0]])
     assert "48;2;255;133;27" in arc
 
@@ -82,12 +98,16 @@ def test_an_answer_that_is_no_board_has_no_picture() -> None:
 @pytest.mark.process
 def test_a_board_in_a_pipe_is_plain_text(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
-    done = subprocess.run(command("solve", SOLVED, "--bundle", bundle), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command("solve", SOLVED, "--bundle", bundle), capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"{SOLVED}\n"
     assert done.stderr == ""
 
 
-def test_the_key_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HRM_API_KEY", "from-the-environment")
     assert read_key(None) == "from-the-environment"
     (tmp_path / "key").write_text("from-the-file\n")

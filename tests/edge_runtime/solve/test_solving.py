@@ -42,7 +42,9 @@ from hrm_edge_runtime.solve.solvers import Reply, options_of, solve_in_order
         ("", []),
     ],
 )  # fmt: skip
-def test_every_form_of_a_file_gives_its_puzzles_in_their_order(text: str, puzzles: list[object]) -> None:
+def test_every_form_of_a_file_gives_its_puzzles_in_their_order(
+    text: str, puzzles: list[object]
+) -> None:
     found = list(entries(io.StringIO(text, newline=""), PUZZLE.seq_len))
     assert [entry.puzzle for entry in found] == puzzles
     assert [entry.number for entry in found] == list(range(1, len(puzzles) + 1))
@@ -63,22 +65,34 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (f"source,question,answer,rating\na,{'1' * 140_000},1,0\n".encode(), "field larger than field limit"),
-        (f'source,question,answer,rating\na,"{"1" * 140_000}\n'.encode(), "field larger than field limit"),
+        (
+            f"source,question,answer,rating\na,{'1' * 140_000},1,0\n".encode(),
+            "field larger than field limit",
+        ),
+        (
+            f'source,question,answer,rating\na,"{"1" * 140_000}\n'.encode(),
+            "field larger than field limit",
+        ),
         (b"1" * (1 << 24) + b"1\n", "line 1 has more than 16777216 characters"),
         (SOLVED.encode("utf-16"), "invalid start byte"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_one_sentence(
+    content: bytes, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "puzzles").write_bytes(content)
     with (
         opened(str(tmp_path / "puzzles"), PUZZLE.seq_len) as found,
-        pytest.raises(SolvingError, match=f"cannot be read .*{said}.*: give a text file of puzzles"),
+        pytest.raises(
+            SolvingError, match=f"cannot be read .*{said}.*: give a text file of puzzles"
+        ),
     ):
         list(found)
 
 
-@pytest.mark.parametrize("form", [f"{SOLVED}\n", f'{{"puzzle": "{SOLVED}"}}\n', f"source,question\na,{SOLVED}\n"])
+@pytest.mark.parametrize(
+    "form", [f"{SOLVED}\n", f'{{"puzzle": "{SOLVED}"}}\n', f"source,question\na,{SOLVED}\n"]
+)
 def test_a_byte_order_mark_is_no_part_of_a_puzzle(form: str, tmp_path: Path) -> None:
     (tmp_path / "puzzles").write_text(form, encoding="utf-8-sig")
     with opened(str(tmp_path / "puzzles"), PUZZLE.seq_len) as found:
@@ -103,7 +117,9 @@ def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themsel
 
     def backwards(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
         asked.extend(requests)
-        yield from reversed([(position, answer(request.puzzle)) for position, request in enumerate(asked)])
+        yield from reversed(
+            [(position, answer(request.puzzle)) for position, request in enumerate(asked)]
+        )
 
     fields: list[dict[str, object]] = [
         {"puzzle": "a"},
@@ -124,7 +140,12 @@ def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themsel
 
 def write_all(path: Path, puzzles: list[str]) -> Tally:
     tally = Tally()
-    given = iter([Entry(number=number, fields={"puzzle": puzzle}) for number, puzzle in enumerate(puzzles, 1)])
+    given = iter(
+        [
+            Entry(number=number, fields={"puzzle": puzzle})
+            for number, puzzle in enumerate(puzzles, 1)
+        ]
+    )
     with continued(path) as ledger:
         ledger.skip_answered(given, tally)
         for entry in given:
@@ -146,7 +167,9 @@ def test_a_file_cut_off_anywhere_is_continued_to_the_same_file(tmp_path: Path) -
         assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("text", ["my diary\n", "my diary", '{"number": 2, "puzzle": "x", "answer": {}}\n'])
+@pytest.mark.parametrize(
+    "text", ["my diary\n", "my diary", '{"number": 2, "puzzle": "x", "answer": {}}\n']
+)
 def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out"
     path.write_text(text)
@@ -162,7 +185,11 @@ def test_answers_to_other_puzzles_are_not_continued(tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
-    with continued(tmp_path / "out"), pytest.raises(SolvingError, match="another run"), continued(tmp_path / "out"):
+    with (
+        continued(tmp_path / "out"),
+        pytest.raises(SolvingError, match="another run"),
+        continued(tmp_path / "out"),
+    ):
         pass
 
 
@@ -178,20 +205,31 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
         for _ in range(2):
             before = out.stat().st_size if out.exists() else 0
             process = subprocess.Popen(begin, stderr=subprocess.DEVNULL)
-            wait_for(lambda least=before: out.exists() and out.stat().st_size > least, every_s=0.005)
+            wait_for(
+                lambda least=before: out.exists() and out.stat().st_size > least, every_s=0.005
+            )
             process.kill()
             process.wait()
         torn = out.read_bytes()
         assert 0 < torn.count(b"\n") < len(questions)
         out.write_bytes(torn + b'{"number": ')  # as a kill in the middle of a line would leave it
-        done = subprocess.run([*begin, "--json"], capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run(
+            [*begin, "--json"], capture_output=True, text=True, timeout=PATIENCE_S
+        )
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [record["number"] for record in records] == list(range(1, len(questions) + 1))
-    assert [record["answer"]["solution"] for record in records] == [examples()[question] for question in questions]
+    assert [record["answer"]["solution"] for record in records] == [
+        examples()[question] for question in questions
+    ]
     assert out.read_bytes().startswith(torn)
     counts = json.loads(done.stdout)
-    assert (counts["puzzles"], counts["solved"], counts["proven"], counts["refused"]) == (240, 240, 240, {})
+    assert (counts["puzzles"], counts["solved"], counts["proven"], counts["refused"]) == (
+        240,
+        240,
+        240,
+        {},
+    )
 
 
 # --- a server that is not always there
@@ -215,7 +253,9 @@ def test_an_engine_that_dies_and_a_server_that_restarts_lose_no_puzzle(tmp_path:
         wait_for(lambda: out.exists() and out.stat().st_size > 0)
         os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
         assert process.wait(PATIENCE_S) == 0
-    assert [json.loads(line)["number"] for line in out.read_text().splitlines()] == list(range(1, 81))
+    assert [json.loads(line)["number"] for line in out.read_text().splitlines()] == list(
+        range(1, 81)
+    )
 
 
 @pytest.mark.process

@@ -28,7 +28,9 @@ def browser() -> Iterator[Browser]:
             if os.environ.get("HRM_BROWSER") == "required":
                 pytest.fail(missing)
             pytest.skip(missing)
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
         browser.close()
 
@@ -49,7 +51,9 @@ def window(browser: Browser) -> Iterator[Page]:
     """One window for all tests: a new one for each would cost a process and half a second."""
     from web_tools import PATIENCE_MS
 
-    with browser.new_context(viewport={"width": 1200, "height": 900}, accept_downloads=True) as context:
+    with browser.new_context(
+        viewport={"width": 1200, "height": 900}, accept_downloads=True
+    ) as context:
         context.set_default_timeout(PATIENCE_MS)
         yield context.new_page()
 

@@ -25,7 +25,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Itera
 
 
 def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarded: Server) -> None:
-    with browser.new_context(http_credentials={"username": "anybody", "password": SECRET}) as context:
+    with browser.new_context(
+        http_credentials={"username": "anybody", "password": SECRET}
+    ) as context:
         page = context.new_page()
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
@@ -43,12 +45,16 @@ def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarde
 
 
 @pytest.mark.parametrize("credentials", [None, {"username": SECRET, "password": "wrong"}])
-def test_page_stays_closed_without_the_key(browser: Browser, guarded: Server, credentials: dict[str, str]) -> None:
+def test_page_stays_closed_without_the_key(
+    browser: Browser, guarded: Server, credentials: dict[str, str]
+) -> None:
     with browser.new_context(http_credentials=credentials) as context:  # type: ignore[arg-type]
         page = context.new_page()
         statuses: list[int] = []
         page.on("response", lambda answer: statuses.append(answer.status))
-        with contextlib.suppress(Error):  # a browser that nobody tells a password calls that an error
+        with contextlib.suppress(
+            Error
+        ):  # a browser that nobody tells a password calls that an error
             page.goto(guarded.url)
         assert set(statuses) <= {401}
         assert page.locator("#board").count() == 0

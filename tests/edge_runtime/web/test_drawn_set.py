@@ -31,7 +31,9 @@ def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_
     page.click("#tab-set")
     screen(page, "set")
     file = exported(page, tmp_path)
-    assert page.inner_text("#set-command") == f"hrm-data import {file.name} maze-8x8 --out data/drawn"
+    assert (
+        page.inner_text("#set-command") == f"hrm-data import {file.name} maze-8x8 --out data/drawn"
+    )
     imported = import_file(file, registry.get("maze-8x8"), tmp_path / "data", split="train")
     assert (imported.num_train, imported.faults) == (3, [])
     assert len(read_examples(tmp_path / "data", "train", 0, 3, "maze-8x8")) == 3
@@ -68,7 +70,9 @@ def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> N
     pair = json.loads(exported(page, tmp_path).read_text())
     assert pair["solution"] == [[0, 0, 3]]
     assert pair["puzzle"]["task"] == "shift-colours"
-    imported = import_file(tmp_path / "arc-7x7.ndjson", registry.get("arc-7x7"), tmp_path / "data", split="train")
+    imported = import_file(
+        tmp_path / "arc-7x7.ndjson", registry.get("arc-7x7"), tmp_path / "data", split="train"
+    )
     assert imported.num_train == 1
 
 
@@ -81,7 +85,9 @@ def test_puzzle_of_the_set_goes_back_onto_the_board(page: Page) -> None:
     assert cell(page, 1, 1).inner_text() == "3"
 
 
-def test_fresh_board_goes_into_the_set_with_the_answer_of_its_generator(page: Page, tmp_path: Path) -> None:
+def test_fresh_board_goes_into_the_set_with_the_answer_of_its_generator(
+    page: Page, tmp_path: Path
+) -> None:
     choose(page, "maze-14x14")  # which no model here solves
     expect(page.locator("#show-label")).to_be_visible()
     assert page.is_disabled("#solve")
@@ -91,11 +97,15 @@ def test_fresh_board_goes_into_the_set_with_the_answer_of_its_generator(page: Pa
     page.click("#show-label")
     page.click("#add")
     page.click("#tab-set")
-    imported = import_file(exported(page, tmp_path), registry.get("maze-14x14"), tmp_path / "data", split="train")
+    imported = import_file(
+        exported(page, tmp_path), registry.get("maze-14x14"), tmp_path / "data", split="train"
+    )
     assert (imported.num_train, imported.faults) == (1, [])
 
 
-def test_answer_drawn_over_a_maze_goes_into_the_set_once_it_is_right(page: Page, tmp_path: Path) -> None:
+def test_answer_drawn_over_a_maze_goes_into_the_set_once_it_is_right(
+    page: Page, tmp_path: Path
+) -> None:
     choose(page, "maze-8x8")
     paste(page, "\n".join(["S..G####", *["########"] * 7]))
     page.click("#draw-label")
@@ -109,5 +119,7 @@ def test_answer_drawn_over_a_maze_goes_into_the_set_once_it_is_right(page: Page,
     page.click("#add")
     expect(page.locator("#add")).to_have_text("In the set")
     page.click("#tab-set")
-    imported = import_file(exported(page, tmp_path), registry.get("maze-8x8"), tmp_path / "data", split="train")
+    imported = import_file(
+        exported(page, tmp_path), registry.get("maze-8x8"), tmp_path / "data", split="train"
+    )
     assert (imported.num_train, imported.faults) == (1, [])

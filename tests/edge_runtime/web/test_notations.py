@@ -20,14 +20,19 @@ READ = """async ([model, text]) => {
 
 LINE = "314...5..41.24...5..314....6.113.2.4"
 ROWS = [LINE[start : start + 6] for start in range(0, 36, 6)]
-BANDS = ["\n".join(f"{row[:3]}|{row[3:]}" for row in ROWS[start : start + 2]) for start in (0, 2, 4)]
+BANDS = [
+    "\n".join(f"{row[:3]}|{row[3:]}" for row in ROWS[start : start + 2]) for start in (0, 2, 4)
+]
 FRAMED = "\n---+---\n".join(BANDS)
 NUMBERS = [[int(mark) if mark.isdigit() else 0 for mark in row] for row in ROWS]
 MAZE = "#...#S..\n#.#####.\n#...#.#.\n#.#.#.#.\n#.#.....\n#.#####.\n#..G..#.\n########"
 MAZE_GRID = [[{"#": 1, ".": 0, "S": 2, "G": 3}[mark] for mark in line] for line in MAZE.split("\n")]
 BARE_MAZE = [[int(value == 1) for value in row] for row in MAZE_GRID]
 CITY = "#.##42\n#2##2#\n#C4D.C\n#.##.#\n#.##.#\n#C4C.."
-ROADS = [[{"#": 0, ".": 1, "2": 2, "4": 4, "C": 1, "D": 1}[mark] for mark in line] for line in CITY.split("\n")]
+ROADS = [
+    [{"#": 0, ".": 1, "2": 2, "4": 4, "C": 1, "D": 1}[mark] for mark in line]
+    for line in CITY.split("\n")
+]
 CUSTOMERS = [[2, 1], [2, 5], [5, 1], [5, 3]]
 GRID = [[0, 7, 7], [7, 0, 7]]
 
@@ -74,8 +79,24 @@ NOTATIONS: dict[str, list[object]] = {
     ],
 }
 UNSOUND: dict[str, list[object]] = {
-    "sudoku-6x6": ["x" * 36, LINE[:-1], ROWS[:5], [[7] * 6] * 6, "", [], [[1]], {"grid": NUMBERS}, [[[]] * 6] * 6],
-    "maze-8x8": [MAZE.replace("S", "x"), MAZE[:-1], "", [], {"grid": BARE_MAZE[:7], "start": [0, 5], "goal": [6, 3]}],
+    "sudoku-6x6": [
+        "x" * 36,
+        LINE[:-1],
+        ROWS[:5],
+        [[7] * 6] * 6,
+        "",
+        [],
+        [[1]],
+        {"grid": NUMBERS},
+        [[[]] * 6] * 6,
+    ],
+    "maze-8x8": [
+        MAZE.replace("S", "x"),
+        MAZE[:-1],
+        "",
+        [],
+        {"grid": BARE_MAZE[:7], "start": [0, 5], "goal": [6, 3]},
+    ],
     "logistics-6x6": [CITY.replace("4", "3"), CITY + "##", {"grid": MAZE_GRID}],
     "arc-7x7": [
         {"task": "a", "input": [[10]]},

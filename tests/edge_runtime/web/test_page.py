@@ -37,7 +37,13 @@ SHADES = """names => names.map(name => {
     return colour;
 })"""
 INKS = (
-    *(("ink", "paper"), ("quiet", "ground"), ("quiet", "sunk"), ("answer", "paper"), ("on-accent", "accent")),
+    *(
+        ("ink", "paper"),
+        ("quiet", "ground"),
+        ("quiet", "sunk"),
+        ("answer", "paper"),
+        ("on-accent", "accent"),
+    ),
     *(("good", "good-ground"), ("bad", "bad-ground"), ("open", "open-ground")),
 )
 
@@ -49,7 +55,9 @@ def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page) -> None:
             break
     page.keyboard.press("End")
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Row 2, column 6")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
+        "Row 2, column 6"
+    )
     page.keyboard.press("Home")
     page.keyboard.press("ArrowUp")
     page.keyboard.type("..4...5..4..2....5..31.....6.113.2.4")
@@ -75,7 +83,9 @@ def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site
     page.keyboard.type("8")
     page.keyboard.press("Enter")
     page.wait_for_selector(DONE)
-    error = site.solve(page.evaluate("document.querySelector('#text').value"), kind="sudoku").json()["error"]
+    error = site.solve(
+        page.evaluate("document.querySelector('#text').value"), kind="sudoku"
+    ).json()["error"]
     sentence = f"{error['message'][0].upper()}{error['message'][1:]}; {error['remedy']}."
     row, col = error["cell"]
     assert page.inner_text(".bubble") == sentence
@@ -130,7 +140,9 @@ def test_text_has_enough_contrast_in_both_schemes(page: Page) -> None:
 def contrast(page: Page, *names: str) -> float:
     shades = page.evaluate(SHADES, names)
     weights = (0.2126, 0.7152, 0.0722)
-    dark, light = sorted(sum(w * linear(c) for w, c in zip(weights, shade, strict=True)) for shade in shades)
+    dark, light = sorted(
+        sum(w * linear(c) for w, c in zip(weights, shade, strict=True)) for shade in shades
+    )
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -147,8 +159,12 @@ def test_every_control_has_a_name_and_no_id_stands_twice(page: Page) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_phone_sees_all_of_the_board_without_scrolling_sideways(browser: Browser, site: Server) -> None:
-    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as phone:
+def test_phone_sees_all_of_the_board_without_scrolling_sideways(
+    browser: Browser, site: Server
+) -> None:
+    with browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    ) as phone:
         page = phone.new_page()
         page.goto(f"{site.url}/#puzzle")
         page.wait_for_selector("#board [role=gridcell]")
@@ -177,7 +193,9 @@ def test_what_a_server_says_is_never_markup(page: Page) -> None:
     assert page.title() == "HRM Edge"
 
 
-def test_policy_forbids_inline_script_foreign_hosts_and_markup_from_strings(browser: Browser, site: Server) -> None:
+def test_policy_forbids_inline_script_foreign_hosts_and_markup_from_strings(
+    browser: Browser, site: Server
+) -> None:
     policy = site.http.get("/").headers["content-security-policy"]
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
@@ -196,7 +214,9 @@ def test_page_asks_nobody_but_its_own_server(browser: Browser, site: Server) -> 
         page.goto(f"{site.url}/docs")
         page.goto(site.url)
         page.wait_for_selector("#board [role=gridcell]")
-        assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {site.url.split("/")[2]}
+        assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {
+            site.url.split("/")[2]
+        }
 
 
 def test_lost_server_is_said_in_words(page: Page) -> None:
@@ -206,9 +226,19 @@ def test_lost_server_is_said_in_words(page: Page) -> None:
 
 
 def test_stream_that_breaks_off_is_said_in_words(page: Page) -> None:
-    segment = {"segment": 1, "attempt": 0, "solution": [[1] * 6] * 6, "changed": [], "margin": 0.0, "verified": False}
+    segment = {
+        "segment": 1,
+        "attempt": 0,
+        "solution": [[1] * 6] * 6,
+        "changed": [],
+        "margin": 0.0,
+        "verified": False,
+    }
     body = f"event: segment\ndata: {json.dumps(segment)}\n\nevent: segment\ndata: {{"
-    page.route("**/solve/stream", lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body))
+    page.route(
+        "**/solve/stream",
+        lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body),
+    )
     page.click("#solve")
     expect(page.locator("#verdict-text")).to_contain_text("The connection ended before the answer")
 
@@ -237,7 +267,12 @@ def test_no_page_has_a_serious_finding_of_axe(browser: Browser, site: Server) ->
         found: list[tuple[str, str, str]] = []
         for model, tab in (
             *(("sudoku-6x6", "puzzle"), ("logistics-6x6", "puzzle"), ("arc-7x7", "puzzle")),
-            *(("maze-8x8", "set"), ("maze-8x8", "evaluation"), ("maze-8x8", "operations"), ("", "docs")),
+            *(
+                ("maze-8x8", "set"),
+                ("maze-8x8", "evaluation"),
+                ("maze-8x8", "operations"),
+                ("", "docs"),
+            ),
         ):
             if tab == "docs":
                 page.goto(f"{site.url}/docs")
@@ -246,6 +281,10 @@ def test_no_page_has_a_serious_finding_of_axe(browser: Browser, site: Server) ->
                 page.select_option("#model", model)
                 page.click(f"#tab-{tab}")
             violations = axe.run(page).response["violations"]
-            found += [(model, tab, one["id"]) for one in violations if one["impact"] in ("serious", "critical")]
+            found += [
+                (model, tab, one["id"])
+                for one in violations
+                if one["impact"] in ("serious", "critical")
+            ]
             assert page.evaluate("document.documentElement.scrollWidth") == 390, tab
         assert found == []

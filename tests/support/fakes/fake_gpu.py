@@ -17,7 +17,11 @@ from typing import Any
 
 import numpy as np
 
-NUMPY_OF: dict[str, Any] = {"tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
+NUMPY_OF: dict[str, Any] = {
+    "tensor(int32)": np.int32,
+    "tensor(float)": np.float32,
+    "tensor(bool)": np.bool_,
+}
 GARBAGE, THREAD_LOCAL, MAPPED, NO_TIMING, SLEEPS = 0xA5, 1, 2, 2, 1
 ALIGNMENT = 256
 NO_DEVICE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, CAPTURE_INVALIDATED, UNSUPPORTED = 100, 2, 700, 901, 900
@@ -111,7 +115,9 @@ class Event:
     """Waiting for it runs the stream as far as where it was recorded last, and no further."""
 
     def __init__(self, flags: int) -> None:
-        assert flags == NO_TIMING | (SLEEPS if attribute(18) else 0), "a board's cores sleep, a desktop's spin"
+        assert flags == NO_TIMING | (SLEEPS if attribute(18) else 0), (
+            "a board's cores sleep, a desktop's spin"
+        )
         refuse("cuEventCreate", OUT_OF_MEMORY)
         self.handle = next(event_handles)
         self.stream: Stream | None = None
@@ -120,11 +126,16 @@ class Event:
 
     def record(self, stream: Stream) -> None:
         refuse("cuEventRecord", ILLEGAL_ADDRESS)
-        self.stream, self.is_reached = stream, lambda: None  # a new mark: the one before no longer counts
+        self.stream, self.is_reached = (
+            stream,
+            lambda: None,
+        )  # a new mark: the one before no longer counts
         stream.put(self.is_reached)
 
     def synchronize(self) -> None:
-        assert self.stream is not None, "an event that was never recorded would be waited for in vain"
+        assert self.stream is not None, (
+            "an event that was never recorded would be waited for in vain"
+        )
         if self.is_reached in self.stream.waiting:
             self.stream.advance(self.stream.waiting.index(self.is_reached) + 1)
         else:

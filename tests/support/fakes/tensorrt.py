@@ -87,7 +87,9 @@ class IProgressMonitor:
 
 def _check_overrides(kind: type, name: str) -> None:
     own = {member for member in vars(kind) if not member.startswith("_")}
-    assert own <= set(NAMES[name]), f"TensorRT {__version__}: {name} has no {own - set(NAMES[name])}"
+    assert own <= set(NAMES[name]), (
+        f"TensorRT {__version__}: {name} has no {own - set(NAMES[name])}"
+    )
 
 
 def Builder(logger: ILogger) -> Guard:
@@ -232,7 +234,9 @@ def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None
     limits = {pool.name: limit for pool, limit in config.limits.items()}
-    head = json.dumps({"version": __version__, "profiles": config.profiles, "limits": limits}).encode()
+    head = json.dumps(
+        {"version": __version__, "profiles": config.profiles, "limits": limits}
+    ).encode()
     return Guard("IHostMemory", _Bytes(head + b"\n" + network.onnx))
 
 
@@ -244,7 +248,9 @@ class _Runtime:
         head, _, onnx = plan.partition(b"\n")
         described = json.loads(head)
         if described["version"] != __version__:
-            self._logger.log(ILogger.Severity.ERROR, "The engine plan file is not compatible with this version")
+            self._logger.log(
+                ILogger.Severity.ERROR, "The engine plan file is not compatible with this version"
+            )
             return None
         return Guard("ICudaEngine", _Engine(onnx, described["profiles"]))
 
@@ -295,7 +301,9 @@ class _Context:
         self._has_memory = False
 
     def update_device_memory_size_for_shapes(self) -> int:
-        assert set(self._shapes) == set(self._profile) & set(self._engine._names), "every input needs a shape"
+        assert set(self._shapes) == set(self._profile) & set(self._engine._names), (
+            "every input needs a shape"
+        )
         return SCRATCH_BYTES
 
     def set_device_memory(self, address: int, num_bytes: int) -> None:
@@ -306,7 +314,9 @@ class _Context:
 
     def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
         assert stream
-        if os.environ.get("FAKE_TENSORRT_FAILS") == "profile":  # the binding raises where the C++ API returns false
+        if (
+            os.environ.get("FAKE_TENSORRT_FAILS") == "profile"
+        ):  # the binding raises where the C++ API returns false
             raise RuntimeError("Error in set optimization profile async.")
         self._profile = self._engine.profiles[profile]
         return True
@@ -317,7 +327,9 @@ class _Context:
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         assert address, name
-        assert address % fake_gpu.ALIGNMENT == 0, f"TensorRT takes {name} at multiples of {fake_gpu.ALIGNMENT} alone"
+        assert address % fake_gpu.ALIGNMENT == 0, (
+            f"TensorRT takes {name} at multiples of {fake_gpu.ALIGNMENT} alone"
+        )
         self._addresses[name] = address
         return True
 
@@ -339,9 +351,13 @@ class _Context:
         binding = self._engine.session.io_binding()
         for node in self._engine.session.get_inputs():
             dtype = fake_gpu.NUMPY_OF[node.type]
-            address = addresses.get(node.name, addresses["tokens_BT"])  # what is dropped is never read
+            address = addresses.get(
+                node.name, addresses["tokens_BT"]
+            )  # what is dropped is never read
             binding.bind_input(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], address)
         for node in self._engine.session.get_outputs():
             dtype = fake_gpu.NUMPY_OF[node.type]
-            binding.bind_output(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name])
+            binding.bind_output(
+                node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name]
+            )
         self._engine.session.run_with_iobinding(binding)

@@ -16,7 +16,12 @@ import tempfile
 from pathlib import Path
 
 CREATED = ("InferBuilder", "InferRefitter", "InferRuntime", "NvOnnxParserRefitter", "NvOnnxParser")
-ASKED = ("getBuilderPluginRegistry", "getNvOnnxParserVersion", "getPluginRegistry", "initLibNvInferPlugins")
+ASKED = (
+    "getBuilderPluginRegistry",
+    "getNvOnnxParserVersion",
+    "getPluginRegistry",
+    "initLibNvInferPlugins",
+)
 FUNCTIONS = (*(f"create{name}_INTERNAL" for name in CREATED), *ASKED)
 LIBRARIES = ("libnvinfer.so", "libnvonnxparser.so", "libnvinfer_plugin.so")
 LEFT_OUT = re.compile(r"_|I\w*Layer$|I?Plugin|I\w*Plugin")
@@ -29,12 +34,16 @@ def load_stubs(folder: Path, major: str) -> None:
     source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in FUNCTIONS))
     for library in LIBRARIES:
         file = folder / f"{library}.{major}"
-        subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{file.name}", source, "-o", file], check=True)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", f"-Wl,-soname,{file.name}", source, "-o", file], check=True
+        )
         ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
 
 
 def members(kind: type) -> list[str]:
-    return sorted(name for name in dir(kind) if not name.startswith("_") and name not in ENUM_EXTRAS)
+    return sorted(
+        name for name in dir(kind) if not name.startswith("_") and name not in ENUM_EXTRAS
+    )
 
 
 def lines_of(module: object, prefix: str = "") -> list[str]:
@@ -43,7 +52,11 @@ def lines_of(module: object, prefix: str = "") -> list[str]:
         kind = vars(module)[name]
         if isinstance(kind, type) and not issubclass(kind, enum.Enum) and not LEFT_OUT.match(name):
             lines.append(f"{prefix}{name}: {' '.join(members(kind))}".rstrip())
-            lines += [line for line in lines_of(kind, f"{prefix}{name}.") if kind.__module__.startswith("tensorrt")]
+            lines += [
+                line
+                for line in lines_of(kind, f"{prefix}{name}.")
+                if kind.__module__.startswith("tensorrt")
+            ]
     return lines
 
 
@@ -55,8 +68,16 @@ def main(wheel: Path) -> None:
         import tensorrt_bindings
 
         names = vars(tensorrt_bindings.tensorrt).items()
-        functions = sorted(name for name, value in names if not isinstance(value, type) and not name.startswith("_"))
-        lines = [f"# tensorrt {version}", f": {' '.join(functions)}", *lines_of(tensorrt_bindings.tensorrt)]
+        functions = sorted(
+            name
+            for name, value in names
+            if not isinstance(value, type) and not name.startswith("_")
+        )
+        lines = [
+            f"# tensorrt {version}",
+            f": {' '.join(functions)}",
+            *lines_of(tensorrt_bindings.tensorrt),
+        ]
         print("\n".join(lines))
 
 

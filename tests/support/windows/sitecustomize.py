@@ -23,10 +23,42 @@ DRIVE = os.environ.get("HRM_WINDOWS_DRIVE", "")
 HIDDEN = ("/proc/", "/sys/")
 MISSING = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp", "syslog"}
 OF_OS = (
-    *("fork", "forkpty", "getuid", "geteuid", "getgid", "getegid", "getpgid", "getpgrp", "setsid", "killpg", "nice"),
-    *("sysconf", "getloadavg", "sched_getaffinity", "uname", "chown", "fchown", "fchmod", "mkfifo", "statvfs"),
+    *(
+        "fork",
+        "forkpty",
+        "getuid",
+        "geteuid",
+        "getgid",
+        "getegid",
+        "getpgid",
+        "getpgrp",
+        "setsid",
+        "killpg",
+        "nice",
+    ),
+    *(
+        "sysconf",
+        "getloadavg",
+        "sched_getaffinity",
+        "uname",
+        "chown",
+        "fchown",
+        "fchmod",
+        "mkfifo",
+        "statvfs",
+    ),
 )
-OF_SIGNAL = ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGPIPE", "alarm", "pthread_sigmask")
+OF_SIGNAL = (
+    "SIGHUP",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGALRM",
+    "SIGCHLD",
+    "SIGPIPE",
+    "alarm",
+    "pthread_sigmask",
+)
 TICK_S = 1 / 64  # of time.monotonic before Python 3.13
 
 real_import, real_open, real_stat = builtins.__import__, io.open, pathlib.Path.stat
@@ -69,7 +101,14 @@ def sync_handle(handle: int) -> None:
 
 
 def handle_signal(number: int, handler: Any) -> Any:
-    if number not in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV):
+    if number not in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGABRT,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+    ):
         raise ValueError("invalid signal value")
     return signal.signal(number, handler)
 
@@ -84,7 +123,9 @@ def lock_bytes(handle: int, mode: int, count: int) -> None:
         raise PermissionError(13, "Permission denied") from error
 
 
-def open_text(file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, *rest: Any, **more: Any) -> Any:
+def open_text(
+    file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, *rest: Any, **more: Any
+) -> Any:
     if str(file).startswith(HIDDEN):
         raise FileNotFoundError(2, "No such file or directory", str(file))
     if "b" not in mode:
@@ -107,12 +148,18 @@ def stat_path(path: pathlib.Path, **more: Any) -> os.stat_result:
 
 def require_closed(*paths: Any) -> None:
     """Refuse to move or remove what this process has open or mapped, or a folder of it."""
-    held = {os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_link(name)}
+    held = {
+        os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if _is_link(name)
+    }
     with real_open("/proc/self/maps") as maps:
         held |= {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps}
     for path in filter(lambda path: path.startswith(DRIVE), map(os.path.abspath, paths)):
         if any(file == path or file.startswith(f"{path}/") for file in held):
-            raise PermissionError(13, "The process cannot access the file because it is being used", path)
+            raise PermissionError(
+                13, "The process cannot access the file because it is being used", path
+            )
 
 
 def _is_link(name: str) -> bool:
@@ -164,7 +211,15 @@ O_BINARY = 1 << 30
 msvcrt = SimpleNamespace(LK_UNLCK=0, LK_NBLCK=2, locking=lock_bytes)
 WINDOWS: dict[str, Any] = {
     "msvcrt": msvcrt,
-    "os": Without(os, OF_OS, name="nt", O_BINARY=O_BINARY, open=open_handle, write=write_handle, fsync=sync_handle),
+    "os": Without(
+        os,
+        OF_OS,
+        name="nt",
+        O_BINARY=O_BINARY,
+        open=open_handle,
+        write=write_handle,
+        fsync=sync_handle,
+    ),
     "sys": Without(sys, (), platform="win32"),
     "signal": Without(signal, OF_SIGNAL, signal=handle_signal),
     "time": Without(
@@ -178,4 +233,6 @@ if DRIVE:
     builtins.__import__ = import_for
     builtins.open = io.open = open_text
     pathlib.Path.stat = stat_path  # type: ignore[method-assign]
-    os.rename, os.replace, os.unlink, os.remove = map(guarded, (os.rename, os.replace, os.unlink, os.remove))
+    os.rename, os.replace, os.unlink, os.remove = map(
+        guarded, (os.rename, os.replace, os.unlink, os.remove)
+    )

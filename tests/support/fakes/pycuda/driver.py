@@ -98,7 +98,9 @@ class PagelockedHostAllocation:
         self.__array_interface__ = fake_gpu.pinned[self._address].__array_interface__
 
     def get_device_pointer(self) -> int:
-        assert self._is_mapped, "only memory that was asked for as mapped has an address on the device"
+        assert self._is_mapped, (
+            "only memory that was asked for as mapped has an address on the device"
+        )
         return self._address
 
     def __del__(self) -> None:
@@ -154,9 +156,13 @@ class Library:
         return _status_of(lambda: fake_gpu.begin_capture(stream.value or 0, mode))
 
     def cuStreamEndCapture(self, stream: ctypes.c_void_p, graph: Any) -> int:
-        return _status_of(lambda: setattr(graph._obj, "value", fake_gpu.end_capture(stream.value or 0)))
+        return _status_of(
+            lambda: setattr(graph._obj, "value", fake_gpu.end_capture(stream.value or 0))
+        )
 
-    def cuGraphInstantiateWithFlags(self, executable: Any, graph: ctypes.c_void_p, flags: Any) -> int:
+    def cuGraphInstantiateWithFlags(
+        self, executable: Any, graph: ctypes.c_void_p, flags: Any
+    ) -> int:
         made = lambda: fake_gpu.instantiate(graph.value or 0, flags.value)  # noqa: E731
         return _status_of(lambda: setattr(executable._obj, "value", made()))
 

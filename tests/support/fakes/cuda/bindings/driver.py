@@ -183,7 +183,9 @@ def cuMemcpyDtoHAsync(target: int, source: Any, num_bytes: int, stream: Any) -> 
 
 
 def cuMemcpyDtoDAsync(target: Any, source: Any, num_bytes: int, stream: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.streams[int(stream)].put_copy(int(target), int(source), num_bytes))
+    return _answer(
+        lambda: fake_gpu.streams[int(stream)].put_copy(int(target), int(source), num_bytes)
+    )
 
 
 def cuStreamBeginCapture(stream: Any, mode: CUstreamCaptureMode) -> tuple[Any, ...]:
@@ -213,4 +215,6 @@ def cuGraphLaunch(graph: Any, stream: Any) -> tuple[Any, ...]:
 
 def _require(value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"Argument has incorrect type (expected {kind.__name__}, got {type(value).__name__})")
+        raise TypeError(
+            f"Argument has incorrect type (expected {kind.__name__}, got {type(value).__name__})"
+        )
