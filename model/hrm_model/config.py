@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from hrm_puzzles.puzzle import Hinted, Puzzle
+
 Arch = Literal["hrm", "trm", "transformer"]
 Blocks = Literal["attention", "mixer", "relational"]
 Positions = Literal["rope", "learned", "none"]
@@ -291,3 +293,10 @@ class HRMConfig:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+def num_hints_of(puzzle: Puzzle) -> int:
+    """How many kinds of hints the puzzle gives in training."""
+    if isinstance(puzzle, Hinted):
+        return puzzle.num_hints
+    return 0

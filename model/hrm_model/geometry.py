@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hrm_model import checkpoint
-from hrm_model.config import HRMConfig
+from hrm_model.config import HRMConfig, num_hints_of
 from hrm_model.hrm import HRM
-from hrm_puzzles.puzzle import Hinted, Puzzle
+from hrm_puzzles.puzzle import Puzzle
 
 NOISE = 0.01  # share of a fresh weight in a new channel: from zero it would learn nothing
 NEIGHBORHOOD = 9  # a cell and its eight neighbors
@@ -45,13 +45,6 @@ def config_from(path: Path, puzzle: Puzzle) -> HRMConfig:
     if not config.num_hints:
         return config
     return replace(config, num_hints=num_hints_of(puzzle))
-
-
-def num_hints_of(puzzle: Puzzle) -> int:
-    """How many kinds of hints the puzzle gives in training."""
-    if isinstance(puzzle, Hinted):
-        return puzzle.num_hints
-    return 0
 
 
 def on_board(model: HRM, puzzle: Puzzle) -> HRM:

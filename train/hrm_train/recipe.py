@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from hrm_model.config import HRMConfig
-from hrm_model.geometry import num_hints_of
+from hrm_model.config import HRMConfig, num_hints_of
 from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]

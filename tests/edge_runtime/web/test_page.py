@@ -98,7 +98,7 @@ def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site
 def test_pasted_text_with_a_bad_character_is_explained_by_the_server(page: Page) -> None:
     paste(page, "314...5..x1.24...5..314....6.113.2.4")
     page.wait_for_selector(DONE)
-    assert page.inner_text("#verdict-text").startswith("the cell at row 2, column 4 is 'x'")
+    assert page.inner_text("#verdict-text").startswith("The cell at row 2, column 4 is 'x'")
     assert cell(page, 2, 4).get_attribute("aria-invalid") == "true"
 
 
