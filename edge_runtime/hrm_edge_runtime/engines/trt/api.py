@@ -136,9 +136,10 @@ def plan_from_onnx(
             f"TensorRT {trt.__version__} builds no engine from {graph} ({last_error.text}): "
             f"{HEADLESS}."
         )
-    timed = config.get_timing_cache()
-    if timing_cache is not None and timed is not None:
-        atomic.write_bytes(timing_cache, bytes(timed.serialize()))
+    if timing_cache is not None:
+        timed = config.get_timing_cache()
+        if timed is not None:
+            atomic.write_bytes(timing_cache, bytes(timed.serialize()))
     return bytes(plan)
 
 
