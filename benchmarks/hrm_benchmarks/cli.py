@@ -21,8 +21,8 @@ from hrm_benchmarks.command import (
     Easiest,
     EngineOption,
     Hardest,
+    Measurement,
     Puzzles,
-    Result,
     Seed,
     Slots,
     Threads,
@@ -103,7 +103,7 @@ def serve(
     puzzles: Puzzles = 200,
     rounds: Annotated[int, Option(min=1, help="Rounds; figures are medians.")] = 1,
     seed: Seed = 0,
-) -> Result:
+) -> Measurement:
     """Serve the same puzzles by five policies: refill, fixed, slowest, compaction, one at a time.
 
     Without --bundle a scripted engine replaces the model, so that only the batching counts.
@@ -132,7 +132,7 @@ def serve(
     runs = policies.measure(made, rounds=rounds)
     made.engine.close()
     show = partial(policies.print_figures, made.title, runs)
-    return Result(figures={"runs": runs}, show=show, title=made.title)
+    return Measurement(figures={"runs": runs}, show=show, title=made.title)
 
 
 @measured("segment --checkpoint model/checkpoints/sudoku --batch 1 --batch 8")
@@ -152,7 +152,7 @@ def segment(
     rounds: TurnRounds = 9,
     turn_s: TurnS = 0.5,
     cpu_clock: CpuClock = False,
-) -> Result:
+) -> Measurement:
     """Time one segment on every engine, in turns."""
     from hrm_benchmarks import segments
 
@@ -167,7 +167,7 @@ def segment(
     show = partial(
         print_table, title, segments.COLUMNS, runs, caption=segments.CAPTION, left=["engine"]
     )
-    return Result(figures={"runs": runs}, show=show, title=title)
+    return Measurement(figures={"runs": runs}, show=show, title=title)
 
 
 @measured("train --preset small --threads 1 --rounds 9 --compile", extra=DESKTOP)
@@ -184,7 +184,7 @@ def train(
         bool, Option("--compile", help="Also our trainer with torch.compile.")
     ] = False,
     cpu_clock: CpuClock = False,
-) -> Result:
+) -> Measurement:
     """Train by the published step, written plainly, and by our trainer; in turns, equal losses."""
     from hrm_benchmarks.desktop import training
 
@@ -202,7 +202,7 @@ def train(
         print_table, title, training.COLUMNS, runs, caption=training.LEGEND, left=["trainer"]
     )
     machine = {"torch": training.torch.__version__}
-    return Result(figures={"machine": machine, "runs": runs}, show=show, title=title)
+    return Measurement(figures={"machine": machine, "runs": runs}, show=show, title=title)
 
 
 @measured("compare --cpu-s 25 --seed 0 --seed 1 --out compare", extra=DESKTOP)
@@ -225,7 +225,7 @@ def compare(
     out: Annotated[Path, Option(help="Folder of the table (.json and .md) and a picture.")] = Path(
         "compare"
     ),
-) -> Result:
+) -> Measurement:
     """Train HRM, TRM, a transformer and relational blocks on the same puzzles and CPU time."""
     from hrm_benchmarks.desktop import compare
 
@@ -244,7 +244,7 @@ def compare(
         tell(f"{row['puzzle']}, {row['arch']}: {row['exact']} % exact")
     title = f"{cpu_s:g} CPU s each, {num_train} puzzles, {num_test} held out; written: {out}"
     show = partial(print_table, title, compare.COLUMNS, runs, caption=compare.LEGEND)
-    return Result(figures={"runs": runs}, show=show, title=title)
+    return Measurement(figures={"runs": runs}, show=show, title=title)
 
 
 @measured(
@@ -276,7 +276,7 @@ def accuracy(
     engine: EngineOption = "auto",
     slots: Annotated[int, Option(min=1, help="Attempts in one batch.")] = 16,
     threads: Threads = 1,
-) -> Result:
+) -> Measurement:
     """Solve the same puzzles with each model, and count the CPU time to a proven answer."""
     from hrm_benchmarks import accuracy
 
@@ -307,7 +307,7 @@ def accuracy(
     show = partial(
         print_table, title, accuracy.COLUMNS, levels, caption=accuracy.LEGEND, left=["model"]
     )
-    return Result(figures={"levels": levels}, show=show, title=title)
+    return Measurement(figures={"levels": levels}, show=show, title=title)
 
 
 @measured("soak --requests 1000000 --json > soak.json")
@@ -321,7 +321,7 @@ def soak(
     ] = 16,
     slots: Slots = 32,
     seed: Seed = 0,
-) -> Result:
+) -> Measurement:
     """Send many requests to a scripted engine; each is answered once, and nothing leaks."""
     from hrm_benchmarks import soak
     from hrm_benchmarks.scripted import Scripted
@@ -332,7 +332,7 @@ def soak(
     with running(target.command) as server:
         measuring = soak.measure(server, target, requests, num_streams=streams, num_singles=singles)
         figures = asyncio.run(measuring)
-    return Result(figures=figures, show=partial(soak.print_soak, figures), title=target.title)
+    return Measurement(figures=figures, show=partial(soak.print_soak, figures), title=target.title)
 
 
 @measured("chaos --minutes 10 --json > chaos.json")
@@ -347,7 +347,7 @@ def chaos(
         Option(help="Measure /livez beside this attack alone; all: one after another."),
     ] = None,
     senders: Annotated[int, Option(min=1, help="Senders of the attack.")] = 8,
-) -> Result:
+) -> Measurement:
     """Kill, stop, reload and flood a server while others send puzzles and check the answers."""
     from hrm_benchmarks import chaos
 
@@ -361,7 +361,7 @@ def chaos(
         figures = dict(_attacks(opened, attack, senders, seconds))
     lines = [f"{name}: {value}" for name, value in figures.items()]
     show = partial(paper().print, *lines, sep="\n", highlight=False)
-    return Result(figures=figures, show=show)
+    return Measurement(figures=figures, show=show)
 
 
 def _attacks(
@@ -397,7 +397,7 @@ def throughput(
     seconds: Annotated[float, Option(min=1, help="Duration of each measurement.")] = 10.0,
     slots: Slots = 32,
     seed: Seed = 0,
-) -> Result:
+) -> Measurement:
     """Send as many puzzles through HTTP as a server takes, and measure the latency below that.
 
     Without --bundle a scripted engine that costs nothing replaces the model.
@@ -429,7 +429,7 @@ def throughput(
     show = partial(
         print_table, target.title, throughput.COLUMNS, passages, caption=throughput.LEGEND
     )
-    return Result(figures={"passages": passages}, show=show, title=target.title)
+    return Measurement(figures={"passages": passages}, show=show, title=target.title)
 
 
 @measured("start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")
@@ -441,7 +441,7 @@ def start(
     rounds: Annotated[
         int, Option(min=1, help="Starts of each, after one that does not count.")
     ] = 3,
-) -> Result:
+) -> Measurement:
     """Time hrm-serve until it is ready, and measure the memory of both processes."""
     from hrm_benchmarks import start
 
@@ -449,4 +449,4 @@ def start(
     for arguments in server or PROMISED_STARTS:
         starts.append(start.measure(shlex.split(arguments), rounds=rounds))
     show = partial(print_table, "", start.COLUMNS, starts, left=["hrm-serve"])
-    return Result(figures={"starts": starts}, show=show)
+    return Measurement(figures={"starts": starts}, show=show)

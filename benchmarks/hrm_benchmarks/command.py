@@ -41,7 +41,7 @@ Json = Annotated[bool, Option("--json", help="Print JSON with all figures instea
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Measurement:
     """What a command measured."""
 
     figures: Row  # of --json; a command with `faults` among them exits with 1
@@ -51,13 +51,13 @@ class Result:
 
 def measured(
     example: str, **settings: Any
-) -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Make a command of a function that returns a Result, and add the option --json.
+) -> Callable[[Callable[..., Measurement]], Callable[..., None]]:
+    """Make a command of a function that returns a Measurement, and add the option --json.
 
     `settings` are those of `Command.command`.
     """
 
-    def command_of(function: Callable[..., Result]) -> Callable[..., None]:
+    def command_of(function: Callable[..., Measurement]) -> Callable[..., None]:
         @wraps(function)
         def command(json: bool, **options: Any) -> None:
             with leaving_at_sigterm():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hrm_host.command import CANNOT_BEGIN, Command, open_closed_streams
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One command: its entry point, the extra that brings its packages, and one line of help."""
 
     target: str
@@ -17,72 +17,72 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Entry(
+    "demo": CommandEntry(
         "hrm_edge_runtime.solve.shipped:demo",
         "serve",
         "watch the shipped models solve a puzzle of each kind",
     ),
-    "models": Entry(
+    "models": CommandEntry(
         "hrm_edge_runtime.solve.shipped:models",
         "serve",
         "list the shipped models: boards and accuracy",
     ),
-    "solve": Entry(
+    "solve": CommandEntry(
         "hrm_edge_runtime.solve.cli:main",
         "serve",
         "solve puzzles through a server or with a bundle on this machine",
     ),
-    "serve": Entry(
+    "serve": CommandEntry(
         "hrm_edge_runtime.cli:serve",
         "serve",
         "serve bundles over HTTP, with a page at /",
     ),
-    "key": Entry(
+    "key": CommandEntry(
         "hrm_edge_runtime.key_cli:main",
         "serve",
         "create, list and remove the keys of a server",
     ),
-    "data": Entry(
+    "data": CommandEntry(
         "hrm_puzzles.cli:main",
         "serve",
         "build, import, inspect and show data sets",
     ),
-    "train": Entry(
+    "train": CommandEntry(
         "hrm_train.cli:main",
         "train",
         "train a model: a data set becomes a checkpoint",
     ),
-    "import": Entry(
+    "import": CommandEntry(
         "hrm_model.import_cli:main",
         "train",
         "convert a published checkpoint",
     ),
-    "export": Entry(
+    "export": CommandEntry(
         "hrm_export.cli:main",
         "export",
         "turn a checkpoint into a bundle",
     ),
-    "eval": Entry(
+    "eval": CommandEntry(
         "hrm_export.eval_cli:main",
         "export",
         "measure a model on held-out puzzles",
     ),
-    "calibrate": Entry(
+    "calibrate": CommandEntry(
         "hrm_calibration.cli:main",
         "export",
         "choose the INT8 scales of a bundle",
     ),
-    "parity": Entry(
+    "parity": CommandEntry(
         "hrm_edge_runtime.parity.cli:main",
         "serve",
         "compare an engine with PyTorch, segment by segment",
     ),
-    "bench": Entry(
+    "bench": CommandEntry(
         "hrm_benchmarks.cli:app",
         "serve,bench",
         "measure serving and training",
     ),
-    "doctor": Entry(
+    "doctor": CommandEntry(
         "hrm_host.doctor.cli:main",
         "serve",
         "check this machine and name what to fix",

@@ -29,7 +29,7 @@ NUM_RANGE_PUZZLES = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Judged:
+class JudgedForms:
     """The forms of a bundle, float32 first, and the golden traces that judged them."""
 
     forms: list[Form]
@@ -41,7 +41,7 @@ def judge_precisions(
     options: Options,
     finished: FinishedForms,
     stages: Stages,
-) -> Judged:
+) -> JudgedForms:
     """Make, measure and judge float32 and every requested precision.
 
     Raises ParityError if the float32 graph differs from PyTorch on the golden traces or if a lower
@@ -56,7 +56,7 @@ def judge_precisions(
     for lower in measured_lower(contents, fp32, options, finished, stages):
         form = judge_lower(lower, fp32, contents.served, golden, options.max_loss)
         forms.append(form)
-    return Judged(forms=forms, golden=golden)
+    return JudgedForms(forms=forms, golden=golden)
 
 
 def measured_fp32(

@@ -24,7 +24,7 @@ from hrm_export.contents import Contents
 from hrm_export.finished import drop_finished
 from hrm_export.forms import Form
 from hrm_export.onnx_graph import check_graph, stored_sizes
-from hrm_export.precisions import Judged
+from hrm_export.precisions import JudgedForms
 from hrm_export.torch_engine import SIZES
 from hrm_export.unrolled import unrolled_graph
 from hrm_host import atomic
@@ -35,7 +35,7 @@ PARITY_NAME = "parity.json"
 def write_bundle(
     path: Path,
     contents: Contents,
-    judged: Judged,
+    judged: JudgedForms,
     num_unrolled: int | None,
 ) -> None:
     """Write the whole bundle or nothing; FileExistsError if `path` exists.

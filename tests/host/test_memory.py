@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from hrm_host.memory import MIB
+
 pytestmark = pytest.mark.process
 
 PROGRAM = """
@@ -30,3 +32,29 @@ def test_tensors_of_every_step_use_the_same_memory() -> None:
     )
     usual, kept = map(float, said.stdout.split())
     assert kept < usual / 10
+
+
+BURST = """
+from hrm_host import memory
+small = []
+large = [bytearray(60_000) for _ in range(2000)]
+for number in range(2000):
+    small.append(bytes(1000))
+    large[number] = bytearray(60_000)
+del large
+print(memory.freed_bytes(), memory.resident_bytes())
+memory.give_back_freed_memory()
+print(memory.freed_bytes(), memory.resident_bytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc counts what it keeps")
+def test_what_a_burst_frees_is_counted_and_given_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BURST], check=True, capture_output=True, text=True, timeout=60
+    )
+    before, after = done.stdout.splitlines()
+    freed_bytes, held_bytes = map(int, before.split())
+    _, left_bytes = map(int, after.split())
+    assert freed_bytes > 32 * MIB
+    assert left_bytes < held_bytes - 32 * MIB

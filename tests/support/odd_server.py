@@ -43,7 +43,7 @@ REFUSAL: dict[str, Any] = {
     "rule": None,
     "cell": None,
     "message": "no",
-    "remedy": "mend it",
+    "remedy": "fix it",
 }
 
 

@@ -1,4 +1,4 @@
-"""The types of arrays that cross the floors; shapes stand in the names of variables."""
+"""Array types that every floor uses. Variable names carry the shapes."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -105,7 +105,7 @@ class StepOutput:
 
 
 class Engine(Protocol):
-    """Slots of one model, of which the active ones are a dense prefix.
+    """Slots of one model. The active slots are a dense prefix.
 
     If it `runs_ahead`, `run` computes the next segment while its caller reads the last.
     """

@@ -172,7 +172,8 @@ class GuardedProtocol(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._is_body_due:  # what comes behind a body is a trailer
+        is_trailer = self._is_body_due
+        if not is_trailer:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -181,7 +182,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise ValueError(self._fault)  # ends the parsing
         assert self.parser is not None
         if self.parser.should_upgrade():
-            return  # `_parse` goes on
+            return  # `_parse` feeds this header again
         super().on_headers_complete()
         self._header_bytes = 0
         self._num_pieces = 0
@@ -201,7 +202,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._is_body_due:  # not so behind a header that offers another protocol
+        # A header that offers another protocol completes a message too, but no body is due then.
+        if self._is_body_due:
             self._is_body_due = False
             super().on_message_complete()
 
@@ -215,9 +217,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_body_due:
             self._expect("unread-body", self._limits.unread_s)
         else:
-            self._expect(
-                "slow-reader", self._limits.fetch_s
-            )  # uvicorn closes it sooner, but only once all is fetched
+            # uvicorn closes the connection sooner, but only after the client has fetched everything
+            self._expect("slow-reader", self._limits.fetch_s)
 
     def rest_a_turn(self) -> None:
         if not self.transport.is_closing():

@@ -130,7 +130,8 @@ class DrainingServer(uvicorn.Server):
             await self._engine_client.drain(self._options.drain_s)
         except asyncio.CancelledError:  # by a second signal
             await self._engine_client.drain(0.0)
-        self.should_exit = True
+        finally:  # whatever a third signal interrupts
+            self.should_exit = True
 
 
 @dataclass(frozen=True, kw_only=True)

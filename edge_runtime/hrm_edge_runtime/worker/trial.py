@@ -27,7 +27,10 @@ NUM_SLOTS = 4  # that replay the golden traces
 
 
 async def try_lane(
-    options: LaneOptions, *, limit_s: float = TRIAL_S, is_closing: Callable[[], bool] = bool
+    options: LaneOptions,
+    *,
+    limit_s: float = TRIAL_S,
+    is_closing: Callable[[], bool] = lambda: False,
 ) -> None:
     """Replay a bundle's golden traces in bounded time and memory; raises LaneNotOpenedError."""
     context = multiprocessing.get_context("spawn")

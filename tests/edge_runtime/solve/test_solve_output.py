@@ -25,7 +25,7 @@ def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
     tally = Tally()
     entry = Entry(number=1, fields={"puzzle": "x"})
     refusal = ErrorDetail(
-        reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="mend it"
+        reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
     )
     for outcome in (answer("x"), answer("x"), answer("x", solved=False), refusal):
         tally.add(record_of(entry, outcome))
