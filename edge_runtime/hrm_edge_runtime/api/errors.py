@@ -157,10 +157,12 @@ def needing_a_thread() -> Generator[None]:
     except RuntimeError as error:
         if "start new thread" not in str(error):
             raise
-        message = "this machine starts no more threads"
-        raise ServiceError(
-            503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"}
-        ) from None
+        raise out_of_threads() from None
+
+
+def out_of_threads() -> ServiceError:
+    message = "this machine starts no more threads"
+    return ServiceError(503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"})
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:

@@ -5,7 +5,7 @@ Shapes: T tokens.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -22,7 +22,6 @@ NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
 UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
 NEARLY = 0.05  # kinds whose fits differ by less are named together
 SEPARATORS = re.compile(r"[\s|+=-]")
-AS_IN_RESULT = [field.name for field in fields(Result) if field.name in SolveAnswer.model_fields]
 
 Error = tuple[ServedModel, PuzzleError]
 """A model that cannot read a puzzle, and the reason."""
@@ -101,13 +100,19 @@ def parse_request(
             errors.append((model, error))
             continue
         _check_fields(model, request, parsed.identifier)
+        puzzle_id = 0  # the blank row
+        if parsed.identifier:
+            puzzle_id = model.identifiers.row_of(parsed.identifier) or 0
+        deadline_s = None
+        if request.deadline_ms is not None:
+            deadline_s = arrival_s + request.deadline_ms / 1000
         task = Task(
             task_id=task_id,
             tokens_T=tokens_T,
-            puzzle_id=_puzzle_id(model, parsed),
+            puzzle_id=puzzle_id,
             policy=_policy(model, request),
             arrival_s=arrival_s,
-            deadline_s=_deadline_s(request, arrival_s),
+            deadline_s=deadline_s,
             priority=request.priority - priority_penalty,
             num_attempts=request.attempts or 1,
             first_guessing=_first_guessing(model, request),
@@ -118,13 +123,6 @@ def parse_request(
     raise _unread(request.puzzle, errors)
 
 
-def _puzzle_id(model: ServedModel, parsed: Parsed) -> int:
-    """The row of the puzzle's task; 0 is the blank row."""
-    if not parsed.identifier:
-        return 0
-    return model.identifiers.row_of(parsed.identifier) or 0
-
-
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
     """The model's halting policy with the changes that the request makes."""
     if request.policy is None and request.max_segments is None:
@@ -132,12 +130,6 @@ def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
     kind = request.policy or model.halting.kind
     max_segments = request.max_segments or model.manifest.max_segments
     return replace(model.halting, kind=kind, max_segments=max_segments)
-
-
-def _deadline_s(request: SolveRequest, arrival_s: float) -> float | None:
-    if request.deadline_ms is None:
-        return None
-    return arrival_s + request.deadline_ms / 1000
 
 
 def _first_guessing(model: ServedModel, request: SolveRequest) -> int | None:
@@ -217,12 +209,20 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
         route = model.routed.route(parsed.parsed.grid, grid)
     return SolveAnswer(
         solution=parsed.solution_of(result.answer_T),
-        **{name: getattr(result, name) for name in AS_IN_RESULT},
+        status=result.status,
+        how=result.how,
         solved=result.status == "proven",
+        verified=result.verified,
+        segments=result.segments,
+        halted_by=result.halted_by,
+        margin=result.margin,
         queue_ms=round(1000 * result.queue_s, 3),
         compute_ms=round(1000 * result.compute_s, 3),
         model=model.name,
         attempts=result.num_attempts,
+        total_segments=result.total_segments,
+        votes=result.votes,
+        vote_share=result.vote_share,
         route=route,
     )
 

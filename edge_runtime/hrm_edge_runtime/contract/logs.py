@@ -149,8 +149,10 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         request: str = getattr(record, "request", "")
-        line = super().formatMessage(record) + (f" [{request}]" if request else "")
-        return printable(line)
+        line = super().formatMessage(record)
+        if request:
+            line += f" [{request}]"
+        return line if line.isprintable() else printable(line)
 
 
 class JsonLines(logging.Formatter):

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid, refusal_from
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -20,7 +20,7 @@ from hrm_edge_runtime.http.body import ClientGoneError
 from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware, response_to
 from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.pages import WebFiles
-from hrm_edge_runtime.http.routes import router, solve
+from hrm_edge_runtime.http.routes import ROUTES
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 
@@ -64,7 +64,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        routes=router.routes,  # `include_router` would match every request twice
+        routes=ROUTES,  # `include_router` would match every request twice
         telemetry=NO_TELEMETRY,
     )
     app.mount("/web", WebFiles())
@@ -79,7 +79,7 @@ def create_app(
 
 def _entrance(app: ASGIApp, service: SolveService, access: Access) -> ASGIApp:
     """The application behind our middleware."""
-    paths = frozenset(route.path for route in router.routes if isinstance(route, APIRoute))
+    paths = frozenset(route.path for route in ROUTES if isinstance(route, APIRoute))
     entrance = RequestMiddleware(app, metrics=service.metrics, routes=paths, access=access)
     if not access.origins:
         return entrance
@@ -93,11 +93,7 @@ def _entrance(app: ASGIApp, service: SolveService, access: Access) -> ASGIApp:
 
 
 class EdgeApp(fastapi.FastAPI):
-    """FastAPI behind our middleware.
-
-    POST /solve goes past FastAPI, which describes it. Its stack of middleware and its routing take
-    a tenth of the CPU of a small puzzle, even for a route that checks nothing.
-    """
+    """FastAPI behind our middleware, with descriptions of the served models."""
 
     _described_models: tuple[ServedModel, ...] = ()
     _description: dict[str, Any] | None = None
@@ -106,24 +102,10 @@ class EdgeApp(fastapi.FastAPI):
         super().__init__(**options)
         self.state.service = service
         self.state.keys = access.keys
-        self._entrance = _entrance(self._pass_on, service, access)
+        self._access = access
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._entrance(scope, receive, send)
-
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/solve" or scope["method"] != "POST":
-            await super().__call__(scope, receive, send)
-            return
-        scope["app"] = self
-        request = Request(scope, receive)
-        try:
-            response = await solve(request)
-        except (ServiceError, NoAnswerError) as error:
-            response = await _refused(request, error)
-        except ClientGoneError as error:
-            response = await _client_gone(request, error)
-        await response(scope, receive, send)
+    def build_middleware_stack(self) -> ASGIApp:
+        return _entrance(super().build_middleware_stack(), self.state.service, self._access)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI description of the models that are served now; kept until they change."""

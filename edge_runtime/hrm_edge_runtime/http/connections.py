@@ -138,7 +138,10 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_answering:
             self._limits.idle.pop(self, None)
             self._expect_nothing()
-            self._count_ahead(len(data))
+            if self._is_ahead:
+                self._ahead_bytes += len(data)
+                if self._ahead_bytes > MAX_AHEAD_BYTES:
+                    self._answer_no_more()
         elif self._expected == "unread-body" and not self._is_body_due:
             self._expect("slow-header", self._limits.header_s)
 
@@ -265,12 +268,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def _is_ahead(self) -> bool:
         """Whether the next bytes come after the request that is being answered."""
         return self._is_answering and (self.cycle is not self._answering or not self._is_body_due)
-
-    def _count_ahead(self, num_bytes: int) -> None:
-        if self._is_ahead:
-            self._ahead_bytes += num_bytes
-        if self._ahead_bytes > MAX_AHEAD_BYTES:
-            self._answer_no_more()
 
     def _answer_no_more(self) -> None:
         """End the connection after the answer in progress; drop what came after its request."""

@@ -150,7 +150,9 @@ class RequestMiddleware:
     ) -> Response | None:
         """The answer to a request that is not let in; notes the key of one that is."""
         host = headers.get(b"host", b"")
-        if scope["method"] not in READING_METHODS and self._is_foreign(headers, host):
+        origin = headers.get(b"origin")
+        changes_something = scope["method"] not in READING_METHODS
+        if changes_something and origin is not None and self._is_foreign(origin, host):
             return response_to(FOREIGN_PAGE)
         if self._keys is None:
             name = public_name_in(host)
@@ -168,13 +170,12 @@ class RequestMiddleware:
             return _rate_refusal(key.bucket)
         return None
 
-    def _is_foreign(self, headers: Mapping[bytes, bytes], host: bytes) -> bool:
+    def _is_foreign(self, origin: bytes, host: bytes) -> bool:
         """Whether a page of another site sends the request, with the key that its browser keeps.
 
         Browsers name the page's origin in every request that changes something; programs do not.
         """
-        origin = headers.get(b"origin")
-        if origin is None or origin in self._origins:
+        if origin in self._origins:
             return False
         return origin.partition(b"://")[2].lower() != host.lower()
 

@@ -13,7 +13,12 @@ from anyio import CapacityLimiter, to_thread
 from starlette.types import Receive
 
 from hrm_edge_runtime.api import schema
-from hrm_edge_runtime.api.errors import ServiceError, needing_a_thread, no_answer, without_folders
+from hrm_edge_runtime.api.errors import (
+    needing_a_thread,
+    no_answer,
+    out_of_threads,
+    without_folders,
+)
 from hrm_edge_runtime.api.request import ParsedRequest, answer_from, candidate_models, parse_request
 from hrm_edge_runtime.api.schema import SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -213,10 +218,9 @@ class ParserThreads:
         for start in range(0, len(unparsed), PARSED_TOGETHER):
             together = unparsed[start : start + PARSED_TOGETHER]
             try:
-                with needing_a_thread():
-                    self._threads.submit(_parse_all, together, loop)
-            except ServiceError as refusal:
-                _set_outcomes([(future, refusal) for future, _ in together])
+                self._threads.submit(_parse_all, together, loop)
+            except RuntimeError:  # the machine starts no more threads
+                _set_outcomes([(future, out_of_threads()) for future, _ in together])
 
 
 def _parse_all(unparsed: list[tuple[Parsing, Parse]], loop: asyncio.AbstractEventLoop) -> None:

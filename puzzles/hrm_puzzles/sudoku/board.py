@@ -219,14 +219,13 @@ def _all_lines(text: str) -> list[Line]:
     lines: list[Line] = []
     start = 0
     for line in text.splitlines(keepends=True):
+        cells: Line = []
         if not line.lstrip().startswith(HEADERS):
-            cells = [
-                offset
-                for offset, character in enumerate(line, start)
-                if character not in BETWEEN_CELLS
-            ]
-            if cells:
-                lines.append(cells)
+            for offset, character in enumerate(line, start):
+                if character not in BETWEEN_CELLS:
+                    cells.append(offset)
+        if cells:
+            lines.append(cells)
         start += len(line)
     return lines
 

@@ -99,7 +99,7 @@ class SudokuSolver:
         fixed = 0
         for cell, digit in enumerate(cells):
             if digit:
-                bit = self._bit(cell, digit)
+                bit = (digit - 1) * self.num_cells + cell
                 candidates &= self.keep[bit]
                 fixed |= 1 << bit
         return candidates, fixed
@@ -107,11 +107,9 @@ class SudokuSolver:
     def without(self, state: State, cell: int, digit: int) -> State:
         """The state without one candidate."""
         candidates, fixed = state
-        candidates &= ~(1 << self._bit(cell, digit))
+        bit = (digit - 1) * self.num_cells + cell
+        candidates &= ~(1 << bit)
         return candidates, fixed
-
-    def _bit(self, cell: int, digit: int) -> int:
-        return (digit - 1) * self.num_cells + cell
 
     def search(
         self,
