@@ -10,9 +10,8 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ANSWER_WITHIN_S = 15  # of a command
@@ -180,21 +179,6 @@ class Host:
 
     # Readings by name; sensors that the machine lacks are absent.
 
-    def power_w(self) -> dict[str, float]:
-        """Power of each supply rail. On an Orin module VDD_IN feeds the others: do not add them."""
-        watts: dict[str, float] = {}
-        for path in self.paths("sys/class/hwmon/hwmon*/name"):
-            if self.text(path) != "ina3221":
-                continue
-            for channel in (1, 2, 3):
-                label = self.text(path.parent / f"in{channel}_label") or ""
-                millivolts = self.number(path.parent / f"in{channel}_input")
-                milliamperes = self.number(path.parent / f"curr{channel}_input")
-                if label in ("NC", "") or millivolts is None or milliamperes is None:
-                    continue
-                watts[label] = millivolts * milliamperes / 1e6
-        return watts
-
     def zones(self) -> Iterator[Zone]:
         """The thermal zones; a zone that is switched off does not read."""
         for path in self.paths("sys/class/thermal/thermal_zone*/temp"):
@@ -211,16 +195,6 @@ class Host:
     def hottest_c(self) -> float | None:
         return max((zone.celsius for zone in self.zones()), default=None)
 
-    def counted_energy_j(self) -> dict[str, float]:
-        """The machine's own counters, which wrap around after hours."""
-        joules: dict[str, float] = {}
-        for path in self.paths("sys/class/powercap/intel-rapl:[0-9]*/energy_uj"):
-            microjoules = self.number(path)
-            if microjoules is not None:
-                name = self.text(path.parent / "name") or path.parent.name
-                joules[name] = microjoules / 1e6
-        return joules
-
     def throttle_events(self) -> dict[str, int]:
         """How often the board throttled because of over-current since it started."""
         counts: dict[str, int] = {}
@@ -230,36 +204,3 @@ class Host:
                 name = path.name.removesuffix("_event_cnt")
                 counts[name] = count
         return counts
-
-
-@dataclass(kw_only=True)
-class Energy:
-    """Joules that only rise: counters without their wraps, or the mean power of two readings."""
-
-    machine: Host
-    clock: Callable[[], float] = time.monotonic
-    _joules: dict[str, float] = field(default_factory=dict[str, float])
-    _counted: dict[str, float] = field(default_factory=dict[str, float])
-    _watts: dict[str, float] = field(default_factory=dict[str, float])
-    _read_s: float = 0.0
-
-    def read_j(self) -> dict[str, float]:
-        """Energy since the first reading, by rail or by counter."""
-        now_s = self.clock()
-        watts = self.machine.power_w()
-        counted = self.machine.counted_energy_j()
-        elapsed_s = now_s - self._read_s
-        for name, watt in watts.items():
-            mean_watt = (watt + self._watts.get(name, watt)) / 2
-            joules = mean_watt * elapsed_s if name in self._watts else 0.0
-            self._add(name, joules)
-        for name, joules in counted.items():
-            before = self._counted.get(name, joules)
-            self._add(name, max(0.0, joules - before))
-        self._read_s = now_s
-        self._watts = watts
-        self._counted = counted
-        return dict(self._joules)
-
-    def _add(self, name: str, joules: float) -> None:
-        self._joules[name] = self._joules.get(name, 0.0) + joules

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_host.board import Energy, Host
+from hrm_host.board import Host
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -86,7 +86,6 @@ class Metrics(Collector):
     def __init__(self, engine_client: EngineClient) -> None:
         self._engine_client = engine_client
         self._machine = Host()
-        self._energy = Energy(machine=self._machine)
         registry = CollectorRegistry()  # applications in one process share no counts
         self.registry = registry
         registry.register(self)
@@ -189,17 +188,11 @@ class Metrics(Collector):
 
     def _board(self) -> Iterable[Metric]:
         """A family has no sample if the machine has no such sensor."""
-        power = _Gauge("hrm_board_power_watts", "Power of a supply rail.", labels=["rail"])
-        energy = _Counter(
-            "hrm_board_energy_joules", "Energy since the first scrape.", labels=["rail"]
-        )
         heat = _Gauge("hrm_board_temperature_celsius", "Of a thermal zone.", labels=["zone"])
         throttled = _Counter(
             "hrm_board_throttles", "Over-current events of the board.", labels=["event"]
         )
         readings = (
-            (power, self._machine.power_w()),
-            (energy, self._energy.read_j()),
             (heat, self._machine.temperature_c()),
             (throttled, self._machine.throttle_events()),
         )
