@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -128,11 +128,15 @@ def write_trainer(
 
 @torch.no_grad()
 def read_trainer(
-    directory: Path, targets: Mapping[str, torch.Tensor], mine: Mapping[str, Any]
+    directory: Path,
+    targets: Mapping[str, torch.Tensor],
+    mine: Mapping[str, Any],
+    changed: Collection[str] = (),
 ) -> tuple[dict[str, torch.Tensor], Progress]:
     """Restores `targets` in place; returns the slots and the progress.
 
-    Raises CheckpointError if the state is damaged, or of another recipe than `mine`.
+    Raises CheckpointError if the state is damaged, or of another recipe than `mine`, except for the
+    settings in `changed`.
     """
     file = directory / TENSORS
     values = checkpoint.read_json(directory / VALUES)
@@ -144,7 +148,8 @@ def read_trainer(
         raise checkpoint.CheckpointError(
             f"the trainer's state in {directory} cannot be read ({error})"
         ) from error
-    _require_same_recipe(directory, asdict(saved), mine)
+    same = {name: value for name, value in mine.items() if name not in changed}
+    _require_same_recipe(directory, asdict(saved), same)
     for name, target in targets.items():
         if name not in tensors or tensors[name].shape != target.shape:
             raise checkpoint.CheckpointError(

@@ -61,8 +61,8 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
     settings = settings_of(options)
     preset = _preset(options, machine)
     usual = recipe_for(preset, puzzle, machine.target_batch)
-    samples_a_pass = partial(_samples_a_pass, options.data_path, puzzle, options.examples)
-    in_recipe = in_samples(settings.recipe, usual, samples_a_pass)
+    count_samples = partial(samples_a_pass, options.data_path, puzzle, options.examples)
+    in_recipe = in_samples(settings.recipe, usual, count_samples)
     recipe = with_settings(usual, in_recipe)
     distributed.ranks().slots(recipe.batch_size)  # reject a bad batch before any work
     return RunPlan(
@@ -91,7 +91,7 @@ def _sizes(options: PlanOptions, preset: str, puzzle: Puzzle) -> HRMConfig:
     return geometry.config_from(options.init, puzzle)
 
 
-def _samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:
+def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:
     """One sample for each group of the data set, as a published epoch.
 
     If the data set is absent, counts what will be built.

@@ -3,6 +3,7 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -313,10 +314,14 @@ class Trainer:
             checkpoint.save(path, self.averaged_model(), meta, write_trainer)
         self.ranks.wait()
 
-    def restore(self, path: Path) -> None:
-        """Continues exactly from the checkpoint at `path`, with any number of ranks."""
+    def restore(self, path: Path, changed: Collection[str] = ()) -> None:
+        """Continues exactly from the checkpoint at `path`, with any number of ranks.
+
+        The recipe may differ from that of the checkpoint in the settings `changed`.
+        """
         averaged, _ = checkpoint.load(path)
-        slots, self.progress = checkpoints.read_trainer(path, self._tensors(), asdict(self.recipe))
+        recipe = asdict(self.recipe)
+        slots, self.progress = checkpoints.read_trainer(path, self._tensors(), recipe, changed)
         self.optimiser.num_steps = self.progress.step
         for name, parameter in averaged.named_parameters():
             self.average.state[name] = parameter.detach().to(self.device)
@@ -328,9 +333,12 @@ class Trainer:
         self._prefetcher.forget()
 
     def _restore_slots(self, slots: dict[str, Tensor]) -> None:
+        """Takes over this rank's slots. Slots that the saved batch lacks wait for a puzzle."""
         micro_batch = self.micro_batch
-        mine = slice(self._mine.start, self._mine.stop)
-        state = {name: tensor[mine].to(self.device) for name, tensor in slots.items()}
+        state = Slots.empty(self.model, len(self._mine), self.device, self.hardware.dtype).state()
+        for name, tensor in slots.items():
+            saved = tensor[self._mine.start : self._mine.stop].to(self.device)
+            state[name] = torch.cat([saved, state[name][len(saved) :]])
         self._parts = [Slots.from_state(state)]
         self.regroup(micro_batch)
 

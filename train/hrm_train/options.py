@@ -77,7 +77,15 @@ class PlanOptions:
         typer.Option("--yes", help="Allow a data set to take a fifth of the free disk or more."),
     ] = False
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run exactly from its last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the run exactly from its last checkpoint, except for what options change.",
+        ),
+    ] = False
+    data_changed: Annotated[
+        bool,
+        typer.Option("--data-changed", help="Let a resumed run train on other data than before."),
     ] = False
 
     @property

@@ -236,12 +236,10 @@ class TrainingRun:
             restore()
 
 
-def run_of(
-    plan: RunPlan, trainer: Trainer, intervals: Intervals, say: Say, *, wandb: bool
-) -> TrainingRun:
+def run_of(plan: RunPlan, trainer: Trainer, say: Say, *, wandb: bool) -> TrainingRun:
     """Returns the run of a plan; its checkpoints name the data, the machine and the commit."""
     source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
-    num_puzzles = intervals.validation_puzzles or len(source)
+    num_puzzles = plan.intervals.validation_puzzles or len(source)
     rows = held_out(source, num_puzzles, trainer.recipe.seed)
     meta = {
         "puzzle": plan.recipe.puzzle,
@@ -256,7 +254,7 @@ def run_of(
         if wandb:
             settings = json.loads(plan.to_json())
             writers.append(telemetry.WeightsAndBiases(plan.run, settings))
-    return TrainingRun(plan.run, trainer, rows, intervals, meta, writers, say)
+    return TrainingRun(plan.run, trainer, rows, plan.intervals, meta, writers, say)
 
 
 def _commit() -> str:

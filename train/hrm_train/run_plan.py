@@ -1,7 +1,7 @@
 """The record of what a run will do, in `run.json` of its directory. A resume needs nothing else."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,24 @@ from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_train import distributed, memory, status
 from hrm_train.hardware import Hardware, hardware_from_name
+from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
+Changes = dict[str, list[Any]]  # old and new value by name
 SMALL = 8_000_000  # parameters; models below it use the machine's small_rows_*
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What a resume changed, and when."""
+
+    step: int
+    samples: int
+    changes: Changes
+
+    def summary(self) -> str:
+        changes = status.changes_text(self.changes)
+        return f"changed at sample {self.samples:,}: {changes}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +43,13 @@ class RunPlan:
     config: HRMConfig
     recipe: Recipe
     init: Path | None = None
+    intervals: Intervals = field(default_factory=Intervals)
+    events: tuple[Event, ...] = ()
+
+    @property
+    def changed(self) -> set[str]:
+        """The settings that a resume has changed at some time."""
+        return {name for event in self.events for name in event.changes}
 
     @property
     def micro_batch(self) -> int:
@@ -69,6 +91,8 @@ class RunPlan:
             "hardware": asdict(self.hardware),
             "model": asdict(self.config),
             "recipe": asdict(self.recipe),
+            "intervals": asdict(self.intervals),
+            "events": [asdict(event) for event in self.events],
         }
         return json.dumps(values, indent=2) + "\n"
 
@@ -107,4 +131,6 @@ def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> R
         recipe=Recipe.from_mapping(values["recipe"]),
         config=HRMConfig.from_mapping(values["model"]),
         init=init and Path(init),
+        intervals=Intervals(**values.get("intervals", {})),  # older runs have none
+        events=tuple(Event(**event) for event in values.get("events", [])),
     )

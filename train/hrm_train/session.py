@@ -3,13 +3,14 @@
 import shlex
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
-from hrm_train import checkpoints, distributed, forecast, meter, telemetry, tuning
+from hrm_train import checkpoints, distributed, forecast, meter, resume, telemetry, tuning
 from hrm_train.options import TrainOptions
 from hrm_train.plan import open_plan
 from hrm_train.run import TrainingRun, run_of
@@ -37,20 +38,26 @@ def train(options: TrainOptions) -> None:
     if ranks.is_first:
         lock = checkpoints.sole_writer(plan.run)
     with lock:
+        if options.resume:
+            plan = resume.with_changes(plan, options, _say)
         _train(plan, options)
 
 
 def _plan(options: TrainOptions) -> RunPlan:
-    adjust = None
-    if options.tune:
-        adjust = partial(tuning.tuned, most=options.tune_batch, say=_say)
-    plan = open_plan(options, _say, adjust)
+    plan = open_plan(options, _say, partial(_adjusted, options))
     if not options.resume:
         _say(plan.memory().summary())
         _say(forecast.schedule(plan))
         _say(forecast.disk(plan))
         for warning in forecast.warnings(plan, options):
             _say(warning)
+    return plan
+
+
+def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
+    plan = replace(plan, intervals=resume.intervals_of(options))
+    if options.tune:
+        return tuning.tuned(plan, most=options.tune_batch, say=_say)
     return plan
 
 
@@ -61,14 +68,14 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     trainer = trainer_from(plan, _say)
     start = checkpoints.start_of(path)
     if start is not None:
-        trainer.restore(start)
+        trainer.restore(start, plan.changed)
     if options.profile:
         table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
         _say(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
         _say(f"written: {written}; train with hrm-train --run {path} --resume")
     else:
-        _drive(run_of(plan, trainer, options, _say, wandb=options.wandb))
+        _drive(run_of(plan, trainer, _say, wandb=options.wandb))
         _say(f"next: {_export_command(plan)}")
 
 

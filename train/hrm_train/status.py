@@ -129,7 +129,8 @@ def read_status(run: Path) -> Row:
 
     Raises ValueError if the directory lacks a run.
     """
-    puzzle, total_samples = _goal(run)
+    record = _record(run)
+    total_samples = max(1, int(record["recipe"]["total_samples"]))
     row: Row = {}
     for line in read_lines(run / METRICS, TAIL_BYTES):
         if _is_metrics(line):
@@ -150,7 +151,7 @@ def read_status(run: Path) -> Row:
         age_s = time.time() - row["time"]
     return {
         "run": str(run),
-        "puzzle": puzzle,
+        "puzzle": str(record["recipe"]["puzzle"]),
         "process": checkpoints.writer_of(run),
         "step": row.get("step", 0),
         "samples": samples,
@@ -167,17 +168,20 @@ def read_status(run: Path) -> Row:
         "phase_share": _phase_shares(row),
         "last_validation": _short(last),
         "best_validation": _short(best),
+        "events": record.get("events", []),
         "checkpoints": [path.name for path in checkpoint.steps_of(run)],
         "latest": _named(run / "latest"),
         "best": _named(run / "best"),
     }
 
 
-def _goal(run: Path) -> tuple[str, int]:
-    """The puzzle and the samples of a run."""
+def _record(run: Path) -> Row:
+    """What hrm-train has written of a run; its recipe names the puzzle and the samples."""
     try:
-        recipe = json_from(text_of(run / SETTINGS))["recipe"]
-        return str(recipe["puzzle"]), max(1, int(recipe["total_samples"]))
+        record = json_from(text_of(run / SETTINGS))
+        int(record["recipe"]["total_samples"])
+        str(record["recipe"]["puzzle"])
+        return record
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{run} holds no run ({error}); give the directory that hrm-train --run has made"
@@ -243,10 +247,17 @@ def table_of(status: Mapping[str, Any]) -> Table:
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
     rows["checkpoints"] = _checkpoints(status)
+    for event in status["events"]:
+        rows[f"changed at sample {event['samples']:,}"] = changes_text(event["changes"])
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)
     return table
+
+
+def changes_text(changes: Mapping[str, Any]) -> str:
+    """The changes of a resume, as "lr: 0.001 -> 0.0005"."""
+    return ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in changes.items())
 
 
 def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:

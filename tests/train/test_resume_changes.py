@@ -1,0 +1,144 @@
+"""A resume obeys its options, records every change, and rejects by name what cannot change.
+
+Source document 002 resumes with another batch size and other intervals.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from train_tools import STEP_SAMPLES, fresh
+from typer.testing import CliRunner, Result
+
+from hrm_model import checkpoint
+from hrm_puzzles.data.datasets import fingerprint
+from hrm_train.cli import main as app
+
+
+def hrm_train(run: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["--run", str(run), *options])
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "run.json").read_text())
+
+
+def state_of(run: Path) -> dict[str, Any]:
+    folder = checkpoint.resolve(run / "latest")
+    return json.loads((folder / "trainer.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    ended = hrm_train(run, *fresh(data, 4), "--keep", "5", "--checkpoint-steps", "2")
+    assert ended.exit_code == 0, ended.output
+    return run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "run", symlinks=True)
+
+
+def test_a_finished_run_goes_on_with_more_samples_another_rate_and_batch(run: Path) -> None:
+    total = 4 * STEP_SAMPLES + 4 * 2 * STEP_SAMPLES
+    changes = [f"total_samples={total}", "lr=5e-4", "batch_size=16"]
+    settings = [text for change in changes for text in ("--set", change)]
+    ended = hrm_train(run, "--resume", *settings)
+    assert ended.exit_code == 0, ended.output
+    assert "lr: 0.001 -> 0.0005" in ended.output
+    assert state_of(run)["progress"]["samples"] == total
+    assert state_of(run)["progress"]["step"] == 8
+    assert state_of(run)["recipe"]["lr"] == 5e-4
+    (event,) = record_of(run)["events"]
+    assert event["samples"] == 4 * STEP_SAMPLES
+    assert event["changes"]["batch_size"] == [8, 16]
+    assert event["changes"]["total_samples"] == [4 * STEP_SAMPLES, total]
+
+
+def test_a_run_shrinks_its_batch_and_resumes_without_repeating_the_change(run: Path) -> None:
+    more = f"total_samples={6 * STEP_SAMPLES}"
+    ended = hrm_train(run, "--resume", "--set", "batch_size=4", "--set", more)
+    assert ended.exit_code == 0, ended.output
+    assert state_of(run)["progress"]["step"] == 4 + 4
+    before = record_of(run)
+    assert hrm_train(run, "--resume").exit_code == 0
+    assert record_of(run) == before
+
+
+def test_a_resume_keeps_the_intervals_of_the_run_unless_they_are_given(run: Path) -> None:
+    assert record_of(run)["intervals"]["checkpoint_steps"] == 2
+    total = f"total_samples={7 * STEP_SAMPLES}"
+    ended = hrm_train(run, "--resume", "--set", total, "--checkpoint-steps", "3")
+    assert ended.exit_code == 0, ended.output
+    steps = {path.name for path in run.glob("step_*")}
+    assert steps == {"step_2", "step_4", "step_6", "step_7"}
+    assert record_of(run)["intervals"]["checkpoint_steps"] == 3
+    assert record_of(run)["intervals"]["keep"] == 5
+    assert record_of(run)["events"][0]["changes"]["checkpoint_steps"] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--set=hidden_size=64", "hidden_size"),
+        ("--set=optimiser=adamw", "optimiser"),
+        ("--set=seed=1", "seed"),
+        ("--arch=trm", "arch"),
+        ("--puzzle=sudoku-6x6", "puzzle"),
+        ("--init=elsewhere", "--init"),
+    ],
+)
+def test_what_cannot_change_is_rejected_by_name(run: Path, option: str, name: str) -> None:
+    before = record_of(run)
+    ended = hrm_train(run, "--resume", option)
+    assert ended.exit_code == 2
+    assert name in ended.output
+    assert "start another --run" in ended.output
+    assert record_of(run) == before
+
+
+def test_the_options_of_the_start_may_be_repeated(run: Path, data: Path) -> None:
+    before = record_of(run)
+    ended = hrm_train(run, "--resume", *fresh(data, 4))
+    assert ended.exit_code == 0, ended.output
+    assert record_of(run) == before
+
+
+def test_a_run_on_another_machine_finds_its_data_by_option(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    moved = shutil.copytree(data, tmp_path / "moved")
+    record = record_of(run) | {"data": str(tmp_path / "absent")}
+    (run / "run.json").write_text(json.dumps(record))
+    total = f"total_samples={5 * STEP_SAMPLES}"
+    ended = hrm_train(run, "--resume", "--data", str(moved), "--set", total)
+    assert ended.exit_code == 0, ended.output
+    assert record_of(run)["data"] == str(moved)
+
+
+def test_other_data_need_a_word(run: Path, data: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(data, tmp_path / "other")
+    rows = other / "train" / "all__inputs.npy"
+    content = bytearray(rows.read_bytes())
+    content[-1] ^= 1
+    rows.write_bytes(content)
+    options = ["--resume", "--data", str(other), "--set", f"total_samples={5 * STEP_SAMPLES}"]
+    before = record_of(run)
+    rejected = hrm_train(run, *options)
+    assert rejected.exit_code == 2
+    assert "--data-changed" in rejected.output
+    assert record_of(run) == before
+    ended = hrm_train(run, *options, "--data-changed")
+    assert ended.exit_code == 0, ended.output
+    fingerprints = record_of(run)["events"][0]["changes"]["data_fingerprint"]
+    assert fingerprints == [fingerprint(data), fingerprint(other)]
+
+
+def test_status_lists_the_changes(run: Path) -> None:
+    hrm_train(run, "--resume", "--set", "lr=2e-3")
+    shown = CliRunner().invoke(app, ["status", str(run)])
+    assert "lr: 0.001 -> 0.002" in " ".join(shown.output.split())
