@@ -31,6 +31,10 @@ KILLED = re.compile(r"Out of memory: Killed process \d+ \((?P<name>[^)]*)\)")
 DRIVER_WORKERS = ("nv_", "nvidia", "UVM")  # nv_queue, nvidia-modeset, UVM GPU1 BH
 APPLICATION_XIDS = {13, 31, 43, 45}  # usually a bug of the program, not of the card
 REBOOT = "reboot; update the driver; test the card in another machine if it happens again"
+STEADY_DRIVER = (
+    "or keep a known pair of driver and CUDA, boot with pcie_aspm=off, run "
+    "'sudo nvidia-smi -pm 1' and 'sudo nvidia-smi -lgc MHZ', and train with a smaller batch_size"
+)
 PCIE_AWAKE = (
     "echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy "
     "(or boot with pcie_aspm=off)"
@@ -180,7 +184,7 @@ def _hung_workers(text: str) -> Iterator[Finding]:
     for name, count in sorted(hung.items()):
         if any(start in name for start in DRIVER_WORKERS):
             found = f"its worker {name} hung ({count}x); the card stopped answering"
-            yield fail("kernel log: NVIDIA driver", found, REBOOT)
+            yield fail("kernel log: NVIDIA driver", found, f"{REBOOT}; {STEADY_DRIVER}")
 
 
 def pcie_power_saving(machine: Host) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """From the options of `hrm-train` to a plan: preset, recipe and machine, with settings."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed
-from hrm_train.hardware import Hardware
-from hrm_train.options import PlanOptions
+from hrm_train.hardware import Hardware, threads_for, usable_cores
+from hrm_train.options import Intervals, PlanOptions
 from hrm_train.recipe import (
     Recipe,
     Values,
@@ -65,11 +65,15 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
     in_recipe = in_samples(settings.recipe, usual, count_samples)
     recipe = with_settings(usual, in_recipe)
     distributed.ranks().slots(recipe.batch_size)  # reject a bad batch before any work
+    config = with_settings(_sizes(options, preset, puzzle), settings.model)
+    hardware = with_settings(machine, settings.machine)
+    if hardware.device == "cpu" and not hardware.threads:
+        hardware = replace(hardware, threads=threads_for(config, usable_cores()))
     return RunPlan(
         run=options.run_path,
         data=options.data_path,
-        hardware=with_settings(machine, settings.machine),
-        config=with_settings(_sizes(options, preset, puzzle), settings.model),
+        hardware=hardware,
+        config=config,
         recipe=recipe,
         init=options.init,
     )
@@ -115,12 +119,15 @@ def settings_of(options: PlanOptions) -> Settings:
     Raises ValueError for a key that no record has.
     """
     texts: list[str] = []
+    not_settings = {*NOT_SETTINGS, *Intervals.__dataclass_fields__}
     for key, value in options.named_settings.items():
-        if key not in NOT_SETTINGS:
+        if key not in not_settings:
             texts.append(f"{key}={value}")
     texts += options.settings or []
     if options.arch:
         texts.append(f"arch={options.arch}")
+    if options.threads:
+        texts.append(f"threads={options.threads}")
     pairs = _pairs(texts)
     model = _known(pairs, _keys(HRMConfig))
     if model.get("arch") == "transformer":

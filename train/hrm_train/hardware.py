@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Literal, get_args
 import torch
 
 from hrm_host.board import num_cores
+from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_train.recipe import TABLES
 
@@ -19,6 +21,7 @@ Say = Callable[[str], object]  # takes a sentence for the user
 
 SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
 LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
+ONE_THREAD = 1_000_000  # parameters; models below it train on one CPU thread
 COMPILERS = ("c++", "g++", "clang++", "cl")
 GIGABYTE = 1e9
 
@@ -38,6 +41,7 @@ class Hardware:
     small_rows_81: int = 768  # of models below 8 M parameters
     small_rows_900: int = 1
     target_batch: int = 768  # rows of one update, made up of micro-batches
+    threads: int = 0  # of a CPU for arithmetic; 0: by `threads_for`
     workers: int = 1  # threads that draw rows
     prefetch: int = 2  # steps that they draw ahead
     compile: bool = True
@@ -98,16 +102,14 @@ PRESETS = {name: Hardware(name=name, **row) for name, row in TABLES["machines"].
 
 
 def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
-    """Returns a preset, or this machine's own for `auto`.
+    """Returns a preset, this machine's own for `auto`, or that of a card's memory class.
 
     Raises ValueError for unknown names and machines that cannot train. A plan may be for another
     machine (`is_here` false); otherwise a missing GPU raises too.
     """
     if name == "auto":
         name = _name_of_this()
-    if name not in PRESETS:
-        raise ValueError(f"--hw {name!r} is unknown; choose auto, {', '.join(PRESETS)}")
-    hardware = PRESETS[name]
+    hardware = PRESETS.get(name) or _of_memory_class(name)
     if hardware.refusal:
         raise ValueError(f"--hw {name}: {hardware.refusal}")
     if is_here:
@@ -116,6 +118,17 @@ def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
     if name == "cpu" and torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
         return replace(hardware, precision="bf16", compile=True)
     return hardware
+
+
+def _of_memory_class(name: str) -> Hardware:
+    """The preset for a card that has none of its own, or for a size such as 16gb."""
+    size = re.fullmatch(r"(\d{1,4})gb", name)
+    memory_gb = int(size[1]) if size else TABLES["cards"].get(name)
+    if memory_gb is None:
+        cards = ", ".join([*PRESETS, *TABLES["cards"]])
+        raise ValueError(f"--hw {name!r} is unknown; choose auto, a size such as 16gb, {cards}")
+    row = preset_for_gpu(name, memory_gb)
+    return replace(PRESETS[row], name=f"{name} (settings of {row})", memory_gb=memory_gb)
 
 
 def _name_of_this() -> str:
@@ -131,19 +144,35 @@ def prepare(hardware: Hardware) -> None:
     Every resume needs it, because the number of threads decides the rounding.
     """
     if hardware.device == "cpu":
-        num_threads = os.environ.get("OMP_NUM_THREADS", num_cores())
-        torch.set_num_threads(int(num_threads))
+        torch.set_num_threads(hardware.threads or usable_cores())
     if hardware.device != "cuda":
         return
     if not torch.cuda.is_available():
         raise ValueError(
             f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; "
-            "use --hw cpu or install a CUDA build"
+            "use --hw cpu, install a CUDA build, or see the plan of a run with --dry-run"
         )
     if hardware.tf32:
         torch.set_float32_matmul_precision("high")
     else:
         torch.set_float32_matmul_precision("highest")
+
+
+def threads_for(config: HRMConfig, num_cores: int) -> int:
+    """CPU threads for training: one for a model below a million parameters, else one per core.
+
+    Small products gain little from a second thread and lose much beside other programs: on a busy
+    machine of two cores, the 4x4 example took 29 s with one thread and 162 s with two.
+    """
+    with torch.device("meta"):
+        model = HRM(config)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return 1 if num_parameters < ONE_THREAD else num_cores
+
+
+def usable_cores() -> int:
+    """The cores of this process, or OMP_NUM_THREADS if that is set, as torchrun does."""
+    return int(os.environ.get("OMP_NUM_THREADS", num_cores()))
 
 
 def preset_for_gpu(gpu: str, memory_gb: float) -> str:

@@ -55,7 +55,10 @@ class PlanOptions:
     ] = None
     hw: Annotated[
         str | None,
-        typer.Option(help=f"Machine: auto (default) or {', '.join(TABLES['machines'])}."),
+        typer.Option(
+            help="Machine: auto (default), a card's memory such as 16gb, "
+            f"{', '.join([*TABLES['machines'], *TABLES['cards']])}."
+        ),
     ] = None
     preset: Annotated[
         str | None,
@@ -72,6 +75,14 @@ class PlanOptions:
     init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = (
         None
     )
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="CPU threads for arithmetic. [default: 1 for a small model, else one per core]",
+        ),
+    ] = None
     yes: Annotated[
         bool,
         typer.Option("--yes", help="Allow a data set to take a fifth of the free disk or more."),
@@ -94,6 +105,13 @@ class PlanOptions:
         if not self.recipe:
             return {}
         return named(NAMED, "recipe", self.recipe)
+
+    @property
+    def named_intervals(self) -> Intervals:
+        """The intervals of the named recipe; the usual ones without one."""
+        names = Intervals.__dataclass_fields__
+        settings = self.named_settings
+        return Intervals(**{name: settings[name] for name in names if name in settings})
 
     @property
     def kind(self) -> Puzzle:

@@ -211,9 +211,8 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
         return Recipe(**values, **TABLES["starts"].get(family, {}))
     if preset == "relational":
         return Recipe(**values)
-    if family == "arc":
-        return Recipe(**values, **TABLES["published"]["arc"])
-    return Recipe(**values, **TABLES["published"]["others"])
+    published = TABLES["published"]
+    return Recipe(**{**values, **published.get(family, published["others"])})
 
 
 def named(table: dict[str, Values], option: str, name: str) -> Values:

@@ -36,14 +36,13 @@ def with_changes(plan: RunPlan, options: TrainOptions, say: Say) -> RunPlan:
     return read_plan(plan.run)
 
 
-def intervals_of(options: TrainOptions, before: Intervals | None = None) -> Intervals:
-    """The intervals of the options; those of `before` if the command line does not name them."""
-    values: dict[str, Any] = {}
+def intervals_of(options: TrainOptions, before: Intervals) -> Intervals:
+    """The intervals that the command line names; the others as in `before`."""
+    named: dict[str, Any] = {}
     for field in dataclasses.fields(Intervals):
-        is_named = _is_named(options.context, field.name)
-        source = options if before is None or is_named else before
-        values[field.name] = getattr(source, field.name)
-    return Intervals(**values)
+        if _is_named(options.context, field.name):
+            named[field.name] = getattr(options, field.name)
+    return dataclasses.replace(before, **named)
 
 
 def _is_named(context: typer.Context, option: str) -> bool:
@@ -53,7 +52,7 @@ def _is_named(context: typer.Context, option: str) -> bool:
 
 def _record_changes(plan: RunPlan, options: TrainOptions, say: Say) -> None:
     recorded = read_plan(plan.run)
-    changed = _changed(plan, options)
+    changed = _changed(plan, recorded, options)
     changes = _differences(_values(recorded), _values(changed))
     start = checkpoints.start_of(plan.run)
     if options.data is not None and start is not None:
@@ -66,7 +65,7 @@ def _record_changes(plan: RunPlan, options: TrainOptions, say: Say) -> None:
     say(event.summary())
 
 
-def _changed(plan: RunPlan, options: TrainOptions) -> RunPlan:
+def _changed(plan: RunPlan, recorded: RunPlan, options: TrainOptions) -> RunPlan:
     """The plan with the options that are given; raises ValueError for what cannot change."""
     named_here = dataclasses.replace(options, recipe=None)  # the run already has the recipe's
     settings = settings_of(named_here)
@@ -75,6 +74,9 @@ def _changed(plan: RunPlan, options: TrainOptions) -> RunPlan:
     count_samples = partial(samples_a_pass, data, puzzle, options.examples)
     in_recipe = in_samples(settings.recipe, plan.recipe, count_samples)
     recipe = with_settings(plan.recipe, in_recipe)
+    hardware = plan.hardware
+    if not hardware.threads:  # --hw names a machine, and the threads belong to the run
+        hardware = dataclasses.replace(hardware, threads=recorded.hardware.threads)
     _require_same_model(plan, options, settings.model)
     _require_same_basis(plan, recipe)
     distributed.ranks().slots(recipe.batch_size)
@@ -84,7 +86,7 @@ def _changed(plan: RunPlan, options: TrainOptions) -> RunPlan:
         plan,
         data=data,
         recipe=recipe,
-        hardware=with_settings(plan.hardware, settings.machine),
+        hardware=with_settings(hardware, settings.machine),
         intervals=intervals_of(options, plan.intervals),
     )
 

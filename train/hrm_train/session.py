@@ -55,7 +55,7 @@ def _plan(options: TrainOptions) -> RunPlan:
 
 
 def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
-    plan = replace(plan, intervals=resume.intervals_of(options))
+    plan = replace(plan, intervals=resume.intervals_of(options, options.named_intervals))
     if options.tune:
         return tuning.tuned(plan, most=options.tune_batch, say=_say)
     return plan

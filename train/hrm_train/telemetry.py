@@ -8,10 +8,11 @@ import math
 import os
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -134,13 +135,14 @@ class Telemetry:
         advice = f"continue from there with --init and an lr below {trainer.recipe.lr}"
         last = f"the last checkpoint was written before it: {advice}"
         require_finite(series, progress.step, last)
+        means = self._means(series)
         row = MetricsRow(
             time=time.time(),
             step=progress.step,
             samples=progress.samples,
             **vars(reading),
-            train=self._means(series),
-            system=self._machine(reading),
+            train=means,
+            system=self._machine(reading, means["loss"]),
         )
         if trainer.ranks.is_first:
             self._write(row)
@@ -154,15 +156,15 @@ class Telemetry:
         means["max_segments"] = self._trainer.max_segments
         return means
 
-    def _machine(self, reading: meter.Reading) -> dict[str, float]:
-        """The machine's figures; warns of what they show."""
+    def _machine(self, reading: meter.Reading, loss: float) -> dict[str, float]:
+        """The machine's figures; warns of what they and the loss show."""
         figures = meter.gpu_memory(self._trainer.device)
         throttled: tuple[str, ...] = ()
         if self._gpu:
             throttled = self._gpu.throttled()
             figures |= self._gpu.sample()
             figures["gpu_throttled"] = float(bool(throttled))
-        for warning in self._monitor.see(reading, throttled):
+        for warning in self._monitor.see(reading, throttled, loss):
             self._say(f"warning: {warning}")
         load = system.load_average()
         if load is not None:
@@ -219,6 +221,8 @@ def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:
 MEASURED = ("samples_per_s", "step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")
 
 STARVED = 0.15  # share of a step spent waiting for rows; above it the data is the bottleneck
+SPIKE = 2.0  # a loss this many times the usual one is reported
+USUAL_LOSSES = 20  # readings over which the usual loss is the median
 # Readings in a row that count as a state. The first holds the warm-up; one may be an accident.
 LASTING = 3
 
@@ -240,9 +244,27 @@ class AnomalyMonitor:
     def __init__(self) -> None:
         self._lasted: Counter[str] = Counter()
         self._reported: set[str] = set()
+        self._losses: deque[float] = deque(maxlen=USUAL_LOSSES)
 
-    def see(self, reading: meter.Reading, throttled: Sequence[str]) -> list[str]:
+    def see(self, reading: meter.Reading, throttled: Sequence[str], loss: float = 0.0) -> list[str]:
         """The warnings that are new after this reading; `throttled` holds keys of THROTTLED."""
+        return [*self._see_machine(reading, throttled), *self._see_loss(loss)]
+
+    def _see_loss(self, loss: float) -> list[str]:
+        """A loss far above the recent ones; the next report needs as many new ones."""
+        usual = math.inf
+        if len(self._losses) == USUAL_LOSSES:
+            usual = median(self._losses)
+        if loss <= SPIKE * usual:
+            self._losses.append(loss)
+            return []
+        self._losses.clear()
+        return [
+            f"the loss jumped from {usual:.3g} to {loss:.3g}; if it stays there, start another run "
+            "with --init from an earlier checkpoint and a lower lr or more warmup_samples"
+        ]
+
+    def _see_machine(self, reading: meter.Reading, throttled: Sequence[str]) -> list[str]:
         current = {name: text for name, text in THROTTLED.items() if name in throttled}
         wait = reading.share("data")
         if wait > STARVED:

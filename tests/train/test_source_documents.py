@@ -1,0 +1,121 @@
+"""What the source documents ask of the trainer; each test names document and passage."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from train_tools import STEP_SAMPLES, fresh
+from typer.testing import CliRunner
+
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+from hrm_train.cli import main as app
+from hrm_train.doctor_machine import read_log
+from hrm_train.draft import draft
+from hrm_train.hardware import PRESETS, hardware_from_name, threads_for
+from hrm_train.meter import Reading
+from hrm_train.options import PlanOptions
+from hrm_train.recipe import RECIPES, config_for, recipe_for
+from hrm_train.telemetry import AnomalyMonitor
+
+
+def test_the_recipe_of_the_log_learns_at_full_rate_long_before_step_2000() -> None:
+    # 001, "Performance Metrics": 82-89 % on training batches at step 2,000 of 40 samples.
+    recipe = draft(PlanOptions(recipe="log"), PRESETS["rtx4090-laptop"]).recipe
+    assert recipe.batch_size == 40
+    assert recipe.rate_at(500 * 40) == 1.0
+    assert recipe.total_samples <= 2 * 3_887_892  # 001, "Dataset Information"
+
+
+def test_the_recipe_of_the_log_saves_and_validates_at_its_steps(data: Path, tmp_path: Path) -> None:
+    # 000, "What's Working": validation every 1,000 steps, saves every 500.
+    run = tmp_path / "run"
+    options = ["--recipe=log", *fresh(data, 1)]
+    ended = CliRunner().invoke(app, ["--run", str(run), *options])
+    assert ended.exit_code == 0, ended.output
+    intervals = json.loads((run / "run.json").read_text())["intervals"]
+    assert intervals["checkpoint_steps"] == 500
+    assert intervals["validate_steps"] == 1000
+    assert intervals["validate_whole_steps"] == 10_000
+
+
+@pytest.mark.parametrize("puzzle", ["sudoku", "maze", "arc", "logistics"])
+@pytest.mark.parametrize("preset", RECIPES)
+def test_no_default_warms_up_for_more_than_a_tenth_of_the_run(preset: str, puzzle: str) -> None:
+    # 003, "Learning Rate Warmup Misunderstanding".
+    recipe = recipe_for(preset, registry.get(puzzle), 32)
+    assert recipe.warmup_samples <= recipe.total_samples / 10
+
+
+def test_city_logistics_warms_up_for_two_passes() -> None:
+    # 003: 1,536,000 samples are 1,600 passes over 960 examples, "completely unreasonable".
+    recipe = recipe_for("published", registry.get("logistics"), 32)
+    assert recipe.warmup_samples == 2 * 960
+
+
+def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document() -> None:
+    monitor = AnomalyMonitor()
+    reading = Reading(step_ms=1.0, samples_per_s=1.0, phase_ms={})
+    for step in range(20):
+        assert monitor.see(reading, (), loss=1.0 + 0.01 * (step % 3)) == []
+    (warning,) = monitor.see(reading, (), loss=2.5)
+    assert "lr" in warning
+    assert "warmup_samples" in warning
+    assert monitor.see(reading, (), loss=2.6) == []
+
+
+def test_a_hung_driver_gets_the_remedy_of_the_document() -> None:
+    # 000, "nv_queue Blocked Tasks".
+    (finding,) = read_log("[ 363.1] INFO: task nv_queue:512 blocked for more than 122 seconds.\n")
+    for remedy in ("pcie_aspm=off", "nvidia-smi -pm 1", "nvidia-smi -lgc", "batch_size"):
+        assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("rtx3090", "rtx4090"),
+        ("rtx4080", "rtx4090-laptop"),
+        ("l4", "rtx4090"),
+        ("a100", "rtx5090"),
+        ("16gb", "rtx4090-laptop"),
+        ("80gb", "h100"),
+    ],
+)
+def test_an_unlisted_card_gets_the_row_of_its_memory(name: str, row: str) -> None:
+    machine = hardware_from_name(name, is_here=False)
+    assert machine.name == f"{name} (settings of {row})"
+    assert machine.rows_900 == PRESETS[row].rows_900
+
+
+def test_a_missing_card_leads_to_the_dry_run() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(ValueError, match="--dry-run"):
+        hardware_from_name("rtx4090")
+
+
+def test_threads_follow_from_the_model_and_the_cores_alone() -> None:
+    tiny = config_for("relational", registry.get("sudoku-4x4"), 1)
+    published = config_for("published", registry.get("sudoku"), 1)
+    assert threads_for(tiny, num_cores=8) == 1
+    assert threads_for(published, num_cores=8) == 8
+    assert threads_for(published, num_cores=2) == 2
+    assert HRM(tiny).config == tiny
+
+
+def test_the_threads_of_a_run_are_recorded_and_kept_by_a_resume(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    start = [*fresh(data, 2), "--threads", "1"]
+    ended = CliRunner().invoke(app, ["--run", str(run), *start])
+    assert ended.exit_code == 0, ended.output
+    assert json.loads((run / "run.json").read_text())["hardware"]["threads"] == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    total = f"total_samples={3 * STEP_SAMPLES}"
+    ended = CliRunner().invoke(app, ["--run", str(run), "--resume", "--set", total])
+    assert ended.exit_code == 0, ended.output
+    assert torch.get_num_threads() == 1
+    assert json.loads((run / "run.json").read_text())["hardware"]["threads"] == 1
