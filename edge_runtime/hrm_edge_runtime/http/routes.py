@@ -55,8 +55,12 @@ class RequestRoute(APIRoute):
         return self.endpoint
 
 
-solving = fastapi.APIRouter(route_class=RequestRoute)
-router = fastapi.APIRouter()
+# A route's tag is its audience: docker/haproxy.cfg passes on the routes of clients only.
+CLIENT = "client"
+OPERATOR = "operator"
+solving = fastapi.APIRouter(route_class=RequestRoute, tags=[CLIENT])
+clients = fastapi.APIRouter(tags=[CLIENT])
+operators = fastapi.APIRouter(tags=[OPERATOR])
 
 
 @solving.post(
@@ -102,7 +106,7 @@ async def solve_stream(request: Request) -> Response:
     return streams.EventStream(views)
 
 
-@router.post(
+@clients.post(
     "/solve/batch",
     response_class=Response,
     responses=openapi.free_answer(
@@ -120,7 +124,7 @@ async def solve_batch(request: Request, order: Order = "as-finished") -> Respons
     return streams.BatchStream(service_of(request), request, order)
 
 
-@router.get("/models", responses=error_answers())
+@clients.get("/models", responses=error_answers())
 async def models(request: Request) -> schema.ModelsAnswer:
     """The served models."""
     service = service_of(request)
@@ -128,7 +132,7 @@ async def models(request: Request) -> schema.ModelsAnswer:
     return schema.ModelsAnswer(models=views)
 
 
-@router.get(
+@clients.get(
     "/models/{name}/tasks",
     response_class=Response,
     responses=openapi.free_answer(JSON, "The bundle's tasks.json.", 404, 422),
@@ -144,13 +148,13 @@ async def tasks(request: Request, name: ModelName) -> Response:
     return Response(content, media_type=JSON)
 
 
-@router.get("/kinds", responses=error_answers())
+@clients.get("/kinds", responses=error_answers())
 async def kinds() -> schema.KindsAnswer:
     """The kinds of boards that /puzzle makes, with or without a model for them."""
     return schema.KindsAnswer(kinds=list(boards.kinds()))
 
 
-@router.get("/puzzle", responses=error_answers(422, 429, 503))
+@clients.get("/puzzle", responses=error_answers(422, 429, 503))
 async def puzzle(
     request: Request,
     fields: Annotated[schema.FreshRequest, fastapi.Query()],
@@ -159,7 +163,7 @@ async def puzzle(
     return await service_of(request).made(request.receive, boards.fresh_puzzle, fields)
 
 
-@router.post(
+@clients.post(
     "/puzzle",
     responses=error_answers(408, 413, 415, 422, 429, 503),
     openapi_extra=openapi.request_body(
@@ -175,13 +179,13 @@ async def label(request: Request) -> schema.LabelAnswer:
     return await service.made(request.receive, boards.judged, fields)
 
 
-@router.get("/slots", responses=error_answers())
+@clients.get("/slots", responses=error_answers())
 async def slots(request: Request) -> schema.SlotsAnswer:
     """Which puzzle is in which slot, and the state of the engine."""
     return service_of(request).slots()
 
 
-@router.get("/livez", responses=error_answers(503))
+@clients.get("/livez", responses=error_answers(503))
 async def livez(request: Request) -> schema.LiveAnswer:
     """Whether the server is alive: it answers, and its engine makes steps while work waits."""
     engine_client = service_of(request).engine_client
@@ -193,8 +197,8 @@ async def livez(request: Request) -> schema.LiveAnswer:
     return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
 
 
-@router.get("/health", responses=UNREADY)
-@router.get("/readyz", responses=UNREADY)
+@clients.get("/health", responses=UNREADY)
+@clients.get("/readyz", responses=UNREADY)
 async def readyz(request: Request) -> schema.ReadyAnswer:
     """Whether the server takes new work; until then, what it is building."""
     service = service_of(request)
@@ -210,26 +214,26 @@ async def readyz(request: Request) -> schema.ReadyAnswer:
     raise refusal
 
 
-@router.get("/metrics", response_class=PlainTextResponse, responses=error_answers())
+@operators.get("/metrics", response_class=PlainTextResponse, responses=error_answers())
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     text = service_of(request).metrics.page()
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/docs", response_class=HTMLResponse, responses=error_answers())
+@clients.get("/docs", response_class=HTMLResponse, responses=error_answers())
 async def docs() -> Response:
     """This description as a page that needs no other server."""
     return page("docs.html")
 
 
-@router.get("/", response_class=HTMLResponse, responses=error_answers())
+@clients.get("/", response_class=HTMLResponse, responses=error_answers())
 async def index() -> Response:
     """A board to type a puzzle into."""
     return page("index.html")
 
 
-@router.put(
+@operators.put(
     "/models/{name}",
     response_model=schema.ChangeAnswer,
     responses={
@@ -255,14 +259,14 @@ async def put_model(request: Request, name: ModelName) -> Response:
     return json_answer(change, status)
 
 
-@router.delete("/models/{name}", responses=error_answers(403, 404, 409, 422, 503))
+@operators.delete("/models/{name}", responses=error_answers(403, 404, 409, 422, 503))
 async def remove_model(request: Request, name: ModelName) -> schema.RemovedAnswer:
     """Stop serving a model. It finishes the work it admitted."""
     await _model_manager(request).remove(name)
     return schema.RemovedAnswer(removed=name)
 
 
-ROUTES = [*solving.routes, *router.routes]
+ROUTES = [*solving.routes, *clients.routes, *operators.routes]
 
 
 def service_of(request: Request) -> SolveService:
