@@ -29,7 +29,7 @@ ARC_QUESTION = {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}
 ARC_ANSWER = np.array([[7, 0, 7], [0, 7, 0]], np.int8)
 PUZZLES: dict[str, Puzzle] = {  # small boards, to be read by eye
     "Sudoku": registry.get("sudoku-4x4"),
-    "Mazes": Maze(name="maze-5x5", rows=5, cols=5),
+    "Mazes": Maze(name="maze-4x4", rows=4, cols=4),
     "Cities": Logistics(name="logistics-5x5", rows=5, cols=5),
     "ARC": registry.get("arc-7x7"),
 }
