@@ -14,26 +14,22 @@ from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Described, Puzzle
 
 PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
-HEAD = (
-    "# Notations\n"
-    "\n"
-    "Every form in which a puzzle may be sent, and the answer to each: an answer comes "
-    "back in the notation of its question.\n"
-    "The page is generated from the code (`python tests/puzzles/test_notations_page.py`), "
-    "and a test compares the two. The\n"
-    "same forms stand at `/docs` of a running server, for the models that it serves.\n"
-    "\n"
-    'Send any of them as `puzzle`: `curl localhost:8000/solve -d \'{"puzzle": "..."}\'`, '
-    "`hrm-solve PUZZLE`, or paste it onto\n"
-    "the web page. The boards below are small; those of a model are as large as `/models` "
-    "says. Rows and columns of a JSON\n"
-    "object count from 0; errors name cells from 1.\n"
-)
+HEAD = """# Notations
+
+Reference: every notation of a puzzle, each with its answer, which has the notation of the question.
+The page is generated from the code (`python tests/puzzles/test_notations_page.py`). `/docs` of a
+running server shows the notations of its models.
+
+Send a puzzle with `curl localhost:8000/solve -d '{"puzzle": "..."}'` or `hrm-solve PUZZLE`, or paste
+it into the web page. The boards below are small; `/models` shows the size that a model takes. Rows and
+columns of a JSON object count from 0; errors count cells from 1.
+"""
+AS_ABOVE = ("one line", "list of lines", "rows of characters")  # cities have them as mazes do
 ARC_QUESTION = {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}
 ARC_ANSWER = np.array([[7, 0, 7], [0, 7, 0]], np.int8)
 PUZZLES: dict[str, Puzzle] = {  # small boards, to be read by eye
     "Sudoku": registry.get("sudoku-4x4"),
-    "Mazes": Maze(name="maze-5x5", rows=5, cols=5),
+    "Mazes": Maze(name="maze-4x4", rows=4, cols=4),
     "Cities": Logistics(name="logistics-5x5", rows=5, cols=5),
     "ARC": registry.get("arc-7x7"),
 }
@@ -46,7 +42,11 @@ def page() -> str:
         about = puzzle.about[0].upper() + puzzle.about[1:]
         parts.append(f"## {title}\n\n{about}.\n")
         asked, answer = example_of(puzzle)
-        for form, question in puzzle.forms(asked).items():
+        forms = puzzle.forms(asked)
+        if title == "Cities":
+            parts.append(f"Also as for mazes: {', '.join(AS_ABOVE)}.\n")
+            forms = {form: forms[form] for form in forms if form not in AS_ABOVE}
+        for form, question in forms.items():
             solution = puzzle.write(answer, puzzle.parse(question).notation)
             parts.append(f"**{form.capitalize()}**\n\n{shown(question)}")
             parts.append(f"Answer:\n\n{shown(solution)}")
