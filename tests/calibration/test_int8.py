@@ -186,6 +186,15 @@ def test_a_comparison_ends_at_the_first_look_that_decides_it(
     assert tried.lost(ours, float32).num_puzzles == looked
 
 
+def test_a_method_that_is_clearly_worse_runs_no_further() -> None:
+    asked = own_answers(200)
+    tried = trials(1.0)
+    fine = Run(tried, "fine", asked, tried.quantised(FINE))
+    coarse = Run(tried, "coarse", asked, tried.quantised(COARSE))
+    assert tried.surviving_methods({"fine": fine, "coarse": coarse}, len(asked)) == ["fine"]
+    assert len(coarse.so_far.exact_N) == 128
+
+
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
     states = random_inputs(slots_for(GRAPH) + 5)
     at_once = run(GRAPH, states, optimised=True)
