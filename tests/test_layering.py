@@ -1,6 +1,7 @@
-"""The walls between the rooms: who may import whom, and no torch where a Jetson serves.
+"""The walls between the rooms: who may import whom, and no torch on the board that serves.
 
-The first test reads syntax trees, so that an import inside a function counts too; others prove that checks can fail.
+The tests read syntax trees, so that an import inside a function counts too. Others prove that the
+readers can fail.
 """
 
 import ast
@@ -45,40 +46,50 @@ TORCH_ROOMS = {"hrm_model", "hrm_train", "hrm_export", "hrm_benchmarks.desktop"}
 TORCH = {"torch", "safetensors", "onnxscript"}
 
 
-def imports_of(source: str) -> set[str]:
-    """Top-level names of every import statement, wherever it stands."""
+def modules_imported_by(source: str) -> set[str]:
+    """Return full names of every import statement, and of the names taken from a module."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return names
 
 
+def folder_of(package: str) -> Path:
+    return ROOT / FOLDERS[package] / package.replace(".", "/")
+
+
 def files_of(package: str) -> list[Path]:
-    """All of a package but what a package inside it has rules of its own for."""
-    folders = {name: ROOT / room / name.replace(".", "/") for name, room in FOLDERS.items()}
-    inner = [folder for name, folder in folders.items() if name.startswith(f"{package}.")]
-    files = sorted(folders[package].rglob("*.py"))
-    return [file for file in files if not any(folder in file.parents for folder in inner)]
+    """Return the files of a package, without a package inside it that has its own rules."""
+    inner = [folder_of(name) for name in FOLDERS if name.startswith(f"{package}.")]
+    files: list[Path] = []
+    for file in sorted(folder_of(package).rglob("*.py")):
+        if not any(folder in file.parents for folder in inner):
+            files.append(file)
+    return files
 
 
 def forbidden(package: str, source: str) -> set[str]:
-    names = imports_of(source)
-    rooms = {name for name in names if name in FOLDERS} - MAY_IMPORT[package] - {package}
-    return rooms | (set() if package in TORCH_ROOMS else names & TORCH)
+    names = {name.partition(".")[0] for name in modules_imported_by(source)}
+    found = names & set(FOLDERS) - MAY_IMPORT[package] - {package}
+    if package not in TORCH_ROOMS:
+        found |= names & TORCH
+    return found
 
 
 @pytest.mark.parametrize("package", FOLDERS)
-def test_rooms_import_only_what_lies_below_them(package: str) -> None:
+def test_rooms_import_only_what_is_below_them(package: str) -> None:
     files = files_of(package)
     assert files
-    found = {
-        str(file.relative_to(ROOT)): forbidden(package, file.read_text(encoding="utf-8"))
-        for file in files
-    }
-    assert {file: names for file, names in found.items() if names} == {}
+    found: dict[str, set[str]] = {}
+    for file in files:
+        names = forbidden(package, file.read_text(encoding="utf-8"))
+        if names:
+            found[str(file.relative_to(ROOT))] = names
+    assert found == {}
 
 
 @pytest.mark.parametrize(
@@ -94,38 +105,28 @@ def test_the_reader_of_imports_can_fail(package: str, source: str, names: set[st
     assert forbidden(package, source) == names
 
 
-def modules_imported_by(source: str) -> set[str]:
-    """Full names of every import statement, of the names taken from a module too."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
-
-
 FLOORS = ("contract", "engines", "batching", "parity", "worker", "api", "http", "solve")
 """The packages of hrm_edge_runtime; each imports only from those before it."""
-STAIRS = {
-    "engines/trt/build.py": {
-        "parity"
-    },  # an engine is judged by its golden traces in the process that builds it
-}
+STAIRS = {"engines/trt/build.py": {"parity"}}
+"""An engine is judged by its golden traces in the process that builds it."""
 
 
 def floors_named_in(source: str) -> set[str]:
-    """The packages of the runtime whose modules a source imports, or names in a string."""
+    """Return the packages of the runtime that a source imports, or names in a string."""
     names = modules_imported_by(source)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names |= set(re.findall(r"\bhrm_edge_runtime(?:\.\w+)+", node.value))
-    parts = [name.split(".") for name in names if name.startswith("hrm_edge_runtime.")]
-    return {part[1] for part in parts if part[1] in FLOORS}
+            names.update(re.findall(r"\bhrm_edge_runtime(?:\.\w+)+", node.value))
+    floors: set[str] = set()
+    for name in names:
+        package, *parts = name.split(".")
+        if package == "hrm_edge_runtime" and parts:
+            floors.add(parts[0])
+    return floors & set(FLOORS)
 
 
 def climbs(floor: str, source: str) -> set[str]:
-    """The floors above its own, or beside it (`http` and `solve`), that a source names."""
+    """Return the floors that a source names above its own, or beside it (`http` and `solve`)."""
     below = set(FLOORS[: FLOORS.index(floor) + 1])
     if floor == "solve":
         below.discard("http")
@@ -158,48 +159,39 @@ def test_the_reader_of_floors_can_fail(floor: str, source: str, above: set[str])
     assert climbs(floor, source) == above
 
 
-SERVE_AND_LIST = """
-import asyncio, sys
-from pathlib import Path
-{first}
+SERVE = """
+import sys
+from hrm_edge_runtime.http import server
+from hrm_edge_runtime.worker import lanes, loop
+"""
+SERVE_SOLVE_AND_MEASURE = (
+    SERVE
+    + """
 from hrm_benchmarks import accuracy, chaos, policies, segments, soak, start, throughput
 from hrm_edge_runtime import cli
 from hrm_edge_runtime.solve import output, solvers
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
-from hrm_edge_runtime.http import app, server
-from hrm_edge_runtime.worker import client, loop
 Bundle.open(find_bundle())
-print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"torch", "safetensors", "onnx"}}))
 """
-
-
-def modules_after_loading_the_server(first: str = "") -> str:
-    ended = subprocess.run(
-        [sys.executable, "-c", SERVE_AND_LIST.format(first=first)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return ended.stdout.strip()
+)
+LIST = 'print(*sorted({name.partition(".")[0] for name in sys.modules}))'
 
 
 @pytest.mark.process
-def test_the_server_never_loads_torch() -> None:
-    assert modules_after_loading_the_server() == "[]"
-
-
-@pytest.mark.process
-def test_the_torch_check_can_fail() -> None:
-    assert "torch" in modules_after_loading_the_server(first="import torch")
-
-
-@pytest.mark.process
-def test_the_serving_processes_load_nothing_that_draws_bars() -> None:
-    """Imports are most of what `hrm-serve` does before it is ready; rich alone is a twentieth of it."""
-    program = "import sys; from hrm_edge_runtime.http import server; from hrm_edge_runtime.worker import lanes, loop; "
-    program += 'print(sorted({name.partition(".")[0] for name in sys.modules} & {"rich", "statistics", "matplotlib"}))'
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert ended.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    ("program", "unwanted"),
+    [
+        (SERVE_SOLVE_AND_MEASURE, {"torch", "safetensors", "onnx"}),
+        (SERVE, {"rich", "statistics", "matplotlib"}),  # imports are most of a server's start
+    ],
+    ids=["no torch", "nothing that draws"],
+)
+def test_the_server_never_loads_what_a_board_lacks_or_a_start_pays_for(
+    program: str, unwanted: set[str]
+) -> None:
+    command = [sys.executable, "-c", program + LIST]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(ended.stdout.split())
+    assert "hrm_edge_runtime" in loaded
+    assert loaded & unwanted == set()

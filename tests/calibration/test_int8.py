@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +25,7 @@ from hrm_calibration.int8 import (
     is_kept,
     parts_of,
 )
-from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, draw, paired
+from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph, slots_for
 from hrm_edge_runtime.contract.halting import HaltingPolicy
@@ -39,63 +38,68 @@ WEIGHTS = sorted({site.weight for site in call_sites(GRAPH)})
 POLICY = HaltingPolicy(kind="verified", max_segments=3)
 SERVED = ServedGraph(graph=GRAPH, puzzle=SUDOKU, puzzle_table=table(), policy=POLICY)
 SETTINGS = Int8Settings(methods=("min-max", "mse"), budget=1.0)
+FINE = dict.fromkeys(SITES, 0.02)
+COARSE = dict.fromkeys(SITES, 1000.0)
+
 Calibrated = tuple[onnx.ModelProto, Int8Report]
-
-
-def calibrated(asked: Questions | None = None, **changes: Any) -> Calibrated:
-    settings = dataclasses.replace(SETTINGS, **changes)
-    return calibrate(SERVED, asked or questions(16), settings=settings)
 
 
 @pytest.fixture(scope="module")
 def result() -> Calibrated:
-    return calibrated()
+    return calibrate(SERVED, questions(16), settings=SETTINGS)
+
+
+def largest_step(graph: onnx.ModelProto) -> int:
+    """Return the largest magnitude in the INT8 matrices of a graph."""
+    largest = 0
+    for tensor in graph.graph.initializer:
+        if tensor.name.endswith("/int8"):
+            matrix_IO = numpy_helper.to_array(tensor).astype(int)
+            largest = max(largest, np.abs(matrix_IO).max())
+    return largest
 
 
 def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Calibrated) -> None:
     signed, report = result
     narrow = for_cpus(GRAPH, report.scales, report.weight_only)
-    assert signed == quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=8)
-    seven = quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7)
-    assert narrow == unsigned(seven, report.weight_only)
-    matrices = [
-        [
-            numpy_helper.to_array(tensor)
-            for tensor in form.graph.initializer
-            if tensor.name.endswith("/int8")
-        ]
-        for form in (signed, narrow)
-    ]
-    assert [
-        max(np.abs(matrix_IO.astype(int)).max() for matrix_IO in form) for form in matrices
-    ] == [127, 64]
+    assert largest_step(signed) == 127
+    assert largest_step(narrow) == 64
+    seven_bits = quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7)
+    assert narrow == unsigned(seven_bits, report.weight_only)
 
 
 def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated) -> None:
-    sites = call_sites(GRAPH)
-    assert list(result[1].largest) == list(result[1].scales) == [site.name for site in sites]
-    drifts = list(result[1].sensitivity.values())
-    assert set(result[1].sensitivity) == {site.weight for site in sites}
+    _, report = result
+    drifts = list(report.sensitivity.values())
+    assert list(report.largest) == list(report.scales) == SITES
+    assert sorted(report.sensitivity) == WEIGHTS
     assert drifts == sorted(drifts, reverse=True)
     assert drifts[-1] > 0
+
+
+def test_reach_counts_the_puzzles_that_ran_each_segment(result: Calibrated) -> None:
+    _, report = result
+    assert report.reach[0] == report.num_calibration == 4
+    assert report.reach == sorted(report.reach, reverse=True)
+    assert len(report.reach) <= POLICY.max_segments
 
 
 def test_no_puzzle_is_in_two_parts() -> None:
     asked = questions(40)
     asked.puzzle_ids_N[:] = np.arange(40)
     parts = parts_of(asked, Int8Settings(num_calibration=7, num_choice=100))
+    ids_N = np.concatenate([part.puzzle_ids_N for part in parts])
     assert [len(part) for part in parts] == [7, 20, 13]
-    assert sorted(np.concatenate([part.puzzle_ids_N for part in parts]).tolist()) == list(range(40))
+    assert sorted(ids_N.tolist()) == list(range(40))
 
 
-def test_reach_counts_the_puzzles_that_ran_each_segment(result: Calibrated) -> None:
-    assert result[1].reach[0] == result[1].num_calibration == 4
-    assert result[1].reach == sorted(result[1].reach, reverse=True)
-    assert len(result[1].reach) <= POLICY.max_segments
+def lost_of(num_puzzles: int, num_lost: int) -> Paired:
+    reference_N = np.ones(num_puzzles, np.bool_)
+    return paired(reference_N, np.arange(num_puzzles) >= num_lost)
 
 
 def score(method: str, num_lost: int, moved: float) -> MethodScore:
-    """Of 100 puzzles that float32 solves."""
+    """Return the score of a method, of 100 puzzles that float32 solves."""
     lost = lost_of(100, num_lost)
     solves = Score(num_puzzles=100, exact=lost.ours, proven=lost.ours, mean_segments=1.0)
     return MethodScore(method=method, solves=solves, exact=lost, drift=moved)
@@ -110,15 +114,17 @@ def test_of_methods_that_chance_cannot_tell_apart_the_one_that_drifts_least_wins
 
 
 def trials(budget: float) -> Int8Trials:
-    """Of one segment, so that expected answers are one run of the graph."""
+    """Return trials of one segment, so that expected answers are one run of the graph."""
     served = dataclasses.replace(SERVED, policy=HaltingPolicy(kind="fixed", max_segments=1))
     return Int8Trials(served=served, settings=Int8Settings(budget=budget), stages=Stages())
 
 
-def own_answers(asked: Questions) -> Questions:
-    """The same puzzles labelled with the float graph's answers, so that INT8 must agree with it."""
-    inputs = random_inputs(len(asked))
-    inputs.update(tokens_BT=asked.tokens_NT, puzzle_vector_BE=table()[asked.puzzle_ids_N])
+def own_answers(count: int) -> Questions:
+    """Return puzzles labelled with the float graph's answers, so that INT8 must agree with it."""
+    asked = questions(count)
+    inputs = random_inputs(count)
+    inputs["tokens_BT"] = asked.tokens_NT
+    inputs["puzzle_vector_BE"] = table()[asked.puzzle_ids_N]
     inputs["fresh_B"][:] = True
     answers_NT = run(GRAPH, inputs, optimised=True)["answer_BT"]
     return dataclasses.replace(asked, labels_NT=answers_NT)
@@ -126,7 +132,7 @@ def own_answers(asked: Questions) -> Questions:
 
 def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> None:
     """Scales far too coarse for two matrices: with those weight-only little is lost."""
-    asked = own_answers(questions(24))
+    asked = own_answers(24)
     tried = trials(0.6)
     broken = WEIGHTS[:2]
     scales = dict.fromkeys(SITES, 0.002)
@@ -141,25 +147,28 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> Non
     assert len(steps) <= 1 + 2 + 1
 
 
-def test_where_anything_may_be_lost_all_inputs_are_rounded(result: Calibrated) -> None:
-    assert result[1].weight_only == []
-    assert len(result[1].budget_steps) == 1
+def test_a_budget_no_graph_keeps_is_rejected() -> None:
+    asked = own_answers(8)
+    tried = trials(0.0)
+    whole = Run(tried, "whole", asked, tried.quantised(COARSE))
+    float32 = Run(tried, "float32", asked)
+    with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
+        tried.budget_steps(COARSE, WEIGHTS, whole, float32)
 
 
-def lost_of(num_puzzles: int, num_lost: int) -> Paired:
-    return paired(np.ones(num_puzzles, np.bool_), np.arange(num_puzzles) >= num_lost)
-
-
-def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> None:
-    """The error is a tenth of a point for 90 of 10,000 puzzles, and a whole one for 1 of 100."""
-    assert is_kept(lost_of(10_000, 90), 0.0101)
-    assert not is_kept(lost_of(10_000, 90), 0.0095)
-    assert is_kept(lost_of(100, 1), 0.01)
-    assert not is_kept(lost_of(100, 2), 0.01)
-
-
-FINE = dict.fromkeys(SITES, 0.02)
-COARSE = dict.fromkeys(SITES, 1000.0)
+@pytest.mark.parametrize(
+    ("num_puzzles", "num_lost", "budget", "kept"),
+    [
+        (10_000, 90, 0.0101, True),  # a standard error of a tenth of a point
+        (10_000, 90, 0.0095, False),
+        (100, 1, 0.01, True),  # a standard error as large as the budget
+        (100, 2, 0.01, False),
+    ],
+)
+def test_the_budget_is_kept_by_a_standard_error_if_the_puzzles_can_tell(
+    num_puzzles: int, num_lost: int, budget: float, kept: bool
+) -> None:
+    assert is_kept(lost_of(num_puzzles, num_lost), budget) == kept
 
 
 @pytest.mark.parametrize(
@@ -167,25 +176,23 @@ COARSE = dict.fromkeys(SITES, 1000.0)
     [(0.6, FINE, 128), (0.3, COARSE, 128), (0.3, FINE, 200)],
 )
 def test_a_comparison_ends_at_the_first_look_that_decides_it(
-    budget: float,
-    scales: dict[str, float],
-    looked: int,
+    budget: float, scales: dict[str, float], looked: int
 ) -> None:
     """About 3 of 10 puzzles are lost: 128 of 200 decide about six, only all 200 about three."""
-    asked = own_answers(questions(200))
+    asked = own_answers(200)
     tried = trials(budget)
-    run = Run(tried, "trying", asked, tried.quantised(scales))
+    ours = Run(tried, "trying", asked, tried.quantised(scales))
     float32 = Run(tried, "float32", asked)
-    assert tried.lost(run, float32).num_puzzles == looked
+    assert tried.lost(ours, float32).num_puzzles == looked
 
 
-def test_a_budget_no_graph_keeps_is_rejected() -> None:
-    asked = own_answers(questions(8))
-    tried = trials(0.0)
-    whole = Run(tried, "whole", asked, tried.quantised(COARSE))
-    float32 = Run(tried, "float32", asked)
-    with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
-        tried.budget_steps(COARSE, WEIGHTS, whole, float32)
+def test_a_method_that_is_clearly_worse_runs_no_further() -> None:
+    asked = own_answers(200)
+    tried = trials(1.0)
+    fine = Run(tried, "fine", asked, tried.quantised(FINE))
+    coarse = Run(tried, "coarse", asked, tried.quantised(COARSE))
+    assert tried.surviving_methods({"fine": fine, "coarse": coarse}, len(asked)) == ["fine"]
+    assert len(coarse.so_far.exact_N) == 128
 
 
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
@@ -201,107 +208,59 @@ def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
     assert drifts == sorted(drifts)
 
 
-class HeardStages(Stages):
-    """Keeps what each stage said last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: dict[str, tuple[int, int | None, str]] = {}
-
-    def show(self, stage: str, done: int, total: int | None = None, note: str = "") -> None:
-        self.heard[stage] = (done, total, note)
-
-
-def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
-    draw(result[1], tmp_path / "pictures")
-    files = sorted((tmp_path / "pictures").iterdir())
-    assert [file.name for file in files] == ["layers.png", "ranges.png"]
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
-
-
-def test_progress_is_heard_of_every_stage() -> None:
-    stages = HeardStages()
-    calibrate(SERVED, questions(8), settings=Int8Settings(methods=("min-max",)), stages=stages)
-    assert list(stages.heard) == [
-        "recording ranges",
-        "trying min-max",
-        "float32",
-        "ranking layers",
-        "judging float32",
-        "judging int8",
-    ]
-    assert all(done == total for done, total, _ in stages.heard.values())
-
-
-def test_too_few_puzzles_and_unknown_tasks_are_refused() -> None:
+def test_too_few_puzzles_and_unknown_tasks_are_rejected() -> None:
     with pytest.raises(ValueError, match="too few"):
-        calibrated(questions(3))
+        calibrate(SERVED, questions(3), settings=SETTINGS)
     asked = questions(8)
     asked.puzzle_ids_N[0] = 3
     with pytest.raises(ValueError, match="the model knows 3"):
-        calibrated(asked)
+        calibrate(SERVED, asked, settings=SETTINGS)
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / "small.bundle"
-    return write_step_bundle(path, GRAPH, name="small", table_PE=table(1), max_segments=3)
-
-
-def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: Path) -> None:
+def test_the_command_writes_graphs_report_and_pictures(tmp_path: Path) -> None:
+    bundle = tmp_path / "small.bundle"
+    write_step_bundle(bundle, GRAPH, name="small", table_PE=table(1), max_segments=3)
     out = tmp_path / "out"
-    options = ["--calib", "sudoku", "--puzzles", "12", "--out", str(out)]
-    ended = CliRunner().invoke(app, ["int8", str(bundle), *options])
+    options = ["--puzzles", "12", "--out", str(out)]
+    wrong = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "maze", *options])
+    assert wrong.exit_code == 2
+    assert wrong.stderr.count("\n") == 1
+    assert "give sudoku" in wrong.stderr
+    ended = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "sudoku", *options])
     assert ended.exit_code == 0, ended.output
     assert "exact solves" in ended.stdout
-    names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "layers.png"}
-    assert names <= {file.name for file in out.iterdir()}
-    assert [file.name for file in tmp_path.iterdir()] == ["out"]
-    again = CliRunner().invoke(app, ["int8", str(bundle), *options])
+    assert {file.name for file in out.iterdir()} == {
+        "step.int8.onnx",
+        "step.int8.cpu.onnx",
+        "calibration.json",
+        "layers.png",
+        "ranges.png",
+    }
+    again = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "sudoku", *options])
     assert again.exit_code == 2
     assert "exists already" in again.stderr
 
 
-def test_the_command_refuses_another_puzzle_in_one_sentence(bundle: Path, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(
-        app, ["int8", str(bundle), "--calib", "maze", "--out", str(tmp_path / "out")]
-    )
-    assert ended.exit_code == 2
-    assert ended.stderr.count("\n") == 1
-    assert "give sudoku" in ended.stderr
-
-
-def runs(both: int, lost: int, won: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
-    reference = [True] * both + [True] * lost + [False] * won + [False] * neither
-    ours = [True] * both + [False] * lost + [True] * won + [False] * neither
-    return np.array(reference), np.array(ours)
-
-
-def test_losses_and_wins_are_counted_puzzle_by_puzzle() -> None:
-    found = paired(*runs(both=80, lost=6, won=2, neither=12))
+def test_losses_and_wins_are_counted_in_pairs_with_walds_interval() -> None:
+    """The interval adds half a puzzle to each cell."""
+    reference_N = np.repeat([True, True, False, False], [80, 6, 2, 12])
+    ours_N = np.repeat([True, False, True, False], [80, 6, 2, 12])
+    found = paired(reference_N, ours_N)
     assert (found.num_puzzles, found.num_lost, found.num_won) == (100, 6, 2)
     assert (found.reference, found.ours) == (0.86, 0.82)
     assert found.loss == pytest.approx(0.04)
-
-
-def test_the_interval_is_walds_with_half_a_puzzle_in_each_cell() -> None:
-    found = paired(*runs(both=80, lost=6, won=2, neither=12))
     half = 1.96 * np.sqrt(9 - 16 / 102) / 102  # 6.5 lost, 2.5 won, of 102
-    assert (found.low, found.high) == pytest.approx((4 / 102 - half, 4 / 102 + half), abs=1e-5)
+    assert found.low == pytest.approx(4 / 102 - half, abs=1e-5)
+    assert found.high == pytest.approx(4 / 102 + half, abs=1e-5)
 
 
-def test_equal_runs_still_have_an_interval() -> None:
-    found = paired(*runs(both=90, lost=0, won=0, neither=10))
-    assert found.loss == 0
-    assert found.low == -found.high
-    assert 0 < found.high < 0.03
-
-
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_contains_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
-    held = 0
+    num_held = 0
     for _ in range(400):
         cell_N = rng.choice(4, 500, p=(0.85, 0.04, 0.02, 0.09))
-        found = paired(np.isin(cell_N, (0, 1)), np.isin(cell_N, (0, 2)))
-        held += found.low <= 0.02 <= found.high
-    assert 0.92 < held / 400 < 0.98
+        reference_N = np.isin(cell_N, (0, 1))
+        ours_N = np.isin(cell_N, (0, 2))
+        found = paired(reference_N, ours_N)
+        num_held += found.low <= 0.02 <= found.high
+    assert 0.92 < num_held / 400 < 0.98

@@ -57,10 +57,6 @@ def stored(graph: onnx.ModelProto) -> Tensors:
     return {tensor.name: tensor for tensor in graph.graph.initializer}
 
 
-def num_nodes(graph: onnx.ModelProto, operator: str) -> int:
-    return sum(node.op_type == operator for node in graph.graph.node)
-
-
 def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> None:
     parts = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
     expected: dict[str, int] = {}
@@ -74,8 +70,10 @@ def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> N
 def test_both_inputs_of_every_linear_product_come_from_int8() -> None:
     makers = producers(SIGNED)
     for site in SITES:
-        activation, weight = (makers[name] for name in makers[site.name].input)
-        assert activation.op_type == weight.op_type == "DequantizeLinear"
+        activation_name, weight_name = makers[site.name].input
+        activation = makers[activation_name]
+        assert activation.op_type == "DequantizeLinear"
+        assert makers[weight_name].op_type == "DequantizeLinear"
         quantize = makers[activation.input[0]]
         assert quantize.input[0] == site.tensor
     onnx.checker.check_model(SIGNED, full_check=True)
@@ -92,11 +90,6 @@ def test_nothing_but_linear_products_reads_a_quantised_tensor() -> None:
         if not rounded.isdisjoint(node.input):
             readers.add(node.op_type)
     assert readers == {"MatMul"}
-
-
-def test_nothing_is_quantised_that_no_product_reads() -> None:
-    assert num_nodes(SIGNED, "QuantizeLinear") == len(SITES)
-    assert num_nodes(SIGNED, "DequantizeLinear") == len(SITES) + len(WEIGHTS)
 
 
 def test_a_matrix_of_several_call_sites_is_stored_once_and_in_int8_only() -> None:
@@ -133,10 +126,13 @@ def test_signed_and_unsigned_are_the_same_function_to_the_last_bit() -> None:
     signed = quantise(GRAPH, SCALES, weight_bits=7)
     inputs = random_inputs(5)
     inputs["z_high_BND"][0] *= 40  # far beyond every scale: clipping is the same too
+    moved = unsigned(signed)
     one = run(signed, inputs)
-    other = run(unsigned(signed), inputs)
+    other = run(moved, inputs)
     for name, values in one.items():
         assert np.array_equal(values, other[name]), name
+    zeros = [tensor for name, tensor in stored(moved).items() if name.startswith("zero_")]
+    assert [zero.data_type for zero in zeros] == [TensorProto.UINT8]
 
 
 def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding() -> None:
@@ -151,42 +147,15 @@ def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding() -> Non
     assert exact[0].max() == pytest.approx(64 * 127, rel=1e-5)
 
 
-def test_the_unsigned_form_has_no_signed_activation_and_the_same_scales() -> None:
-    signed = quantise(GRAPH, SCALES, weight_bits=7)
-    before = stored(signed)
-    after = stored(unsigned(signed))
-    (zero,) = (tensor for name, tensor in after.items() if name.startswith("zero_"))
-    assert zero.data_type == TensorProto.UINT8
-    assert numpy_helper.to_array(zero) == 128
-    names = [name for name in before if "/scale" in name]
-    assert names == [name for name in after if "/scale" in name]
-    for name in names:
-        assert before[name] == after[name]
-
-
-def test_weights_of_other_widths_are_rejected() -> None:
-    with pytest.raises(match="choose 7 or 8"):
-        quantise(GRAPH, SCALES, weight_bits=4)
-
-
-def test_the_quantised_graph_stays_near_the_float_graph() -> None:
-    inputs = random_inputs(6)
-    exact = run(GRAPH, inputs)["z_high_BND_next"]
-    rounded = run(SIGNED, inputs)["z_high_BND_next"]
-    drift = np.linalg.norm(exact - rounded)
-    assert 0 < drift < 0.25 * np.linalg.norm(exact)
-
-
 def test_a_weight_only_matrix_is_stored_in_int8_and_its_inputs_stay_as_they_are() -> None:
     weight = "low_level.layers.0.mlp.down_proj.weight"
     graph = quantise(GRAPH, SCALES, weight_only=[weight])
     small = f"{weight}/int8"
     assert stored(graph)[small] == stored(SIGNED)[small]
     makers = producers(graph)
-    its_sites = [site for site in SITES if site.weight == weight]
-    for site in its_sites:
-        assert list(makers[site.name].input) == [site.tensor, weight]
-    assert num_nodes(graph, "QuantizeLinear") == len(SITES) - len(its_sites)
+    for site in SITES:
+        inputs = list(makers[site.name].input)
+        assert (inputs == [site.tensor, weight]) == (site.weight == weight)
     onnx.checker.check_model(graph, full_check=True)
 
 
@@ -213,14 +182,14 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> No
     ],
 )
 def test_ranges_that_do_not_fit_the_graph_are_rejected(
-    scales: dict[str, float],
-    weight_only: list[str],
-    saying: str,
+    scales: dict[str, float], weight_only: list[str], saying: str
 ) -> None:
     with pytest.raises(match=saying):
         quantise(GRAPH, scales, weight_only=weight_only)
 
 
-def test_a_graph_that_is_quantised_already_is_rejected() -> None:
+def test_other_widths_and_a_graph_that_is_quantised_already_are_rejected() -> None:
+    with pytest.raises(match="choose 7 or 8"):
+        quantise(GRAPH, SCALES, weight_bits=4)
     with pytest.raises(match="give a step graph in float32"):
         call_sites(SIGNED)

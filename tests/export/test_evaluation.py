@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from calibration_tools import questions
 from export_tools import small_model
 from step_bundle import step_graph, write_step_bundle
 from typer.testing import CliRunner, Result
@@ -12,6 +14,7 @@ from typer.testing import CliRunner, Result
 from hrm_export.eval_cli import main as app
 from hrm_model import checkpoint
 from hrm_puzzles import registry
+from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
 from hrm_train.batches import open_source
@@ -49,25 +52,21 @@ CONSTANTS = {
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path, table_PE = (
-        tmp_path_factory.mktemp("bundles") / "echo.bundle",
-        np.zeros((1, 4), np.float32),
-    )
-    return write_step_bundle(
-        path, step_graph(ECHO, CONSTANTS), name="echo", table_PE=table_PE, max_segments=4
-    )
+    path = tmp_path_factory.mktemp("bundles") / "echo.bundle"
+    table_PE = np.zeros((1, 4), np.float32)
+    graph = step_graph(ECHO, CONSTANTS)
+    return write_step_bundle(path, graph, name="echo", table_PE=table_PE, max_segments=4)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six puzzles, of which two are full boards already, so that an echo solves them."""
     path = tmp_path_factory.mktemp("data")
-    examples = [SUDOKU.generate(np.random.default_rng(seed), "easy") for seed in range(6)]
-    labels_NT = np.stack([SUDOKU.encode(example.answer) for example in examples])
-    inputs_NT = np.stack([SUDOKU.encode(example.question) for example in examples])
-    inputs_NT[:2] = labels_NT[:2]
+    asked = questions(6)
+    asked.tokens_NT[:2] = asked.labels_NT[:2]
+    ratings_N = np.array([0, 1, 0, 1, 20, 20])
     datasets.write_split(
-        path, "test", inputs_NT, labels_NT, puzzle=SUDOKU, ratings_N=np.array([0, 1, 0, 1, 20, 20])
+        path, "test", asked.tokens_NT, asked.labels_NT, puzzle=SUDOKU, ratings_N=ratings_N
     )
     return path
 
@@ -76,9 +75,14 @@ def evaluated(*arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)])
 
 
+def report_of(*arguments: object) -> dict[str, Any]:
+    result = evaluated(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
 def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> None:
     result = evaluated(bundle, "--data", data, "--markdown")
-    assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[:3] == [
         "| halting | all (6) | 0 (2) | 1-9 (2) | 20-49 (2) |",
@@ -87,76 +91,74 @@ def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> 
     ]
     assert "| learned > 0 | 33.3 / 2.0 | 50.0 / 2.0 | 50.0 / 2.0 | 0.0 / 2.0 |" in lines
     assert "| fixed 4 | 33.3 / 4.0 | 50.0 / 4.0 | 50.0 / 4.0 | 0.0 / 4.0 |" in lines
-    assert "| open cells | 33.3 | 50.0 | 50.0 | 0.0 |" in lines  # 1 where none are open
+    assert "| open cells | 33.3 | 50.0 | 50.0 | 0.0 |" in lines  # 1 if none are open
 
 
 def test_json_holds_the_whole_curve(bundle: Path, data: Path) -> None:
-    report = json.loads(evaluated(bundle, "--data", data, "--json", "--slots", 4).stdout)
+    report = report_of(bundle, "--data", data, "--slots", 4)
+    curve = [point["scores"]["all"] for point in report["learned"]]
     assert report["chosen"]["policy"] == {"kind": "learned", "threshold": -0.5, "max_segments": 4}
-    assert [point["scores"]["all"]["mean_segments"] for point in report["learned"]] == [
-        2.0,
-        2.0,
-        3.0,
-        4.0,
-        4.0,
-    ]
+    assert [score["mean_segments"] for score in curve] == [2, 2, 3, 4, 4]
     assert report["verified"]["scores"]["all"]["proven"] == pytest.approx(1 / 3)
 
 
-def test_the_plain_table_names_every_policy(bundle: Path, data: Path) -> None:
-    result = evaluated(bundle, "--data", data)
-    assert result.exit_code == 0
-    for word in ("verified", "learned", "calibrated", "fixed"):
-        assert word in result.stdout
-
-
 def test_a_choice_of_puzzles_is_the_same_each_time(bundle: Path, data: Path) -> None:
-    one, other = (
-        evaluated(bundle, "--data", data, "--puzzles", 3, "--json").stdout for _ in range(2)
-    )
+    one = report_of(bundle, "--data", data, "--puzzles", 3)
+    other = report_of(bundle, "--data", data, "--puzzles", 3)
     assert one == other
-    assert json.loads(one)["verified"]["scores"]["all"]["num_puzzles"] == 3
+    assert one["verified"]["scores"]["all"]["num_puzzles"] == 3
 
 
 def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
     model = small_model(num_puzzle_ids=1, max_segments=3)
-    checkpoint.save(tmp_path / "run" / "step_1", model, {"puzzle": "sudoku-4x4"})
-    checkpoint.point(tmp_path / "run" / "best", tmp_path / "run" / "step_1")
+    checkpoint.save(run / "step_1", model, {"puzzle": "sudoku-4x4"})
+    checkpoint.point(run / "best", run / "step_1")
     picture = tmp_path / "eval.png"
-    result = evaluated(
-        tmp_path / "run", "--data", data, "--json", "--slots", 4, "--picture", picture
-    )
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout)
+    report = report_of(run, "--data", data, "--slots", 4, "--picture", picture)
     held = open_source(data, "test", SUDOKU)
     expected = validate(model, SUDOKU, held.rows(np.arange(len(held))))
     learned = report["plain"]["scores"]["all"]
-    fixed = report["fixed"]
-    assert [point["scores"]["all"]["exact"] for point in fixed] == [
-        expected.exact[count - 1] for count in (1, 2, 3)
-    ]
-    assert (learned["exact"], learned["mean_segments"]) == pytest.approx(
-        (expected.halted_exact, expected.segments)
-    )
-    assert (report["cells"]["all"], report["precision"]) == (
-        pytest.approx(expected.cells[-1]),
-        "PyTorch on cpu",
-    )
+    fixed = [point["scores"]["all"]["exact"] for point in report["fixed"]]
+    assert fixed == list(expected.exact)
+    assert learned["exact"] == pytest.approx(expected.halted_exact)
+    assert learned["mean_segments"] == pytest.approx(expected.segments)
+    assert report["cells"]["all"] == pytest.approx(expected.cells[-1])
+    assert report["precision"] == "PyTorch on cpu"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_variants_of_a_task_vote(tmp_path: Path) -> None:
     arc = registry.get("arc-7x7")
+    assert isinstance(arc, Arc)
     recipe = ArcRecipe(puzzle="arc-7x7", tasks="0d3d703e", augment=2, hold_out_all=True)
     build_arc(recipe, arc, tmp_path / "data")
-    ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids
-    model = small_model(vocab_size=12, seq_len=49, num_puzzle_ids=ids, max_segments=2)
+    num_ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids
+    model = small_model(vocab_size=12, seq_len=49, num_puzzle_ids=num_ids, max_segments=2)
     checkpoint.save(tmp_path / "step_1", model, {"puzzle": "arc-7x7"})
-    report = json.loads(
-        evaluated(tmp_path / "step_1", "--data", tmp_path / "data", "--json").stdout
-    )
+    report = report_of(tmp_path / "step_1", "--data", tmp_path / "data")
     assert report["verified"] is None
     assert {"1", "2"} <= report["pass_at"].keys()
+
+
+def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "test.csv"
+    file.write_text("source,question,answer,rating\nmine,12343412214343.1,1234341221434321,3\n")
+    result = evaluated(bundle, "--data", file)
+    assert result.exit_code == 0, result.output
+    for word in ("all (1)", "1-9 (1)", "verified", "learned", "calibrated", "fixed"):
+        assert word in result.stdout
+
+
+def test_puzzles_may_be_fresh_ones(bundle: Path) -> None:
+    report = report_of(bundle, "--data", "sudoku-4x4", "--puzzles", 3)
+    assert report["plain"]["scores"]["all"]["num_puzzles"] == 3
+
+
+def assert_rejected(*arguments: object, saying: str) -> None:
+    result = evaluated(*arguments)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert saying in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -166,43 +168,21 @@ def test_variants_of_a_task_vote(tmp_path: Path) -> None:
         (("--board", "sudoku-6x6"), "has 16 positions of 6 tokens, which is not sudoku-6x6"),
     ],
 )
-def test_what_a_checkpoint_cannot_do_is_refused(
+def test_what_a_checkpoint_cannot_do_is_rejected(
     data: Path, tmp_path: Path, options: tuple[str], saying: str
 ) -> None:
     checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
-    result = evaluated(tmp_path / "step_1", "--data", data, *options)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert saying in result.stderr
+    assert_rejected(tmp_path / "step_1", "--data", data, *options, saying=saying)
 
 
-def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
-    file = tmp_path / "test.csv"
-    file.write_text("source,question,answer,rating\nmine,12343412214343.1,1234341221434321,3\n")
-    result = evaluated(bundle, "--data", file, "--markdown")
-    assert "| halting | all (1) | 1-9 (1) |" in result.stdout, result.output
-
-
-def test_puzzles_may_be_fresh_ones(bundle: Path) -> None:
-    result = evaluated(bundle, "--data", "sudoku-4x4", "--puzzles", 3, "--json")
-    assert json.loads(result.stdout)["plain"]["scores"]["all"]["num_puzzles"] == 3
-
-
-def test_missing_puzzles_are_refused_in_one_sentence(bundle: Path) -> None:
-    result = evaluated(bundle, "--data", "nothing")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "nothing is neither a path nor the puzzle of the model" in result.stderr
-
-
-def test_another_puzzles_data_set_is_refused(bundle: Path, tmp_path: Path) -> None:
-    other = registry.get("sudoku-6x6")
+def test_what_a_bundle_cannot_be_evaluated_on_is_rejected(
+    bundle: Path, data: Path, tmp_path: Path
+) -> None:
     boards_NT = np.full((2, 36), 2)
-    datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=other)
-    result = evaluated(bundle, "--data", tmp_path)
-    assert result.exit_code == 2
-    assert "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6" in result.stderr
-
-
-def test_a_precision_the_bundle_does_not_hold_is_refused(bundle: Path, data: Path) -> None:
-    result = evaluated(bundle, "--data", data, "--engine", "cpu:int8")
-    assert result.exit_code == 2
-    assert "choose one of fp32" in result.stderr
+    datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=registry.get("sudoku-6x6"))
+    saying = "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6"
+    assert_rejected(bundle, "--data", tmp_path, saying=saying)
+    saying = "nothing is neither a path nor the puzzle of the model"
+    assert_rejected(bundle, "--data", "nothing", saying=saying)
+    saying = "choose one of fp32"
+    assert_rejected(bundle, "--data", data, "--engine", "cpu:int8", saying=saying)

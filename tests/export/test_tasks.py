@@ -10,19 +10,19 @@ from hrm_puzzles.arc.build import ArcRecipe, build_arc
 
 PAIRS = [{"input": [[1, 2]], "output": [[2], [1]]}, {"input": [[3]], "output": [[4, 4]]}]
 TEST = [{"input": [[5, 5, 5]], "output": [[6]]}]
+TASK = {"train": PAIRS, "test": TEST}
 
 
 def test_tasks_hold_their_pairs_and_no_variant(tmp_path: Path) -> None:
+    folder = tmp_path / "arc" / "training"
+    folder.mkdir(parents=True)
     for name in ("first", "second"):
-        file = tmp_path / "arc" / "training" / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"train": PAIRS, "test": TEST}))
+        (folder / f"{name}.json").write_text(json.dumps(TASK))
     arc = registry.get("arc-7x7")
     assert isinstance(arc, Arc)
-    recipe = ArcRecipe(puzzle=arc.name, dataset=str(tmp_path / "arc"), augment=3, hold_out_all=True)
-    build_arc(recipe, arc, tmp_path / "data")
-    names = json.loads((tmp_path / "data" / "identifiers.json").read_text())
-    assert len(names) == 9
-    tasks = tasks_of(tmp_path / "data", arc, identifiers_of(tmp_path / "data", len(names)))
-    assert tasks == {name: {"train": PAIRS, "test": TEST} for name in ("first", "second")}
+    recipe = ArcRecipe(puzzle=arc.name, dataset=str(folder.parent), augment=3, hold_out_all=True)
+    data = tmp_path / "data"
+    build_arc(recipe, arc, data)
+    identifiers = identifiers_of(data, 9)
+    assert tasks_of(data, arc, identifiers) == {"first": TASK, "second": TASK}
     assert tasks_of(tmp_path, registry.get("sudoku-4x4"), ["<blank>"]) == {}
