@@ -1,4 +1,4 @@
-"""The acceptance run, on the CPU engine: parity, bench and soak in one JSON, and what makes it fail."""
+"""The acceptance run on the CPU: parity, bench and soak in one JSON, and what makes it fail."""
 
 import json
 import shutil
@@ -16,6 +16,8 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_edge_runtime.engines.factory import num_gpus
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,20 +25,15 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptance, "HTTP_S", 1.0)
 
 
-def accepted(bundle: Path, out: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    arguments = [
-        str(bundle),
-        "--engine",
-        "cpu",
-        "--threads",
-        "1",
-        "--soak-minutes",
-        "0.005",
-        "--out",
-        str(out),
-    ]
-    done = CliRunner().invoke(acceptance.app, [*arguments, *more])
+def accepted(bundle: Path, out: Path, *more: object) -> tuple[int, dict[str, Any]]:
+    options = ["--engine", "cpu", "--threads", 1, "--soak-minutes", 0.005, "--out", out, *more]
+    done = CliRunner().invoke(acceptance.app, [str(bundle), *map(str, options)])
     return done.exit_code, json.loads(out.read_text())
+
+
+def run_pytest(*arguments: object) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    subprocess.run([*command, *map(str, arguments)], cwd=ROOT, check=True, capture_output=True)
 
 
 def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -57,20 +54,9 @@ def test_the_full_run_holds_every_part_in_one_json_also_without_a_gpu(
     tiny_bundle: Path, tmp_path: Path
 ) -> None:
     """As `make check-gpu` runs it: the tests that need a GPU are skipped with their reasons."""
-    root, junit = Path(__file__).parents[2], tmp_path / "tests.xml"
-    gpu_tests = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "gpu",
-        "-p",
-        "no:cacheprovider",
-        f"--junitxml={junit}",
-    ]
-    subprocess.run(gpu_tests, cwd=root, check=True, capture_output=True)
-    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", str(junit))
+    junit = tmp_path / "tests.xml"
+    run_pytest("-m", "gpu", f"--junitxml={junit}")
+    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", junit)
     assert (status, findings["faults"], findings["running"]) == (0, [], None)
     assert {name.split()[0] for name in findings["shipped"]} >= {"sudoku", "sudoku-6x6"}
     assert all(passage["answered_per_s"] > 0 for passage in findings["http"]["passages"])
@@ -81,61 +67,41 @@ def test_the_full_run_holds_every_part_in_one_json_also_without_a_gpu(
 
 
 TESTS = """<testsuite>
-<testcase classname="a" name="one"><properties><property name="peak_mib" value="812"/></properties></testcase>
+<testcase classname="a" name="one">
+  <properties><property name="peak_mib" value="812"/></properties>
+</testcase>
 <testcase classname="a" name="two"><failure message="assert 1 == 2&#10;where"/></testcase>
 <testcase classname="a" name="three"><skipped message="no CUDA device"/></testcase>
 </testsuite>"""
+NO_DEVICE = {"step": "CUDA", "level": "fail", "found": "no device"}
 
 
 @pytest.mark.process
 def test_the_full_run_holds_tests_with_their_figures_and_reasons_and_what_the_bench_refuses(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    refusal = "hrm-bench: the server does not start"
     monkeypatch.setattr(acceptance, "SHIPPED_BUNDLES", tiny_bundle.parent)
-    monkeypatch.setattr(
-        acceptance, "try_device", lambda: [{"step": "CUDA", "level": "fail", "found": "no device"}]
-    )
-    monkeypatch.setattr(
-        acceptance, "BENCH", "raise SystemExit('hrm-bench: the server does not start')"
-    )
-    (tmp_path / "tests.xml").write_text(TESTS)
-    status, findings = accepted(
-        tiny_bundle, tmp_path / "out.json", "--full", "--tests", str(tmp_path / "tests.xml")
-    )
-    two = "a.two: failed: assert 1 == 2"
-    assert (status, findings["faults"]) == (
-        1,
-        [f"tests: {two}", "http: hrm-bench: the server does not start"],
-    )
+    monkeypatch.setattr(acceptance, "try_device", lambda: [NO_DEVICE])
+    monkeypatch.setattr(acceptance, "BENCH", f"raise SystemExit({refusal!r})")
+    junit = tmp_path / "tests.xml"
+    junit.write_text(TESTS)
+    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", junit)
+    assert status == 1
+    failed = "failed: assert 1 == 2"
+    assert findings["faults"] == [f"tests: a.two: {failed}", f"http: {refusal}"]
     assert findings["shipped"] == {"tiny cpu:fp32": []}
-    assert list(findings["tests"].values()) == [
-        "passed: peak_mib 812",
-        two[7:],
-        "skipped: no CUDA device",
-    ]
+    outcomes = list(findings["tests"].values())
+    assert outcomes == ["passed: peak_mib 812", failed, "skipped: no CUDA device"]
     assert findings["steps"][0]["level"] == "fail"
 
 
 @pytest.mark.process
 def test_a_figure_that_a_test_records_reaches_the_report(tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text(
-        "def test_one(record_property):\n    record_property('peak_mib', 812)\n"
-    )
-    settings, junit = Path(__file__).parents[2] / "pyproject.toml", tmp_path / "tests.xml"
-    options = [
-        "-c",
-        str(settings),
-        "--rootdir",
-        str(tmp_path),
-        "-p",
-        "no:cacheprovider",
-        f"--junitxml={junit}",
-    ]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)],
-        check=True,
-        capture_output=True,
-    )
+    test = tmp_path / "test_one.py"
+    test.write_text("def test_one(record_property):\n    record_property('peak_mib', 812)\n")
+    junit = tmp_path / "tests.xml"
+    run_pytest("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, f"--junitxml={junit}", test)
     outcomes, faults = acceptance.outcomes_of(junit)
     assert (list(outcomes.values()), faults) == (["passed: peak_mib 812"], [])
 
@@ -147,9 +113,8 @@ def test_a_part_that_fails_leaves_the_others_their_findings(
         raise RuntimeError("the driver is gone")
 
     monkeypatch.setattr(acceptance, "median_step_ms", broken)
-    status, findings = accepted(
-        tiny_bundle, tmp_path / "out.json", "--tests", str(tmp_path / "no-tests.xml")
-    )
+    no_tests = tmp_path / "no-tests.xml"
+    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--tests", no_tests)
     assert (status, findings["passed"]) == (1, False)
     assert findings["faults"][0].startswith("tests: FileNotFoundError")
     assert findings["faults"][1:] == ["bench: RuntimeError: the driver is gone"]

@@ -1,4 +1,4 @@
-"""A bundle is opened only when everything in it is as its manifest says; each refusal names what is wrong."""
+"""A bundle opens only if everything in it is as its manifest says; each error names the fault."""
 
 import io
 import json
@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx.external_data_helper import set_external_data
 
-from hrm_edge_runtime.contract.bundle import Bundle, Identifiers
+from hrm_edge_runtime.contract.bundle import PUZZLE_TABLE_NAME, Bundle, Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError, read_manifest, write_manifest
 from hrm_edge_runtime.contract.shipped import find_bundle
@@ -53,21 +53,15 @@ def refused(bundle: Path, saying: str) -> None:
     assert "\n" not in text
 
 
-def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
+def test_a_whole_bundle_opens_and_its_graph_runs(tiny_bundle: Path) -> None:
     opened = Bundle.open(tiny_bundle)
     assert opened.puzzle.name == "sudoku-4x4"
     assert opened.puzzle_table.shape == (3, 8)
     assert isinstance(opened.puzzle_table, np.memmap)
     assert [opened.identifiers[row] for row in range(3)] == ["<blank>", "task-1", "task-2"]
-    assert opened.graph_path("fp32").name == "step.fp32.onnx"
-    assert opened.manifest.halting_policy() == HaltingPolicy(
-        kind="verified", threshold=0.0, max_segments=6
-    )
+    policy = HaltingPolicy(kind="verified", threshold=0.0, max_segments=6)
+    assert opened.manifest.halting_policy() == policy
     assert opened.golden().logits_SBTV.shape == (6, 5, 16, 6)
-
-
-def test_its_graph_runs(tiny_bundle: Path) -> None:
-    opened = Bundle.open(tiny_bundle)
     engine = engine_from_bundle(opened, num_slots=1, num_threads=1)
     engine.load(0, opened.golden().tokens_BT[0], opened.puzzle_table[0])
     assert engine.step(1).answer_BT.shape == (1, 16)
@@ -81,14 +75,13 @@ def test_a_directory_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "saying"),
     [
-        *(
-            (text.encode(), "no JSON object|not JSON")
-            for text in ("{", "[1, 2]", "\ufffd\x00", '"words"', "[" * 100_000)
-        ),
+        (b"{", "no JSON object|not JSON"),
+        (b"[1, 2]", "no JSON object"),
+        (b"[" * 100_000, "no JSON object|not JSON"),
         (b"\xff\xfe\xfa", "not JSON"),
         (b" " * (1 << 20) + b"{}", "larger than"),
     ],
-    ids=["cut off", "list", "binary", "words", "deep", "no text", "huge"],
+    ids=["cut off", "list", "deep", "no text", "huge"],
 )
 def test_a_manifest_that_is_no_json_object_of_reasonable_size_is_refused(
     bundle: Path, content: bytes, saying: str
@@ -97,33 +90,27 @@ def test_a_manifest_that_is_no_json_object_of_reasonable_size_is_refused(
     refused(bundle, saying)
 
 
-NO_PLAIN_NAMES = [
-    "../step.onnx",
-    "/etc/passwd",
-    "a/b.onnx",
-    "..",
-    ".hidden",
-    "a\\b",
-    "C:x",
-    "x\n",
-    "",
-]
+def curve(threshold: float) -> Fields:
+    point = {"threshold": threshold, "exact": 0.5, "proven": 0.5, "mean_segments": 2.0}
+    return {"num_puzzles": 100, "threshold": threshold, "points": [point]}
+
+
+def halting_at(threshold: object) -> Fields:
+    return {"halting": {"policy": "learned", "threshold": threshold}}
 
 
 @pytest.mark.parametrize(
     ("changes", "saying"),
     [
-        *(
-            ({"format_version": version}, f"format version {version!r}")
-            for version in (0, 1, "2", None)
-        ),
+        ({"format_version": 1}, "format version 1"),
+        ({"format_version": "2"}, "format version '2'"),
         ({"run_this": "rm -r"}, "'run_this'"),
-        *(
-            ({"halting": {"policy": "learned", "threshold": threshold}}, r"halting\.threshold")
-            for threshold in (float("nan"), float("inf"), "high")
-        ),
-        *(({"precisions": {"fp32": name}}, "out of the bundle") for name in NO_PLAIN_NAMES),
+        (halting_at(float("nan")), r"halting\.threshold"),
+        (halting_at("high"), r"halting\.threshold"),
         ({"files": {"../other": {"sha256": "0" * 64, "size_bytes": 1}}}, "out of the bundle"),
+        ({"curves": {"int8": curve(0.0)}}, r"curves names \['int8'\] where the precisions are"),
+        ({"curves": {"fp32": {**curve(0.0), "points": []}}}, "curves.fp32.points"),
+        ({"curves": {"fp32": {**curve(0.0), "num_puzzles": 0}}}, "curves.fp32.num_puzzles"),
     ],
 )
 def test_a_field_that_is_unknown_or_wrong_is_refused(
@@ -133,49 +120,46 @@ def test_a_field_that_is_unknown_or_wrong_is_refused(
     refused(bundle, saying)
 
 
-EVIL = [
-    "\x1b[31mred",
-    "two\nlines",
-    "c1\x9b",
-    "turned\u202e",
-    "isolated\u2066",
-    "\u200f",
-    "separated\u2028",
-    "\x7f",
-]
+@pytest.mark.parametrize(
+    "name", ["../step.onnx", "/etc/passwd", "a/b.onnx", ".hidden", "a\\b", "C:x", "x\n", ""]
+)
+def test_a_file_name_that_leads_out_of_the_bundle_is_refused(bundle: Path, name: str) -> None:
+    edit(bundle, lambda fields: fields.update(precisions={"fp32": name}))
+    refused(bundle, "out of the bundle")
 
 
-@pytest.mark.parametrize("text", EVIL)
+EVIL = "\x1b[31mred, two\nlines, c1\x9b, turned\u202e, isolated\u2066\u200f, separated\u2028\x7f"
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {"name": "EVIL"},
-        {"puzzle": "EVIL"},
-        {"precisions": {"EVIL": "step.fp32.onnx"}},
-        {"provenance": {"solved": "EVIL"}},
-        {"provenance": {"EVIL": 1}},
+        {"name": EVIL},
+        {"puzzle": EVIL},
+        {"precisions": {EVIL: "step.fp32.onnx"}},
+        {"provenance": {"solved": EVIL}},
+        {"provenance": {EVIL: 1}},
     ],
     ids=["name", "puzzle", "precision", "provenance", "key"],
 )
 def test_a_text_that_commands_a_terminal_is_refused_and_shown_escaped(
-    bundle: Path, changes: Fields, text: str
+    bundle: Path, changes: Fields
 ) -> None:
-    evil = json.loads(json.dumps(changes).replace('"EVIL"', json.dumps(text)))
-    edit(bundle, lambda fields: fields.update(evil))
-    with pytest.raises(BundleError, match="holds control or direction characters") as refusal:
-        Bundle.open(bundle)
-    assert is_printable(str(refusal.value))
-    assert printable(text) in str(refusal.value)
+    edit(bundle, lambda fields: fields.update(changes))
+    refused_escaped(bundle)
 
 
-@pytest.mark.parametrize("text", EVIL)
-def test_the_name_of_a_task_that_commands_a_terminal_is_refused(bundle: Path, text: str) -> None:
-    (bundle / "identifiers.json").write_text(json.dumps(["<blank>", "task-1", text]))
+def test_the_name_of_a_task_that_commands_a_terminal_is_refused(bundle: Path) -> None:
+    (bundle / "identifiers.json").write_text(json.dumps(["<blank>", "task-1", EVIL]))
     rewrite(bundle)
+    refused_escaped(bundle)
+
+
+def refused_escaped(bundle: Path) -> None:
     with pytest.raises(BundleError, match="holds control or direction characters") as refusal:
         Bundle.open(bundle)
     assert is_printable(str(refusal.value))
-    assert printable(text) in str(refusal.value)
+    assert printable(EVIL) in str(refusal.value)
 
 
 def test_a_missing_key_is_refused(bundle: Path) -> None:
@@ -195,7 +179,7 @@ def test_a_file_that_is_missing_or_changed_is_refused(bundle: Path) -> None:
     refused(bundle, "step.fp32.onnx is missing")
 
 
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "beside.bin"])
+@pytest.mark.parametrize("location", ["../secret.bin", "beside.bin"])
 def test_a_graph_with_weights_in_another_file_is_refused(bundle: Path, location: str) -> None:
     model = onnx.load(bundle / "step.fp32.onnx")
     weights = next(tensor for tensor in model.graph.initializer if tensor.name == "head_DV")
@@ -213,12 +197,6 @@ def test_a_link_is_refused_even_to_the_right_content(
     (bundle / name).rename(tmp_path / name)
     os.symlink(tmp_path / name, bundle / name)
     refused(bundle, "plain file")
-
-
-@pytest.mark.parametrize("name", ["step.fp32.onnx", "puzzle_table.npy"])
-def test_a_file_the_manifest_does_not_list_is_refused(bundle: Path, name: str) -> None:
-    edit(bundle, lambda fields: fields["files"].pop(name))
-    refused(bundle, f"does not list {name}")
 
 
 @pytest.mark.parametrize(
@@ -247,11 +225,6 @@ def test_a_table_that_would_run_code_is_refused(bundle: Path) -> None:
     refused(bundle, "is not an array")
 
 
-def test_a_precision_it_does_not_hold_is_refused(tiny_bundle: Path) -> None:
-    with pytest.raises(BundleError, match="no 'int8' graph: choose one of fp32"):
-        Bundle.open(tiny_bundle).graph_path("int8")
-
-
 def with_graphs(bundle: Path, **graphs: str) -> None:
     """Write the step graph again under other names, as the manifest's field -> file."""
     for name in graphs.values():
@@ -262,25 +235,19 @@ def with_graphs(bundle: Path, **graphs: str) -> None:
 def test_a_cpu_takes_the_form_made_for_it_and_any_other_device_the_portable_one(
     bundle: Path,
 ) -> None:
-    assert (
-        Bundle.open(bundle).graph_path("fp32", device="cpu").name == "step.fp32.onnx"
-    )  # there is no other
+    opened = Bundle.open(bundle)
+    assert opened.graph_path("fp32", device="cpu").name == "step.fp32.onnx"  # there is no other
     with_graphs(bundle, cpu_graphs="step.fp32.cpu.onnx")
     opened = Bundle.open(bundle)
     assert opened.graph_path("fp32", device="cpu").name == "step.fp32.cpu.onnx"
     assert opened.graph_path("fp32").name == "step.fp32.onnx"
 
 
-@pytest.mark.parametrize("field", ["cpu_graphs", "unrolled"])
-def test_every_graph_it_names_is_verified(bundle: Path, field: str) -> None:
-    with_graphs(bundle, **{field: "other.onnx"})
-    edit(bundle, lambda fields: fields["files"].pop("other.onnx"))
-    refused(bundle, "does not list other.onnx")
-
-
-def curve(threshold: float) -> Fields:
-    point = {"threshold": threshold, "exact": 0.5, "proven": 0.5, "mean_segments": 2.0}
-    return {"num_puzzles": 100, "threshold": threshold, "points": [point]}
+@pytest.mark.parametrize("name", ["step.fp32.onnx", "cpu.onnx", "unrolled.onnx", PUZZLE_TABLE_NAME])
+def test_a_file_the_manifest_does_not_list_is_refused(bundle: Path, name: str) -> None:
+    with_graphs(bundle, cpu_graphs="cpu.onnx", unrolled="unrolled.onnx")
+    edit(bundle, lambda fields: fields["files"].pop(name))
+    refused(bundle, f"does not list {name}")
 
 
 def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> None:
@@ -289,23 +256,9 @@ def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> No
     halting = {"policy": "learned", "threshold": 0.25}
     rewrite(bundle, precisions=precisions, curves={"int8": curve(1.5)}, halting=halting)
     manifest = read_manifest(bundle)
-    assert manifest.halting_policy("int8") == HaltingPolicy(
-        kind="learned", threshold=1.5, max_segments=6
-    )
+    own = HaltingPolicy(kind="learned", threshold=1.5, max_segments=6)
+    assert manifest.halting_policy("int8") == own
     assert manifest.halting_policy().threshold == 0.25
-
-
-def test_a_curve_of_a_precision_it_does_not_hold_is_refused(bundle: Path) -> None:
-    edit(bundle, lambda fields: fields.update(curves={"int8": curve(0.0)}))
-    refused(bundle, r"curves names \['int8'\] where the precisions are \['fp32'\]")
-
-
-@pytest.mark.parametrize(
-    "changes", [{"points": []}, {"threshold": float("nan")}, {"num_puzzles": 0}]
-)
-def test_a_curve_that_says_nothing_is_refused(bundle: Path, changes: Fields) -> None:
-    edit(bundle, lambda fields: fields.update(curves={"fp32": {**curve(0.0), **changes}}))
-    refused(bundle, f"curves.fp32.{next(iter(changes))}")
 
 
 def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) -> None:
@@ -340,7 +293,7 @@ def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", ["[" * 100_000, "{", "{}", '["<blank>", "task-1"]', '["a", "a", "b"]', '["a", "b", 3]']
+    "names", ["[" * 100_000, "{}", '["<blank>", "task-1"]', '["a", "a", "b"]', '["a", "b", 3]']
 )
 def test_names_that_do_not_fit_the_table_are_refused(bundle: Path, names: str) -> None:
     (bundle / "identifiers.json").write_text(names)
@@ -354,9 +307,8 @@ def test_golden_arrays_that_say_or_unpack_to_too_much_are_refused_before_anythin
 ) -> None:
     monkeypatch.setattr("hrm_edge_runtime.contract.bundle.MAX_ARRAY_BYTES", 1 << 20)
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f4", "fortran_order": False, "shape": says}
-    )
+    fields = {"descr": "<f4", "fortran_order": False, "shape": says}
+    np.lib.format.write_array_header_1_0(header, fields)
     with zipfile.ZipFile(bundle / "golden.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("tokens_BT.npy", header.getvalue() + b"\0" * (4 << 20))
     rewrite(bundle)
@@ -368,16 +320,12 @@ def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike() -> No
     names = ["<blank>", "ab", "ä_1", "ab_2", "abc", "a", "ab_1"]
     found = Identifiers(names)
     assert [found.row_of(name) for name in names] == list(range(7))
-    assert [found.row_of(name) for name in ("", "b", "ab_", "ab_11", "ab\0", "z" * 300)] == [
-        None
-    ] * 6
-    assert [found.rows_beginning(start) for start in ("ab", "ab_2", "ab_22", "ä")] == [
-        [1, 3, 4, 6],
-        [3],
-        [],
-        [2],
-    ]
-    assert Identifiers(["a", "b", "a"]).are_different is False
+    for unknown in ("", "b", "ab_", "ab_11", "ab\0", "z" * 300):
+        assert found.row_of(unknown) is None
+    beginning = {"ab": [1, 3, 4, 6], "ab_2": [3], "ab_22": [], "ä": [2]}
+    for start, rows in beginning.items():
+        assert found.rows_beginning(start) == rows
+    assert not Identifiers(["a", "b", "a"]).are_different
 
 
 def test_the_tasks_of_a_bundle_are_those_of_its_names_where_no_file_states_them() -> None:

@@ -26,33 +26,23 @@ def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads() -> None:
         opened = Bundle.open(find_bundle(name))
         opened.puzzle.parse(puzzle)
         size_bytes = opened.graph_path("fp32").stat().st_size
-        assert (model["size_kb"], model["proof_exists"]) == (
-            round(size_bytes / 1000),
-            opened.puzzle.proof_exists,
-        )
+        assert model["size_kb"] == round(size_bytes / 1000)
+        assert model["proof_exists"] == opened.puzzle.proof_exists
 
 
 @pytest.mark.parametrize("name", shipped_bundles())
 def test_a_models_accuracy_is_that_of_its_card(name: str) -> None:
     row = re.search(rf"^\| \[{name}\].*$", CARDS, re.MULTILINE)
     assert row is not None
-    said = [
-        float(number) for number in re.findall(r"\d[\d,.]*", row[0].split("|")[3].replace(",", ""))
-    ]
+    cell = row[0].split("|")[3].replace(",", "")
+    said = [float(number) for number in re.findall(r"\d[\d.]*", cell)]
     model = about(name)
+    solved = model["solved"]
+    solved_16 = model["solved_16_attempts"] or 0
     if model["proof_exists"]:
-        found = [
-            100 * model["solved"],
-            model["held_out"],
-            100 * (model["solved_16_attempts"] or 0),
-            16,
-        ]
+        found = [100 * solved, model["held_out"], 100 * solved_16, 16]
     else:
-        found = [
-            model["held_out"] * model["solved"],
-            model["held_out"] * model["solved_16_attempts"],
-            16,
-        ]
+        found = [model["held_out"] * solved, model["held_out"] * solved_16, 16]
     assert sorted(said) == pytest.approx(sorted(found)[-len(said) :], abs=0.06)
 
 
@@ -65,12 +55,15 @@ def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_models_are_listed_without_torch_or_an_engine() -> None:
-    script = "import sys; from hrm_edge_runtime.solve.shipped import about; about('sudoku'); print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.split()
+    script = (
+        "import sys; from hrm_edge_runtime.solve.shipped import about; "
+        "about('sudoku'); print(*sys.modules)"
+    )
+    program = [sys.executable, "-c", script]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
     assert "numpy" in loaded  # the list is a real one
-    assert not {"torch", "onnxruntime", "fastapi"} & {*loaded}
+    assert not {"torch", "onnxruntime", "fastapi"} & loaded
 
 
 @pytest.mark.parametrize("kind", KINDS)

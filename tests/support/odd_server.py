@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 from collections.abc import Callable, Generator
@@ -106,7 +107,8 @@ def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve = functools.partial(server.serve_forever, poll_interval=0.01)  # shutdown waits for it
+    threading.Thread(target=serve, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:

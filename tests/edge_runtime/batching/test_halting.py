@@ -23,23 +23,21 @@ policies = st.builds(
 )
 
 
+DECISIONS = {
+    "learned halts on a margin above the threshold": (0.6, 1, False, LEARNED, "learned"),
+    "learned goes on at the threshold": (0.5, 1, False, LEARNED, None),
+    "learned does not look at the proof": (0.0, 1, True, LEARNED, None),
+    "verified halts at once on a proof": (-9.0, 1, True, VERIFIED, "proven"),
+    "verified goes on with a wrong answer": (9.0, 1, False, VERIFIED, None),
+    "verified is learned if no proof exists": (9.0, 1, None, VERIFIED, "learned"),
+    "and goes on like learned": (0.0, 1, None, VERIFIED, None),
+    "fixed goes on before its last segment": (9.0, 3, True, FIXED, None),
+    "fixed halts at its last segment": (-9.0, 4, False, FIXED, "max_segments"),
+}
+
+
 @pytest.mark.parametrize(
-    ("margin", "segment", "verified", "policy", "reason"),
-    [
-        pytest.param(
-            0.6, 1, False, LEARNED, "learned", id="learned halts on a margin above the threshold"
-        ),
-        pytest.param(0.5, 1, False, LEARNED, None, id="learned goes on at the threshold"),
-        pytest.param(0.0, 1, True, LEARNED, None, id="learned does not look at the proof"),
-        pytest.param(-9.0, 1, True, VERIFIED, "proven", id="verified halts at once on a proof"),
-        pytest.param(9.0, 1, False, VERIFIED, None, id="verified goes on with a wrong answer"),
-        pytest.param(
-            9.0, 1, None, VERIFIED, "learned", id="verified is learned where no proof exists"
-        ),
-        pytest.param(0.0, 1, None, VERIFIED, None, id="and goes on like learned"),
-        pytest.param(9.0, 3, True, FIXED, None, id="fixed goes on before its last segment"),
-        pytest.param(-9.0, 4, False, FIXED, "max_segments", id="fixed halts at its last segment"),
-    ],
+    ("margin", "segment", "verified", "policy", "reason"), DECISIONS.values(), ids=DECISIONS
 )
 def test_a_policy_decides(
     margin: float, segment: int, verified: bool | None, policy: HaltingPolicy, reason: str | None
@@ -54,21 +52,19 @@ def test_every_puzzle_halts_at_the_last_segment(
     assert decide(margin, policy.max_segments, VERIFIED_BY[verdict], policy) is not None
 
 
-@given(
-    rows=st.lists(st.tuples(margins, st.integers(1, 6), verdicts), min_size=1, max_size=8),
-    policy=policies,
-)
+rows_of_slots = st.lists(st.tuples(margins, st.integers(1, 6), verdicts), min_size=1, max_size=8)
+
+
+@given(rows=rows_of_slots, policy=policies)
 def test_the_rule_for_all_slots_is_the_rule_for_one(
     rows: list[tuple[float, int, int]], policy: HaltingPolicy
 ) -> None:
-    margin_B = np.array([margin for margin, _, _ in rows])
-    segment_B = np.array([segment for _, segment, _ in rows])
-    verdict_B = np.array([verdict for _, _, verdict in rows], np.int8)
-    expected: list[bool] = []
-    for margin, segment, verdict in rows:
+    margins, segments, verdicts = zip(*rows, strict=True)
+    verdict_B = np.array(verdicts, np.int8)
+    stopped_B = stops_B(np.array(margins), np.array(segments), verdict_B, policy)
+    for stopped, (margin, segment, verdict) in zip(stopped_B, rows, strict=True):
         reason = decide(margin, segment, VERIFIED_BY[verdict], policy)
-        expected.append(reason is not None)
-    assert stops_B(margin_B, segment_B, verdict_B, policy).tolist() == expected
+        assert stopped == (reason is not None)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def task(task_id: int, first_guessing: int | None, **more: Any) -> Task:
 def run_out(lane: TaskLane) -> dict[int, Result]:
     results: dict[int, Result] = {}
     while lane.has_work:
-        results |= {one.task_id: one for one in lane.step()[0]}
+        for one in lane.step()[0]:
+            results[one.task_id] = one
     return results
 
 
@@ -103,27 +104,30 @@ def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_then_another_cell_
     logits_TV[3, [0, 2]] = 99.0, 1.0  # no symbol, and sure
     tried = Hypotheses(question_T=question_T, num_symbols=4, rng=np.random.default_rng(0))
     tried.rng = rng_that_draws(2)
-    assert (tried.next_T(logits_TV) != question_T).nonzero()[0].tolist() == [2]
-    assert tried.next_T(np.roll(logits_TV, 1, axis=1)).tolist() == [
-        1,
-        3,
-        3,
-        *question_T[3:].tolist(),
-    ]
+    assert changed_by(tried, logits_TV) == [2]
+    second_T = tried.next_T(np.roll(logits_TV, 1, axis=1))
+    assert second_T[:4].tolist() == [1, 3, 3, 1]
+    assert (second_T[4:] == question_T[4:]).all()
     assert tried.num_tried == 2
     for _ in range(20):
-        given = tried.next_T(logits_TV) != question_T
-        assert given.nonzero()[0].tolist() in ([0], [2], [3])
+        assert changed_by(tried, logits_TV) in ([0], [2], [3])
 
 
-def test_nothing_is_tried_where_no_cell_is_open_and_logits_may_be_anything() -> None:
+def changed_by(tried: Hypotheses, logits_TV: np.ndarray) -> list[int]:
+    """The cells that the next hypothesis fills."""
+    is_changed_T = tried.next_T(logits_TV) != tried.question_T
+    return is_changed_T.nonzero()[0].tolist()
+
+
+def test_nothing_is_tried_if_no_cell_is_open_and_logits_may_be_anything() -> None:
     full_T = np.full(16, 3, np.int32)
     tried = Hypotheses(question_T=full_T, num_symbols=4, rng=np.random.default_rng(0))
-    assert (tried.next_T(np.zeros((16, 6), np.float32)) == full_T).all()
+    assert changed_by(tried, np.zeros((16, 6), np.float32)) == []
     assert tried.num_tried == 0
     tried = Hypotheses(question_T=full_T - 2, num_symbols=4, rng=np.random.default_rng(0))
     for value in (np.nan, np.inf, -np.inf):
-        assert 2 <= tried.next_T(np.full((16, 6), value, np.float32)).max() <= 5
+        next_T = tried.next_T(np.full((16, 6), value, np.float32))
+        assert 2 <= next_T.max() <= 5
 
 
 def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_runs() -> None:
@@ -132,10 +136,10 @@ def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_ru
     for number in OTHERS:
         plain |= alone(task(number, None))
         guessing |= alone(task(number, 0))
-    assert all(one[1] == "hypotheses" for one in guessing.values())
-    assert all(one[1] == "plain" for one in plain.values())
+    assert {one[1] for one in guessing.values()} == {"hypotheses"}
+    assert {one[1] for one in plain.values()} == {"plain"}
     assert any(plain[number][0] != guessing[number][0] for number in OTHERS)
-    for run_length in (1, 4, 8):
+    for run_length in (1, 8):
         lane = lane_over(engine(), run_length)
         for number in OTHERS:
             lane.submit(task(number, 0 if number % 2 else None))
@@ -202,13 +206,12 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool) -> None
     ("kind", "how", "expected"),
     [
         ("symmetries", None, None),
-        ("symmetries", "plain", None),
         ("hypotheses", None, 1),
         ("hypotheses", "plain", None),
         ("hypotheses", "hypotheses", 0),
     ],
 )
-def test_a_plain_attempt_tries_none_unless_asked_and_further_ones_where_the_bundle_says_they_pay(
+def test_only_further_attempts_try_some_and_only_if_the_bundle_says_that_they_pay(
     kind: str, how: Any, expected: int | None
 ) -> None:
     model = ServedModel.of(bundle(), precision="fp32", num_slots=1, max_attempts=4)

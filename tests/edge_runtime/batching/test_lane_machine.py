@@ -30,7 +30,8 @@ class PlusOne:
     vocab_size = 1 << 20
 
     def check_BT(self, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
-        return np.where((answers_BT == inputs_BT + 1).all(axis=1), RIGHT, WRONG).astype(np.int8)
+        is_right_B = (answers_BT == inputs_BT + 1).all(axis=1)
+        return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
 
 
 class Watched(ScriptedEngine):
@@ -75,7 +76,8 @@ class AnyLane(RuleBasedStateMachine):
         )
         self.ids = count(1)
         self.alive: dict[int, Attempt] = {}
-        self.results: dict[int, Attempt] = {}
+        self.ended: set[int] = set()
+        self.answered: list[tuple[Attempt, list[int]]] = []
         self.generations = [0] * num_slots
         self.seated: set[int] = set()
 
@@ -128,21 +130,20 @@ class AnyLane(RuleBasedStateMachine):
         is_within_a_run = self.lane.num_ahead > 0
         for result in self.lane.step():
             self.take(result, began)
+        widths = self.engine.widths
         if is_within_a_run:
-            assert self.engine.widths[-1] == self.engine.widths[-2], (
-                "somebody came or went within a run"
-            )
-        elif len(self.engine.widths) > num_steps:
+            assert widths[-1] == widths[-2], "somebody came or went within a run"
+        elif len(widths) > num_steps:
             num_alive = 0
             for one in before.values():
                 num_alive += one.deadline_s is None or one.deadline_s > began
             width = min(self.num_slots, num_alive)
-            assert self.engine.widths[-1] == width, "an idle row, or a slot idle"
+            assert widths[-1] == width, "an idle row, or a slot idle"
         self.check_ageing()
 
     def take(self, result: Attempt, began: float) -> None:
-        assert result.attempt_id not in self.results, "a job ended twice"
-        self.results[result.attempt_id] = result
+        assert result.attempt_id not in self.ended, "a job ended twice"
+        self.ended.add(result.attempt_id)
         one = self.alive.pop(result.attempt_id)
         is_garbage = int(one.tokens_T[2]) >= GARBAGE
         segments = int(one.tokens_T[1])
@@ -154,18 +155,16 @@ class AnyLane(RuleBasedStateMachine):
             assert (result.answer_T, result.verified) == (None, None)
         else:
             assert not is_garbage
-            assert result.answer_T is not None
             proven = segments <= MAX_SEGMENTS
             assert result.halted_by == ("proven" if proven else "max_segments")
             assert result.verified == proven
             assert result.segments == min(segments, MAX_SEGMENTS)
-            assert result.answer_T.tolist() == (one.tokens_T + proven).tolist(), (
-                "somebody else's answer"
-            )
+            right_T = one.tokens_T + proven
+            self.answered.append((result, right_T.tolist()))
 
     def check_ageing(self) -> None:
         """A new attempt overtook none that waited longer by the age that outweighs priorities."""
-        views = [view for view in self.lane.snapshot().slots if view.job_id is not None]
+        views = self.lane.snapshot().slots
         seated = {view.job_id for view in views if view.job_id is not None}
         waiting = [one for one in self.alive.values() if one.attempt_id not in seated]
         for attempt_id in (seated - self.seated) & set(self.alive):
@@ -192,6 +191,9 @@ class AnyLane(RuleBasedStateMachine):
                 break
             self.step()
         assert not self.alive, "somebody was forgotten"
+        for result, right in self.answered:  # later segments must not change them
+            assert result.answer_T is not None
+            assert result.answer_T.tolist() == right, "somebody else's answer"
 
 
 TestAnyLane = AnyLane.TestCase

@@ -16,11 +16,8 @@ MAZE = "S.......\n" + "........\n" * 6 + ".......G"
 
 def test_a_puzzle_is_solved_here_by_the_model_that_reads_it() -> None:
     answer = hrm_edge.solve(SUDOKU)
-    assert (answer.status, answer.model, str(answer.solution)[:9]) == (
-        "proven",
-        "sudoku",
-        "534678912",
-    )
+    assert (answer.status, answer.model) == ("proven", "sudoku")
+    assert str(answer.solution).startswith("534678912")
 
 
 def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only_its_own() -> None:
@@ -28,11 +25,8 @@ def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only
     assert isinstance(first, hrm_edge.Answer)
     assert isinstance(last, hrm_edge.Answer)
     assert isinstance(refused, hrm_edge.Refusal)
-    assert (first.model, refused.message, last.model) == (
-        "maze-8x8",
-        "the text has 80 cells instead of 81",
-        "sudoku",
-    )
+    assert (first.model, last.model) == ("maze-8x8", "sudoku")
+    assert refused.message == "the text has 80 cells instead of 81"
 
 
 def test_what_no_model_reads_is_an_error_with_the_remedy() -> None:
@@ -43,9 +37,8 @@ def test_what_no_model_reads_is_an_error_with_the_remedy() -> None:
 @pytest.mark.process
 def test_the_import_brings_no_torch() -> None:
     code = "import hrm_edge, sys, json; print(json.dumps(list(sys.modules)))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    program = [sys.executable, "-c", code]
+    loaded = subprocess.run(program, capture_output=True, text=True, check=True)
     assert not {"torch", "onnx", "matplotlib"} & set(json.loads(loaded.stdout))
 
 
@@ -55,10 +48,10 @@ async def test_both_clients_say_the_same_as_the_server() -> None:
         server.wait_until_ready()
         async with hrm_edge.AsyncClient(server.url) as client:
             answer = await client.solve(SUDOKU, attempts=2)
-            replies = await client.solve_many(
-                [SolveRequest(puzzle=SUDOKU), SolveRequest(puzzle=SUDOKU[:-1])]
-            )
+            requests = [SolveRequest(puzzle=SUDOKU), SolveRequest(puzzle=SUDOKU[:-1])]
+            solved, refused = await client.solve_many(requests)
             assert [model.name for model in await client.models()] == ["sudoku"]
         with hrm_edge.Client(server.url) as client:
             assert client.solve(SUDOKU).solution == answer.solution
-    assert [isinstance(reply, hrm_edge.Answer) for reply in replies] == [True, False]
+    assert isinstance(solved, hrm_edge.Answer)
+    assert isinstance(refused, hrm_edge.Refusal)

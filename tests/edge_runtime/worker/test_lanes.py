@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from asgi_tools import MAZE, QUICK, Http, app_of_two, maze_model, serving, until
+from asgi_tools import MAZE, MAZES, PLACES, QUICK, Http, app_of_two, maze_model, serving, until
 from scripted_server import NAME, examples
 from service_tools import wait_for
 
@@ -36,60 +36,48 @@ def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
     with serving(*app_of_two()) as http:
         question = next(iter(examples()))
         assert answer_to(http, question)["model"] == NAME
-        assert answer_to(http, MAZE_QUESTION)["model"] == "mazes"
-        assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == "mazes"
-        assert answer_to(http, MAZE_QUESTION, model="mazes")["solution"] == MAZE_QUESTION
-        assert answer_to(http, question, model="mazes")["error"]["field"] == "puzzle"
-        assert (
-            answer_to(http, question, model="mazes", kind="sudoku-4x4")["error"]["field"] == "kind"
-        )
+        assert answer_to(http, MAZE_QUESTION)["model"] == MAZES
+        assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
+        assert answer_to(http, MAZE_QUESTION, model=MAZES)["solution"] == MAZE_QUESTION
+        assert answer_to(http, question, model=MAZES)["error"]["field"] == "puzzle"
+        other_kind = answer_to(http, question, model=MAZES, kind="sudoku-4x4")
+        assert other_kind["error"]["field"] == "kind"
         unknown = answer_to(http, question, model="other")["error"]
+        assert (unknown["reason"], unknown["field"]) == ("unknown-model", "model")
         assert "use 'scripted', 'mazes'" in unknown["remedy"]
-
-
-def test_an_error_is_that_of_the_model_which_got_as_far_as_a_cell() -> None:
-    with serving(*app_of_two()) as http:
+        # the error is that of the model which got as far as a cell
         clash = answer_to(http, "11..............")["error"]
         assert (clash["rule"], clash["cell"]) == ("clashing-givens", [1, 2])
 
 
-def test_models_slots_and_metrics_list_every_lane() -> None:
+def test_models_and_slots_list_every_lane() -> None:
     with serving(*app_of_two()) as http:
-        engine_client = http.engine_client
         for puzzle in (next(iter(examples())), MAZE_QUESTION):
             answer_to(http, puzzle)
-        models = http.get("/models").json()["models"]
-        assert [(one["name"], one["rows"], one["cols"], one["max_attempts"]) for one in models] == [
-            (NAME, 4, 4, 8),
-            ("mazes", 8, 8, 1),
-        ]
-        assert models[1]["sample"] == MAZE_QUESTION
-        assert models[0]["identifiers"] == 1
-        wait_for(lambda: sum(lane.steps for lane in engine_client.snapshot.lanes.values()) == 3 + 2)
-        lanes = http.get("/slots").json()["lanes"]
-        assert [(one["name"], one["lane"]["completed"]) for one in lanes] == [
-            (NAME, {"proven": 1}),
-            ("mazes", {"max_segments": 1}),
-        ]
-        page = http.get("/metrics").text
-        assert page.count("# TYPE hrm_steps_total counter") == 1
-        for sample in (
-            'hrm_steps_total{model="scripted"} 2.0',
-            'hrm_steps_total{model="mazes"} 3.0',
-        ):
-            assert sample in page
+        sudokus, mazes = http.get("/models").json()["models"]
+        assert (sudokus["name"], sudokus["rows"], sudokus["max_attempts"]) == (NAME, 4, 8)
+        assert (mazes["name"], mazes["rows"], mazes["max_attempts"]) == (MAZES, 8, 1)
+        assert mazes["sample"] == MAZE_QUESTION
+        assert sudokus["identifiers"] == 1
+        wait_for(lambda: num_steps(http) == 3 + 2)
+        ours, theirs = http.get("/slots").json()["lanes"]
+        assert (ours["name"], ours["lane"]["completed"]) == (NAME, {"proven": 1})
+        assert (theirs["name"], theirs["lane"]["completed"]) == (MAZES, {"max_segments": 1})
+
+
+def num_steps(http: Http) -> int:
+    return sum(lane.steps for lane in http.engine_client.snapshot.lanes.values())
 
 
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
     with serving(*app_of_two()) as http:
-        engine_client = http.engine_client
-        for _ in range(10):
-            engine_client.limits.take(NAME)
+        for _ in range(PLACES):
+            http.engine_client.limits.take(NAME)
         refused = answer_to(http, next(iter(examples())))
         assert refused["error"]["reason"] == "queue-full"
-        assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == "mazes"
-        for _ in range(10):
-            engine_client.limits.leave(NAME)
+        assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
+        for _ in range(PLACES):
+            http.engine_client.limits.leave(NAME)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +89,9 @@ def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: 
     task = parse_request([model], SolveRequest(puzzle=model.sample), task_id=0, arrival_s=0.0).task
     golden = bundle.golden()
     name = bundle.identifiers[task.puzzle_id]
-    variants = [bundle.identifiers[row] for row in golden.puzzle_ids_B]
-    if model.puzzle.name.startswith(
-        "arc"
-    ):  # the golden traces hold variants, a person asks for the task
+    if model.puzzle.name.startswith("arc"):
+        # the golden traces hold variants, a person asks for the task
+        variants = [bundle.identifiers[row] for row in golden.puzzle_ids_B]
         assert name in {variant.split("_")[0] for variant in variants}
     else:
         assert task.tokens_T.tolist() in golden.tokens_BT.tolist()

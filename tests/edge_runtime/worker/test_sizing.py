@@ -27,15 +27,14 @@ from hrm_edge_runtime.worker.step_times import (
 )
 
 VECTOR_E = np.zeros(4, np.float32)
+CHOICE = Choice(engine="cpu", precision="fp32")
 
 
 @pytest.mark.parametrize(
     ("step_ms", "num_slots", "rule"),
     [
         ({1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0}, 4, "compute-bound"),
-        ({1: 10.0, 2: 19.0, 4: 37.0, 8: 74.0}, 4, "compute-bound"),
         ({1: 10.0, 2: 21.0, 4: 44.0, 8: 88.0}, 2, "compute-bound"),
-        ({1: 10.0, 2: 25.0}, 1, "compute-bound"),
         ({1: 10.0}, 1, "compute-bound"),
         ({1: 10.0, 2: 10.0, 4: 10.0, 8: 10.0, 16: 10.0}, 16, "knee"),
         ({1: 10.0, 2: 10.5, 4: 12.0, 8: 21.0, 16: 41.0}, 8, "knee"),
@@ -63,91 +62,90 @@ def test_a_curve_is_measured_over_powers_of_two_until_the_time_is_up() -> None:
     curve = measure(flat, VECTOR_E)
     assert list(curve) == [1, 2, 4, 8]
     assert min(curve.values()) >= 0.005
-    steps: list[float] = []
-    slow = ScriptedEngine(
-        num_slots=8, seq_len=3, step_s=lambda size: 30.0 * size, sleep=steps.append
-    )
+    slow = ScriptedEngine(num_slots=8, seq_len=3, step_s=lambda size: 0.05 * size)
     began_s = time.monotonic()
-    real = ScriptedEngine(num_slots=8, seq_len=3, step_s=lambda size: 0.05 * size)
-    assert set(measure(real, VECTOR_E, limit_s=0.3)) <= {
-        1,
-        2,
-    }  # four slots would take longer than what is left
+    assert set(measure(slow, VECTOR_E, limit_s=0.3)) <= {1, 2}  # no time is left for four slots
     assert time.monotonic() - began_s < 10 * 0.3
-    assert list(measure(slow, VECTOR_E, limit_s=0.0)) == []
+    assert measure(slow, VECTOR_E, limit_s=0.0) == {}
 
 
-def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    bundle = Bundle.open(find_bundle("sudoku-6x6"))
-    choice = Choice(engine="cpu", precision="fp32")
-    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.02, 2: 0.09})
-    StepTimesFile(bundle, choice, 1).keep_memory(2, 1000)
-    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}  # measured on a busy machine
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache on a machine without other work."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.01, 2: 0.02})
-    StepTimesFile(bundle, choice, 1).keep_memory(4, 2000)
-    kept = StepTimesFile(bundle, choice, 1)
+    return tmp_path / "cache" / "hrm-edge" / FOLDER
+
+
+def kept_file(cache: Path) -> Path:
+    (file,) = cache.iterdir()
+    return file
+
+
+def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path) -> None:
+    bundle = Bundle.open(find_bundle("sudoku-6x6"))
+    StepTimesFile(bundle, CHOICE, 1).keep_step_times({1: 0.01, 2: 0.02})
+    StepTimesFile(bundle, CHOICE, 1).keep_memory(2, 1000)
+    StepTimesFile(bundle, CHOICE, 1).keep_memory(4, 2000)
+    kept = StepTimesFile(bundle, CHOICE, 1)
     assert kept.step_times(4) == {1: 0.01, 2: 0.02}
-    assert (kept.memory_bytes(2), kept.memory_bytes(4), kept.memory_bytes(8)) == (1000, 2000, 0)
-    for other in (
-        StepTimesFile(bundle, choice, 2),
-        StepTimesFile(bundle, Choice(engine="cpu", precision="int8"), 1),
-        StepTimesFile(Bundle.open(find_bundle("maze-8x8")), choice, 1),
-    ):
-        assert (other.step_times(4), other.memory_bytes(2)) == ({}, 0)
     assert kept.step_times(1) == {1: 0.01}  # of a command line with fewer slots
-    (file,) = (tmp_path / "hrm-edge" / FOLDER).iterdir()
-    file.write_text("no json")
-    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}
-    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.5})
-    assert StepTimesFile(bundle, choice, 1).step_times(4) == {1: 0.5}
+    assert [kept.memory_bytes(slots) for slots in (2, 4, 8)] == [1000, 2000, 0]
+    others = [
+        StepTimesFile(bundle, CHOICE, 2),
+        StepTimesFile(bundle, Choice(engine="cpu", precision="int8"), 1),
+        StepTimesFile(Bundle.open(find_bundle("maze-8x8")), CHOICE, 1),
+    ]
+    for other in others:
+        assert (other.step_times(4), other.memory_bytes(2)) == ({}, 0)
+    kept_file(cache).write_text("no json")
+    assert kept.step_times(4) == {}
+    kept.keep_step_times({1: 0.5})
+    assert kept.step_times(4) == {1: 0.5}
+
+
+def test_figures_of_a_busy_machine_are_not_kept(
+    tiny_bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
+    figures.keep_step_times({1: 0.02, 2: 0.09})
+    assert not cache.exists()
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "[]",
-        "{",
         "null",
         '{"KEY": 3}',
         '{"KEY": {"step_s": [1]}}',
-        '{"KEY": {"step_s": {"a": 1}}}',
         '{"KEY": {"step_s": {"2": 0.1}}}',
         '{"KEY": {"step_s": {"1": NaN}}}',
         '{"KEY": {"memory_bytes": {"4": "much"}}}',
     ],
 )
 def test_kept_figures_of_a_wrong_shape_are_measured_again(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+    tiny_bundle: Path, cache: Path, content: str
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    bundle = Bundle.open(tiny_bundle)
-    file = StepTimesFile(bundle, Choice(engine="cpu", precision="fp32"), 1)
-    file.keep_memory(4, 2000)
-    (kept,) = (tmp_path / "hrm-edge" / FOLDER).iterdir()
-    (key,) = json.loads(kept.read_text())
-    kept.write_text(content.replace("KEY", key))
-    assert (file.step_times(4), file.memory_bytes(4)) == ({}, 0)
+    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
+    figures.keep_memory(4, 2000)
+    file = kept_file(cache)
+    (key,) = json.loads(file.read_text())
+    file.write_text(content.replace("KEY", key))
+    assert (figures.step_times(4), figures.memory_bytes(4)) == ({}, 0)
 
 
 def test_figures_in_a_bundle_are_not_believed(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, tmp_path: Path, cache: Path
 ) -> None:
     """A bundle may come from a stranger: a million slots fill memory, a pipe blocks a reader."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "tiny.bundle"))
-    choice = Choice(engine="cpu", precision="fp32")
     (bundle.path / "engines").mkdir()
     os.mkfifo(bundle.path / "engines" / "steps.json")
-    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}
-    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.01, 1_000_000: 0.01})
-    assert StepTimesFile(bundle, choice, 1).step_times(4) == {1: 0.01}
-    (kept,) = (tmp_path / "cache" / "hrm-edge" / FOLDER).iterdir()
-    with kept.open("ab") as file:
+    figures = StepTimesFile(bundle, CHOICE, 1)
+    assert figures.step_times(4) == {}
+    figures.keep_step_times({1: 0.01, 1_000_000: 0.01})
+    assert figures.step_times(4) == {1: 0.01}
+    with kept_file(cache).open("ab") as file:
         file.truncate(1 << 30)
-    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}
+    assert figures.step_times(4) == {}

@@ -21,15 +21,15 @@ ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets 
 def test_readiness_is_503_while_loading_and_200_ever_after(examples: dict[str, str]) -> None:
     with running(load_s=1.0) as server:
         assert server.status("/livez") == 200
-        refused = server.solve(next(iter(examples)))
+        assert _said(server.solve(next(iter(examples)))) == (503, "loading")
         seen = [server.status("/readyz")]
         while seen[-1] != 200:
             time.sleep(0.1)
             seen.append(server.status("/readyz"))
-        assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "loading")
         assert seen[:2] == [503, 503]
         assert set(seen[:-1]) == {503}
-        assert [server.status("/readyz") for _ in range(3)] == [200, 200, 200]
+        for _ in range(3):
+            assert server.status("/readyz") == 200
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,9 @@ def test_killed_engine_fails_its_requests_at_once_and_comes_back(
         killed_s = time.monotonic()
         answers = [future.result() for future in futures]
         answered_s = time.monotonic() - killed_s
-    assert [_said(answer) for answer in answers] == [(503, "engine-lost")] * 6
-    assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
+    for answer in answers:
+        assert _said(answer) == (503, "engine-lost")
+        assert int(answer.headers["retry-after"]) >= 1
     assert answered_s < ANSWERED_S
     assert mortal.status("/livez") == 200
     assert _said(mortal.http.get("/readyz")) == (503, "engine-lost")
@@ -87,7 +88,8 @@ def test_drain_answers_what_was_admitted_and_exits_with_0(examples: dict[str, st
             wait_for(lambda: server.status("/readyz") == 503)
             assert server.http.get("/readyz").json()["error"]["reason"] == "draining"
             assert _said(server.solve(next(iter(examples)))) == (503, "draining")
-            assert [future.result().json()["solved"] for future in futures] == [True] * 6
+            for future in futures:
+                assert future.result().json()["solved"]
         assert server.exit_status() == 0
 
 
@@ -99,7 +101,8 @@ def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceba
         pid = server.slots()["engine"]["pid"]
         with asking(server, _questions(examples, 3)) as futures:
             _interrupt_group(server)
-            assert [_said(future.result()) for future in futures] == [(503, "draining")] * 3
+            for future in futures:
+                assert _said(future.result()) == (503, "draining")
         assert server.exit_status() == 0
         assert "Traceback" not in server.log
         assert _is_gone(pid)

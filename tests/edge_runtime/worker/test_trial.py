@@ -49,7 +49,8 @@ def with_other_weights(bundle: Path, copy: Path) -> Path:
     shutil.copytree(bundle, copy)
     graph = onnx.load(copy / "step.fp32.onnx")
     head = next(one for one in graph.graph.initializer if one.name == "head_DV")
-    head.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(head), head.name))
+    turned = -onnx.numpy_helper.to_array(head)
+    head.CopyFrom(onnx.numpy_helper.from_array(turned, head.name))
     onnx.save(graph, copy / "step.fp32.onnx")
     write_manifest(copy, **read_manifest(copy).model_dump(exclude={"files"}))
     return copy
@@ -78,10 +79,8 @@ async def test_values_that_are_no_numbers_are_refused_without_golden_traces_too(
     tmp_path: Path,
 ) -> None:
     bundle = write_echo_bundle(tmp_path / "nan.bundle", step=NAN_STEP)
-    assert (
-        await fault_of(options_for(bundle))
-        == "it computes values that are not finite: export it again."
-    )
+    told = "it computes values that are not finite: export it again."
+    assert await fault_of(options_for(bundle)) == told
 
 
 async def test_a_graph_that_never_ends_is_given_up_and_the_event_loop_goes_on(
@@ -98,10 +97,8 @@ async def test_a_graph_that_never_ends_is_given_up_and_the_event_loop_goes_on(
             await asyncio.sleep(0.01)
 
     counting = asyncio.ensure_future(count())
-    assert (
-        await fault_of(options, limit_s=2.0)
-        == "its trial took more than 2 s: export the bundle again."
-    )
+    told = "its trial took more than 2 s: export the bundle again."
+    assert await fault_of(options, limit_s=2.0) == told
     counting.cancel()
     assert turns > 20
 
