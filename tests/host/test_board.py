@@ -1,4 +1,4 @@
-"""Power, energy, heat, throttling and power modes, over trees of files that a Jetson's documents describe."""
+"""Power, energy, heat, throttling and power modes, over files as a Jetson's documents say."""
 
 from pathlib import Path
 
@@ -16,10 +16,9 @@ def test_rails_zones_and_throttling_are_read(tmp_path: Path) -> None:
 
 
 def test_a_zone_or_rail_that_does_not_read_is_left_out(tmp_path: Path) -> None:
-    machine = board(tmp_path)
+    sensors = board(tmp_path)
     (tmp_path / "sys/class/thermal/thermal_zone0/temp").write_text("\n")
     (tmp_path / RAILS / "curr2_input").unlink()
-    sensors = machine
     assert sensors.hottest_c() == 52.5
     assert sensors.temperature_c() == {"gpu-thermal": 52.5}
     assert set(sensors.power_w()) == {"VDD_IN"}
@@ -27,11 +26,9 @@ def test_a_zone_or_rail_that_does_not_read_is_left_out(tmp_path: Path) -> None:
 
 def test_a_machine_without_sensors_has_no_readings(tmp_path: Path) -> None:
     sensors = Host(root=tmp_path)
-    assert (sensors.power_w(), sensors.temperature_c(), Energy(machine=sensors).read_j()) == (
-        {},
-        {},
-        {},
-    )
+    assert sensors.power_w() == {}
+    assert sensors.temperature_c() == {}
+    assert Energy(machine=sensors).read_j() == {}
 
 
 def test_energy_is_power_summed_over_time_and_never_falls(tmp_path: Path) -> None:
