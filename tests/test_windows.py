@@ -37,10 +37,10 @@ TINY = (
     "--set=puzzle_vector_size=32",
     "--set=max_segments=4",
     "--set=batch_size=8",
-    "--set=total_samples=9600",
+    "--set=total_samples=4800",
     "--set=compile=false",
 )
-OFTEN = ("--checkpoint-steps", 20, "--validate-steps", 100, "--keep", 1)
+OFTEN = ("--checkpoint-steps", 10, "--validate-steps", 50, "--keep", 1)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_a_run_that_was_stopped_there_ends_with_one_checkpoint_of_its_last_step(
     latest = (run / "latest").read_text()
     best = (run / "best").read_text()
     kept = {path.name for path in run.glob("step_*")}
-    assert latest == "step_300\n"
+    assert latest == "step_150\n"
     assert kept == {latest.strip(), best.strip()}
     assert list(run.glob(".*")) == []
 

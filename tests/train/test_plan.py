@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.data.build import USUAL_COUNTS
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_train.cli import main as app
 from hrm_train.draft import draft
@@ -252,6 +253,7 @@ def test_an_absent_data_set_is_built_and_its_run_keeps_its_puzzle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(USUAL_COUNTS, "sudoku", (40, 20))
     sentences: list[str] = []
     plan = open_plan(PlanOptions(puzzle="sudoku-4x4", hw="cpu"), sentences.append)
     assert plan.data == Path("data/sudoku-4x4")
