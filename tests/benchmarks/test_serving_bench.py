@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_tools import bench, figures_of, refusal_of
+from bench_tools import figures_of
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import policies
@@ -17,7 +17,6 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
-from hrm_puzzles.puzzle import RIGHT
 
 SEGMENTS = np.array([1, 4, 2, 1, 3])  # of the puzzles in order; two slots, one second per step
 NAMES = [policy.name for policy in policies.POLICIES]
@@ -44,7 +43,8 @@ def runs_of(cost: Cost = "flat") -> Mapping[str, Row]:
 
 
 def test_each_policy_takes_the_steps_of_its_rule() -> None:
-    steps = {name: run["steps"] for name, run in runs_of().items()}
+    runs = runs_of()
+    steps = {name: run["steps"] for name, run in runs.items()}
     assert steps == {
         "refill": 7,  # puzzles in the slots: 01 21 21 31 4 4 4
         "fixed": 48,  # three batches of 16
@@ -52,6 +52,9 @@ def test_each_policy_takes_the_steps_of_its_rule() -> None:
         "compaction": 9,
         "one-at-a-time": 11,  # 1 + 4 + 2 + 1 + 3
     }
+    assert runs["refill"]["share_of_bound"] == 1.0
+    assert runs["slowest"]["refill_ratio"] == pytest.approx(9 / 7)
+    assert runs["slowest"]["mean_segments"] == pytest.approx(SEGMENTS.mean())
 
 
 def test_time_follows_the_rows_that_were_computed() -> None:
@@ -91,29 +94,7 @@ def test_every_policy_answers_every_puzzle_alike() -> None:
             assert [result.segments for result in results] == [16] * 5
 
 
-def test_ratios_compare_with_the_refill_run() -> None:
-    runs = runs_of()
-    slowest = runs["slowest"]
-    refill = runs["refill"]
-    assert slowest["refill_ratio"] == pytest.approx(9 / 7)
-    assert slowest["puzzles_per_s"] == pytest.approx(5 / 9)
-    assert slowest["mean_segments"] == pytest.approx(SEGMENTS.mean())
-    assert refill["refill_ratio"] == 1.0
-    assert refill["share_of_bound"] == 1.0
-
-
-def test_labels_solve_the_made_up_questions() -> None:
-    puzzle = registry.get("sudoku")
-    questions = made_up(puzzle, 50, np.random.default_rng(1))
-    verdicts_B = puzzle.check_BT(questions.tokens_NT, questions.labels_NT)
-    assert (verdicts_B == RIGHT).all()
-    assert len(np.unique(questions.tokens_NT, axis=0)) == 50
-
-
-@pytest.mark.parametrize(
-    ("name", "mean"),
-    [("geo3", 3), ("geo5", 5), ("geo8", 8), ("bim3", 3), ("bim5", 5), ("bim8", 8)],
-)
+@pytest.mark.parametrize(("name", "mean"), [("geo3", 3), ("geo8", 8), ("bim3", 3), ("bim8", 8)])
 def test_synthetic_shapes_have_the_mean_in_their_name(name: str, mean: int) -> None:
     share_S = segment_shares(name)
     assert share_S.sum() == pytest.approx(1)
@@ -147,25 +128,12 @@ def test_a_recorded_run_can_be_played_again(tmp_path: Path) -> None:
     assert again["settings"]["segments"] == str(recorded)
 
 
-@pytest.mark.parametrize("content", ["{}", "[0]", "[0, -1]", "no json", '{"runs": 3}', "[[1, 2]]"])
+@pytest.mark.parametrize("content", ["{}", "[0]", "[0, -1]", "no json", "[[1, 2]]"])
 def test_a_file_without_a_histogram_is_rejected(tmp_path: Path, content: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=r"bad\.json"):
         segment_shares(str(file))
-
-
-def test_the_table_names_every_policy() -> None:
-    shown = bench("serve --virtual-time --puzzles 20")
-    assert shown.exit_code == 0
-    for name in NAMES:
-        assert name in shown.stdout
-
-
-def test_a_mistake_ends_with_one_sentence(tmp_path: Path) -> None:
-    nowhere = tmp_path / "none.bundle"
-    sentence = refusal_of(f"serve --bundle {nowhere}")
-    assert "neither a directory nor a shipped bundle" in sentence
 
 
 # Over a real engine the policies differ in time alone, never in their answers.

@@ -1,4 +1,4 @@
-"""A command whose standard error, input or output is closed does what it does otherwise, and says as much elsewhere."""
+"""A command whose standard error, input or output is closed works as it does otherwise."""
 
 import json
 import os
@@ -10,8 +10,10 @@ import httpx
 import pytest
 from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, command, free_port, wait_for
-from solving_tools import OPEN, SOLVED
+from solving_tools import SOLVED
 from train_tools import fresh
+
+from hrm_puzzles.data.build import DataRecipe, build
 
 pytestmark = pytest.mark.process
 
@@ -32,17 +34,17 @@ app()
 """
 
 
-def run(arguments: list[str], *streams: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with these streams closed."""
+def with_closed(arguments: list[str], *streams: str) -> list[str]:
+    """A shell that closes these streams and becomes the command."""
     closing = " ".join(CLOSED[stream] for stream in streams)
-    return subprocess.run(
-        ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments], capture_output=True, text=True
-    )
+    return ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments]
 
 
-@pytest.mark.parametrize(
-    "streams", [("stderr",), ("stdout",), ("stdin",), ("stdout", "stderr"), tuple(CLOSED)]
-)
+def run(arguments: list[str], *streams: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(with_closed(arguments, *streams), capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("streams", [("stderr",), ("stdout",), ("stdin",), tuple(CLOSED)])
 def test_no_file_takes_the_place_of_a_closed_stream(
     streams: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -52,85 +54,77 @@ def test_no_file_takes_the_place_of_a_closed_stream(
 
 
 def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Path) -> None:
-    bundle, many = write_echo_bundle(tmp_path / "echo.bundle"), tmp_path / "many.txt"
+    bundle = write_echo_bundle(tmp_path / "echo.bundle")
+    many = tmp_path / "many.txt"
     many.write_text(f"{SOLVED}\n{SOLVED}\n")
-    done = run(command("solve", many, "--bundle", bundle), "stderr")
+    solving = ("solve", many, "--bundle", bundle)
+    done = run(command(*solving), "stderr")
     assert (done.returncode, done.stdout) == (0, f"{SOLVED}\n{SOLVED}\n")
-    done = run(command("solve", many, "--bundle", bundle, "--out", tmp_path / "out"), "stderr")
+    done = run(command(*solving, "--out", tmp_path / "out"), "stderr")
     assert (done.returncode, done.stdout) == (0, "")
-    assert [json.loads(line)["number"] for line in (tmp_path / "out").read_text().splitlines()] == [
-        1,
-        2,
-    ]
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (("solve", OPEN, "--bundle", "nothing"), 2),
-        (("solve", OPEN, "--patience", 0, "--url", "http://127.0.0.1:1"), 3),
-        (("solve", "--nonsense"), 2),
-        (("data", "show", "nowhere"), 2),
+        (("solve", SOLVED, "--patience", 0, "--url", "http://127.0.0.1:1"), 3),
         (("data", "build"), 2),
-        (("serve", "nothing"), 2),
         (("train", "--puzzle", "chess"), 2),
-        (("train", "status", "nowhere"), 2),
     ],
 )
-def test_a_refusal_keeps_its_status_though_nobody_hears_it(
-    arguments: tuple[object, ...], status: int
+def test_a_rejection_keeps_its_status_though_nobody_hears_it(
+    arguments: tuple[str, ...], status: int
 ) -> None:
-    done = run(command(str(arguments[0]), *arguments[1:]), "stderr")
+    done = run(command(*arguments), "stderr")
     assert (done.returncode, done.stdout) == (status, "")
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "a pipe that nobody reads"])
 def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    target = os.open(place, os.O_WRONLY) if place.startswith("/") else writer
+    if place == "/dev/full":
+        target = os.open(place, os.O_WRONLY)
+    else:
+        reader, target = os.pipe()
+        os.close(reader)
     done = subprocess.run(command("data", "show", tmp_path), stdout=subprocess.PIPE, stderr=target)
+    os.close(target)
     assert (done.returncode, done.stdout) == (2, b"")
-    for handle in {writer, target}:
-        os.close(handle)
 
 
 def test_an_empty_standard_input_is_one_that_is_closed() -> None:
     done = run(command("solve", "-", "--bundle", "sudoku-6x6"), "stdin")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "hrm-solve: '-' holds no puzzle: write one per line.\n",
-    )
+    assert done.returncode == 2
+    assert done.stderr == "hrm-solve: '-' holds no puzzle: write one per line.\n"
 
 
-def test_a_data_set_is_built_and_a_model_trained(tmp_path: Path) -> None:
-    options = ["build", "sudoku-4x4", "--out", tmp_path / "data", "--train", 16, "--test", 8]
-    assert run(command("data", *options), "stderr").returncode == 0
-    done = run(
-        [*command("train", "--run", tmp_path / "run"), *fresh(tmp_path / "data", 2)], *CLOSED
-    )
-    assert (done.returncode, done.stdout, (tmp_path / "run" / "latest").read_text()) == (
-        0,
-        "",
-        "step_2\n",
-    )
+def test_a_model_is_trained(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    run_folder = tmp_path / "run"
+    build(DataRecipe(puzzle="sudoku-4x4", num_train=16, num_test=8), data)
+    done = run([*command("train", "--run", run_folder), *fresh(data, 2)], *CLOSED)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (run_folder / "latest").read_text() == "step_2\n"
 
 
 def test_a_server_serves(tmp_path: Path) -> None:
-    bundle, port = write_echo_bundle(tmp_path / "echo.bundle"), free_port()
-    asked = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command("serve", bundle, "--port", port)]
-    with subprocess.Popen(asked) as server:
+    bundle = write_echo_bundle(tmp_path / "echo.bundle")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    starting = with_closed(command("serve", bundle, "--port", port), *CLOSED)
+    with subprocess.Popen(starting) as server:
         try:
-            url = f"http://127.0.0.1:{port}"
-            wait_for(lambda: _status(f"{url}/readyz") == 200)
-            assert httpx.post(f"{url}/solve", json={"puzzle": SOLVED}).json()["solution"] == SOLVED
+            wait_for(lambda: is_ready(url))
+            answer = httpx.post(f"{url}/solve", json={"puzzle": SOLVED}).json()
+            assert answer["solution"] == SOLVED
         finally:
             server.terminate()
         assert server.wait(PATIENCE_S) == 0
 
 
-def _status(url: str) -> int:
+def is_ready(url: str) -> bool:
     try:
-        return httpx.get(url).status_code
+        return httpx.get(f"{url}/readyz").status_code == 200
     except httpx.TransportError:
-        return 0
+        return False

@@ -20,17 +20,20 @@ def faults(tensors):
 usual = faults(5)
 memory.keep_freed_memory()
 faults(5)
-print(usual, faults(80))
+print(usual, faults(40))
 """
+
+
+def printed_by(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the switches")
 def test_tensors_of_every_step_use_the_same_memory() -> None:
-    """Page faults of each of some tensors of 80 MB, in a row; a few may find no room while the heap grows."""
-    said = subprocess.run(
-        [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60
-    )
-    usual, kept = map(float, said.stdout.split())
+    """Page faults of tensors of 80 MB; a few find no room while the heap grows."""
+    usual, kept = map(float, printed_by(PROGRAM).split())
     assert kept < usual / 10
 
 
@@ -50,10 +53,7 @@ print(memory.freed_bytes(), memory.resident_bytes())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc counts what it keeps")
 def test_what_a_burst_frees_is_counted_and_given_back() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BURST], check=True, capture_output=True, text=True, timeout=60
-    )
-    before, after = done.stdout.splitlines()
+    before, after = printed_by(BURST).splitlines()
     freed_bytes, held_bytes = map(int, before.split())
     _, left_bytes = map(int, after.split())
     assert freed_bytes > 32 * MIB

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -13,40 +12,38 @@ from hrm_host.workers import results_of
 
 pytestmark = pytest.mark.process
 
+PARENT = """
+import os
+import time
+from hrm_host.workers import results_of
+
+def who(job):
+    time.sleep(0.2)  # so that both workers take one
+    return os.getpid()
+
+if __name__ == "__main__":
+    workers = []
+    for worker in results_of(who, range(6), num_workers=2):
+        workers.append(worker)
+        if len(workers) == 4:
+            print(*set(workers), flush=True)
+            time.sleep(600)
+"""
+
 
 def test_results_are_the_same_with_and_without_workers() -> None:
-    assert sorted(results_of(abs, [-3, 1, -2], num_workers=2)) == sorted(
-        results_of(abs, [-3, 1, -2], num_workers=1)
-    )
+    for num_workers in (1, 2):
+        found = results_of(abs, [-3, 1, -2], num_workers=num_workers)
+        assert sorted(found) == [1, 2, 3]
 
 
 def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     """The parent says who its workers are, and is killed while they have nothing to do."""
     script = tmp_path / "parent.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import os
-            import time
-            from hrm_host.workers import results_of
-
-            def who(job):
-                time.sleep(0.2)  # so that both workers take one
-                return os.getpid()
-
-            if __name__ == "__main__":
-                workers = []
-                for worker in results_of(who, range(6), num_workers=2):
-                    workers.append(worker)
-                    if len(workers) == 4:
-                        print(*set(workers), flush=True)
-                        time.sleep(600)
-            """
-        )
-    )
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as parent:
+    script.write_text(PARENT)
+    command = [sys.executable, str(script)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, text=True) as parent:
         assert parent.stdout is not None
         workers = [int(word) for word in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)

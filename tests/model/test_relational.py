@@ -39,8 +39,8 @@ def thought(model: HRM, tokens_BT: torch.Tensor) -> SegmentOutput:
     return output
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "sudoku"])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ["sudoku-6x6", "sudoku"])
 def test_digits_lines_bands_and_transposition_change_nothing_but_places(
     name: str, seed: int
 ) -> None:
@@ -90,7 +90,8 @@ def test_a_wider_model_of_a_grid_answers_alike_and_every_new_channel_learns() ->
     gap = (found.logits_BTV - expected.logits_BTV).std()
     assert 0 < gap < 0.05 * expected.logits_BTV.std()
     assert torch.allclose(found.q_halt_B, expected.q_halt_B, atol=0.2)
-    output = wide.segment(wide.start(2), tokens_BT, torch.zeros(2, dtype=torch.int64))
+    ids_B = torch.zeros(2, dtype=torch.int64)
+    output = wide.segment(wide.start(2), tokens_BT, ids_B)
     output.logits_BTV.square().sum().backward()
     for block in wide.high_level.layers:
         gradient = block.out_proj.weight.grad
@@ -204,7 +205,7 @@ def normed(wide: np.ndarray) -> np.ndarray:
     return wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
     """Its vector's parts are exchanged alike. Pad, end and black keep their places."""
     rng = np.random.default_rng(seed)

@@ -91,13 +91,3 @@ def test_puzzles_of_one_task_share_its_id(tmp_path: Path) -> None:
     assert split.group_offsets.tolist() == [0, 1, 2]
     assert split.meta.mean_puzzle_examples == 2.0
     assert inspect(out).puzzle == "arc-10x10"
-
-
-def test_text_is_read_as_well_as_lists(tmp_path: Path) -> None:
-    maze = registry.get("maze-10x10")
-    example = maze.generate(np.random.default_rng(0), maze.difficulties[0])
-    question = "".join(" #SGo"[value] for value in example.question.flat)
-    answer = "".join(" #SGo"[value] for value in example.answer.flat)
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps({"puzzle": question, "solution": answer}))
-    assert import_file(file, maze, tmp_path / "data", split="train").faults == []

@@ -20,12 +20,10 @@ PUZZLES: list[Puzzle] = [
     registry.get("sudoku"),
     Maze(name="maze-4x4", rows=4, cols=4),
     Maze(name="maze-6x9", rows=6, cols=9),
-    Maze(name="maze-10x10", rows=10, cols=10),
-    Logistics(name="logistics-5x5", rows=5, cols=5),
     Logistics(name="logistics-5x8", rows=5, cols=8),
-    Logistics(name="logistics-10x10", rows=10, cols=10),
+    Logistics(name="logistics-6x6", rows=6, cols=6),
 ]
-LARGEST = PUZZLES[2::3]  # of each kind
+LARGEST = PUZZLES[2::2]  # of each kind
 each = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
 largest = pytest.mark.parametrize("puzzle", LARGEST, ids=lambda puzzle: puzzle.name)
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
@@ -102,9 +100,9 @@ def test_verdicts_do_not_change_under_symmetry(puzzle: Puzzle, seed: int) -> Non
     symmetry = puzzle.symmetry(np.random.default_rng(seed))
     verdict_B = puzzle.check_BT(inputs_BT, answers_BT)
     assert verdict_B[:2].tolist() == [RIGHT, RIGHT]
-    assert (
-        puzzle.check_BT(symmetry.apply(inputs_BT), symmetry.apply(answers_BT)) == verdict_B
-    ).all()
+    moved_inputs_BT = symmetry.apply(inputs_BT)
+    moved_answers_BT = symmetry.apply(answers_BT)
+    assert (puzzle.check_BT(moved_inputs_BT, moved_answers_BT) == verdict_B).all()
 
 
 @each
@@ -140,14 +138,13 @@ def test_different_puzzles_have_different_equivalence_hashes(puzzle: Puzzle) -> 
 
 @largest
 def test_same_seed_gives_the_same_puzzles(puzzle: Puzzle) -> None:
-    one = puzzle.generate(np.random.default_rng(9), "medium")
-    other = puzzle.generate(np.random.default_rng(9), "medium")
-    assert (one.question == other.question).all()
-    assert (one.answer == other.answer).all()
-    assert one.rating == other.rating
+    inputs_BT, labels_BT = examples(puzzle, 9, 2)
+    same_inputs_BT, same_labels_BT = examples(puzzle, 9, 2)
+    assert (inputs_BT == same_inputs_BT).all()
+    assert (labels_BT == same_labels_BT).all()
 
 
-@each
+@largest
 def test_unknown_difficulty_is_refused_with_the_known_names(puzzle: Puzzle) -> None:
     known = ", ".join(puzzle.difficulties)
     with pytest.raises(PuzzleError, match=f"use one of {known}") as caught:

@@ -12,7 +12,6 @@ from hrm_puzzles import registry
 from hrm_puzzles.logistics import Logistics
 from hrm_puzzles.puzzle import RIGHT, WRONG, Grid, PuzzleError
 
-CITY = registry.get("logistics")
 SMALL = Logistics(name="logistics-5x5", rows=5, cols=5)
 DEPOT = 5
 CUSTOMER = 6
@@ -81,7 +80,8 @@ def cheapest_tour(grid: Grid, roads: frozenset[Cell]) -> int | None:
 
 
 def test_tokens_show_the_cost_of_every_road_on_the_tour_and_off_it() -> None:
-    assert (CITY.vocab_size, CITY.seq_len, CITY.num_puzzle_ids) == (10, 100, 1)
+    city = registry.get("logistics")
+    assert (city.vocab_size, city.seq_len, city.num_puzzle_ids) == (10, 100, 1)
     grid = board(SMALL, "#.24DCotf" + "." * 16)
     tokens_T = SMALL.encode(grid)
     assert tokens_T[:9].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -105,21 +105,6 @@ def test_congestion_decides_which_way_is_cheapest() -> None:
     congested = board(SMALL, CONGESTED)
     assert verdict(congested, "DofoC.###..###..###......") == RIGHT
     assert verdict(congested, "D.4.Co###oo###oo###oooooo") == WRONG
-
-
-def test_any_cheapest_tour_is_right_and_both_together_are_wrong() -> None:
-    question = board(SMALL, "D....\n.###.\n.###.\n.###.\n....C")
-    assert verdict(question, "Doooo.###o.###o.###o....C") == RIGHT
-    assert verdict(question, "D....o###.o###.o###.ooooC") == RIGHT
-    assert verdict(question, "Doooo.###o.###oo###oooooC") == WRONG
-    assert verdict(question, "Dooooo###oo###oo###oooooC") == WRONG
-
-
-def test_customer_at_the_end_of_a_lane_is_reached_and_left_by_the_same_roads() -> None:
-    question = board(SMALL, "D.C.C\n#####\n.....\n.....\n.....")
-    assert verdict(question, "DoCoC##########\n" + "." * 10) == WRONG  # buildings for roads
-    assert verdict(question, "DoCoC#####...............") == RIGHT
-    assert verdict(question, "DoC.C#####...............") == WRONG
 
 
 def subsets(cells: list[Cell]) -> list[frozenset[Cell]]:
@@ -152,19 +137,6 @@ def test_only_the_smallest_sets_of_marks_with_a_cheapest_tour_are_right(seed: in
     verdict_B = SMALL.check_BT(inputs_BT, answers_BT)
     right = {sets[index] for index in np.flatnonzero(verdict_B == RIGHT).tolist()}
     assert right == smallest
-
-
-def test_all_roads_marked_or_none_is_wrong() -> None:
-    rng = np.random.default_rng(4)
-    examples = [CITY.generate(rng, "easy") for _ in range(6)]
-    inputs_BT = np.stack([CITY.encode(example.question) for example in examples])
-    is_road_BT = (inputs_BT > 1) & (inputs_BT < 5)
-    all_marked_BT = np.where(is_road_BT, inputs_BT + 5, inputs_BT)
-    assert (CITY.check_BT(inputs_BT, all_marked_BT) == WRONG).all()
-    verdict_B = CITY.check_BT(inputs_BT, inputs_BT)
-    for example, without_marks in zip(examples, verdict_B, strict=True):
-        if cheapest_tour(example.question, frozenset()) is None:
-            assert without_marks == WRONG
 
 
 def test_rendered_answer_shows_the_tour_and_crosses_out_what_is_broken() -> None:

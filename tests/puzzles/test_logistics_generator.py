@@ -118,26 +118,3 @@ def test_label_is_the_only_cheapest_tour(city: Logistics, difficulty: str) -> No
 @pytest.mark.parametrize("city", [CITIES[0], CITIES[2]], ids=lambda city: city.name)
 def test_ten_thousand_labels_are_the_only_cheapest_tour(city: Logistics, difficulty: str) -> None:
     check_many(city, difficulty, count=3334, seed=2)
-
-
-def test_search_finds_the_ties_of_an_empty_city() -> None:
-    question = np.ones((5, 5), dtype=np.int8)
-    question[0, 0] = DEPOT
-    question[1, 1] = CUSTOMER
-    one_way = frozenset({0, 1, 6})
-    other_way = frozenset({0, 5, 6})
-    assert Search(question).cell_sets() == {one_way, other_way, one_way | other_way}
-
-
-def test_all_roads_of_a_generated_city_are_connected() -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(5):
-        question = CITIES[2].generate(rng, "hard").question
-        search = Search(question)
-        reached = {search.depot}
-        waiting = [search.depot]
-        while waiting:
-            fresh = set(search.near[waiting.pop()]) - reached
-            reached |= fresh
-            waiting += fresh
-        assert reached == set(np.flatnonzero(question).tolist())

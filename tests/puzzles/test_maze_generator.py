@@ -5,7 +5,6 @@ from collections import deque
 import numpy as np
 import pytest
 
-from hrm_puzzles.grid.board import GridShape, bit_at, bits_from, cells_between, flags_from
 from hrm_puzzles.maze import Maze
 from hrm_puzzles.maze_generator import GOAL, PATH, START, WALL, lengths
 from hrm_puzzles.puzzle import RIGHT, Example, Grid
@@ -45,26 +44,25 @@ def moves_to_goal(question: Grid) -> dict[Cell, int]:
     return moves
 
 
-def first_path(question: Grid) -> tuple[list[Cell], bool]:
-    """From the start, always to the first neighbour that is nearer; and whether ties exist."""
+def first_path(question: Grid) -> list[Cell]:
+    """From the start, always to the first neighbour that is nearer."""
     moves = moves_to_goal(question)
     path = cells_of(question == START)
-    has_ties = False
     while moves[path[-1]]:
         wanted = moves[path[-1]] - 1
         nearer = [near for near in neighbours(path[-1]) if moves.get(near) == wanted]
-        has_ties |= len(nearer) > 1
         path.append(nearer[0])
-    return path, has_ties
+    return path
 
 
 def check(maze: Maze, example: Example) -> None:
     """The rating, the marks of the first shortest path and all other cells are right."""
-    path, _ = first_path(example.question)
+    path = first_path(example.question)
     assert example.rating == len(path) - 1
     is_marked = example.answer == PATH
     assert set(cells_of(is_marked)) == set(path[1:-1])
-    assert (np.where(is_marked, 0, example.answer) == example.question).all()
+    without_marks = np.where(is_marked, 0, example.answer)
+    assert (without_marks == example.question).all()
     inputs_1T = maze.encode(example.question)[None]
     labels_1T = maze.encode(example.answer)[None]
     assert maze.check_BT(inputs_1T, labels_1T).tolist() == [RIGHT]
@@ -110,26 +108,3 @@ def test_hard_mazes_of_30x30_are_not_only_trees() -> None:
     questions = [MAZES[3].generate(rng, "hard").question for _ in range(12)]
     # Corridors of trees are one cell wide. Random walls leave open squares.
     assert {has_open_square(question) for question in questions} == {False, True}
-
-
-def test_mazes_of_random_walls_have_several_shortest_paths_and_trees_one() -> None:
-    rng = np.random.default_rng(4)
-    questions = [MAZES[2].generate(rng, "medium").question for _ in range(30)]
-    num_ties = sum(first_path(question)[1] for question in questions)
-    assert 0 < num_ties < 30
-
-
-def test_cells_beyond_an_edge_are_not_neighbours() -> None:
-    shape = GridShape(rows=3, cols=4)
-    end_of_first_row = bit_at(shape, 0, 3)
-    start_of_second = bit_at(shape, 1, 0)
-    only_these = end_of_first_row | start_of_second
-    assert cells_between(shape, only_these, end_of_first_row, start_of_second) == []
-
-
-def test_the_cells_between_two_corners_are_those_of_every_shortest_path() -> None:
-    shape = GridShape(rows=3, cols=4)
-    everywhere = bits_from(shape, np.ones((1, 12), dtype=np.bool_))
-    levels = cells_between(shape, everywhere, bit_at(shape, 0, 0), bit_at(shape, 2, 3))
-    cells = [np.flatnonzero(flags_from(shape, level)).tolist() for level in levels]
-    assert cells == [[0], [1, 4], [2, 5, 8], [3, 6, 9], [7, 10], [11]]

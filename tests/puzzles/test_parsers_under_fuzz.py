@@ -18,44 +18,32 @@ from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
 CHARACTERS = ".0123456789 #SGoDCtf\u2588|-+\n\t,x*_?\u2502\u00b2\u0661\U0001f600\x00"
 
 NUMBERS = st.integers(-3, 12) | st.integers() | st.floats()
-LEAVES = (
-    st.none()
-    | st.booleans()
-    | NUMBERS
-    | st.text(alphabet=CHARACTERS, max_size=90)
-    | st.text(max_size=20)
-)
-KEYS = [
-    "train",
-    "test",
-    "input",
-    "task",
-    "grid",
-    "start",
-    "goal",
-    "path",
-    "depot",
-    "customers",
-    "tour",
-    "x",
-]
-JSON = st.recursive(
-    LEAVES,
-    lambda inner: (
-        st.lists(inner, max_size=12)
-        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=6)
-    ),
-    max_leaves=40,
-)
-ALMOST_TEXT = st.lists(st.sampled_from("0123456789.-"), min_size=79, max_size=83).map("".join)
-BOARDS = st.integers(0, 12).flatmap(
-    lambda cols: st.lists(st.lists(st.integers(-1, 11), min_size=cols, max_size=cols), max_size=12)
-)
+WRITTEN = st.text(alphabet=CHARACTERS, max_size=90)
+LEAVES = st.none() | st.booleans() | NUMBERS | WRITTEN | st.text(max_size=20)
+ARC_KEYS = ["train", "test", "input", "task"]
+GRID_KEYS = ["grid", "start", "goal", "path", "depot", "customers", "tour", "x"]
+KEYS = st.sampled_from(ARC_KEYS + GRID_KEYS) | st.text(max_size=4)
 
+
+def nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.lists(inner, max_size=12) | st.dictionaries(KEYS, inner, max_size=6)
+
+
+def boards(cols: int) -> st.SearchStrategy[list[list[int]]]:
+    row = st.lists(st.integers(-1, 11), min_size=cols, max_size=cols)
+    return st.lists(row, max_size=12)
+
+
+JSON = st.recursive(LEAVES, nested, max_leaves=40)
+BOARDS = st.integers(0, 12).flatmap(boards)
+ALMOST_TEXT = st.lists(st.sampled_from("0123456789.-"), min_size=79, max_size=83).map("".join)
 OBJECTS: dict[str, object] = {
     "maze-8x8": {"grid": [[0] * 8] * 8, "start": [0, 0], "goal": [7, 7]},
     "logistics-6x6": {"grid": [[1] * 6] * 6, "depot": [0, 0], "customers": [[3, 3]]},
 }
+
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 
 
 @cache
@@ -133,7 +121,9 @@ def check(puzzle: Puzzle, notation: object) -> None:
 def check_refusal(error: PuzzleError) -> None:
     assert error.rule
     assert error.remedy
-    assert error.cell is None or all(type(number) is int and number >= 1 for number in error.cell)
+    for number in error.cell or ():
+        assert type(number) is int
+        assert number >= 1
     json.dumps([error.problem, error.rule, error.remedy, error.cell], allow_nan=False)
 
 
@@ -141,12 +131,7 @@ def fuzz(kind: str, num_examples: int) -> None:
     puzzle = registry.get(kind)
 
     @given(JSON | BOARDS | ALMOST_TEXT | mutated(kind) | mutated(kind))
-    @settings(
-        max_examples=num_examples,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-        database=None,
-    )
+    @settings(max_examples=num_examples, parent=UNHURRIED)
     def run(notation: object) -> None:
         check(puzzle, notation)
 

@@ -11,7 +11,7 @@ from hrm_puzzles.data.sources import read_csv
 HEADER = "source,question,answer,rating"
 
 SMALL = registry.get("sudoku-4x4")
-GOOD = ["made,1.3.341.2..34.2.,1234341221434321,0", "made,....34122143432.,1234341221434321,7"]
+GOOD = "made,....34122143432.,1234341221434321,7"
 
 
 def written(tmp_path: Path, *lines: str) -> Path:
@@ -21,36 +21,32 @@ def written(tmp_path: Path, *lines: str) -> Path:
 
 
 def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
-    rows = read_csv(
-        written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), SMALL
-    )
+    path = written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD)
+    rows = read_csv(path, SMALL)
     assert rows["inputs"][0, :6].tolist() == [2, 1, 4, 1, 4, 5]
     assert rows["labels"][0, :6].tolist() == [2, 3, 4, 5, 4, 5]
     assert rows["rating"].tolist() == [12, 7]
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("made,1.3.,1234341221434321,0", "in the question the text has 4 characters"),
-        ("made,1.3.34122143432.,123,0", "in the answer the text has 3 characters"),
-        ("made,1.3.34122143432.,1234341221434321", "the row has 3 columns"),
-        ("made,1.3.34122143432.,1234341221434321,hard", "the rating is 'hard'"),
-        ("made,1.3.34122143432.,1234341221434321,-1", "the rating is '-1'"),
-        (
-            "made,1.x.34122143432.,1234341221434321,0",
-            "in the question the cell at row 1, column 3 is 'x'",
-        ),
-        ("made,1.3.34122143432.,12343412214343.1,0", "the answer does not solve the question"),
-        ("made,1.3.34122143432.,1234341221434312,0", "the answer does not solve the question"),
-        ("made,4.3.34122143432.,1234341221434321,0", "the answer does not solve the question"),
-        (f"made,{'1' * 140_000},1234341221434321,0", "field larger than field limit (131072)"),
-        (f'made,"{"1" * 140_000}', "field larger than field limit (131072)"),
-        ("," * (1 << 20), "line 4 has more than 1048576 characters"),
-    ],
-)
+SOLVED = "1234341221434321"
+NOT_SOLVED = "the answer does not solve the question"
+FAULTY_ROWS = [
+    (f"made,1.3.,{SOLVED},0", "in the question the text has 4 characters"),
+    ("made,1.3.34122143432.,123,0", "in the answer the text has 3 characters"),
+    (f"made,1.3.34122143432.,{SOLVED}", "the row has 3 columns"),
+    (f"made,1.3.34122143432.,{SOLVED},hard", "the rating is 'hard'"),
+    (f"made,1.3.34122143432.,{SOLVED},-1", "the rating is '-1'"),
+    (f"made,1.x.34122143432.,{SOLVED},0", "in the question the cell at row 1, column 3 is 'x'"),
+    ("made,1.3.34122143432.,12343412214343.1,0", NOT_SOLVED),
+    (f"made,4.3.34122143432.,{SOLVED},0", NOT_SOLVED),
+    (f"made,{'1' * 140_000},{SOLVED},0", "field larger than field limit (131072)"),
+    ("," * (1 << 20), "line 4 has more than 1048576 characters"),
+]
+
+
+@pytest.mark.parametrize(("line", "fault"), FAULTY_ROWS)
 def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: str) -> None:
-    path = written(tmp_path, HEADER, GOOD[1], "", line)
+    path = written(tmp_path, HEADER, GOOD, "", line)
     with pytest.raises(DatasetError) as caught:
         read_csv(path, SMALL)
     assert f"line 4: {fault}; " in str(caught.value)
@@ -74,7 +70,7 @@ def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path:
 
 def test_puzzles_without_this_form_say_so(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="arc does not have a CSV form"):
-        read_csv(written(tmp_path, HEADER, GOOD[0]), registry.get("arc"))
+        read_csv(written(tmp_path, HEADER, GOOD), registry.get("arc"))
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Grid, PuzzleError
 from hrm_puzzles.sudoku.board import SudokuBoard
-from hrm_puzzles.sudoku.generator import generate
 from hrm_puzzles.sudoku.solver import rating, solve
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
@@ -76,75 +75,9 @@ def plain_count(board: SudokuBoard, cells: list[int], limit: int = 2) -> int:
     return count
 
 
-Options = list[set[int]]  # the candidates of each cell
-
-
-class PlainRating:
-    """The definition of the rating, step by step on sets of candidates."""
-
-    def __init__(self, board: SudokuBoard) -> None:
-        self.board = board
-        self.peers = peers_of(board)
-        self.backtracks = 0
-
-    def solves(self, options: Options) -> bool:
-        if not self.propagates(options):
-            return False
-        open_cells = [cell for cell, digits in enumerate(options) if len(digits) > 1]
-        if not open_cells:
-            return True
-        tightest = min(open_cells, key=lambda cell: len(options[cell]))
-        for digit in sorted(options[tightest]):
-            branch = [set(digits) for digits in options]
-            branch[tightest] = {digit}
-            if self.solves(branch):
-                return True
-            self.backtracks += 1
-        return False
-
-    def propagates(self, options: Options) -> bool:
-        """Apply singles until nothing changes; False for a contradiction."""
-        before: Options = []
-        while before != options:
-            before = [set(digits) for digits in options]
-            self.naked_singles(options)
-            if not self.hidden_singles(options) or not all(options):
-                return False
-        return True
-
-    def naked_singles(self, options: Options) -> None:
-        for cell, digits in enumerate(options):
-            if len(digits) == 1:
-                for peer in self.peers[cell]:
-                    options[peer] -= digits
-
-    def hidden_singles(self, options: Options) -> bool:
-        for unit in self.board.units_US.tolist():
-            for digit in range(1, self.board.side + 1):
-                places = [cell for cell in unit if digit in options[cell]]
-                if not places:
-                    return False
-                if len(places) == 1:
-                    options[places[0]] &= {digit}
-        return True
-
-
 @pytest.mark.parametrize(("question", "expected"), RATED)
 def test_rating_equals_that_of_another_implementation(question: str, expected: int) -> None:
     assert rating(BOARD_9, grid_of(question)) == expected
-
-
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: f"{board.side}x{board.side}")
-def test_rating_equals_its_definition(board: SudokuBoard) -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(4):
-        question = generate(board, rng, "minimal").question
-        options: Options = []
-        for given in question.reshape(-1).tolist():
-            options.append({given} if given else set(range(1, board.side + 1)))
-        plain = PlainRating(board)
-        assert plain.solves(options)
-        assert rating(board, question) == plain.backtracks
 
 
 def has_clash(board: SudokuBoard, cells: list[int]) -> bool:
@@ -178,13 +111,6 @@ def test_search_stops_after_its_tries_and_reports_it() -> None:
     outcome = solve(BOARD_9, grid, max_solutions=1, max_tries=20)
     assert (outcome.is_complete, outcome.grids) == (False, ())
     assert solve(BOARD_9, grid, max_solutions=1).is_complete
-
-
-def test_question_that_plain_reasoning_cannot_end_is_given_up() -> None:
-    endless = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
-    outcome = solve(BOARD_9, grid_of(endless), max_tries=300)
-    assert not outcome.is_complete
-    assert outcome.backtracks <= 300
 
 
 @pytest.mark.parametrize(("name", "difficulty"), CASES)

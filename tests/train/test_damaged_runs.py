@@ -3,219 +3,196 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 from train_tools import fresh, latest
 from typer.testing import CliRunner
 
 from hrm_train.cli import main as app
 from hrm_train.status import read_lines
 
-FILES = ("config.json", "meta.json", "model.safetensors", "trainer.json", "trainer.safetensors")
+NO_VALUES = '{"recipe": 3, "progress": [], "sha256": 3}'
+NO_CHECKPOINT = "does not name a checkpoint of the run"
 
 
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps with a checkpoint of each."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    trained = CliRunner().invoke(
-        app, ["--run", str(run), *fresh(data, 2), "--checkpoint-steps", "1"]
-    )
+    arguments = ["--run", str(run), *fresh(data, 2), "--checkpoint-steps", "1"]
+    trained = CliRunner().invoke(app, arguments)
     assert trained.exit_code == 0, trained.output
     return run
 
 
-def refused(run: Path) -> str:
-    told = CliRunner().invoke(app, ["--run", str(run), "--resume"])
-    assert isinstance(told.exception, SystemExit), told.exception
-    assert (told.exit_code, told.stderr.count("\n")) == (2, 1), told.stderr
-    return told.stderr
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+@pytest.fixture
+def other(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "other"))
+
+
+def resume(run: Path) -> Result:
+    return CliRunner().invoke(app, ["--run", str(run), "--resume"])
+
+
+def assert_resumes(run: Path) -> None:
+    ended = resume(run)
+    assert ended.exit_code == 0, ended.output
+
+
+def rejection_in(ended: Result) -> str:
+    assert isinstance(ended.exception, SystemExit), ended.exception
+    assert ended.exit_code == 2
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    return ended.stderr
+
+
+def rejection(run: Path) -> str:
+    return rejection_in(resume(run))
+
+
+def damage(file: Path, content: str) -> None:
+    if content == "cut":
+        before = file.read_bytes()
+        file.write_bytes(before[: len(before) // 2])
+    else:
+        file.write_text(content)
+
+
+def torn_copy(run: Path) -> None:
+    """Add `step_3`, whose state is empty."""
+    torn = Path(shutil.copytree(run / "step_2", run / "step_3"))
+    (torn / "trainer.safetensors").write_bytes(b"")
+
+
+def forget_hashes(saved: Path) -> None:
+    file = saved / "meta.json"
+    meta = json.loads(file.read_text())
+    del meta["sha256"]
+    file.write_text(json.dumps(meta))
+
+
+OF_JSON = ("config.json", "meta.json", "trainer.json")
+DAMAGED = [("model.safetensors", "cut"), ("trainer.safetensors", "")]
+DAMAGED += [(name, content) for name in OF_JSON for content in ("cut", "null", NO_VALUES)]
 
 
 @pytest.mark.parametrize("knows_hashes", [True, False], ids=["hashed", "of an older version"])
-@pytest.mark.parametrize(
-    "content", ["cut", "empty", "[]", "null", '{"recipe": 3, "progress": [], "sha256": 3}']
-)
-@pytest.mark.parametrize("name", FILES)
-def test_a_damaged_checkpoint_is_refused(
-    name: str, content: str, knows_hashes: bool, whole: Path, tmp_path: Path
+@pytest.mark.parametrize(("name", "content"), DAMAGED)
+def test_a_damaged_checkpoint_is_rejected(
+    name: str, content: str, knows_hashes: bool, run: Path
 ) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
     saved = latest(run)
     assert saved is not None
-    file = saved / name
     if not knows_hashes:
-        meta = json.loads((saved / "meta.json").read_text())
-        (saved / "meta.json").write_text(
-            json.dumps({key: meta[key] for key in meta if key != "sha256"})
-        )
-    before = file.read_bytes()
-    file.write_bytes(
-        {"cut": before[: len(before) // 2], "empty": b""}.get(content, content.encode())
-    )
-    assert str(saved.name) in refused(run)
+        forget_hashes(saved)
+    damage(saved / name, content)
+    assert saved.name in rejection(run)
 
 
-@pytest.mark.parametrize(
-    "content", ["cut", "empty", "[]", '{"hardware": 3}', '{"hardware": {}, "model": {}}']
-)
-def test_a_damaged_plan_is_refused(content: str, whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    before = (run / "run.json").read_text()
-    (run / "run.json").write_text(
-        {"cut": before[: len(before) // 2], "empty": ""}.get(content, content)
-    )
-    assert "run.json" in refused(run)
+@pytest.mark.parametrize("content", ["cut", "", "[]", '{"hardware": {}, "model": {}}'])
+def test_a_damaged_plan_is_rejected(content: str, run: Path) -> None:
+    damage(run / "run.json", content)
+    assert "run.json" in rejection(run)
 
 
-@pytest.mark.parametrize("content", ["", "step_99\n", "\0", "../..\n"])
-def test_a_pointer_to_no_checkpoint_is_refused(content: str, whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    (run / "latest").write_text(content)
-    refused(run)
-
-
-OUTSIDE = [
-    "../other/step_2\n",
-    "/OTHER/step_2\n",
-    "..\n",
-    ".\n",
-    "step_2/..\n",
-    "lock\n",
-    "step_2\nstep_1\n",
-]
+OUTSIDE = ["../other/step_2", "OTHER/step_2", "..", ".", "step_2/..", "lock", "step_2\nstep_1"]
 
 
 @pytest.mark.parametrize("content", OUTSIDE)
-def test_a_pointer_out_of_the_run_is_refused(content: str, whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    shutil.copytree(whole, tmp_path / "other")
-    (run / "latest").write_text(content.replace("/OTHER", str(tmp_path / "other")))
-    assert "does not name a checkpoint of the run" in refused(run)
+def test_a_pointer_out_of_the_run_is_rejected(content: str, run: Path, other: Path) -> None:
+    place = content.replace("OTHER", str(other))
+    (run / "latest").write_text(f"{place}\n")
+    assert NO_CHECKPOINT in rejection(run)
 
 
 @pytest.mark.parametrize("name", ["latest", "step_2"])
-def test_a_link_out_of_the_run_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    shutil.copytree(whole, tmp_path / "other")
-    taken = run / name
-    shutil.rmtree(taken) if taken.is_dir() else taken.unlink()
-    taken.symlink_to(tmp_path / "other" / "step_2", target_is_directory=True)
-    assert "does not name a checkpoint of the run" in refused(run)
+def test_a_link_out_of_the_run_is_rejected(name: str, run: Path, other: Path) -> None:
+    (run / name).rename(run / "old")
+    (run / name).symlink_to(other / "step_2", target_is_directory=True)
+    assert NO_CHECKPOINT in rejection(run)
 
 
-def test_a_link_within_the_run_is_followed(whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+def test_a_link_within_the_run_is_followed(run: Path) -> None:
     (run / "latest").unlink()
     (run / "latest").symlink_to("step_2", target_is_directory=True)
-    resumed = CliRunner().invoke(app, ["--run", str(run), "--resume"])
-    assert resumed.exit_code == 0, resumed.output
+    assert_resumes(run)
 
 
-@pytest.mark.parametrize("content", ["", "step_99\n", "step_3\n", "x" * 1000])
-def test_a_broken_pointer_is_refused_with_the_checkpoint_to_name(
-    content: str, whole: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("content", ["", "\0", "step_99\n", "step_3\n", "x" * 1000])
+def test_a_broken_pointer_is_rejected_with_the_checkpoint_to_name(content: str, run: Path) -> None:
     """`step_3` is torn, and `step_2` whole."""
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    torn = Path(shutil.copytree(run / "step_2", run / "step_3"))
-    (torn / "trainer.safetensors").write_bytes(b"")
+    torn_copy(run)
     (run / "latest").write_text(content)
-    told = refused(run)
-    assert f"write step_2 into {run}/latest" in told
+    assert f"write step_2 into {run}/latest" in rejection(run)
     (run / "latest").write_text("step_2\n")
-    resumed = CliRunner().invoke(app, ["--run", str(run), "--resume"])
-    assert resumed.exit_code == 0, resumed.output
+    assert_resumes(run)
 
 
-def test_without_a_pointer_the_last_whole_checkpoint_is_continued(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_without_a_pointer_the_last_whole_checkpoint_is_continued(whole: Path, run: Path) -> None:
     """As after a kill between the first checkpoint and its pointer."""
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    torn = Path(shutil.copytree(run / "step_2", run / "step_3"))
-    (torn / "trainer.safetensors").write_bytes(b"")
+    torn_copy(run)
     (run / "latest").unlink()
-    resumed = CliRunner().invoke(app, ["--run", str(run), "--resume"])
-    assert resumed.exit_code == 0, resumed.output
-    assert (len(read_lines(run / "metrics.ndjson")), latest(run)) == (
-        len(read_lines(whole / "metrics.ndjson")),
-        None,
-    )
+    assert_resumes(run)
+    assert latest(run) is None
+    num_lines = len(read_lines(whole / "metrics.ndjson"))
+    assert len(read_lines(run / "metrics.ndjson")) == num_lines
     for path in run.glob("step_*"):
         (path / "meta.json").write_text("")
-    assert "no whole checkpoint" in refused(run)
+    assert "no whole checkpoint" in rejection(run)
 
 
-def test_a_whole_checkpoint_that_nothing_names_yet_is_named_by_the_refusal(
-    whole: Path, tmp_path: Path
-) -> None:
-    """As after a kill between a checkpoint and its pointer, and a fault of the disk in the one before."""
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+def test_a_whole_checkpoint_that_nothing_names_yet_is_named_by_the_rejection(run: Path) -> None:
+    """As after a kill between a checkpoint and its pointer, when the one before is damaged."""
     (run / "latest").write_text("step_1\n")
     (run / "step_1" / "model.safetensors").write_bytes(b"")
-    assert f"write step_2 into {run}/latest" in refused(run)
+    assert f"write step_2 into {run}/latest" in rejection(run)
 
 
-def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(
-    whole: Path, tmp_path: Path
-) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(run: Path) -> None:
     for name in ("step_abc", "step_", "step_-1", "step_²", "step_7", "step_3.old"):
         (run / name).mkdir()
     (run / "step_9").write_text("a file")
     (run / "step_2" / "model.safetensors").write_bytes(b"")
-    assert "step_1 is whole" in refused(run)
-    state = CliRunner().invoke(app, ["status", str(run), "--json"])
-    assert json.loads(state.stdout)["checkpoints"] == ["step_1", "step_2", "step_7"]
+    assert "step_1 is whole" in rejection(run)
+    assert status_of(run)["checkpoints"] == ["step_1", "step_2", "step_7"]
 
 
-STRAY = [
-    "5",
-    "null",
-    "[]",
-    '"x"',
-    "{}",
-    '{"step": 1}',
-    '{"step": "x", "kind": 3}',
-    '{"step": 1, "kind": "whole"}',
-]
+def status_of(run: Path) -> dict[str, Any]:
+    ended = CliRunner().invoke(app, ["status", str(run), "--json"])
+    return json.loads(ended.stdout)
+
+
+STRAY = ["5", "null", "[]", "{}", '{"step": "x", "kind": 3}', '{"step": 1, "kind": "whole"}']
 
 
 @pytest.mark.parametrize("line", [*STRAY, "[" * 10_000])
-def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run: Path) -> None:
     for name in ("validation.ndjson", "metrics.ndjson"):
         lines = (run / name).read_text().splitlines()
         (run / name).write_text("\n".join([line, *lines, line]) + "\n")
-    before, now = (CliRunner().invoke(app, ["status", str(one), "--json"]) for one in (whole, run))
-    told, said = (json.loads(one.stdout) for one in (before, now))
+    before = status_of(whole)
+    now = status_of(run)
     for moving in ("run", "age_s"):
-        assert told.pop(moving) != said.pop(moving)
-    assert said == told
+        del before[moving], now[moving]
+    assert now == before
     assert CliRunner().invoke(app, ["status", str(run)]).exit_code == 0
     (run / "latest").write_text("step_1\n")
-    resumed = CliRunner().invoke(app, ["--run", str(run), "--resume"])
-    assert resumed.exit_code == 0, resumed.output
+    assert_resumes(run)
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        "total_samples=inf",
-        "total_samples=1e300",
-        "seed=1e400",
-        "batch_size=1e12",
-        "window=1e9",
-        "lr=x",
-        "window=nan",
-    ],
+    "setting", ["total_samples=inf", "seed=1e400", "batch_size=1e12", "lr=x", "window=nan"]
 )
-def test_a_setting_without_bounds_is_refused_before_anything_is_made(
+def test_a_setting_without_bounds_is_rejected_before_anything_is_made(
     setting: str, data: Path, tmp_path: Path
 ) -> None:
-    told = CliRunner().invoke(
-        app, ["--run", str(tmp_path / "run"), *fresh(data, 2), "--set", setting]
-    )
-    assert isinstance(told.exception, SystemExit), told.exception
-    assert (told.exit_code, told.stderr.count("\n")) == (2, 1), told.stderr
+    arguments = ["--run", str(tmp_path / "run"), *fresh(data, 2), "--set", setting]
+    rejection_in(CliRunner().invoke(app, arguments))
     assert not (tmp_path / "run").exists()

@@ -14,31 +14,40 @@ from hrm_train.optim import OPTIMISERS, AdamATan2, AdamW, Average, step_puzzle_t
 from hrm_train.recipe import Recipe
 from hrm_train.window import answer_loss_B, log_stablemax, segment_loss
 
-
-def test_adam_atan2_follows_its_formula() -> None:
-    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
-    optimiser = AdamATan2([weight], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
-    w, m, v = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
-    for step, gradient in enumerate(([0.5, -1.0], [0.0, 3.0], [-2.0, 0.25]), start=1):
-        weight.grad = torch.tensor(gradient)
-        optimiser.step()
-        g = np.array(gradient)
-        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
-        w = w * (1 - 0.1 * 0.5) - 0.1 / (1 - 0.9**step) * np.arctan2(
-            m, np.sqrt(v) / math.sqrt(1 - 0.95**step)
-        )
-    assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
-
-
 GRADIENTS = ([0.5, -1.0], [0.0, 3.0], [-2.0, 0.25])
 
 
+def parameter() -> nn.Parameter:
+    return nn.Parameter(torch.tensor([1.0, -2.0]))
+
+
+def test_adam_atan2_follows_its_formula() -> None:
+    weight = parameter()
+    optimiser = AdamATan2([weight], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
+    w = np.array([1.0, -2.0])
+    m = np.zeros(2)
+    v = np.zeros(2)
+    for step, gradient in enumerate(GRADIENTS, start=1):
+        weight.grad = torch.tensor(gradient)
+        optimiser.step()
+        g = np.array(gradient)
+        m = 0.9 * m + 0.1 * g
+        v = 0.95 * v + 0.05 * g * g
+        spread = np.sqrt(v / (1 - 0.95**step))
+        rate = 0.1 / (1 - 0.9**step)
+        decayed = w * (1 - 0.1 * 0.5)
+        w = decayed - rate * np.arctan2(m, spread)
+    assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
+
+
 def test_adamw_is_pytorchs_own() -> None:
-    ours, theirs = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    ours = parameter()
+    theirs = parameter()
     optimiser = AdamW([ours], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
     reference = torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
     for gradient in GRADIENTS:
-        ours.grad, theirs.grad = torch.tensor(gradient), torch.tensor(gradient)
+        ours.grad = torch.tensor(gradient)
+        theirs.grad = torch.tensor(gradient)
         optimiser.step()
         reference.step()
     assert torch.allclose(ours, theirs, atol=1e-6)
@@ -46,23 +55,24 @@ def test_adamw_is_pytorchs_own() -> None:
 
 @pytest.mark.parametrize("kind", OPTIMISERS.values())
 def test_an_update_that_is_not_kept_changes_nothing(kind: type[AdamATan2]) -> None:
-    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    weight = parameter()
     optimiser = kind([weight], lr=0.1, weight_decay=0.5)
-    for keep in (torch.ones(()), torch.zeros(())):
-        before = [tensor.clone() for tensor in (weight, *optimiser.exp_avg, *optimiser.exp_avg_sq)]
-        weight.grad = torch.ones(2) * keep
-        optimiser.step(keep=keep)
-        after = [weight, *optimiser.exp_avg, *optimiser.exp_avg_sq]
-        assert all(torch.equal(*pair) for pair in zip(before, after, strict=True)) == (keep == 0)
+    weight.grad = torch.ones(2)
+    optimiser.step(keep=torch.ones(()))
+    now = [weight, *optimiser.exp_avg, *optimiser.exp_avg_sq]
+    before = [tensor.clone() for tensor in now]
+    weight.grad = torch.zeros(2)
+    optimiser.step(keep=torch.zeros(()))
+    for old, new in zip(before, now, strict=True):
+        assert torch.equal(old, new)
 
 
 def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient() -> None:
     table = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
     gradient = torch.tensor([[1.0, 0.0], [-3.0, 0.0], [5.0, -1.0]])
     step_puzzle_table(table, torch.tensor([2, 2, 0]), gradient, lr=0.1, decay=0.5)
-    assert torch.allclose(
-        table, torch.tensor([[0.95 - 0.1, 0.95 + 0.1], [2.0, 2.0], [2.85 + 0.1, 2.85]])
-    )
+    expected = torch.tensor([[0.95 - 0.1, 0.95 + 0.1], [2.0, 2.0], [2.85 + 0.1, 2.85]])
+    assert torch.allclose(table, expected)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +94,9 @@ def test_the_average_follows_the_weights() -> None:
 
 def test_stablemax_matches_its_definition() -> None:
     # s(1) = 2, s(0) = 1, s(-1) = 1/2, summing to 3.5
-    found = log_stablemax(torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)).exp()
-    assert torch.allclose(found, torch.tensor([2.0, 1.0, 0.5], dtype=torch.float64) / 3.5)
+    logits = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)
+    expected = torch.tensor([2.0, 1.0, 0.5], dtype=torch.float64) / 3.5
+    assert torch.allclose(log_stablemax(logits).exp(), expected)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "stablemax"])
@@ -97,17 +108,18 @@ def test_ignored_cells_do_not_count(kind: str) -> None:
 
 
 def test_halting_learns_whether_the_answer_is_exact() -> None:
-    logits = torch.full((2, 2, 3), -9.0)
-    logits[0, :, 1] = logits[1, 0, 1] = logits[1, 1, 2] = 9.0
-    labels = torch.ones(2, 2, dtype=torch.int64)
-    q, carry = torch.tensor([3.0, 3.0]), Carry(logits, logits)
-    loss, answer_loss, right_BT = segment_loss(
-        SegmentOutput(carry, logits, q, q), labels, None, Recipe()
-    )
+    answers = torch.tensor([[1, 1], [1, 2]])
+    labels = torch.ones_like(answers)
+    logits = 18.0 * nn.functional.one_hot(answers, 3) - 9.0
+    q = torch.tensor([3.0, 3.0])
+    output = SegmentOutput(Carry(logits, logits), logits, q, q)
+    loss, answer_loss, right_BT = segment_loss(output, labels, None, Recipe())
     assert right_BT.tolist() == [[True, True], [True, False]]
     assert answer_loss == answer_loss_B(logits, labels, "softmax").sum()
     halting = 2 * (loss - answer_loss)
-    assert float(halting) == pytest.approx(math.log(1 + math.exp(-3)) + math.log(1 + math.exp(3)))
+    of_the_right_one = math.log(1 + math.exp(-3))
+    of_the_wrong_one = math.log(1 + math.exp(3))
+    assert float(halting) == pytest.approx(of_the_right_one + of_the_wrong_one)
 
 
 def test_the_curriculum_falls_only_while_puzzles_are_solved() -> None:

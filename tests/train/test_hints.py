@@ -16,23 +16,21 @@ CYCLES = 3
 LATER = 1 + RECIPE.window * CYCLES
 
 
-def learnt(labels_BT: torch.Tensor, hints: HintTensors) -> WindowLoss:
-    torch.manual_seed(0)
-    sizes = dict(relational_sizes(PUZZLE.name))
-    sizes["num_hints"] = PUZZLE.num_hints  # type: ignore[attr-defined]
-    sizes["high_cycles"] = CYCLES
-    model = HRM(HRMConfig(**sizes))
-    slots = Slots.empty(model, len(labels_BT), torch.device("cpu"))
-    slots.tokens_BT = TOKENS_BT
-    slots.labels_BT = labels_BT
-    no_vector_BE = torch.zeros(len(labels_BT), 0)
-    return window_loss(model, slots, no_vector_BE, RECIPE, 8, hints)
-
-
 EXAMPLE = PUZZLE.generate(np.random.default_rng(0), "hard")
 TOKENS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.question)[None])
 LABELS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.answer)[None])
-KINDS_BT = torch.arange(PUZZLE.seq_len, dtype=torch.int32)[None] % PUZZLE.num_hints  # type: ignore[attr-defined]
+NUM_HINTS: int = PUZZLE.num_hints  # type: ignore[attr-defined]
+KINDS_BT = torch.arange(PUZZLE.seq_len, dtype=torch.int32)[None] % NUM_HINTS
+
+
+def learnt(labels_BT: torch.Tensor, hints: HintTensors) -> WindowLoss:
+    torch.manual_seed(0)
+    sizes = relational_sizes(PUZZLE.name)
+    model = HRM(HRMConfig(**sizes, num_hints=NUM_HINTS, high_cycles=CYCLES))
+    slots = Slots.empty(model, 1, torch.device("cpu"))
+    slots.tokens_BT = TOKENS_BT
+    slots.labels_BT = labels_BT
+    return window_loss(model, slots, torch.zeros(1, 0), RECIPE, 8, hints)
 
 
 def at(cycles: int) -> torch.Tensor:
