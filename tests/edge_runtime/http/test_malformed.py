@@ -1,7 +1,8 @@
-"""Requests of every wrong kind: a 4xx in the one error shape, never a 5xx, and the next good request is answered."""
+"""Requests of every wrong kind: a 4xx in the one error shape, never a 5xx; good ones are answered."""
 
 import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -18,80 +19,87 @@ from hrm_edge_runtime.http.body import MAX_BODY_BYTES, validated
 pytestmark = pytest.mark.process
 
 GOOD = next(iter(examples()))
-KEYS = {"reason", "field", "rule", "cell", "message", "remedy"}
-
-NOT_JSON = [
-    b"", b" ", b"{", b"}", b"{}{}", b"[", b"nope", b"'x'", b'{"puzzle": }', b'{"puzzle": "1", }', b'{puzzle: "1"}',
-    b'{"puzzle": "1"', b'{"puzzle" "1"}', b"\x00", b"\xff\xfe", b'{"puzzle": "\xff"}', b'\xef\xbb\xbf{"puzzle": "1"}',
-    '{"puzzle": "1"}'.encode("utf-16"), b'{"puzzle": "\x01"}', b'{"puzzle": "\\x"}', b'{"puzzle": "\\ud800"}',
-    b'{"\\udfff": 1, "puzzle": "1"}', b'{"puzzle": 01}', b'{"puzzle": +1}', b'{"puzzle": .5}', b'{"puzzle": 0x10}',
-    b'{"puzzle": NaN}', b'{"puzzle": [Infinity]}', b'{"puzzle": -Infinity}', b'{"puzzle": 1e999}', b'{"puzzle":-1e999}',
-    b'{"puzzle": ' + b"9" * 5000 + b"}", b'{"puzzle": "1", "deadline_ms": ' + b"9" * 300 + b"}",
-    b'{"puzzle": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", b'{"puzzle": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001,
-    b"[" * 60_000, b'{"puzzle": [[[[[[[[[[1]]]]]]]]]]}', b'{"puzzle": "1", "puzzle": "2"}',
-    b"null", b"true", b"1", b"-0.0", b'"1.3."', b"[]", b'[{"puzzle": "1"}]', b"{}", b'{"puzzel": "1"}', b'{"": ""}',
-]  # fmt: skip
-
+JSON = {"content-type": "application/json"}
+KEYS = ["reason", "field", "rule", "cell", "message", "remedy"]
 ROW = [0] * 4
 
+NOT_JSON = [
+    b"", b"{", b"{}{}", b"nope", b'{"puzzle": "1", }', b'{puzzle: "1"}', b'{"puzzle" "1"}', b"\x00", b"\xff\xfe",
+    b'{"puzzle": "\xff"}', b'\xef\xbb\xbf{"puzzle": "1"}', '{"puzzle": "1"}'.encode("utf-16"), b'{"puzzle": "\x01"}',
+    b'{"puzzle": "\\ud800"}', b'{"\\udfff": 1, "puzzle": "1"}', b'{"puzzle": 01}', b'{"puzzle": .5}',
+    b'{"puzzle": NaN}', b'{"puzzle": [Infinity]}', b'{"puzzle": -Infinity}', b'{"puzzle": 1e999}',
+    b'{"puzzle": ' + b"9" * 5000 + b"}", b'{"puzzle": "1", "deadline_ms": ' + b"9" * 300 + b"}",
+    b'{"puzzle": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", b'{"puzzle": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001,
+    b"[" * 60_000, b'{"puzzle": "1", "puzzle": "2"}',
+    b"null", b"-0.0", b'"1.3."', b'[{"puzzle": "1"}]', b"{}", b'{"puzzel": "1"}', b'{"": ""}',
+]  # fmt: skip
+
 BAD_PUZZLES: list[Any] = [
-    None, True, False, 0, -1, 1.5, 1e300, 10**17, "", " ", "\n", "1", "1" * 15, "1" * 17, "1" * 60_000, "x" * 16,
-    "5" * 16, "1" * 16, "." * 16, "11..............", "1...1...........", "1....1..........", "123.4...........",
-    "\u0661" * 16, "\U0001f600" * 16, "\x00" * 16, GOOD * 2, "53..7....6..195....98....6.8...6...34..8.3..17...2.",
-    "'; DROP TABLE slots; --", "<script>alert(1)</script>", "{{7*7}}", "${jndi:ldap://x}", "../../etc/passwd",
-    [], [[]], [[], [], [], []], [1], [0] * 15, [0] * 16, [0] * 17, [5] * 16, [-1] * 16, [1.0] * 16, ["1"] * 16,
-    [True] * 16, [None] * 16, [ROW] * 3, [ROW] * 5, [ROW] * 4, [[0, 0, 0], ROW, ROW, ROW], [[1, 1, 0, 0], *[ROW] * 3],
-    [["1", None, 0, "."], ROW, ROW, ROW], [[[0]] * 4] * 4, [{}] * 16, {}, {"grid": GOOD}, {"rows": [ROW] * 4},
-    [10**17] * 16, [[1e300] * 4] * 4, [""] * 4, ["1.3."] * 4, ["1.3.", "3.1."], [GOOD], [[GOOD]],
+    None, True, 0, -1, 1.5, 1e300, 10**17, "", "\n", "1", "1" * 17, "1" * 60_000, "x" * 16, "5" * 16, "." * 16,
+    "11..............", "1...1...........", "123.4...........", "\u0661" * 16, "\U0001f600" * 16, "\x00" * 16, GOOD * 2,
+    "<script>alert(1)</script>", "${jndi:ldap://x}", "../../etc/passwd",
+    [], [[]], [[], [], [], []], [1], [0] * 15, [0] * 17, [5] * 16, [-1] * 16, [1.0] * 16, [True] * 16, [None] * 16,
+    [ROW] * 3, [ROW] * 5, [ROW] * 4, [[0, 0, 0], ROW, ROW, ROW], [[1, 1, 0, 0], *[ROW] * 3], [[[0]] * 4] * 4,
+    [["1", None, 0, "."], ROW, ROW, ROW], [{}] * 16, {}, {"grid": GOOD}, {"rows": [ROW] * 4}, [10**17] * 16,
+    [[1e300] * 4] * 4, [""] * 4, ["1.3.", "3.1."], [[GOOD]],
 ]  # fmt: skip
 
 BAD_FIELDS: list[dict[str, Any]] = [
-    {"extra": 1}, {"Puzzle": GOOD}, {"kind": 1}, {"kind": ""}, {"kind": "x" * 101}, {"kind": ["x"]}, {"kind": "../x"},
-    {"model": 1}, {"model": ""}, {"model": "x" * 201}, {"model": {}}, {"policy": ""}, {"policy": "Verified"},
-    {"policy": 1}, {"policy": ["fixed"]}, {"max_segments": 0}, {"max_segments": -1}, {"max_segments": 17},
-    {"max_segments": 10**17}, {"max_segments": "3"}, {"max_segments": 3.0}, {"max_segments": True},
-    {"max_segments": [3]}, {"deadline_ms": 0}, {"deadline_ms": -5}, {"deadline_ms": 10**10}, {"deadline_ms": "5"},
-    {"deadline_ms": 0.5}, {"deadline_ms": False}, {"__class__": "x"}, {"constructor": {"prototype": {}}},
-    {"priority": 4}, {"priority": 0.5}, {"best_so_far": True}, {"best_so_far": 1}, {"puzzle_id": 5},
+    {"extra": 1}, {"Puzzle": GOOD}, {"__class__": "x"}, {"constructor": {"prototype": {}}}, {"kind": 1}, {"kind": ""},
+    {"kind": "x" * 101}, {"kind": ["x"]}, {"model": 1}, {"model": ""}, {"model": {}}, {"policy": "Verified"},
+    {"policy": 1}, {"max_segments": 0}, {"max_segments": 17}, {"max_segments": 10**17}, {"max_segments": "3"},
+    {"max_segments": 3.0}, {"max_segments": True}, {"deadline_ms": 0}, {"deadline_ms": -5}, {"deadline_ms": "5"},
+    {"deadline_ms": 0.5}, {"deadline_ms": False}, {"priority": 4}, {"priority": 0.5}, {"best_so_far": 1},
 ]  # fmt: skip
 
-BODIES = [
-    *NOT_JSON,
-    *(json.dumps({"puzzle": puzzle}).encode() for puzzle in BAD_PUZZLES),
-    *(json.dumps({"puzzle": GOOD, **fields}).encode() for fields in BAD_FIELDS),
-]
+
+def malformed() -> Iterator[bytes]:
+    yield from NOT_JSON
+    for puzzle in BAD_PUZZLES:
+        yield json.dumps({"puzzle": puzzle}).encode()
+    for fields in BAD_FIELDS:
+        yield json.dumps({"puzzle": GOOD, **fields}).encode()
 
 
-def test_there_are_enough_malformed_bodies() -> None:
-    assert len(BODIES) >= 130
-    assert len(set(BODIES)) == len(BODIES)
+def checked_error(response: httpx.Response) -> dict[str, Any]:
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert list(body) == ["error"]
+    error = body["error"]
+    assert list(error) == KEYS
+    assert error["message"]
+    assert error["remedy"]
+    assert len(response.content) < 4000
+    return error
 
 
 def test_every_malformed_body_is_a_4xx_that_says_what_and_where(server: Server) -> None:
-    for body in BODIES:
-        response = server.http.post(
-            "/solve", content=body, headers={"content-type": "application/json"}
-        )
-        error = _checked_error(response)
+    for body in malformed():
+        response = server.http.post("/solve", content=body, headers=JSON)
+        error = checked_error(response)
         assert response.status_code in (404, 422), (body[:80], error)
         assert error["rule"] or error["field"], (body[:80], error)
-    assert _answers_good(server)
+    assert server.solve(GOOD).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
-        ("application/json", 200), ("application/json; charset=utf-8", 200), ("APPLICATION/JSON", 200), ("", 200),
-        ("text/plain", 415), ("application/x-www-form-urlencoded", 200), ("multipart/form-data; boundary=x", 415),
-        ("application/xml", 415), (";;;", 200), ("application/jsonx", 415), ("x" * 5000, 415),
+        ("application/json", 200),
+        ("APPLICATION/JSON; charset=utf-8", 200),
+        ("", 200),
+        ("text/plain", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("application/jsonx", 415),
+        ("x" * 5000, 415),
     ],
-)  # fmt: skip
+)
 def test_only_json_is_read(server: Server, content_type: str, status: int) -> None:
     body = json.dumps({"puzzle": GOOD})
     response = server.http.post("/solve", content=body, headers={"content-type": content_type})
     assert response.status_code == status
     if status != 200:
-        _checked_error(response)
+        checked_error(response)
 
 
 @pytest.mark.parametrize(
@@ -104,51 +112,42 @@ def test_head_is_answered_as_get_without_a_body(server: Server, path: str, statu
 
 
 def test_compressed_bodies_are_refused(server: Server) -> None:
-    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    headers = {**JSON, "content-encoding": "gzip"}
     assert server.http.post("/solve", content=b"\x1f\x8b", headers=headers).status_code == 415
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_large_bodies_are_refused_before_they_are_read_whole(server: Server, chunked: bool) -> None:
-    body = b'{"puzzle": "' + b"." * MAX_BODY_BYTES + b'"}'
-    content: Any = iter([body[:1000], body[1000:]]) if chunked else body
+def test_large_chunked_bodies_are_refused_before_they_are_read_whole(server: Server) -> None:
+    pieces = iter([b'{"puzzle": "', b"." * MAX_BODY_BYTES, b'"}'])
     with httpx.Client(base_url=server.url) as http:
-        response = http.post(
-            "/solve", content=content, headers={"content-type": "application/json"}
-        )
+        response = http.post("/solve", content=pieces, headers=JSON)
     assert response.status_code == 413
-    _checked_error(response)
-    assert _answers_good(server)
+    checked_error(response)
+    assert server.solve(GOOD).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/solve", 405), ("PUT", "/solve", 405), ("DELETE", "/models", 405), ("POST", "/livez", 405),
-        ("PATCH", "/", 405), ("OPTIONS", "/solve", 405), ("FROB", "/solve", 400), ("GET", "/nope", 404),
-        ("POST", "/solve/", 404), ("GET", "/%00", 404), ("GET", "/%ff%fe", 404), ("GET", "/..%2f..%2fetc/passwd", 404),
-        ("GET", "/" + "x" * 4000, 404), ("GET", "/solve/stream", 405), ("GET", "/solve/batch", 405),
+        ("GET", "/solve", 405),
+        ("OPTIONS", "/solve", 405),
+        ("DELETE", "/models", 405),
+        ("GET", "/solve/stream", 405),
+        ("GET", "/solve/batch", 405),
+        ("FROB", "/solve", 400),
+        ("POST", "/solve/", 404),
         ("POST", "//solve", 404),
+        ("GET", "/%00", 404),
+        ("GET", "/%ff%fe", 404),
+        ("GET", "/..%2f..%2fetc/passwd", 404),
+        ("GET", "/" + "x" * 4000, 404),
     ],
-)  # fmt: skip
+)
 def test_wrong_paths_and_methods_get_the_same_shape(
     server: Server, method: str, path: str, status: int
 ) -> None:
     response = server.http.request(method, server.url + path)
     assert response.status_code == status
-    _checked_error(response)
-
-
-def test_body_that_never_comes_disturbs_nobody(server: Server) -> None:
-    def trickle() -> Any:
-        yield b'{"puzzle": '
-        assert _answers_good(server)
-        yield b'"' + GOOD.encode() + b'"}'
-
-    response = server.http.post(
-        "/solve", content=trickle(), headers={"content-type": "application/json"}
-    )
-    assert response.status_code == 200
+    checked_error(response)
 
 
 JSON_LIKE = st.recursive(
@@ -158,31 +157,13 @@ JSON_LIKE = st.recursive(
     ),
     max_leaves=10,
 )
+NAMES = st.sampled_from(["puzzle", "kind", "max_segments"])
 
 
-@given(
-    st.binary(max_size=60)
-    | st.dictionaries(st.sampled_from(["puzzle", "kind", "max_segments"]), JSON_LIKE)
-)
+@given(st.binary(max_size=60) | st.dictionaries(NAMES, JSON_LIKE))
 @example(b'{"puzzle": "\\udc00"}')
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_body_is_either_a_request_or_a_refusal(body: bytes | dict[str, Any]) -> None:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     with contextlib.suppress(ServiceError):
         assert validated(SolveRequest, raw).model_dump_json()
-
-
-def _checked_error(response: httpx.Response) -> dict[str, Any]:
-    assert response.headers["content-type"] == "application/json"
-    said = response.json()
-    assert list(said) == ["error"]
-    error = said["error"]
-    assert set(error) == KEYS
-    assert error["message"]
-    assert error["remedy"]
-    assert len(response.content) < 4000
-    return error
-
-
-def _answers_good(server: Server) -> bool:
-    return server.solve(GOOD).status_code == 200

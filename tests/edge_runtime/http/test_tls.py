@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -20,44 +19,22 @@ from hrm_edge_runtime.http.connections import HEADER_SECONDS
 pytestmark = pytest.mark.process
 
 GOOD = next(iter(examples()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    cert: Path
-    key: Path
+CERTIFICATE = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+    "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
+)
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("no openssl on this machine to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    made = Certificate(cert=folder / "cert.pem", key=folder / "key.pem")
-    request = [
-        openssl,
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ]
-    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run(
-        [*request, *names, "-out", made.cert, "-keyout", made.key], check=True, capture_output=True
-    )
-    return made
-
-
-@pytest.fixture(scope="module")
-def secure(certificate: Certificate) -> Iterator[Server]:
-    command = scripted_command(tls_cert=certificate.cert, tls_key=certificate.key)
-    with Server(
-        command, "https", verify=ssl.create_default_context(cafile=str(certificate.cert))
-    ) as server:
+    folder: Path = tmp_path_factory.mktemp("tls")
+    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
+    command = scripted_command(tls_cert=folder / "cert.pem", tls_key=folder / "key.pem")
+    trusting = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+    with Server(command, "https", verify=trusting) as server:
         server.wait_until_ready()
         yield server
 
@@ -75,7 +52,7 @@ def test_puzzles_are_solved_over_https_alone(secure: Server) -> None:
 def test_handshake_that_does_not_come_is_cut_off(secure: Server) -> None:
     with socket.create_connection(("127.0.0.1", secure.port)) as silent:
         assert secure.solve(GOOD).status_code == 200
-        assert not select.select([silent], [], [], 0)[0], "it is still waited for"
+        assert not select.select([silent], [], [], 0)[0], "the server still waits for it"
         silent.settimeout(5 * HEADER_SECONDS)
         with contextlib.suppress(ConnectionError):
             assert silent.recv(1) == b""
