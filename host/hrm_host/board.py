@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ANSWER_WITHIN_S = 15  # of a command
+CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
+CURRENT_MODE = re.compile(r"^NV Power Mode:(.*)$", re.MULTILINE)
 POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
 
 
@@ -114,8 +116,10 @@ class Host:
     def cpu_model(self) -> str | None:
         """The CPU's name; None on processors that do not report it, as most of Arm."""
         text = self.text("proc/cpuinfo") or ""
-        found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-        return None if found is None else found[1].strip()
+        found = CPU_MODEL.search(text)
+        if found is None:
+            return None
+        return found[1].strip()
 
     @property
     def jetson_release(self) -> str | None:
@@ -148,8 +152,10 @@ class Host:
         if shutil.which("nvpmodel") is None:
             return "none"
         answer = self.ask(("nvpmodel", "-q")) or ""
-        found = re.search(r"^NV Power Mode:(.*)$", answer, re.MULTILINE)
-        return "unknown" if found is None else found[1].strip()
+        found = CURRENT_MODE.search(answer)
+        if found is None:
+            return "unknown"
+        return found[1].strip()
 
     def gpu_clocks(self) -> Iterator[GpuClock]:
         for path in self.paths("sys/class/devfreq/*gpu*/cur_freq"):
@@ -250,9 +256,11 @@ class Energy:
         counted = self.machine.counted_energy_j()
         elapsed_s = now_s - self._read_s
         for name, watt in watts.items():
-            mean_watt = (watt + self._watts.get(name, watt)) / 2
-            joules = mean_watt * elapsed_s if name in self._watts else 0.0
-            self._add(name, joules)
+            if name in self._watts:
+                mean_watt = (watt + self._watts[name]) / 2
+                self._add(name, mean_watt * elapsed_s)
+            else:
+                self._add(name, 0.0)
         for name, joules in counted.items():
             before = self._counted.get(name, joules)
             self._add(name, max(0.0, joules - before))

@@ -80,9 +80,11 @@ def resident_bytes(pid: int | None = None) -> int:
 
 def available_bytes() -> int:
     """What this process could still get without swapping, of the machine and its control group."""
+    group_bytes = _group_bytes()
     memory = read_memory()
-    machine_bytes = UNBOUNDED if memory is None else memory.available_mb * MIB
-    return min(machine_bytes, _group_bytes())
+    if memory is None:
+        return group_bytes
+    return min(memory.available_mb * MIB, group_bytes)
 
 
 def _group_bytes() -> int:
@@ -110,7 +112,9 @@ def physical_bytes() -> int:
         raise ValueError(f"this system does not report its memory: {remedy}.")
     allowed = Host().number("sys/fs/cgroup/memory.max")  # None for "max"
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return physical if allowed is None else min(physical, allowed)
+    if allowed is None:
+        return physical
+    return min(physical, allowed)
 
 
 def keep_freed_memory() -> None:
@@ -132,15 +136,24 @@ def give_back_freed_memory() -> None:
         library.malloc_trim(0)
 
 
+_MALLINFO = (
+    "arena",
+    "ordblks",
+    "smblks",
+    "hblks",
+    "hblkhd",
+    "usmblks",
+    "fsmblks",
+    "uordblks",
+    "fordblks",
+    "keepcost",
+)
+
+
 class _Mallinfo(ctypes.Structure):
     """`struct mallinfo2` of glibc 2.33 and later; `fordblks` are the freed bytes that it keeps."""
 
-    _fields_: ClassVar = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _MALLINFO]
 
 
 def freed_bytes() -> int:

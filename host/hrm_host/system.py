@@ -79,7 +79,9 @@ else:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         except (OSError, ValueError):  # a service manager may forbid the call
             return soft
-        return None if raised == resource.RLIM_INFINITY else raised
+        if raised == resource.RLIM_INFINITY:
+            return None
+        return raised
 
     def load_average() -> float | None:
         """Mean number of processes that wanted to run in the last minute; None on Windows."""
