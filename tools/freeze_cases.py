@@ -33,6 +33,8 @@ EXPORT = (
     "--max-loss 100 --golden 4 --max-segments 8"
 )
 
+PARITY = "--engine cpu:fp32 --threads 1 --json"
+
 REFUSED_EXPORTS = {
     "no checkpoint": "",
     "no checkpoint, but puzzles": "--calib sudoku",
