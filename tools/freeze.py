@@ -32,7 +32,7 @@ TOOLS = Path(__file__).resolve().parent
 
 
 def commands(checkout: Checkout) -> Record:
-    """Every command with its arguments and options, and what three options end with."""
+    """Every command with its arguments and options, and the exit status of three options."""
     line = [sys.executable, str(TOOLS / "command_tree.py")]
     for name, entry in checkout.commands.items():
         line.append(f"{name}={entry}")
@@ -135,10 +135,10 @@ def options() -> argparse.ArgumentParser:
     plain = argparse.RawDescriptionHelpFormatter
     parts = ", ".join(PARTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
-    parser.add_argument("--root", type=Path, help="checkout to record")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of the parts: {parts}")
-    parser.add_argument("--diff", nargs=2, type=Path, metavar="FILE", help="files to compare")
+    parser.add_argument("--root", type=Path, help="Checkout to record.")
+    parser.add_argument("--out", type=Path, help="JSON file to write.")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"Some of the parts: {parts}.")
+    parser.add_argument("--diff", nargs=2, type=Path, metavar="FILE", help="Files to compare.")
     return parser
 
 

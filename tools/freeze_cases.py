@@ -1,4 +1,4 @@
-"""What the freeze asks a checkout: puzzles, a training, an export, and what must be refused."""
+"""The inputs of the freeze: puzzles, a training, an export, and what must be rejected."""
 
 from __future__ import annotations
 

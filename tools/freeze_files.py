@@ -60,7 +60,7 @@ def export(checkout: Checkout) -> Record:
 
 
 def refused_exports(checkout: Checkout) -> Record:
-    """How `hrm-export` ends if it must not export."""
+    """How `hrm-export` ends if it must reject its input."""
     damage_checkpoints(checkout)
     found: Record = {}
     for name, arguments in cases.REFUSED_EXPORTS.items():

@@ -32,7 +32,7 @@ from checkout import Checkout
 PUZZLE = "...5...6...2.2..3.5...4.2.....3....."
 NUM_SEGMENTS = 5
 NUM_REQUESTS = 9
-AFTER_S = 0.03  # for what the server does once the answer has been sent: metrics and the log line
+AFTER_S = 0.03  # for the work after the answer: metrics and the log line
 BETWEEN_S = 0.4  # long enough for the engine to publish its figures and to fall asleep
 PATIENCE_S = 60.0
 
@@ -191,8 +191,8 @@ def by_count(counts: Counter[str]) -> list[tuple[str, int]]:
 def main() -> None:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
-    parser.add_argument("--root", type=Path, default=Path(), help="checkout to trace")
-    parser.add_argument("--list", action="store_true", help="list the functions of each file")
+    parser.add_argument("--root", type=Path, default=Path(), help="Checkout to trace.")
+    parser.add_argument("--list", action="store_true", help="List the functions of each file.")
     given = parser.parse_args()
     calls = calls_of_solve(given.root)
     show(calls)

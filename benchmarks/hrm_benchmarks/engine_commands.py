@@ -47,22 +47,25 @@ def serve(
     csv: Csv = None,
     difficulty: Easiest = None,
     precision: Annotated[str, Option(help="Graph of the bundle: fp32, fp16 or int8.")] = "fp32",
-    policy: Annotated[PolicyKind | None, Option(help="Halting rule; else the bundle's.")] = None,
+    policy: Annotated[
+        PolicyKind | None, Option(help="Halting policy. Default: the bundle's.")
+    ] = None,
     threads: Threads = 1,
     cpu_clock: CpuClock = False,
     segments: Annotated[
-        str, Option(help="geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")
+        str,
+        Option(help="Segments per puzzle: geo3, geo5, geo8, bim3, bim5, bim8, or a JSON file."),
     ] = "geo5",
-    step_ms: Annotated[float, Option(min=0, help="Milliseconds of a step.")] = 20.0,
+    step_ms: Annotated[
+        float, Option(min=0, help="Milliseconds per step of the scripted engine.")
+    ] = 20.0,
     cost: Annotated[
         Literal["flat", "half", "linear"],
-        Option(help="How the time of a step grows with its rows."),
+        Option(help="Cost of a step: flat, linear in its rows, or half of each."),
     ] = "flat",
-    virtual_time: Annotated[
-        bool, Option(help="Count the time of steps instead of spending it.")
-    ] = False,
+    virtual_time: Annotated[bool, Option(help="Simulate step times instead of waiting.")] = False,
     slots: Annotated[
-        int, Option(min=1, help="Slots; also the batch of the policies that batch.")
+        int, Option(min=1, help="Number of slots, and batch size of the batching policies.")
     ] = 8,
     puzzles: Puzzles = 200,
     rounds: Annotated[int, Option(min=1, help="Rounds; figures are medians.")] = 1,
@@ -104,13 +107,14 @@ def segment(
     bundle: BundleOption = None,
     engine: Annotated[
         list[str] | None,
-        Option(help="ENGINE[:PRECISION], may be repeated; else cpu in each precision."),
+        Option(help="ENGINE[:PRECISION]; may be repeated. Default: cpu in every precision."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, Option(help="Also PyTorch, eager and compiled, with these weights.")
+        Path | None,
+        Option(help="Also time PyTorch, eager and compiled, with this checkpoint."),
     ] = None,
     batch: Annotated[
-        list[int] | None, Option(min=1, help="Puzzles in a step, may be repeated. [1, 8]")
+        list[int] | None, Option(min=1, help="Batch size; may be repeated. Default: 1 and 8.")
     ] = None,
     threads: Threads = 1,
     rounds: TurnRounds = 9,
@@ -140,27 +144,32 @@ def segment(
 def accuracy(
     bundle: Annotated[
         list[str] | None,
-        Option(help="Bundle directory or shipped name, may be repeated; else the default."),
+        Option(help="Bundle directory or shipped name; may be repeated. Default: sudoku."),
     ] = None,
     questions: Annotated[
         Path | None,
-        Option(help="One per line, CSV in the published form, or NDJSON; else generated."),
+        Option(
+            help="Puzzle file: one per line, published CSV, or NDJSON. Default: generated puzzles."
+        ),
     ] = None,
     difficulty: Hardest = None,
-    puzzles: Annotated[
-        int, Option(min=1, help="The first puzzles of the file, or generated ones.")
-    ] = 100,
+    puzzles: Annotated[int, Option(min=1, help="Number of puzzles.")] = 100,
     seed: Seed = 0,
     attempts: Annotated[
         list[int] | None,
-        Option(min=1, max=1024, help="Attempts per puzzle, may be repeated. [1, 4, 16, 64]"),
+        Option(
+            min=1,
+            max=1024,
+            help="Attempts per puzzle; may be repeated. Default: 1, 4, 16 and 64.",
+        ),
     ] = None,
     max_segments: Annotated[
-        int | None, Option(min=1, help="Segments of an attempt; else the model's limit.")
+        int | None,
+        Option(min=1, help="Maximum number of segments per attempt. Default: the model's."),
     ] = None,
-    how: Annotated[str | None, Option(help="plain or hypotheses, as in hrm-solve.")] = None,
+    how: Annotated[str | None, Option(help="Method of every attempt: plain or hypotheses.")] = None,
     engine: EngineOption = "auto",
-    slots: Annotated[int, Option(min=1, help="Attempts in one batch.")] = 16,
+    slots: Annotated[int, Option(min=1, help="Attempts per batch.")] = 16,
     threads: Threads = 1,
 ) -> Measurement:
     """Solve the same puzzles with each model, and count the CPU time to a proven answer."""

@@ -260,7 +260,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("script", type=json.loads, help="JSON with fields of Scripted")
+    parser.add_argument("script", type=json.loads, help="JSON object with fields of Scripted.")
     arguments = parser.parse_args()
     script = Scripted(**arguments.script)
     logging.basicConfig(level=logging.INFO)

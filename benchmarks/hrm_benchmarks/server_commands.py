@@ -37,12 +37,10 @@ PROMISED_STARTS = ("sudoku", "sudoku-6x6 --engine cpu:int8")  # see docs/promise
 @measured("soak --requests 1000000 --json > soak.json")
 def soak(
     requests: Annotated[
-        int, Option(min=1, help="Requests; half of them are lines of batches.")
+        int, Option(min=1, help="Number of requests; half of them are lines of batches.")
     ] = 100_000,
     streams: Annotated[int, Option(min=1, help="Connections that send batches.")] = 4,
-    singles: Annotated[
-        int, Option(min=1, help="Connections that send one puzzle after another.")
-    ] = 16,
+    singles: Annotated[int, Option(min=1, help="Connections that send single puzzles.")] = 16,
     slots: Slots = 32,
     seed: Seed = 0,
 ) -> Measurement:
@@ -62,15 +60,15 @@ def soak(
 @measured("chaos --minutes 10 --json > chaos.json")
 def chaos(
     bundle: Annotated[str, Option(help="Bundle directory or shipped name.")] = "sudoku-6x6",
-    minutes: Annotated[float, Option(min=0.05, help="Duration.")] = 10.0,
-    every_s: Annotated[float, Option(min=0.1, help="Seconds between two troubles.")] = 3.0,
+    minutes: Annotated[float, Option(min=0.05, help="Duration in minutes.")] = 10.0,
+    every_s: Annotated[float, Option(min=0.1, help="Seconds between two faults.")] = 3.0,
     puzzles: Puzzles = 200,
     seed: Seed = 0,
     attack: Annotated[
         str | None,
-        Option(help="Measure /livez beside this attack alone; all: one after another."),
+        Option(help="Run only this attack and measure /livez; all runs every attack in turn."),
     ] = None,
-    senders: Annotated[int, Option(min=1, help="Senders of the attack.")] = 8,
+    senders: Annotated[int, Option(min=1, help="Number of attacking connections.")] = 8,
 ) -> Measurement:
     """Kill, stop, reload and flood a server while others send puzzles and check the answers."""
     from hrm_benchmarks import chaos
@@ -117,8 +115,10 @@ def throughput(
     offered: Annotated[
         float, Option(min=1, help="Puzzles per second offered to /solve/batch.")
     ] = 2000.0,
-    connections: Annotated[int, Option(min=1, help="Connections for the ceiling of /solve.")] = 32,
-    seconds: Annotated[float, Option(min=1, help="Duration of each measurement.")] = 10.0,
+    connections: Annotated[
+        int, Option(min=1, help="Connections when measuring the maximum rate of /solve.")
+    ] = 32,
+    seconds: Annotated[float, Option(min=1, help="Seconds per measurement.")] = 10.0,
     slots: Slots = 32,
     seed: Seed = 0,
 ) -> Measurement:
@@ -163,11 +163,11 @@ def throughput(
 def start(
     server: Annotated[
         list[str] | None,
-        Option(help="Arguments of hrm-serve, may be repeated; else the promised two."),
+        Option(
+            help="Arguments of hrm-serve; may be repeated. Default: the two of docs/promises.md."
+        ),
     ] = None,
-    rounds: Annotated[
-        int, Option(min=1, help="Starts of each, after one that does not count.")
-    ] = 3,
+    rounds: Annotated[int, Option(min=1, help="Number of starts, after one warm-up start.")] = 3,
 ) -> Measurement:
     """Time hrm-serve until it is ready, and measure the memory of both processes."""
     from hrm_benchmarks import start

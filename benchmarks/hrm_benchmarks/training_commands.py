@@ -20,19 +20,19 @@ COMPARED = ("sudoku-4x4", "sudoku-6x6", "logistics-6x6")
 @measured("train --preset small --threads 1 --rounds 9 --compile", extra=DESKTOP)
 def train(
     preset: Annotated[str, Option(help="Model size: small, log or published.")] = "small",
-    puzzle: Annotated[str, Option(help="Kind of the generated training rows.")] = "sudoku",
-    batch: Annotated[int, Option(min=1, help="Rows of one update.")] = 32,
+    puzzle: Annotated[str, Option(help="Puzzle of the training rows.")] = "sudoku",
+    batch: Annotated[int, Option(min=1, help="Rows per update.")] = 32,
     threads: Annotated[
-        int | None, Option(min=1, help="Threads of each trainer; else all cores.")
+        int | None, Option(min=1, help="CPU threads per trainer. Default: all cores.")
     ] = None,
     rounds: TurnRounds = 9,
     turn_s: TurnS = 1.0,
     compiled: Annotated[
-        bool, Option("--compile", help="Also our trainer with torch.compile.")
+        bool, Option("--compile", help="Also time our trainer with torch.compile.")
     ] = False,
     cpu_clock: CpuClock = False,
 ) -> Measurement:
-    """Train by the published step, written plainly, and by our trainer; in turns, equal losses."""
+    """Compare the speed of our trainer with the published training step."""
     from hrm_benchmarks.desktop import training
 
     turns = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
@@ -60,22 +60,22 @@ def train(
 def compare(
     puzzle: Annotated[
         list[str] | None,
-        Option(help="May be repeated. [sudoku-4x4, sudoku-6x6, logistics-6x6]"),
+        Option(help="Puzzle; may be repeated. Default: sudoku-4x4, sudoku-6x6 and logistics-6x6."),
     ] = None,
     seed: Annotated[
         list[int] | None,
-        Option(min=0, help="Seed of weights and rows, may be repeated. [0, 1]"),
+        Option(min=0, help="Random seed; may be repeated. Default: 0 and 1."),
     ] = None,
-    cpu_s: Annotated[float, Option(min=0, help="CPU seconds of each training.")] = 25.0,
+    cpu_s: Annotated[float, Option(min=0, help="CPU seconds per training.")] = 25.0,
     parameters: Annotated[
         int, Option(min=1, help="Approximate parameters of each model.")
     ] = 150_000,
     puzzles: Annotated[
-        tuple[int, int], Option(help="Training and held-out puzzles of each kind.")
+        tuple[int, int], Option(help="Number of training and of held-out puzzles per kind.")
     ] = (2000, 200),
-    out: Annotated[Path, Option(help="Folder of the table (.json and .md) and a picture.")] = Path(
-        "compare"
-    ),
+    out: Annotated[
+        Path, Option(help="Output folder for the table (.json, .md) and a picture.")
+    ] = Path("compare"),
 ) -> Measurement:
     """Train HRM, TRM, a transformer and relational blocks on the same puzzles and CPU time."""
     from hrm_benchmarks.desktop import compare

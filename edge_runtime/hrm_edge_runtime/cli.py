@@ -39,74 +39,81 @@ MAX_SLOTS = 1024
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")]
 Slots = Annotated[
-    str, typer.Option(help="Attempts in one batch: a number, or auto, which measures.")
+    str, typer.Option(help="Attempts per batch: a number, or auto to choose from measured times.")
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, max=1024, help="Threads of an engine; without it, all cores."),
+    typer.Option(min=1, max=1024, help="CPU threads per engine. Default: all cores."),
 ]
 MaxAttempts = Annotated[
-    int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")
+    int, typer.Option(min=1, max=1024, help="Maximum number of attempts per request.")
 ]
 QueueLimit = Annotated[
-    int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")
+    int,
+    typer.Option(min=0, help="Maximum number of puzzles waiting for a slot; further ones get 503."),
 ]
 DrainSeconds = Annotated[
-    float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")
+    float, typer.Option(min=0, help="Seconds to finish admitted work after SIGTERM or Ctrl-C.")
 ]
 StallSeconds = Annotated[
-    float, typer.Option(min=1, help="An engine without a step for so long is killed.")
+    float,
+    typer.Option(
+        min=1, help="Kill and restart an engine that makes no step for this many seconds."
+    ),
 ]
 KeyFile = Annotated[
-    Path | None, typer.Option(help="File of keys, made with hrm-key; every request needs one.")
+    Path | None, typer.Option(help="Key file written by hrm-key; every request then needs a key.")
 ]
-Certificate = Annotated[
-    Path | None, typer.Option(help="Certificate (PEM, with its chain): speak HTTPS.")
-]
-PrivateKey = Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")]
+Certificate = Annotated[Path | None, typer.Option(help="Certificate chain (PEM) for HTTPS.")]
+PrivateKey = Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")]
 Bundles = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Bundle directories or names of shipped ones, served together; "
-        "without any, all shipped ones."
+        help="Bundle directories or names of shipped bundles. Default: all shipped bundles."
     ),
 ]
 MemoryLimit = Annotated[
     str | None,
     typer.Option(
-        metavar="BYTES", help="The engine's memory, as 2GiB; without it what the machine can spare."
+        metavar="BYTES",
+        help="Memory limit of the engine process, as 2GiB. Default: free memory less headroom.",
     ),
 ]
 BundleDir = Annotated[
     list[Path] | None,
-    typer.Option(help="A folder whose bundles an admin may add while the server runs."),
+    typer.Option(help="Folder from which an admin may add bundles at run time; may be repeated."),
 ]
 EngineName = Annotated[
     str,
     typer.Option(
         metavar="ENGINE[:PRECISION]",
-        help="What runs the bundles: auto, cpu, cuda, tensorrt or unrolled, and a precision.",
+        help="Engine: auto, cpu, cuda, tensorrt or unrolled, with an optional :PRECISION.",
     ),
 ]
 Connections = Annotated[
-    int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")
+    int,
+    typer.Option(min=1, help="Maximum number of open connections; at the limit idle ones close."),
 ]
 Cors = Annotated[
     list[str] | None,
-    typer.Option(metavar="ORIGIN", help="Pages of this origin may ask too, as https://my.site."),
+    typer.Option(
+        metavar="ORIGIN",
+        help="Let web pages of this origin send requests, such as https://my.site.",
+    ),
 ]
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it."
+        "--insecure",
+        help="Allow a --host beyond loopback without keys: whoever can connect may use it.",
     ),
 ]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option(help="Without keys: a public name of this server; may be repeated."),
+    typer.Option(help="Public host name of a server without keys; may be repeated."),
 ]
 Log = Annotated[
-    Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")
+    Literal["text", "json"], typer.Option(help="Format of log lines on standard error.")
 ]
 Otlp = Annotated[
     str | None,
@@ -147,7 +154,7 @@ class ServeOptions:
     groups={
         "Engine": "engine slots threads memory_budget stall_seconds",
         "Limits": "max_attempts queue_limit max_connections drain_seconds",
-        "Who may ask": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
+        "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
     },
     epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
     "hrm-serve model.bundle --slots 4",

@@ -49,18 +49,20 @@ Kind = Annotated[str | None, typer.Option(help="Puzzle kind, if the server has s
 Model = Annotated[str | None, typer.Option(help="Model name, if the server has several.")]
 Policy = Annotated[
     str | None,
-    typer.Option(help="Halting policy: verified, learned or fixed [default: the model's]."),
+    typer.Option(help="Halting policy: verified, learned or fixed. Default: the model's."),
 ]
 MaxSegments = Annotated[
     int | None, typer.Option(min=1, help="Maximum number of segments per attempt.")
 ]
 Attempts = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of attempts per puzzle; further ones transform it."),
+    typer.Option(
+        min=1, help="Number of attempts per puzzle; further ones solve transformed copies."
+    ),
 ]
 How = Annotated[
     str | None,
-    typer.Option(help="plain or hypotheses for every attempt [default: what the model needs]."),
+    typer.Option(help="Method of every attempt: plain or hypotheses. Default: the model's."),
 ]
 DeadlineMs = Annotated[int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")]
 BestSoFar = Annotated[
@@ -68,10 +70,10 @@ BestSoFar = Annotated[
     typer.Option("--best-so-far", help="At the deadline, return the best answer so far."),
 ]
 Priority = Annotated[int | None, typer.Option(min=-3, max=3, help="Higher priorities run first.")]
-Slots = Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch.")]
+Slots = Annotated[int, typer.Option(min=1, max=1024, help="Attempts per batch.")]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, max=1024, help="Threads of the engine [default: all cores]."),
+    typer.Option(min=1, max=1024, help="CPU threads of the engine. Default: all cores."),
 ]
 EngineName = Annotated[
     str,
@@ -79,11 +81,13 @@ EngineName = Annotated[
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help=f"File with the server's key in its first line [default: {KEY_VARIABLE}]."),
+    typer.Option(help=f"File with the server's key in its first line. Default: {KEY_VARIABLE}."),
 ]
 Patience = Annotated[
     float,
-    typer.Option(min=0, max=MAX_PATIENCE_S, help="Give up after this many seconds of refusals."),
+    typer.Option(
+        min=0, max=MAX_PATIENCE_S, help="Give up after this many seconds without an answer."
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -135,7 +139,7 @@ def solve(options: SolveOptions) -> None:
     """Solve one puzzle or many.
 
     Exit status: 0 if every puzzle is solved, 1 if one is not, 2 for wrong use, 3 if the work
-    cannot begin or go on. With --out, run the same command again to continue.
+    cannot start or continue. With --out, run the same command again to continue.
     """
     from hrm_edge_runtime.solve import output, puzzles, solvers
 
