@@ -1,7 +1,7 @@
 """A server in trouble: its engine is killed or stopped, its model is reloaded, clients misbehave.
 
 Well-behaved clients send puzzles meanwhile. Each of their requests must get the answer that the
-quiet server gave, exactly once, or an error that names the reason; and `/livez` must answer soon.
+quiet server gave, exactly once, or an error that names the reason. `/livez` must answer quickly.
 """
 
 import asyncio
@@ -137,7 +137,7 @@ class Draws:
 
 
 class Troubles:
-    """What happens to the server; each trouble is a method, and `counts` records those made."""
+    """The faults, one method each; `counts` records how often each was made."""
 
     def __init__(
         self,

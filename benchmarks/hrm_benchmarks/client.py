@@ -110,7 +110,7 @@ def _joined(lines: Sequence[bytes]) -> bytes:
 
 
 def cycled(bodies: Sequence[bytes], seconds: float) -> Iterator[bytes]:
-    """Yield the bodies over and over until the time is over, and at least one."""
+    """Yield the bodies in a loop until the time is up; at least one."""
     end_s = time.monotonic() + seconds
     for body in itertools.cycle(bodies):
         yield body

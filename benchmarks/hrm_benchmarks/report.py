@@ -34,7 +34,7 @@ Columns = Mapping[str, str]
 
 
 def environment() -> dict[str, object]:
-    """Return the machine, the libraries, and the load of other work."""
+    """Return the machine, the libraries, and the load from other processes."""
     seen: dict[str, object] = {}
     seen["machine"] = platform.machine()
     seen["system"] = platform.platform()

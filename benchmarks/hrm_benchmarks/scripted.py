@@ -51,7 +51,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """Seconds that pass only in `sleep`: exact accounting in no time."""
+    """A virtual clock that advances only in `sleep`, so accounting is exact and instant."""
 
     def __init__(self) -> None:
         self._now_s = 0.0

@@ -82,7 +82,7 @@ class ServedGraph:
         num_slots: int | None = None,
         want_logits: bool = False,
     ) -> Generator[OnnxEngine]:
-        """This graph or another form of it in the engine that serves."""
+        """Open this graph, or another form of it, in the engine that serves."""
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes(graph.SerializeToString())
@@ -237,7 +237,7 @@ def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
     """Slots whose linear-layer inputs fit into `MEMORY_BYTES`; at least one, at most `most`."""
     num_positions = positions_of(graph)
     if num_positions is None:
-        return 1  # not a step graph; the engine that loads it says so
+        return 1  # not a step graph; the engine rejects it later
     width_of: dict[str, int] = {}
     for tensor in graph.graph.initializer:
         if len(tensor.dims) == 2:

@@ -196,7 +196,7 @@ def _check_valid(model: ModelProto) -> None:
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         problem = f"the graph is not valid ONNX ({reason})"
-        raise ValueError(f"{problem}; this is a fault of the exporter") from error
+        raise ValueError(f"{problem}; this is a bug of the exporter; please report it") from error
 
 
 def _check_versions(model: ModelProto) -> None:
@@ -237,12 +237,12 @@ def _check_zero_point(node: NodeProto, tensors: Mapping[str, TensorProto]) -> No
         return
     zero = tensors.get(node.input[2])
     if zero is None or numpy_helper.to_array(zero).any():
-        problem = f"{node.name} has another zero point than a stored 0"
+        problem = f"{node.name} has a zero point that is not a stored 0"
         raise ValueError(f"{problem}; quantize symmetrically")
 
 
 def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
-    """A weight stored twice fills the device."""
+    """Reject a weight that is stored twice: it would take device memory twice."""
     found: dict[str, int] = {}
     for tensor in graph.initializer:
         size = math.prod(tensor.dims)
@@ -262,7 +262,7 @@ def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
 
 
 def _check_orientation(graph: GraphProto) -> None:
-    """A weight that is turned at run time is not a weight to a quantizer."""
+    """Reject a weight that is transposed at run time: a quantizer does not see it as a weight."""
     stored = {tensor.name for tensor in graph.initializer if tensor.data_type in STORED}
     for node in graph.node:
         if node.op_type == "Transpose" and node.input[0] in stored:

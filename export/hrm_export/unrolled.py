@@ -108,7 +108,7 @@ class _Body:
             if not self.renamed & outputs:
                 self.shared.append(node)
             elif fresh & outputs:
-                continue  # every row starts in segment 1, so nothing asks whether it is fresh
+                continue  # every row starts in segment 1, so freshness is not checked
             elif node.op_type == "Where" and node.input[0] in fresh:
                 self.starts[node.output[0]] = node
             else:

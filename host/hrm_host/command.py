@@ -1,6 +1,6 @@
 """What commands share: UTF-8 in pipes, `--version`, options declared once, and five exit statuses.
 
-0: done. 1: a puzzle is not solved, or a gate is broken. 2: wrong use. 3: cannot begin or go on.
+0: done. 1: a puzzle is not solved, or a gate is broken. 2: wrong use. 3: cannot start or continue.
 130: Ctrl-C. Every error is one sentence on standard error, with terminal commands escaped.
 """
 

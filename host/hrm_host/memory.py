@@ -36,7 +36,7 @@ class Memory:
 
     @property
     def allocatable_mb(self) -> int:
-        """What a GPU could still get: the host's pages go to free swap, the GPU's own do not."""
+        """Memory that a GPU can still get: pages of the host can move to swap, its own cannot."""
         host_mb = max(0, self.total_mb - self.available_mb - self.gpu_mb)
         stays_mb = max(0, host_mb - self.swap_free_mb)
         return max(0, self.total_mb - self.gpu_mb - stays_mb)

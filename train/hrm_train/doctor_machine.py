@@ -147,7 +147,7 @@ def kernel_log(machine: Host) -> Iterator[Finding]:
     text = machine.ask(("journalctl", "-k", "-b", "--no-pager", "-q")) or machine.ask(("dmesg",))
     if text:
         found = list(read_log(text))
-        yield from found or [ok("kernel log", "no sign of trouble since the machine started")]
+        yield from found or [ok("kernel log", "no errors since the machine started")]
     elif machine.text("proc/version") is not None:
         yield ok("kernel log", "not readable; run: sudo dmesg | grep -E 'NVRM|Out of memory'")
 

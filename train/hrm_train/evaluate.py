@@ -122,7 +122,10 @@ def _pass_at(
 
 
 def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: recipe.LossKind) -> _Figures:
-    """What every row did: figures [S, B]; loss [1, B] and answers [1, B, T] of the last segment."""
+    """The results of every row: figures [S, B].
+
+    Loss [1, B] and answers [1, B, T] are those of the last segment.
+    """
     device = model.high_init.device
     tokens_BT = torch.from_numpy(rows.tokens_BT).to(device)
     labels_BT = torch.from_numpy(rows.labels_BT).to(device)

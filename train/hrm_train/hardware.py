@@ -137,7 +137,7 @@ def prepare(hardware: Hardware) -> None:
         return
     if not torch.cuda.is_available():
         raise ValueError(
-            f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; "
+            f"--hw {hardware.name} needs a CUDA device but this PyTorch sees none; "
             "use --hw cpu or install a CUDA build"
         )
     if hardware.tf32:

@@ -252,7 +252,7 @@ class NvmlGpu:
         return found
 
     def throttled(self) -> tuple[str, ...]:
-        """Why the clock is held down, as keys of telemetry.THROTTLED."""
+        """Why the clock is reduced, as keys of telemetry.THROTTLED."""
         read = self._library.nvmlDeviceGetCurrentClocksThrottleReasons
         bits = self._read(lambda: read(self._handle))
         return throttle_reasons(int(bits or 0))
@@ -265,7 +265,7 @@ class NvmlGpu:
 
 
 def throttle_reasons(bits: int) -> tuple[str, ...]:
-    """Names of the reasons that hold the clock down, without idling and the user's settings."""
+    """Names of the reasons for a reduced clock, except idling and the user's settings."""
     found = tuple(name for name, mask in THROTTLE_BITS.items() if bits & mask)
     specific = {"thermal", "brake"} & set(found)
     return tuple(name for name in found if name != "hardware" or not specific)

@@ -217,7 +217,7 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
 
 
 def named(table: dict[str, Values], option: str, name: str) -> Values:
-    """A row of a table; rejects an unknown name of an option."""
+    """The row with this name; rejects an unknown name."""
     if name not in table:
         raise ValueError(f"--{option} {name!r} is unknown; choose {', '.join(table)}")
     return table[name]

@@ -8,8 +8,8 @@ eager, SDPA.
 Source: the published HRM (sapientinc/HRM at 42410da): network, ACT wrapper, loss head,
 `train_batch`; adam-atan2 0.0.3.
 
-Shapes: B batch, T tokens, N = prefix + T positions, D hidden, H heads, K head width, E puzzle-vector
-width.
+Shapes: B batch, T tokens, N = prefix + T positions, D hidden, H heads, K head width,
+E puzzle-vector width.
 """
 
 import math
@@ -37,7 +37,7 @@ class PlainHRM(HRM):
 
 
 class PlainBlock(Block):
-    """The published formulas one after another, every position."""
+    """The published formulas, applied to every position."""
 
     def forward(
         self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
@@ -70,7 +70,7 @@ def rotate_half(x: Tensor) -> Tensor:
 
 
 class PlainAdamATan2:
-    """One parameter after the other, as the formula is written."""
+    """The formula, applied to one parameter at a time."""
 
     def __init__(self, params: Iterable[nn.Parameter], recipe: Recipe) -> None:
         self.beta1 = recipe.beta1
@@ -95,7 +95,7 @@ class PlainAdamATan2:
 
 
 class PlainTrainer:
-    """The published loop: each step offers fresh rows to every slot, and halted slots take theirs."""
+    """The published loop: every step draws a whole batch, but only halted slots take their row."""
 
     def __init__(self, model: PlainHRM, feed: batches.Feed, recipe: Recipe) -> None:
         self.model = model
@@ -112,7 +112,7 @@ class PlainTrainer:
         self.data = self.offer()
 
     def offer(self) -> list[Tensor]:
-        """Inputs, labels and puzzle ids that the trainer would offer every slot at this step."""
+        """Inputs, labels and puzzle ids that our trainer would offer to every slot at this step."""
         size = self.recipe.batch_size
         drawn = self.feed.draw(self.num_steps, range(size), size, 0)
         return list(drawn[:3])
@@ -149,7 +149,7 @@ class PlainTrainer:
         self.data = data
 
     def loss(self, vector_BE: Tensor) -> Tensor:
-        """Run a segment and halt; the sum over the batch of its three losses."""
+        """Run a segment and halt; return the sum of its three losses over the batch."""
         inputs_BT, labels_BT, _ = self.data
         output = self.model.think(self.carry, inputs_BT, vector_BE)
         self.carry = output.carry.detach()

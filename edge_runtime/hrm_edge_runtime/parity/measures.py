@@ -133,7 +133,7 @@ def _logits_BX(output: StepOutput) -> Float64:
     logits_BTV = output.logits_BTV
     if logits_BTV is None:
         raise ValueError(
-            "the engine returns no logits, but parity compares them: build it with want_logits=True."
+            "the engine returns no logits, which parity compares: build it with want_logits=True."
         )
     return logits_BTV.reshape(len(logits_BTV), -1).astype(np.float64)
 

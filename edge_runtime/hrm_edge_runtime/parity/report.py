@@ -86,9 +86,9 @@ class ParityReport:
             self.proven.count(reference.is_proven, candidate.is_proven)
 
     def finished(self) -> "ParityReport":
-        """The report cut to the segments that some puzzle ran; ValueError if there was no puzzle."""
+        """The report cut to the segments that ran; ValueError if there was no puzzle."""
         if not self.num_puzzles:
-            raise ValueError("there was no puzzle to compare on; give at least one.")
+            raise ValueError("there is no puzzle to compare; give at least one.")
         count_S = self.columns["logit_gap"].count_S
         last = int((count_S > 0).sum())
         for column in self.columns.values():

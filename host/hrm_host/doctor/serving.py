@@ -34,7 +34,10 @@ MIN_CACHE_BYTES = GIB // 4  # an engine takes about 100 MB per precision of a pu
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSoftware:
-    """Versions of the software here; None if it is missing. A fault tells why it does not work."""
+    """Versions of the software here; None if it is missing.
+
+    A fault is the reason that it does not work.
+    """
 
     python: tuple[int, ...]
     onnxruntime: str | None

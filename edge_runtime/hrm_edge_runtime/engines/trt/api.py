@@ -257,7 +257,7 @@ def context_for(
     context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
     if context is None:
         raise EngineUnavailableError(
-            "TensorRT does not create an execution context: use fewer --slots, or free memory."
+            "TensorRT cannot create an execution context: use fewer --slots, or free memory."
         )
     try:
         is_set = context.set_optimization_profile_async(profile, stream)
