@@ -32,9 +32,9 @@ from hrm_host import system
 PROBE_EVERY_S = 0.02
 SAMPLE_MEMORY_EVERY_S = 0.1
 PATIENCE_S = 5.0  # timeout of a /livez probe, and of a send that the server does not read
-ANSWER_S = 1.0  # that a sender waits for a reply
-DWELL_S = 3.0  # how long silent connections stay
-SETTLE_S = 60.0  # until the memory has to be back
+ANSWER_S = 1.0  # seconds that a sender waits for a reply
+DWELL_S = 3.0  # seconds that silent connections stay open
+SETTLE_S = 60.0  # seconds until the memory must be released
 SPARE_FILES = 100  # descriptors besides the senders' sockets
 RECEIVE_BYTES = 1 << 20
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-READ_TIMEOUT_S = 300.0  # a puzzle may wait for a long line of others
-WINDOW = 512  # lines; the buffers of a connection hold thousands, which hides that queue
+READ_TIMEOUT_S = 300.0  # seconds; a puzzle may wait behind a long queue
+WINDOW = 512  # lines; the buffers of a connection hold thousands, which would hide the queue
 LINES_PER_PIECE = 64
 RETRY_S = 0.05  # after a 503
 JSON = {"content-type": "application/json"}

@@ -98,7 +98,7 @@ def questions_for(
     puzzle = bundle.puzzle
     if csv is not None:
         return questions_from_csv(csv, puzzle).sample(num_puzzles, seed)
-    easiest = next(iter(puzzle.difficulties), "")  # a puzzle that cannot be generated has none
+    easiest = next(iter(puzzle.difficulties), "")  # puzzles that cannot be generated have none
     return questions_made(puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
 
 

@@ -64,7 +64,7 @@ class VirtualClock:
 
 
 def segment_shares(name: str) -> Shares:
-    """Return a shape by its name, or a recorded one.
+    """Return a distribution by its name, or a recorded one.
 
     A recorded shape is a JSON file: the output of `hrm-bench serve --json`, or a list of counts.
     Raises ValueError for anything else.

@@ -91,7 +91,7 @@ def compare(
     runs: list[Row] = []
     for row in contest.rows(puzzle or COMPARED):
         runs.append(row)
-        compare.save(out, runs)  # after each row, so that a long run leaves what it has
+        compare.save(out, runs)  # after each row, so an interrupted run keeps its rows
         tell(f"{row['puzzle']}, {row['arch']}: {row['exact']} % exact")
     title = f"{cpu_s:g} CPU s each, {num_train} puzzles, {num_test} held out; written: {out}"
     return in_table("runs", runs, compare.COLUMNS, title=title, caption=compare.LEGEND)

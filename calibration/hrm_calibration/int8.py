@@ -306,7 +306,7 @@ class Run:
 
 
 def reach_of(segments_N: NDArray[np.int32]) -> list[int]:
-    """Puzzles that ran more than s segments, by s."""
+    """Number of puzzles that ran more than s segments, by s."""
     counts: list[int] = []
     for segment in range(int(segments_N.max())):
         is_beyond_N = segments_N > segment
@@ -349,7 +349,7 @@ def is_kept(exact: Paired, budget: float) -> bool:
 
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:
-    """Both carries one segment after the states, run in batches as large as those served."""
+    """Run one segment from these states; return both carries. Batches are as in serving."""
     session = session_of(graph, served.num_threads, served.provider)
     num_rows = served.num_slots
     names = [f"{name}_next" for name in CARRIES]

@@ -223,7 +223,7 @@ def _check_one_type(node: NodeProto, types: Mapping[str, int]) -> None:
     for formals, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
         last = len(formals) - 1
         for index, name in enumerate(names):
-            formal = formals[min(index, last)]  # the last one may represent several
+            formal = formals[min(index, last)]  # the last formal may represent several
             kinds.setdefault(formal.type_str, set()).add(types[name])
     for found in kinds.values():
         if len(found) > 1:
@@ -237,7 +237,7 @@ def _check_zero_point(node: NodeProto, tensors: Mapping[str, TensorProto]) -> No
         return
     zero = tensors.get(node.input[2])
     if zero is None or numpy_helper.to_array(zero).any():
-        problem = f"{node.name} has a zero point that is not a stored 0"
+        problem = f"{node.name} has another zero point than a stored 0"
         raise ValueError(f"{problem}; quantize symmetrically")
 
 

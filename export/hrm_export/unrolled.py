@@ -52,7 +52,7 @@ def unrolled_graph(step: ModelProto, policy: HaltingPolicy, num_segments: int) -
 
 
 class _Loop:
-    """Writes segment after segment; `kept` names what each row has so far."""
+    """Writes segment after segment; `kept` names the answer of each row so far."""
 
     def __init__(self, graph: GraphWriter, body: "_Body", threshold: float) -> None:
         self.graph = graph

@@ -16,7 +16,7 @@ from hrm_host.board import Host
 
 MIB = 1 << 20
 GIB = 1 << 30
-UNBOUNDED = 1 << 62  # bytes, if the system reports no limit
+UNBOUNDED = 1 << 62  # bytes; value of a limit that the system does not report
 # parameters of mallopt(3)
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2

@@ -38,10 +38,10 @@ PuzzleName = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.")]
 
-MOST_SHOWN = 20  # faults of an import that are printed one by one
-MOST_MADE = 10**8  # puzzles; this many Sudokus take 16 GB
+MOST_SHOWN = 20  # maximum number of faults of an import that are printed
+MOST_MADE = 10**8  # maximum puzzles of a build; this many Sudokus take 16 GB
 MOST_WORKERS = 1024
-MOST_VARIANTS = 10**6  # drawing them takes half a minute for a task
+MOST_VARIANTS = 10**6  # variants; drawing them takes half a minute per task
 OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that apply to every puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)

@@ -33,8 +33,8 @@ class Evaluation:
 
     num_puzzles: int
     proof_exists: bool
-    exact: tuple[float, ...]  # every counted cell is right
-    proven: tuple[float, ...]  # the puzzle's check has proved an answer by then; else zeros
+    exact: tuple[float, ...]  # share of puzzles whose counted cells are all right
+    proven: tuple[float, ...]  # share proven by then; zeros without proofs
     accuracy: tuple[float, ...]  # right cells among those counted
     cells: tuple[float, ...]  # right cells among those that were open
     halting: tuple[float, ...]  # (q_halt >= 0) == exact, the published halting accuracy

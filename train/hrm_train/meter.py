@@ -56,7 +56,7 @@ class Reading:
         0.0  # of the last MOST_PENDING steps, from the end of one to the end of the next
     )
     step_p99_ms: float = 0.0
-    cpu_cores: float = 0.0  # that this process kept busy
+    cpu_cores: float = 0.0  # cores that this process kept busy
     samples_per_s: float
     phase_ms: Mapping[str, float]
 
@@ -80,7 +80,7 @@ def _cuda_mark() -> Mark:
 class PhaseTimer:
     """Call `phase` around the parts of a step, `count` at its end, and `drain` to read."""
 
-    MOST_PENDING = 1000  # steps kept while nothing is read
+    MOST_PENDING = 1000  # maximum steps kept while nothing reads them
 
     def __init__(self, device: torch.device, new_mark: Callable[[], Mark] | None = None) -> None:
         if new_mark is None:
@@ -179,9 +179,9 @@ def _ratio(amount: float, seconds: float) -> float:
     return 0.0
 
 
-WARM = 2  # steps that warm the profiler up
-ROWS = 40  # of the profile's table
-NAME_WIDTH = 40  # of the operators' names
+WARM = 2  # warm-up steps of the profiler
+ROWS = 40  # rows of the profile's table
+NAME_WIDTH = 40  # characters of an operator's name
 TABLE = "profile.txt"
 TRACE = "trace.json.gz"
 

@@ -27,7 +27,7 @@ BOOLEANS = {"true": True, "false": False}
 LARGEST = {
     "batch_size": 1 << 20,  # puzzles of an update
     "window": 1 << 10,  # segments
-    "total_samples": 1 << 53,  # counted exactly by a float
+    "total_samples": 1 << 53,  # largest count that a float holds exactly
 }
 
 

@@ -12,7 +12,7 @@ from hrm_host.doctor import Finding, fail_if, ok, warn, warn_if
 RELEASE = re.compile(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)")
 JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
 OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
-HOT_C = 85.0  # for a zone without its own limit
+HOT_C = 85.0  # limit of a zone without its own
 COOLING = (
     "clear the air path, run the fan (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
 )

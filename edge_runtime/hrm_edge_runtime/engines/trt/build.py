@@ -43,7 +43,7 @@ from hrm_host.progress import Stages, stages_on
 
 app = Command("tensorrt_build")
 
-WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 comes first, as the form to use if int8 loses
+WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
 MEASURE_S = 0.5
 MIN_STEPS = 10
@@ -108,7 +108,7 @@ class Build:
                 for line in child.stdout:
                     if line.startswith(
                         ('{"building"', '{"chosen"')
-                    ):  # a library may print lines of its own
+                    ):  # libraries may print lines of their own
                         message = json.loads(line)
                         self._precision = message.get("building", self._precision)
                 status = child.wait()

@@ -28,7 +28,7 @@ from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, Gpu
 MEMORY_REMEDY = (
     "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"
 )
-ALIGNMENT = 256  # bytes; TensorRT requires it of every tensor's address
+ALIGNMENT = 256  # bytes; TensorRT requires this alignment of every tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
