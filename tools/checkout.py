@@ -23,6 +23,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+Record = dict[str, Any]
+"""A part of a freeze: plain values by name."""
+
 START_S = 120.0  # the server loads every bundle before it is ready
 STOP_S = 60.0
 COMMAND_S = 900.0  # the longest command exports a bundle in two precisions
@@ -33,6 +36,7 @@ sys.argv[0] = {command!r}
 import_module({module!r}).{function}()
 """
 PLAIN = {"COLUMNS": "100", "LINES": "50", "NO_COLOR": "1", "TERM": "dumb"}
+OURS = ("HRM_", "PYTHON", "FORCE_")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # sums of floats depend on the number of threads
 
 
@@ -46,11 +50,14 @@ class Checkout:
         settings = tomllib.loads(text)
         project = settings["project"]
         self.commands: dict[str, str] = project["scripts"]
-        packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-        rooms = [self.root / package for package in packages]
         plugins = self.work / "plugins"
         write_entry_points(plugins, project.get("entry-points", {}))
-        self.environment = environment_of([plugins, *[room.parent for room in rooms]])
+        paths = [plugins]
+        targets = settings["tool"]["hatch"]["build"]["targets"]
+        for package in targets["wheel"]["packages"]:
+            room = self.root / package
+            paths.append(room.parent)
+        self.environment = environment_of(paths)
 
     def line(self, command: str, *arguments: str) -> list[str]:
         """The command line that calls the entry point of `command`."""
@@ -100,22 +107,24 @@ def write_entry_points(folder: Path, groups: Mapping[str, Mapping[str, str]]) ->
     lines: list[str] = []
     for group, entries in groups.items():
         lines.append(f"[{group}]")
-        lines.extend(f"{name} = {value}" for name, value in entries.items())
+        for name, value in entries.items():
+            lines.append(f"{name} = {value}")
     metadata = folder / "hrm_edge-0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: hrm-edge\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    (metadata / "entry_points.txt").write_text(text)
 
 
 def environment_of(paths: Iterable[Path]) -> dict[str, str]:
     """This environment without our own variables, colors and other Python paths."""
-    ours = ("HRM_", "PYTHON", "FORCE_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    python = {
-        "PYTHONPATH": os.pathsep.join(str(path) for path in paths),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    return {**kept, **PLAIN, **ONE_THREAD, **python}
+    kept: dict[str, str] = {}
+    for name, value in os.environ.items():
+        if not name.startswith(OURS):
+            kept[name] = value
+    kept["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    return {**kept, **PLAIN, **ONE_THREAD}
 
 
 def printed(ended: subprocess.CompletedProcess[str]) -> str:
@@ -125,7 +134,7 @@ def printed(ended: subprocess.CompletedProcess[str]) -> str:
     return ended.stdout
 
 
-def outcome(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def outcome(ended: subprocess.CompletedProcess[str]) -> Record:
     """How a command ended, without its sentences."""
     return {
         "exit": ended.returncode,

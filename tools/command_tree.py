@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+Record = dict[str, Any]
 MODULES = ("click.core", "typer.core", "typer._click.core")  # newer releases of Typer bring a click
 
 
@@ -76,58 +77,66 @@ def subcommands_of(command: Any, context: Any) -> list[str]:
     return sorted(shown)
 
 
-def tree_of(program: str, entry: str) -> dict[str, Any]:
+def tree_of(program: str, entry: str) -> Record:
     """Every command of one entry point under its full name."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     waiting: list[list[str]] = [[]]
     while waiting:
         names = waiting.pop(0)
         command, context = reach(program, entry, names)
-        subcommands = subcommands_of(command, context)
-        found[" ".join([program, *names])] = {
-            **parameters_of(command, context),
-            "subcommands": subcommands,
-        }
-        waiting.extend([*names, name] for name in subcommands)
+        record = parameters_of(command, context)
+        record["subcommands"] = subcommands_of(command, context)
+        found[" ".join([program, *names])] = record
+        for name in record["subcommands"]:
+            waiting.append([*names, name])
     return found
 
 
-def parameters_of(command: Any, context: Any) -> dict[str, Any]:
+def parameters_of(command: Any, context: Any) -> Record:
     """Arguments in their order, options by name."""
     arguments: list[Any] = []
-    options: dict[str, Any] = {}
+    options: Record = {}
     for parameter in command.get_params(context):
         record = parameter_record(parameter, context)
         if parameter.param_type_name == "argument":
             arguments.append(record)
         else:
-            options[min(parameter.opts, key=lambda name: (-len(name), name))] = record
-    return {"arguments": arguments, "options": dict(sorted(options.items()))}
+            options[longest(parameter.opts)] = record
+    by_name = dict(sorted(options.items()))
+    return {"arguments": arguments, "options": by_name}
 
 
-def parameter_record(parameter: Any, context: Any) -> dict[str, Any]:
+def longest(names: list[str]) -> str:
+    """The longest name; of several, the first in the alphabet."""
+    return max(sorted(names), key=len)
+
+
+def parameter_record(parameter: Any, context: Any) -> Record:
     """What the parameter takes; values that are not set are left out."""
-    page = parameter.get_help_record(context)  # None if it is hidden
+    usage = "hidden"
+    page = parameter.get_help_record(context)
+    if page is not None:
+        usage, _ = page  # the names and the metavar
+    default = parameter.get_default(context, call=False)
     record = {
-        "usage": page[0] if page else "hidden",  # the names and the metavar
+        "usage": usage,
         "names": sorted([*parameter.opts, *parameter.secondary_opts]),
         "required": parameter.required,
         "repeated": parameter.nargs != 1 or getattr(parameter, "multiple", False),
-        "default": plain(parameter.get_default(context, call=False)),
+        "default": plain(default),
         **values_of(parameter),
     }
     return {key: value for key, value in record.items() if value is not None}
 
 
-def values_of(parameter: Any) -> dict[str, Any]:
+def values_of(parameter: Any) -> Record:
     """Choices and bounds; Typer keeps them in its own place."""
     described = getattr(parameter, "type_descriptor", None) or parameter.type
     bounds = parameter if hasattr(parameter, "type_descriptor") else described
-    return {
-        "choices": plain(getattr(described, "choices", None)),
-        "min": plain(getattr(bounds, "min", None)),
-        "max": plain(getattr(bounds, "max", None)),
-    }
+    choices = getattr(described, "choices", None)
+    least = getattr(bounds, "min", None)
+    most = getattr(bounds, "max", None)
+    return {"choices": plain(choices), "min": plain(least), "max": plain(most)}
 
 
 def plain(value: Any) -> Any:
@@ -143,12 +152,14 @@ def plain(value: Any) -> Any:
     if callable(value):
         return "dynamic"
     text = str(value)
-    return "PATH" if Path(text).is_absolute() else text
+    if Path(text).is_absolute():
+        return "PATH"
+    return text
 
 
 def main() -> None:
     replace_main()
-    found: dict[str, Any] = {}
+    found: Record = {}
     for argument in sys.argv[1:]:
         program, _, entry = argument.partition("=")
         found.update(tree_of(program, entry))

@@ -26,31 +26,40 @@ from typing import Any
 import freeze_cases as cases
 import freeze_files as files
 import freeze_http as http
-from checkout import Checkout, outcome, printed
+from checkout import Checkout, Record, outcome, printed
 
 TOOLS = Path(__file__).resolve().parent
 
 
-def commands(checkout: Checkout) -> dict[str, Any]:
-    """Every command with its arguments and options, and what three options end with."""
-    entries = [f"{name}={entry}" for name, entry in checkout.commands.items()]
-    line = [sys.executable, str(TOOLS / "command_tree.py"), *entries]
-    ends: dict[str, Any] = {}
+def commands(checkout: Checkout) -> Record:
+    """Every command with its arguments and options, and the exit status of three options."""
+    line = [sys.executable, str(TOOLS / "command_tree.py")]
+    for name, entry in checkout.commands.items():
+        line.append(f"{name}={entry}")
+    tree = printed(checkout.run_line(line))
+    ends: Record = {}
     for name in sorted(checkout.commands):
-        ends[name] = {
-            "--help": outcome(checkout.run(name, "--help")),
-            "--version": printed(checkout.run(name, "--version")),
-            "--no-such-option": outcome(checkout.run(name, "--no-such-option")),
-        }
-    return {"tree": json.loads(printed(checkout.run_line(line))), "ends": ends}
+        ends[name] = ends_of(checkout, name)
+    return {"tree": json.loads(tree), "ends": ends}
 
 
-def refused_commands(checkout: Checkout) -> dict[str, Any]:
+def ends_of(checkout: Checkout, command: str) -> Record:
+    shown = checkout.run(command, "--help")
+    version = checkout.run(command, "--version")
+    refused = checkout.run(command, "--no-such-option")
+    return {
+        "--help": outcome(shown),
+        "--version": printed(version),
+        "--no-such-option": outcome(refused),
+    }
+
+
+def refused_commands(checkout: Checkout) -> Record:
     """How commands end that are used wrongly, or that cannot begin."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     for line in cases.REFUSED_COMMANDS:
-        command, *arguments = line.split()
-        found[line] = outcome(checkout.run(command, *arguments))
+        ended = checkout.run(*line.split())
+        found[line] = outcome(ended)
     return found
 
 
@@ -68,8 +77,8 @@ def differences(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def differences_of_objects(
-    before: dict[str, Any],
-    after: dict[str, Any],
+    before: Record,
+    after: Record,
     path: str,
 ) -> Iterator[str]:
     for key in before:
@@ -84,15 +93,20 @@ def differences_of_objects(
 
 def compare(paths: Sequence[Path], names: Sequence[str]) -> int:
     """Print the differences; the exit code."""
-    before, after = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    before, after = map(read, paths)
     lines: list[str] = []
     for name in names:
-        lines.extend(differences(before.get(name), after.get(name), name))
+        found = differences(before.get(name), after.get(name), name)
+        lines.extend(found)
     print("\n".join(lines) or "no difference")
     return 1 if lines else 0
 
 
-PARTS: dict[str, Callable[[Checkout], dict[str, Any]]] = {
+def read(path: Path) -> Record:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+PARTS: dict[str, Callable[[Checkout], Record]] = {
     "commands": commands,
     "refused commands": refused_commands,
     "served": http.served,
@@ -106,8 +120,8 @@ PARTS: dict[str, Callable[[Checkout], dict[str, Any]]] = {
 }
 
 
-def record(root: Path, names: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def record(root: Path, names: Sequence[str]) -> Record:
+    found: Record = {}
     with tempfile.TemporaryDirectory() as work:
         checkout = Checkout(root, Path(work))
         for name in names:
@@ -121,10 +135,10 @@ def options() -> argparse.ArgumentParser:
     plain = argparse.RawDescriptionHelpFormatter
     parts = ", ".join(PARTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
-    parser.add_argument("--root", type=Path, help="checkout to record")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of the parts: {parts}")
-    parser.add_argument("--diff", nargs=2, type=Path, metavar="FILE", help="files to compare")
+    parser.add_argument("--root", type=Path, help="Checkout to record.")
+    parser.add_argument("--out", type=Path, help="JSON file to write.")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"Some of the parts: {parts}.")
+    parser.add_argument("--diff", nargs=2, type=Path, metavar="FILE", help="Files to compare.")
     return parser
 
 
@@ -139,7 +153,8 @@ def main() -> None:
         sys.exit(compare(given.diff, names))
     if not given.root or not given.out:
         parser.error("pass --root and --out, or --diff")
-    text = json.dumps(record(given.root, names), indent=1, ensure_ascii=False)
+    found = record(given.root, names)
+    text = json.dumps(found, indent=1, ensure_ascii=False)
     given.out.write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What the freeze asks a checkout: puzzles, a training, an export, and what must be refused."""
+"""The inputs of the freeze: puzzles, a training, an export, and what must be rejected."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ EXPORT = (
     "checkpoint --out exported.bundle --fp16 --int8 --calib sudoku --held-out 24 "
     "--max-loss 100 --golden 4 --max-segments 8"
 )
+
+PARITY = "--engine cpu:fp32 --threads 1 --json"
 
 REFUSED_EXPORTS = {
     "no checkpoint": "",

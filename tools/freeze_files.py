@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import freeze_cases as cases
-from checkout import Checkout, outcome, printed
+from checkout import Checkout, Record, outcome, printed
 
 PASSING = ("time", "date", "commit")  # fields of a bundle that describe the moment, not the model
 
 
-def data(checkout: Checkout) -> dict[str, Any]:
+def data(checkout: Checkout) -> Record:
     """Data sets made with a seed, byte for byte."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     for kind, options in cases.DATA.items():
         folder = checkout.work / "data" / kind
         if not folder.exists():
@@ -28,7 +28,7 @@ def data(checkout: Checkout) -> dict[str, Any]:
     return found
 
 
-def training(checkout: Checkout) -> dict[str, Any]:
+def training(checkout: Checkout) -> Record:
     """The losses of 200 steps under a seed, and the weights that they end with."""
     data(checkout)
     checkout.run_well("hrm-train", *cases.TRAINING.split())
@@ -36,41 +36,44 @@ def training(checkout: Checkout) -> dict[str, Any]:
     rows = json_lines(run / "metrics.ndjson")
     validations = json_lines(run / "validation.ndjson")
     steps = sorted(run.glob("step_*"))
+    weights: dict[str, str] = {}
+    for step in steps:
+        weights[step.name] = sha256(step / "model.safetensors")
+    first = rows[0]
     return {
         "losses": [row["train"]["loss"] for row in rows],
-        "weights": {step.name: sha256(step / "model.safetensors") for step in steps},
-        "files": sorted(path.name for path in steps[-1].iterdir()),
-        "rows": [sorted(rows[0]), sorted(rows[0]["train"]), sorted(rows[0]["phase_ms"])],
-        "validations": [without(row, ("time", "seconds")) for row in validations],
+        "weights": weights,
+        "files": sorted(os.listdir(steps[-1])),
+        "rows": [sorted(first), sorted(first["train"]), sorted(first["phase_ms"])],
+        "validations": without(validations, ("time", "seconds")),
     }
 
 
-def export(checkout: Checkout) -> dict[str, Any]:
+def export(checkout: Checkout) -> Record:
     """The bundle of the checkpoint in the repository, without what describes the moment."""
     copy_checkpoint(checkout)
     checkout.run_well("hrm-export", *cases.EXPORT.split())
     bundle = checkout.work / "exported.bundle"
-    manifest = rounded(json.loads((bundle / "manifest.json").read_text()), 6)
-    return {
-        "files": digests(bundle),
-        "manifest": without(manifest, (*PASSING, "files", "curves")),
-    }
+    manifest = read_json(bundle / "manifest.json")
+    kept = without(manifest, (*PASSING, "files", "curves"))
+    return {"files": digests(bundle), "manifest": rounded(kept, 6)}
 
 
-def refused_exports(checkout: Checkout) -> dict[str, Any]:
-    """How `hrm-export` ends if it must not export."""
+def refused_exports(checkout: Checkout) -> Record:
+    """How `hrm-export` ends if it must reject its input."""
     damage_checkpoints(checkout)
-    found: dict[str, Any] = {}
+    found: Record = {}
     for name, arguments in cases.REFUSED_EXPORTS.items():
-        found[name] = outcome(checkout.run("hrm-export", *arguments.split()))
+        ended = checkout.run("hrm-export", *arguments.split())
+        found[name] = outcome(ended)
     return found
 
 
 def damage_checkpoints(checkout: Checkout) -> None:
     """Write copies of the checkpoint with one fault each."""
     whole = copy_checkpoint(checkout)
-    meta = json.loads((whole / "meta.json").read_text())
-    config = json.loads((whole / "config.json").read_text())
+    meta = read_json(whole / "meta.json")
+    config = read_json(whole / "config.json")
 
     def copy(name: str, file: str) -> Path:
         folder = checkout.work / name
@@ -81,9 +84,11 @@ def damage_checkpoints(checkout: Checkout) -> None:
     copy("no-weights", "model.safetensors").unlink()
     copy("no-config", "config.json").unlink()
     os.truncate(copy("cut-weights", "model.safetensors"), 5000)
-    copy("unknown-field", "config.json").write_text(json.dumps({**config, "colour": "red"}))
-    copy("no-puzzle", "meta.json").write_text("{}")
-    copy("another-puzzle", "meta.json").write_text(json.dumps({**meta, "puzzle": "maze-8x8"}))
+    config["colour"] = "red"
+    write_json(copy("unknown-field", "config.json"), config)
+    write_json(copy("no-puzzle", "meta.json"), {})
+    meta["puzzle"] = "maze-8x8"
+    write_json(copy("another-puzzle", "meta.json"), meta)
 
 
 def copy_checkpoint(checkout: Checkout) -> Path:
@@ -93,9 +98,9 @@ def copy_checkpoint(checkout: Checkout) -> Path:
     return copy
 
 
-def bundles(checkout: Checkout) -> dict[str, Any]:
+def bundles(checkout: Checkout) -> Record:
     """Every file of every shipped bundle, byte for byte."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     for name, files in shipped(checkout).items():
         found[name] = {path.name: sha256(path) for path in files}
     return found
@@ -104,27 +109,39 @@ def bundles(checkout: Checkout) -> dict[str, Any]:
 def shipped(checkout: Checkout) -> dict[str, list[Path]]:
     """Files in git of each shipped bundle; the server adds its own step times beside them."""
     line = ["git", "-C", str(checkout.root), "ls-files", "edge_runtime/**/*.bundle/*"]
-    listed = printed(checkout.run_line(line)).splitlines()
+    listed = printed(checkout.run_line(line))
     found: dict[str, list[Path]] = {}
-    for path in sorted(checkout.root / name for name in listed):
-        found.setdefault(path.parent.stem, []).append(path)
+    for name in sorted(listed.splitlines()):
+        path = checkout.root / name
+        files = found.setdefault(path.parent.stem, [])
+        files.append(path)
     return found
 
 
-def parity(checkout: Checkout) -> dict[str, Any]:
+def parity(checkout: Checkout) -> Record:
     """Each shipped bundle against its golden traces; gaps of the last bits count as none."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     for name in shipped(checkout):
-        options = ("--engine", "cpu:fp32", "--threads", "1", "--json")
-        ended = checkout.run("hrm-parity", name, *options)
+        ended = checkout.run("hrm-parity", name, *cases.PARITY.split())
         findings = json.loads(ended.stdout)
         # The last bit may decide which puzzle has the largest gap.
-        kept = without(rounded(findings, 3), ("puzzle", "breaks", "reasons", "passed"))
-        found[name] = {**kept, "gates": findings["gates"], "exit": ended.returncode}
+        kept = without(findings, ("puzzle", "breaks", "reasons", "passed"))
+        kept = rounded(kept, 3)
+        kept["gates"] = findings["gates"]
+        kept["exit"] = ended.returncode
+        found[name] = kept
     return found
 
 
-def json_lines(path: Path) -> list[dict[str, Any]]:
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
+
+
+def json_lines(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -132,24 +149,29 @@ def digests(folder: Path) -> dict[str, str]:
     """sha256 of every file; of JSON files without what describes the moment."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
         if path.suffix == ".json":
-            found[str(path.relative_to(folder))] = sha256_of_json(path)
+            found[name] = sha256_of_json(path)
         elif path.is_file():
-            found[str(path.relative_to(folder))] = sha256(path)
+            found[name] = sha256(path)
     return found
 
 
 def sha256_of_json(path: Path) -> str:
     """Digest without passing fields, nor the digests of other JSON files that it may list."""
-    value = without(json.loads(path.read_bytes()), PASSING)
+    value = without(read_json(path), PASSING)
     if isinstance(value, dict) and isinstance(value.get("files"), dict):
-        files = value["files"].items()
-        value["files"] = {name: entry for name, entry in files if not name.endswith(".json")}
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+        files = value["files"]
+        for name in list(files):
+            if name.endswith(".json"):
+                del files[name]
+    text = json.dumps(value)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = path.read_bytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 def without(value: Any, keys: Sequence[str]) -> Any:
@@ -158,7 +180,7 @@ def without(value: Any, keys: Sequence[str]) -> Any:
         return [without(inner, keys) for inner in value]
     if not isinstance(value, dict):
         return value
-    kept: dict[str, Any] = {}
+    kept: Record = {}
     for key, inner in value.items():
         if key not in keys and not key.endswith("_ms"):
             kept[key] = without(inner, keys)
@@ -170,4 +192,6 @@ def rounded(value: Any, digits: int) -> Any:
         return {key: rounded(inner, digits) for key, inner in value.items()}
     if isinstance(value, list):
         return [rounded(inner, digits) for inner in value]
-    return round(value, digits) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return round(value, digits)
+    return value

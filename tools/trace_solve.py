@@ -32,7 +32,7 @@ from checkout import Checkout
 PUZZLE = "...5...6...2.2..3.5...4.2.....3....."
 NUM_SEGMENTS = 5
 NUM_REQUESTS = 9
-AFTER_S = 0.03  # for what the server does once the answer has been sent: metrics and the log line
+AFTER_S = 0.03  # for the work after the answer: metrics and the log line
 BETWEEN_S = 0.4  # long enough for the engine to publish its figures and to fall asleep
 PATIENCE_S = 60.0
 
@@ -92,8 +92,9 @@ def _reports(checkout: Checkout) -> list[Report]:
     (work / "sitecustomize.py").write_text(COUNTING)
     state_path = work / "state"
     state_path.write_bytes(bytes([IDLE]))
+    rooms = checkout.environment["PYTHONPATH"]
     variables = {
-        "PYTHONPATH": os.pathsep.join([str(work), checkout.environment["PYTHONPATH"]]),
+        "PYTHONPATH": f"{work}{os.pathsep}{rooms}",
         "TRACE_SOLVE_STATE": str(state_path),
     }
     with checkout.served(["sudoku-6x6"], **variables) as http:
@@ -109,24 +110,25 @@ def _reports(checkout: Checkout) -> list[Report]:
 
 def _ask(port: int, state: mmap.mmap, request: int) -> None:
     """Solve the puzzle over a connection of its own; request 0 warms up and is not counted."""
-    body = json.dumps({"puzzle": PUZZLE}).encode()
+    question = json.dumps({"puzzle": PUZZLE}).encode()
     lines = [
         "POST /solve HTTP/1.1",
         "host: localhost",
         "content-type: application/json",
-        f"content-length: {len(body)}",
+        f"content-length: {len(question)}",
     ]
     head = "\r\n".join([*lines, "", ""])
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
         time.sleep(BETWEEN_S)  # the connection itself is not counted
         state[0] = request
-        connection.sendall(head.encode() + body)
+        connection.sendall(head.encode() + question)
         answer = connection.recv(65536)
         while not answer.endswith(b"}"):
             answer += connection.recv(65536)
         time.sleep(AFTER_S)
         state[0] = IDLE
-    segments = json.loads(answer.partition(b"\r\n\r\n")[2])["segments"]
+    _, _, body = answer.partition(b"\r\n\r\n")
+    segments = json.loads(body)["segments"]
     if segments != NUM_SEGMENTS:
         raise SystemExit(f"the puzzle took {segments} segments, not {NUM_SEGMENTS}; choose another")
 
@@ -146,8 +148,10 @@ def _path_in_rooms(file: Path, root: Path) -> Path | None:
     """`hrm_package/module.py` for a file of ours."""
     if not file.is_relative_to(root):
         return None
-    path = Path(*file.relative_to(root).parts[1:])
-    return path if path.parts and path.parts[0].startswith("hrm_") else None
+    _, *parts = file.relative_to(root).parts
+    if not parts or not parts[0].startswith("hrm_"):
+        return None
+    return Path(*parts)
 
 
 def _wait_for_two_reports(work: Path) -> None:
@@ -169,18 +173,26 @@ def show_list(calls: Calls) -> None:
     files: Counter[str] = Counter()
     for (file, _), count in calls.items():
         files[file] += count
-    for file, total in sorted(files.items(), key=lambda item: (-item[1], item[0])):
-        functions = [(-count, name) for (where, name), count in calls.items() if where == file]
+    for file, total in by_count(files):
+        functions: Counter[str] = Counter()
+        for (place, name), count in calls.items():
+            if place == file:
+                functions[name] = count
         print(f"\n{total:5} {file} ({len(functions)} functions)")
-        for count, name in sorted(functions):
-            print(f"{-count:10} {name}")
+        for name, count in by_count(functions):
+            print(f"{count:10} {name}")
+
+
+def by_count(counts: Counter[str]) -> list[tuple[str, int]]:
+    """The largest count first; equal ones by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def main() -> None:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
-    parser.add_argument("--root", type=Path, default=Path(), help="checkout to trace")
-    parser.add_argument("--list", action="store_true", help="list the functions of each file")
+    parser.add_argument("--root", type=Path, default=Path(), help="Checkout to trace.")
+    parser.add_argument("--list", action="store_true", help="List the functions of each file.")
     given = parser.parse_args()
     calls = calls_of_solve(given.root)
     show(calls)

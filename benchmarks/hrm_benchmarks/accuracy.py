@@ -1,4 +1,4 @@
-"""CPU time to a proven answer: what models and numbers of attempts reach on the same puzzles.
+"""CPU time to a proven answer, for models and numbers of attempts on the same puzzles.
 
 All counts come from the answers that a client gets; only the CPU time is measured beside them.
 Segments are exact and repeat from run to run. CPU seconds belong to the machine.
@@ -121,7 +121,10 @@ def measured(
     num_threads: int,
     limits: Row,
 ) -> Row:
-    """Return the size of a model and what `measure` finds; `limits` are options of hrm-solve."""
+    """Return the size of a model and the figures of `measure`.
+
+    `limits` are options of hrm-solve.
+    """
     choice = choose(model, engine, num_slots=num_slots)
     solver = from_bundle(model, choice, num_slots=num_slots, num_threads=num_threads)
     graph = model.graph_path(choice.precision, device="cpu")

@@ -31,17 +31,17 @@ from hrm_host import system
 
 PROBE_EVERY_S = 0.02
 SAMPLE_MEMORY_EVERY_S = 0.1
-PATIENCE_S = 5.0  # of a probe of /livez, and of a sender whose bytes the server does not take
-ANSWER_S = 1.0  # that a sender waits for a reply
-DWELL_S = 3.0  # how long silent connections stay
-SETTLE_S = 60.0  # until the memory has to be back
-SPARE_FILES = 100  # beside the sockets of the senders
+PATIENCE_S = 5.0  # timeout of a /livez probe, and of a send that the server does not read
+ANSWER_S = 1.0  # seconds that a sender waits for a reply
+DWELL_S = 3.0  # seconds that silent connections stay open
+SETTLE_S = 60.0  # seconds until the memory must be released
+SPARE_FILES = 100  # descriptors besides the senders' sockets
 RECEIVE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """`first` is sent once per connection, then `rest` as long as the server takes it."""
+    """Sends `first` once per connection, then repeats `rest` until the server stops reading."""
 
     first: bytes
     rest: bytes = b""
@@ -111,7 +111,7 @@ ATTACKS = {
     "puzzles": Attack(first=request("/puzzle?kind=logistics-30x30&difficulty=hard", method="GET")),
     "labels": Attack(first=request("/puzzle", _city_of_one_color(), _AS_JSON)),
 }
-CONNECTIONS = "connections"  # very many at once that send nothing
+CONNECTIONS = "connections"  # many idle connections at once
 NAMES = [*ATTACKS, CONNECTIONS]
 
 

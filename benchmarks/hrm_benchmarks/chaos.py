@@ -1,7 +1,7 @@
 """A server in trouble: its engine is killed or stopped, its model is reloaded, clients misbehave.
 
 Well-behaved clients send puzzles meanwhile. Each of their requests must get the answer that the
-quiet server gave, exactly once, or an error that names the reason; and `/livez` must answer soon.
+quiet server gave, exactly once, or an error that names the reason. `/livez` must answer quickly.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from hrm_puzzles.data.sources import Questions
 
 STALL_S = 2  # an engine without a step for this long is killed
 SLOTS = 4
-QUEUE_LIMIT = 16  # small, so that it fills up
-SINGLES = 8  # connections that send single puzzles
-STREAMS = 2  # connections that send batches
+QUEUE_LIMIT = 16  # a small queue, so that it fills up
+SINGLES = 8  # connections with single puzzles
+STREAMS = 2  # connections with batches
 LINES = 100  # of a batch
-FLOOD = 500  # connections at once
+FLOOD = 500  # connections of a flood
 CRUMBLING = 8  # clients that send a body in chunks of one byte
 LEAVING = 20  # clients that leave before their answer
-DWELL_S = 3.0  # how long floods and slow readers stay
+DWELL_S = 3.0  # seconds that floods and slow readers stay
 CRUMBS = b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n\n\r\n" * 20_000
 
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 def measure(bundle: Bundle, questions: Questions, plan: Plan) -> Row:
-    """Serve a bundle in trouble; `faults` is empty if the server kept every promise."""
+    """Serve a bundle and inject faults; `faults` is empty if the server kept every promise."""
     key = auth.new_secret()
     target = serving.bundle_target(
         bundle, questions, engine="cpu", threads=1, slots=SLOTS, queue_limit=QUEUE_LIMIT
@@ -121,7 +121,7 @@ def _figures(server: RunningServer, counts: Counter[str], livez_s: list[float]) 
 
 @dataclass(frozen=True)
 class Draws:
-    """Random puzzle numbers until `end_s`."""
+    """Yield random puzzle numbers until `end_s`."""
 
     rng: np.random.Generator
     num_puzzles: int
@@ -137,7 +137,7 @@ class Draws:
 
 
 class Troubles:
-    """What happens to the server; each trouble is a method, and `counts` records those made."""
+    """The faults, one method each; `counts` records how often each was made."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Troubles:
     async def _signal_engine(self, number: int) -> None:
         slots = await asyncio.to_thread(self._server.slots)
         engine = slots["engine"]
-        if engine["state"] != "ready":  # the server does not notice that a starting engine stops
+        if engine["state"] != "ready":  # the server cannot notice that a starting engine stops
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(engine["pid"], number)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-READ_TIMEOUT_S = 300.0  # a puzzle may wait for a long line of others
-WINDOW = 512  # lines; the buffers of a connection hold thousands, which hides that queue
+READ_TIMEOUT_S = 300.0  # seconds; a puzzle may wait behind a long queue
+WINDOW = 512  # lines; the buffers of a connection hold thousands, which would hide the queue
 LINES_PER_PIECE = 64
 RETRY_S = 0.05  # after a 503
 JSON = {"content-type": "application/json"}
@@ -110,7 +110,7 @@ def _joined(lines: Sequence[bytes]) -> bytes:
 
 
 def cycled(bodies: Sequence[bytes], seconds: float) -> Iterator[bytes]:
-    """Yield the bodies over and over until the time is over, and at least one."""
+    """Yield the bodies in a loop until the time is up; at least one."""
     end_s = time.monotonic() + seconds
     for body in itertools.cycle(bodies):
         yield body

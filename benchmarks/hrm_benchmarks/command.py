@@ -4,49 +4,102 @@ Imports at the top must not load ONNX Runtime or PyTorch.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
-from hrm_benchmarks.report import Row, leaving_at_sigterm, print_json
+from hrm_benchmarks.report import Columns, Row, leaving_at_sigterm, print_json, print_table
 from hrm_host.command import Command
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_puzzles.data.sources import Questions
 
 app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
 """Entry point of `hrm-bench`."""
 
 BundleOption = Annotated[
-    str | None, Option(help="Bundle directory or shipped name; else the default.")
+    str | None, Option(help="Bundle directory or shipped name. Default: sudoku.")
 ]
 BundleOrScript = Annotated[
     str | None,
-    Option(help="Bundle directory or shipped name; else a scripted engine."),
+    Option(help="Bundle directory or shipped name. Default: a scripted engine."),
 ]
-EngineOption = Annotated[str, Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")]
-Csv = Annotated[Path | None, Option(help="Puzzles in Sudoku-Extreme form; else generated.")]
-Easiest = Annotated[str | None, Option(help="Difficulty of generated puzzles; else the easiest.")]
-Hardest = Annotated[str | None, Option(help="Difficulty of generated puzzles; else the hardest.")]
+EngineOption = Annotated[str, Option(metavar="ENGINE[:PRECISION]", help="Engine, as in hrm-serve.")]
+Csv = Annotated[
+    Path | None, Option(help="CSV file in the Sudoku-Extreme form. Default: generated puzzles.")
+]
+Easiest = Annotated[
+    str | None, Option(help="Difficulty of generated puzzles. Default: the easiest.")
+]
+Hardest = Annotated[
+    str | None, Option(help="Difficulty of generated puzzles. Default: the hardest.")
+]
 Puzzles = Annotated[int, Option(min=1, help="Number of different puzzles.")]
 Slots = Annotated[int, Option(min=1, help="Slots of the server.")]
-Threads = Annotated[int, Option(min=1, help="Threads of the engine.")]
-Seed = Annotated[int, Option(min=0, help="Seed of everything random.")]
-TurnRounds = Annotated[int, Option(min=1, help="Turns of each contestant; figures are medians.")]
-TurnS = Annotated[float, Option(min=0, help="Seconds of a turn; at least one step runs.")]
-CpuClock = Annotated[bool, Option(help="Count CPU seconds, for a machine with other work.")]
+Threads = Annotated[int, Option(min=1, help="CPU threads of the engine.")]
+Seed = Annotated[int, Option(min=0, help="Random seed.")]
+TurnRounds = Annotated[int, Option(min=1, help="Rounds; figures are medians.")]
+TurnS = Annotated[float, Option(min=0, help="Seconds per contestant and round.")]
+CpuClock = Annotated[
+    bool, Option(help="Measure CPU time instead of wall time, for a busy machine.")
+]
 Json = Annotated[bool, Option("--json", help="Print JSON with all figures instead of a table.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure serving and training against baselines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What a command measured."""
+    """The result of a command."""
 
     figures: Row  # of --json; a command with `faults` among them exits with 1
     show: Callable[[], object]  # prints them for people
     title: str = ""
+
+
+def in_table(
+    name: str,
+    rows: Sequence[Row],
+    columns: Columns,
+    *,
+    title: str = "",
+    caption: str = "",
+    left: Collection[str] = (),
+    **figures: object,
+) -> Measurement:
+    """Rows that people see as a table; in JSON they are the figure `name`, beside `figures`."""
+    show = partial(print_table, title, columns, rows, caption=caption, left=left)
+    return Measurement(figures={**figures, name: rows}, show=show, title=title)
+
+
+def opened_bundle(name: str | None) -> "Bundle":
+    """Open a bundle by its path or shipped name; without a name, the default."""
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
+
+    return Bundle.open(find_bundle(name))
+
+
+def questions_for(
+    bundle: "Bundle", csv: Path | None, difficulty: str | None, num_puzzles: int, seed: int
+) -> "Questions":
+    """Return the puzzles of a file, or generated ones; by default the easiest."""
+    from hrm_puzzles.data.sources import questions_from_csv, questions_made
+
+    puzzle = bundle.puzzle
+    if csv is not None:
+        return questions_from_csv(csv, puzzle).sample(num_puzzles, seed)
+    easiest = next(iter(puzzle.difficulties), "")  # puzzles that cannot be generated have none
+    return questions_made(puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
 
 
 def measured(

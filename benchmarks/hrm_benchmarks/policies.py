@@ -58,13 +58,13 @@ exact:      puzzles with every cell right, under the policy's own halting; prove
 class Policy:
     name: str
     single: bool = False  # one slot
-    batches: bool = True  # waits for the whole batch before the next
-    burns: bool = False  # computes halted rows until their batch ends
+    batches: bool = True  # waits for the whole batch before the next one starts
+    burns: bool = False  # keeps computing halted rows until their batch ends
     early_exit: bool = True
 
 
-REFILL = Policy(name="refill", batches=False)  # what the server does
-FIXED = Policy(name="fixed", early_exit=False)  # always every segment
+REFILL = Policy(name="refill", batches=False)  # the server's policy
+FIXED = Policy(name="fixed", early_exit=False)  # runs every segment
 SLOWEST = Policy(name="slowest", burns=True)
 COMPACTION = Policy(name="compaction")  # halted rows leave the step
 ONE_AT_A_TIME = Policy(name="one-at-a-time", single=True)
@@ -149,7 +149,7 @@ def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
             tell(f"round {number} of {rounds}: {name}")
             results, figures = serve(policy, bench)
             per_s = figures["puzzles_per_s"]
-            if policy is REFILL:  # the first of every round
+            if policy is REFILL:  # runs first in every round
                 refill_per_s = per_s
             rows_of[name].append({**figures, "refill_ratio": refill_per_s / per_s})
             segments = [result.segments for result in results]
@@ -235,7 +235,7 @@ def _is_exact(result: Attempt, questions: Questions) -> bool:
 def print_figures(title: str, row_of: Mapping[str, Row]) -> None:
     rows: list[Row] = []
     for name, row in row_of.items():
-        # Refill is its own yardstick, and the bound is the bound of refill.
+        # Refill is compared with itself, and the bound is refill's bound.
         hidden = "refill_ratio" if name == REFILL.name else "share_of_bound"
         rows.append({**row, "policy": name, hidden: None})
     print_table(title, COLUMNS, rows, caption=LEGEND, left=["policy"])

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from hrm_host import board, system
 
-PIPE_WIDTH = 160  # characters; wide enough that no figure is cut
+PIPE_WIDTH = 160  # characters; wide enough for every figure
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, str]
@@ -34,7 +34,7 @@ Columns = Mapping[str, str]
 
 
 def environment() -> dict[str, object]:
-    """Return the machine, the libraries, and the load of other work."""
+    """Return the machine, the libraries, and the load from other processes."""
     seen: dict[str, object] = {}
     seen["machine"] = platform.machine()
     seen["system"] = platform.platform()
@@ -160,7 +160,7 @@ def take_turns(
             worker = ProcessPoolExecutor(1, context)
             workers.append(stack.enter_context(worker))
         check_greetings(_greetings(workers, contestants))
-        _turns(workers, 0.0, cpu_clock=False)  # uncounted: the first steps allocate and tune
+        _turns(workers, 0.0, cpu_clock=False)  # not counted: first steps allocate and tune
         seconds_RC: list[list[float]] = []
         for number in range(1, rounds.number + 1):
             tell(f"round {number} of {rounds.number}")

@@ -51,7 +51,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """Seconds that pass only in `sleep`: exact accounting in no time."""
+    """A virtual clock that advances only in `sleep`, so accounting is exact and instant."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -64,7 +64,7 @@ class VirtualClock:
 
 
 def segment_shares(name: str) -> Shares:
-    """Return a shape by its name, or a recorded one.
+    """Return a distribution by its name, or a recorded one.
 
     A recorded shape is a JSON file: the output of `hrm-bench serve --json`, or a list of counts.
     Raises ValueError for anything else.
@@ -260,7 +260,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("script", type=json.loads, help="JSON with fields of Scripted")
+    parser.add_argument("script", type=json.loads, help="JSON object with fields of Scripted.")
     arguments = parser.parse_args()
     script = Scripted(**arguments.script)
     logging.basicConfig(level=logging.INFO)

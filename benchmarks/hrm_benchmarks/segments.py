@@ -1,4 +1,4 @@
-"""What one segment costs: every engine of a bundle in turns, and PyTorch if there is a checkpoint.
+"""Times one segment on every engine of a bundle, and in PyTorch if a checkpoint is passed.
 
 Shapes: B puzzles of a batch, T tokens, R rounds, C contestants.
 """

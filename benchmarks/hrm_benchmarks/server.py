@@ -28,8 +28,8 @@ from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
-READY_S = 120.0  # a start takes 2 s; a TensorRT engine that is built first takes longer
-LEAVE_S = 60.0  # a server drains its requests before it ends
+READY_S = 120.0  # seconds; a start takes 2 s, but building a TensorRT engine takes longer
+LEAVE_S = 60.0  # seconds; a server drains its requests before it ends
 REQUEST_TIMEOUT_S = 60.0
 POLL_EVERY_S = 0.005
 SETTLED_S = 0.3  # the engine process publishes its counters ten times a second
@@ -96,7 +96,7 @@ def bundle_target(
         command=serve_command(str(bundle.path), *options),
         puzzle=bundle.puzzle,
         questions=questions,
-        window=max(1, queue_limit // 4),  # a slow engine takes minutes to drain a larger one
+        window=max(1, queue_limit // 4),  # a slow engine would take minutes to drain a larger queue
     )
 
 
@@ -174,10 +174,10 @@ def _is_ready(http: httpx.Client) -> bool:
 class Totals(NamedTuple):
     """Counters of the server's first lane since its start, at the moment `at_s`."""
 
-    at_s: float  # of time.monotonic
+    at_s: float  # time.monotonic() of the reading
     num_ended: float  # attempts that ended for any reason
-    step_s: float  # seconds that the engine spent in steps
-    slot_segments_used: float  # while attempts waited
+    step_s: float  # seconds of the engine's steps
+    slot_segments_used: float  # rows offered while attempts waited
     slot_segments_offered: float
 
     def since(self, before: Totals) -> Totals:

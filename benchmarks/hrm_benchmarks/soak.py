@@ -1,4 +1,4 @@
-"""Very many requests to one server: each is answered once and correctly, and nothing leaks."""
+"""Sends many requests to a server; each is answered once and correctly, and nothing leaks."""
 
 import asyncio
 import itertools
@@ -16,9 +16,10 @@ from hrm_benchmarks.server import SETTLED_S, RunningServer, Target
 
 LINES_PER_BATCH = 5000
 SAMPLE_EVERY_S = 5.0
-SAMPLES_PER_MESSAGE = 12  # a line of progress per minute
-WARM_UP = 0.5  # share of all requests during which caches, pools and the allocator still grow
-MIN_SAMPLES = 3  # for a line through them
+SAMPLES_PER_MESSAGE = 12  # seconds between lines of progress
+# share of all requests, a warm-up in which caches, pools and the allocator still grow
+WARM_UP = 0.5
+MIN_SAMPLES = 3  # fewest samples for a fit
 COLUMNS = {
     "process": "{process}",
     "MB before": "{before[resident_mb]:.1f}",

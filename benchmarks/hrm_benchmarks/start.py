@@ -9,7 +9,7 @@ from hrm_benchmarks import server as serving
 from hrm_benchmarks.report import Row, tell
 from hrm_benchmarks.server import RunningServer
 
-NUM_PUZZLES = 5  # of each model, so that the memory is that of a server that has worked
+NUM_PUZZLES = 5  # puzzles per model, so that the memory is that of a server in use
 SOLVE_TIMEOUT_S = 60.0
 COLUMNS = {
     "hrm-serve": "{server}",

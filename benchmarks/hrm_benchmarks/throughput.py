@@ -21,7 +21,7 @@ from hrm_benchmarks.server import SETTLED_S, RunningServer, Target
 
 STREAMS = 4  # connections that send batches
 WARM_UP_S = 2.0
-SHARE = 0.8  # of the measured ceiling; beyond it the queue grows without a limit
+SHARE = 0.8  # share of the measured maximum; at 1 the queue grows without limit
 COLUMNS = {
     "route": "{route}",
     "offered/s": "{offered}",

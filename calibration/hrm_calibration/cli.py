@@ -36,7 +36,7 @@ def int8(
     puzzles: Annotated[int, typer.Option(min=4, help=PUZZLES_HELP)] = 3000,
     int8_budget: Annotated[float, typer.Option(min=0, max=100, help=BUDGET_HELP)] = 100
     * INT8_BUDGET,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the engine.")] = 1,
 ) -> None:
     """Make the INT8 forms of a bundle's float32 graph and measure what they lose."""
     import onnx

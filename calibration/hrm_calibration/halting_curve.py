@@ -1,6 +1,7 @@
 """What each halting policy costs and saves, from one run of every puzzle through all segments.
 
-The policy is applied afterwards by the function that the server calls, on margins of its engine.
+The server's own function applies the policy afterwards, on the margins of the engine that serves.
+
 Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 """
 

@@ -205,7 +205,7 @@ class Int8Trials:
         return MethodChoice(scores=list(scores.values()), chosen=best.method)
 
     def surviving_methods(self, runs: Mapping[str, "Run"], num_puzzles: int) -> list[str]:
-        """Methods that no other method beats for certain, after as many puzzles as that takes."""
+        """Methods that no other beats with certainty, after as many puzzles as that takes."""
         left = list(runs)
         for look in looks(min(self.settings.num_tried, num_puzzles)):
             exact = {method: runs[method].first(look).exact_N for method in left}
@@ -238,7 +238,7 @@ class Int8Trials:
         whole: "Run",
         float32: "Run",
     ) -> list[Paired]:
-        """Make one more of the most sensitive matrices weight-only until the budget is kept.
+        """Make matrices weight-only, the most sensitive first, until the budget is kept.
 
         Returns the loss of every step; the first is that of `whole`, without any such matrix.
         Raises ValueError if the budget is lost even with a single matrix whose inputs are rounded.
@@ -259,7 +259,7 @@ class Int8Trials:
         )
 
     def lost(self, run: "Run", float32: "Run") -> Paired:
-        """What a graph loses, on as many puzzles as decide whether the budget is kept."""
+        """The loss of a graph, on as many puzzles as decide whether the budget is kept."""
         budget = self.settings.budget
         num_puzzles = len(float32.questions)
         for look in looks(num_puzzles):
@@ -283,7 +283,7 @@ class Int8Trials:
 
 @dataclass(eq=False)
 class Run:
-    """A graph over the first of the puzzles, as far as needed; without a graph the served one."""
+    """Runs a graph (default: the served one) over as many of the first puzzles as needed."""
 
     trials: Int8Trials
     stage: str
@@ -306,7 +306,7 @@ class Run:
 
 
 def reach_of(segments_N: NDArray[np.int32]) -> list[int]:
-    """Puzzles that ran more than s segments, by s."""
+    """Number of puzzles that ran more than s segments, by s."""
     counts: list[int] = []
     for segment in range(int(segments_N.max())):
         is_beyond_N = segments_N > segment
@@ -315,7 +315,7 @@ def reach_of(segments_N: NDArray[np.int32]) -> list[int]:
 
 
 def looks(count: int) -> list[int]:
-    """Numbers of puzzles at which a comparison is looked at; the last is `count`."""
+    """Sample sizes at which a comparison is checked; the last is `count`."""
     numbers: list[int] = []
     look = FIRST_LOOK
     while look < count:
@@ -349,7 +349,7 @@ def is_kept(exact: Paired, budget: float) -> bool:
 
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:
-    """Both carries one segment after the states, run in batches as large as those served."""
+    """Run one segment from these states; return both carries. Batches are as in serving."""
     session = session_of(graph, served.num_threads, served.provider)
     num_rows = served.num_slots
     names = [f"{name}_next" for name in CARRIES]

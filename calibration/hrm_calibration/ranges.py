@@ -60,7 +60,7 @@ class Histogram:
         self.largest = max(self.largest, largest)
         if largest:
             self._reach(largest)
-        # 0 belongs to the first bin of any range, also of one without an end
+        # 0 belongs to the first bin of every range, even of an unbounded one
         bins_per_unit = np.float32(NUM_BINS / (self.top or 1.0))  # a power of two, so exact
         bins = (magnitudes * bins_per_unit).astype(np.int32)
         self.counts += np.bincount(bins, minlength=NUM_BINS)

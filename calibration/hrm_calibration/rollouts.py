@@ -82,7 +82,7 @@ class ServedGraph:
         num_slots: int | None = None,
         want_logits: bool = False,
     ) -> Generator[OnnxEngine]:
-        """This graph or another form of it in the engine that serves."""
+        """Open this graph, or another form of it, in the engine that serves."""
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes(graph.SerializeToString())
@@ -173,7 +173,7 @@ class Recorder:
             self._sample({name: arrays[name][index] for name in INPUTS})
 
     def _sample(self, row: States) -> None:
-        """Keep this state with the chance that every state seen so far has."""
+        """Keep this state with the same probability as every earlier one."""
         self._num_seen += 1
         row_bytes = size_bytes(row)
         limit = max(1, min(MAX_STATES, STATES_BYTES // row_bytes))
@@ -237,7 +237,7 @@ def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
     """Slots whose linear-layer inputs fit into `MEMORY_BYTES`; at least one, at most `most`."""
     num_positions = positions_of(graph)
     if num_positions is None:
-        return 1  # not a step graph; the engine that loads it says so
+        return 1  # not a step graph; the engine rejects it later
     width_of: dict[str, int] = {}
     for tensor in graph.graph.initializer:
         if len(tensor.dims) == 2:
@@ -266,7 +266,7 @@ def session_of(
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors only; the optimizer warns of each fusion it skips
     options.intra_op_num_threads = num_threads
-    options.enable_cpu_mem_arena = False  # an arena would hold the largest tensors forever
+    options.enable_cpu_mem_arena = False  # an arena would keep the largest tensors forever
     # Run nodes in their order. By default the recorded outputs come last, and all stay in memory.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

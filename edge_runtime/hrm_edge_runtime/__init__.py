@@ -1,8 +1,9 @@
-"""The edge runtime: opens a bundle, steps puzzles in slots until they halt, answers over HTTP, without torch.
+"""The edge runtime opens bundles, runs puzzles in slots until they halt, and answers over HTTP.
 
-Whoever imports it switches ONNX Runtime's telemetry off. Since 1.29 its wheels for Linux give the machine an identifier
-and report sessions and models to their maker; a board in somebody's house reports to nobody. Python's own switch
-(`disable_telemetry_events`) still lets the first report out, the variable read at import does not.
+It never imports torch. Importing it switches ONNX Runtime's telemetry off. Since 1.29 the Linux
+wheels assign the machine an identifier and report sessions and models to the vendor.
+`disable_telemetry_events` acts only after the first report; the environment variable, read at
+import, prevents it.
 """
 
 import os

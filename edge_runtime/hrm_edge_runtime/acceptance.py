@@ -62,18 +62,16 @@ app = command.Command("acceptance")
 def accept_command(
     bundle: Annotated[
         str | None,
-        typer.Argument(help="Bundle directory or shipped name [default: the shipped Sudoku]."),
+        typer.Argument(help="Bundle directory or shipped name. Default: sudoku."),
     ] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE[:PRECISION]", help="Engine, as in hrm-serve.")
     ] = "auto",
-    slots: Annotated[int, typer.Option(min=1, max=64, help="Puzzles in one batch.")] = 4,
+    slots: Annotated[int, typer.Option(min=1, max=64, help="Puzzles per batch.")] = 4,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads [default: all cores].")
+        int | None, typer.Option(min=1, help="CPU threads. Default: all cores.")
     ] = None,
-    soak_minutes: Annotated[
-        float, typer.Option(min=0, help="Minutes to solve without a pause.")
-    ] = 10.0,
+    soak_minutes: Annotated[float, typer.Option(min=0, help="Minutes of the soak test.")] = 10.0,
     full: Annotated[
         bool,
         typer.Option(
@@ -83,7 +81,7 @@ def accept_command(
     tests: Annotated[
         Path | None, typer.Option(help="JUnit report of pytest to include in the findings.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="File for the findings.")] = Path("acceptance.json"),
+    out: Annotated[Path, typer.Option(help="JSON file for the report.")] = Path("acceptance.json"),
 ) -> None:
     """Check parity, speed and endurance on this device; exits with 1 if one fails."""
     report = _Report(out=out)
@@ -226,7 +224,7 @@ class _Served:
         return {"step_ms": times_ms}, []
 
     def over_http(self) -> Found:
-        """Puzzles per second through hrm-serve, and latencies below that, as hrm-bench measures them."""
+        """Puzzles per second through hrm-serve, and latencies below that, from hrm-bench."""
         if importlib.util.find_spec("aiohttp") is None:
             return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
         model = ("--bundle", str(self.bundle.path), "--engine", str(self.choice))

@@ -6,17 +6,20 @@ The top imports little, because the spawned engine process imports the main scri
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hrm_host import system
-from hrm_host.command import Command
+from hrm_host.command import Command, taking
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.http.middleware import Trace
+    from hrm_edge_runtime.http.middleware import Access, Trace
+    from hrm_edge_runtime.http.server import ServerOptions
+    from hrm_edge_runtime.worker.lanes import LaneDefaults
 
 serve = Command("hrm-serve")
 
@@ -30,51 +33,87 @@ UNITS = {
     "MB": 10**6,
     "GB": 10**9,
 }
+SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)")
 MAX_SLOTS = 1024
 
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")]
+Slots = Annotated[
+    str, typer.Option(help="Attempts per batch: a number, or auto to choose from measured times.")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=1024, help="CPU threads per engine. Default: all cores."),
+]
+MaxAttempts = Annotated[
+    int, typer.Option(min=1, max=1024, help="Maximum number of attempts per request.")
+]
+QueueLimit = Annotated[
+    int,
+    typer.Option(min=0, help="Maximum number of puzzles waiting for a slot; further ones get 503."),
+]
+DrainSeconds = Annotated[
+    float, typer.Option(min=0, help="Seconds to finish admitted work after SIGTERM or Ctrl-C.")
+]
+StallSeconds = Annotated[
+    float,
+    typer.Option(
+        min=1, help="Kill and restart an engine that makes no step for this many seconds."
+    ),
+]
+KeyFile = Annotated[
+    Path | None, typer.Option(help="Key file written by hrm-key; every request then needs a key.")
+]
+Certificate = Annotated[Path | None, typer.Option(help="Certificate chain (PEM) for HTTPS.")]
+PrivateKey = Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")]
 Bundles = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Bundle directories or names of shipped ones, served together; "
-        "without any, all shipped ones."
+        help="Bundle directories or names of shipped bundles. Default: all shipped bundles."
     ),
 ]
 MemoryLimit = Annotated[
     str | None,
     typer.Option(
-        metavar="BYTES", help="The engine's memory, as 2GiB; without it what the machine can spare."
+        metavar="BYTES",
+        help="Memory limit of the engine process, as 2GiB. Default: free memory less headroom.",
     ),
 ]
 BundleDir = Annotated[
     list[Path] | None,
-    typer.Option(help="A folder whose bundles an admin may add while the server runs."),
+    typer.Option(help="Folder from which an admin may add bundles at run time; may be repeated."),
 ]
 EngineName = Annotated[
     str,
     typer.Option(
         metavar="ENGINE[:PRECISION]",
-        help="What runs the bundles: auto, cpu, cuda, tensorrt or unrolled, and a precision.",
+        help="Engine: auto, cpu, cuda, tensorrt or unrolled, with an optional :PRECISION.",
     ),
 ]
 Connections = Annotated[
-    int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")
+    int,
+    typer.Option(min=1, help="Maximum number of open connections; at the limit idle ones close."),
 ]
 Cors = Annotated[
     list[str] | None,
-    typer.Option(metavar="ORIGIN", help="Pages of this origin may ask too, as https://my.site."),
+    typer.Option(
+        metavar="ORIGIN",
+        help="Let web pages of this origin send requests, such as https://my.site.",
+    ),
 ]
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it."
+        "--insecure",
+        help="Allow a --host beyond loopback without keys: whoever can connect may use it.",
     ),
 ]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option(help="Without keys: a public name of this server; may be repeated."),
+    typer.Option(help="Public host name of a server without keys; may be repeated."),
 ]
 Log = Annotated[
-    Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")
+    Literal["text", "json"], typer.Option(help="Format of log lines on standard error.")
 ]
 Otlp = Annotated[
     str | None,
@@ -84,106 +123,113 @@ Otlp = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The arguments and options of `hrm-serve`, in the order of its help."""
+
+    bundles: Bundles = None
+    host: Host = "127.0.0.1"
+    port: Port = 8000
+    slots: Slots = "auto"
+    memory_budget: MemoryLimit = None
+    bundle_dir: BundleDir = None
+    threads: Threads = None
+    engine: EngineName = "auto"
+    max_attempts: MaxAttempts = 16
+    queue_limit: QueueLimit = 256
+    drain_seconds: DrainSeconds = 30.0
+    stall_seconds: StallSeconds = 60.0
+    max_connections: Connections = 4096
+    keys: KeyFile = None
+    cors: Cors = None
+    tls_cert: Certificate = None
+    tls_key: PrivateKey = None
+    insecure: Insecure = False
+    allow_host: Hosts = None
+    log: Log = "text"
+    otlp_endpoint: Otlp = None
+
+
 @serve.command(
     groups={
         "Engine": "engine slots threads memory_budget stall_seconds",
         "Limits": "max_attempts queue_limit max_connections drain_seconds",
-        "Who may ask": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
+        "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
     },
     epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
     "hrm-serve model.bundle --slots 4",
 )
-def serve_command(
-    bundles: Bundles = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    slots: Annotated[
-        str, typer.Option(help="Attempts in one batch: a number, or auto, which measures.")
-    ] = "auto",
-    memory_budget: MemoryLimit = None,
-    bundle_dir: BundleDir = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="Threads of an engine; without it, all cores."),
-    ] = None,
-    engine: EngineName = "auto",
-    max_attempts: Annotated[
-        int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")
-    ] = 16,
-    queue_limit: Annotated[
-        int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")
-    ] = 256,
-    drain_seconds: Annotated[
-        float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")
-    ] = 30.0,
-    stall_seconds: Annotated[
-        float, typer.Option(min=1, help="An engine without a step for so long is killed.")
-    ] = 60.0,
-    max_connections: Connections = 4096,
-    keys: Annotated[
-        Path | None, typer.Option(help="File of keys, made with hrm-key; every request needs one.")
-    ] = None,
-    cors: Cors = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate (PEM, with its chain): speak HTTPS.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="The certificate's private key (PEM).")
-    ] = None,
-    insecure: Insecure = False,
-    allow_host: Hosts = None,
-    log: Log = "text",
-    otlp_endpoint: Otlp = None,
-) -> None:
+@taking(ServeOptions)
+def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
     from hrm_edge_runtime.contract import logs
-    from hrm_edge_runtime.http import auth, middleware, models, server
-    from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
+    from hrm_edge_runtime.http import auth, models, server
 
-    limit_bytes = bytes_from(memory_budget) if memory_budget else None
-    defaults = LaneDefaults(
-        engine=engine,
-        num_slots=slots_from(slots),
-        num_threads=threads,
-        queue_limit=queue_limit,
-        max_attempts=max_attempts,
-        budget=MemoryBudget(limit_bytes=limit_bytes),
-    )
-    opened = _opened(bundles)
-    served, library = models.models_and_library(opened, defaults, bundle_dir or ())
-    access = middleware.Access(
-        keys=auth.KeyRing(keys) if keys else None,
-        hosts=(host, *(allow_host or ())),
-        origins=auth.checked_origins(cors or ()),
-        trace=_tracer(otlp_endpoint) if otlp_endpoint else None,
-    )
+    defaults = _lane_defaults(options)
+    opened = _opened(options.bundles)
+    served, library = models.models_and_library(opened, defaults, options.bundle_dir or ())
+    access = _access(options)
     warnings = auth.bind_warnings(
-        host,
-        with_keys=keys is not None,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        insecure=insecure,
+        options.host,
+        with_keys=options.keys is not None,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        insecure=options.insecure,
     )
-    logs.configure(log)
+    logs.configure(options.log)
     for warning in warnings:
         logging.warning(warning)
     names = ", ".join(f"{model.name} ({model.puzzle.name})" for model in served)
-    scheme = "https" if tls_cert else "http"
-    logging.info("serving %s on %s://%s:%d", names, scheme, host, port)
-    options = server.ServerOptions(
-        host=host,
-        port=port,
-        queue_limit=queue_limit,
-        drain_s=drain_seconds,
-        stall_s=stall_seconds,
-        max_connections=max_connections,
-        access=access,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        log=log,
+    scheme = "https" if options.tls_cert else "http"
+    logging.info("serving %s on %s://%s:%d", names, scheme, options.host, options.port)
+    server.run_server(library, served, _server_options(options, access))
+
+
+def _lane_defaults(options: ServeOptions) -> "LaneDefaults":
+    from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
+
+    limit_bytes = None
+    if options.memory_budget:
+        limit_bytes = bytes_from(options.memory_budget)
+    return LaneDefaults(
+        engine=options.engine,
+        num_slots=slots_from(options.slots),
+        num_threads=options.threads,
+        queue_limit=options.queue_limit,
+        max_attempts=options.max_attempts,
+        budget=MemoryBudget(limit_bytes=limit_bytes),
     )
-    server.run_server(library, served, options)
+
+
+def _access(options: ServeOptions) -> "Access":
+    from hrm_edge_runtime.http.auth import KeyRing, checked_origins
+    from hrm_edge_runtime.http.middleware import Access
+
+    keys = KeyRing(options.keys) if options.keys else None
+    origins = checked_origins(options.cors or ())
+    trace = None
+    if options.otlp_endpoint:
+        trace = _tracer(options.otlp_endpoint)
+    hosts = (options.host, *(options.allow_host or ()))
+    return Access(keys=keys, hosts=hosts, origins=origins, trace=trace)
+
+
+def _server_options(options: ServeOptions, access: "Access") -> "ServerOptions":
+    from hrm_edge_runtime.http.server import ServerOptions
+
+    return ServerOptions(
+        host=options.host,
+        port=options.port,
+        queue_limit=options.queue_limit,
+        drain_s=options.drain_seconds,
+        stall_s=options.stall_seconds,
+        max_connections=options.max_connections,
+        access=access,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        log=options.log,
+    )
 
 
 def _opened(names: Sequence[str] | None) -> "list[Bundle]":
@@ -216,9 +262,11 @@ def slots_from(text: str) -> int | None:
 
 def bytes_from(text: str) -> int:
     """A number of bytes, written as 2GiB, 500MB or 1000."""
-    matched = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
-    unit = matched[2].upper() if matched else ""
-    if matched is None or unit not in UNITS or not float(matched[1]):
-        message = f"{text!r} is not a number of bytes: write it as 2GiB"
-        raise typer.BadParameter(message, param_hint="--memory-budget")
-    return int(float(matched[1]) * UNITS[unit])
+    matched = SIZE.fullmatch(text.strip())
+    if matched is not None:
+        number = float(matched[1])
+        unit = matched[2].upper()
+        if number and unit in UNITS:
+            return int(number * UNITS[unit])
+    message = f"{text!r} is not a number of bytes: write it as 2GiB"
+    raise typer.BadParameter(message, param_hint="--memory-budget")

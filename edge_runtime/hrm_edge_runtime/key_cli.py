@@ -18,22 +18,24 @@ from hrm_edge_runtime.http.auth import (
 from hrm_host.command import Command
 from hrm_host.system import HANG_UP
 
-main = Command("hrm-key", no_args_is_help=True)
+KEYS_HELP = "Create, list and remove the API keys of a server."
+
+main = Command("hrm-key", no_args_is_help=True, help=KEYS_HELP)
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
 
 
 @main.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")
 def add(
-    label: Annotated[str, typer.Argument(help="Who holds the key; it shows in the metrics.")],
+    label: Annotated[str, typer.Argument(help="Label of the key; metrics and logs show it.")],
     file: File = Path("keys"),
     admin: Annotated[
-        bool, typer.Option("--admin", help="May also add and remove bundles.")
+        bool, typer.Option("--admin", help="Allow the key to add and remove bundles.")
     ] = False,
     rate: Annotated[
-        float | None, typer.Option(help="Puzzles per second; without it, any number.")
+        float | None, typer.Option(help="Puzzles per second. Default: no limit.")
     ] = None,
-    burst: Annotated[int, typer.Option(help="Puzzles at once (with --rate).")] = 10,
+    burst: Annotated[int, typer.Option(help="Puzzles that may arrive at once; needs --rate.")] = 10,
 ) -> None:
     """Make a key, write its hash to the file, and print the key once."""
     secret = new_secret()
@@ -57,7 +59,7 @@ def add(
 
 @main.command("list", epilog="Example: hrm-key list --file keys")
 def list_keys(file: File = Path("keys")) -> None:
-    """List the labels with their rights."""
+    """List the keys: label, role and rate."""
     for key in read_keys(file):
         limit = "no limit"
         if key.rate is not None:
@@ -67,9 +69,9 @@ def list_keys(file: File = Path("keys")) -> None:
 
 @main.command(epilog="Example: hrm-key remove kitchen --file keys")
 def remove(
-    label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")
+    label: Annotated[str, typer.Argument(help="Label of the key.")], file: File = Path("keys")
 ) -> None:
-    """Take a key out of the file."""
+    """Remove a key from the file."""
     with changed_keys(file) as keys:
         key = _named(label, keys)
         if key is None:

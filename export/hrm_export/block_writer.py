@@ -43,7 +43,7 @@ class BlockWriter:
         return self.graph.node(f"{name}_biased", "Add", weighed, bias)
 
     def flat(self, name: str, x: str, width: int) -> str:
-        """[rows, width], for `biased`."""
+        """Reshape to [rows, width], for `biased`."""
         return self.graph.node(name, "Reshape", x, self.graph.ints(-1, width))
 
     def total(self, name: str, x: str, axis: int) -> str:

@@ -1,4 +1,4 @@
-"""hrm-eval: how good a model is on held-out puzzles. PyTorch is imported when the command runs."""
+"""hrm-eval: scores a model on held-out puzzles. PyTorch is imported when the command runs."""
 
 import json
 from contextlib import closing

@@ -11,7 +11,7 @@ DATA_HELP = "Data set (test split), CSV file, or the puzzle's name to generate p
 PUZZLES_HELP = "Choose this many puzzles at random. Default: all, or 1000 generated ones."
 BOARD_HELP = "Evaluate relational weights on a puzzle of another size."
 ENGINE_HELP = "cpu or cuda for a checkpoint, ENGINE[:PRECISION] for a bundle."
-SEGMENTS_HELP = "Most segments per puzzle. Default: the model's."
+SEGMENTS_HELP = "Maximum number of segments per puzzle. Default: the model's."
 MAX_LOSS_HELP = "Points of exact solves that halting early may lose."
 PICTURE_HELP = "Draw the policies to this .png or .svg file."
 
@@ -25,10 +25,10 @@ class EvaluationOptions:
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "auto"
     max_segments: Annotated[int | None, typer.Option(min=1, help=SEGMENTS_HELP)] = None
     max_loss: Annotated[float, typer.Option(min=0, max=100, help=MAX_LOSS_HELP)] = 0.5
-    slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles at a time.")] = 64
+    slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles per batch.")] = 64
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of the engine. Default: all cores."),
+        typer.Option(min=1, help="CPU threads of the engine. Default: all cores."),
     ] = None
     picture: Annotated[Path | None, typer.Option(help=PICTURE_HELP)] = None
     as_json: Annotated[

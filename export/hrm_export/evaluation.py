@@ -1,4 +1,4 @@
-"""How good a checkpoint or a bundle is on held-out puzzles, under every halting policy.
+"""Scores a checkpoint or a bundle on held-out puzzles, under every halting policy.
 
 Read `evaluate`. Shapes: N puzzles, T tokens, E puzzle-vector size.
 """

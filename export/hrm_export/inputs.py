@@ -38,7 +38,7 @@ def find_checkpoint(source: Path | None, calib: str | None) -> Path:
         return source
     if calib is None:
         remedy = "give CHECKPOINT, or --calib NAME to export runs/NAME/best"
-        raise ValueError(f"no checkpoint is named; {remedy}")
+        raise ValueError(f"no checkpoint was given; {remedy}")
     source = RUNS / Path(calib).name / BEST
     if not source.exists():
         remedy = "give CHECKPOINT"
@@ -104,7 +104,7 @@ def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
         names = json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
     if len(names) != num_puzzle_ids:
         problem = f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows"
-        raise ValueError(f"{problem}; give the data set of the training")
+        raise ValueError(f"{problem}; give the data set that trained the model")
     return names
 
 

@@ -196,7 +196,7 @@ def _check_valid(model: ModelProto) -> None:
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         problem = f"the graph is not valid ONNX ({reason})"
-        raise ValueError(f"{problem}; this is a fault of the exporter") from error
+        raise ValueError(f"{problem}; this is a bug of the exporter; please report it") from error
 
 
 def _check_versions(model: ModelProto) -> None:
@@ -223,7 +223,7 @@ def _check_one_type(node: NodeProto, types: Mapping[str, int]) -> None:
     for formals, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
         last = len(formals) - 1
         for index, name in enumerate(names):
-            formal = formals[min(index, last)]  # the last one may represent several
+            formal = formals[min(index, last)]  # the last formal may represent several
             kinds.setdefault(formal.type_str, set()).add(types[name])
     for found in kinds.values():
         if len(found) > 1:
@@ -242,7 +242,7 @@ def _check_zero_point(node: NodeProto, tensors: Mapping[str, TensorProto]) -> No
 
 
 def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
-    """A weight stored twice fills the device."""
+    """Reject a weight that is stored twice: it would take device memory twice."""
     found: dict[str, int] = {}
     for tensor in graph.initializer:
         size = math.prod(tensor.dims)
@@ -262,7 +262,7 @@ def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
 
 
 def _check_orientation(graph: GraphProto) -> None:
-    """A weight that is turned at run time is not a weight to a quantizer."""
+    """Reject a weight that is transposed at run time: a quantizer does not see it as a weight."""
     stored = {tensor.name for tensor in graph.initializer if tensor.data_type in STORED}
     for node in graph.node:
         if node.op_type == "Transpose" and node.input[0] in stored:

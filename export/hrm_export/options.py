@@ -12,18 +12,21 @@ SOURCE_HELP = "Checkpoint, or a run's file latest or best. Default: runs/CALIB/b
 OUT_HELP = "Bundle directory to create. Default: RUN.bundle."
 NAME_HELP = "Name of the model. Default: the name of the directory."
 BOARD_HELP = "Export relational weights for a board of this size, such as 30x30."
-CALIB_HELP = "Calibrate on sudoku, maze, arc, logistics, or a data set or CSV file."
+CALIB_HELP = (
+    "Source of calibration puzzles: sudoku, maze, arc or logistics to generate them, "
+    "a data set, or a CSV file."
+)
 BUDGET_HELP = "Points of exact solves that INT8 may lose."
 REPORT_HELP = "Directory for the calibration report and its pictures."
 LOOP_HELP = "host, or unrolled[=N] to add a graph that runs N segments in one call."
 ENGINE_HELP = "Build TensorRT engines for this GPU."
 POLICY_HELP = "verified, learned or fixed. Default: verified if answers can be proven."
 THRESHOLD_HELP = "Halt above this margin. Default: chosen on the held-out puzzles."
-SEGMENTS_HELP = "Most segments per puzzle. Default: as in training."
+SEGMENTS_HELP = "Maximum number of segments per puzzle. Default: as in training."
 DATA_HELP = "Data set with the held-out puzzles (test split). Default: generated puzzles."
 HELD_OUT_HELP = "Measure every precision on at most this many puzzles."
 MAX_LOSS_HELP = "Points of exact solves that a precision may lose against fp32."
-MINUTES_HELP = "Minutes for the export; fewer held-out puzzles are measured if they do not fit."
+MINUTES_HELP = "Time limit of the export in minutes; it measures fewer held-out puzzles to keep it."
 DEVICE_HELP = "Device that runs the puzzles and the golden traces."
 GOLDEN_HELP = "Compare with PyTorch on at most this many golden puzzles."
 JSON_HELP = "Print one JSON object instead of the table."
@@ -41,7 +44,9 @@ class Options:
     fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form."),
+        typer.Option(
+            "--int8", help="Calibrate and add an INT8 graph, with a second form for CPUs."
+        ),
     ] = False
     calib: Annotated[str | None, typer.Option(help=CALIB_HELP)] = None
     int8_budget: Annotated[float, typer.Option(min=0, help=BUDGET_HELP)] = 100 * INT8_BUDGET

@@ -49,7 +49,7 @@ class RelationalBlocks(BlockWriter):
         return node("messages", "Reshape", m, shape)
 
     def unit_sums(self, scope: str, module: str, flat: str, m: str) -> str:
-        """A candidate's state and what its cell, its minis, lines and box say, added up."""
+        """Sum of a candidate's state and the messages of its cell, minis, lines and box."""
         across = self.total(f"{scope}/across", m, COLUMN)
         down = self.total(f"{scope}/down", m, ROW)
         cell = self.total(f"{scope}/cell", m, SYMBOL)
@@ -113,7 +113,7 @@ class RelationalBlocks(BlockWriter):
         return node("positions", "Reshape", h, shape)
 
     def near_colours(self, scope: str, module: str, h: str) -> str:
-        """What the colours of the neighbouring cells say."""
+        """Messages of the colours of the neighbouring cells."""
         node = self.graph.within(scope)
         config = self.config
         last = (config.num_symbols, config.num_channels)
@@ -124,7 +124,7 @@ class RelationalBlocks(BlockWriter):
         return node("nears", "Reshape", near, shape)
 
     def heard_colours(self, scope: str, module: str, m: str) -> str:
-        """What the board, all colours, the cells looked at and the neighbours say, added up."""
+        """Sum of the messages of the board, all colours, the attended cells and the neighbours."""
         node = self.graph.within(scope)
         config = self.config
         cell = self.total(f"{scope}/cell", m, 3)
@@ -142,7 +142,7 @@ class RelationalBlocks(BlockWriter):
         return self.sum(f"{scope}/said", board_said, all_said, seen_said, cell_said)
 
     def seen(self, scope: str, module: str, cell: str, m: str) -> str:
-        """For each colour, what the cells hold that a cell looks at, [B, r, c, S, C]."""
+        """For each colour, the content of the cells that a cell attends to, [B, r, c, S, C]."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config

@@ -90,7 +90,7 @@ class _Segment(BlockWriter):
         high = self.start("z_high_BND", "high_init")
         low = self.start("z_low_BND", "low_init")
         if config.arch == "transformer":
-            # every block once; the carry passes by
+            # every block once; the carry passes through unchanged
             x = self.level("low", "low_level", config.low_layers, x)
             x = self.level("high", "high_level", config.high_layers, x)
             self.answer(x)
@@ -115,7 +115,7 @@ class _Segment(BlockWriter):
         return high, low
 
     def start(self, carry: str, initial: str) -> str:
-        """The initial state if a row is fresh; a select, so that garbage in the carry stays out."""
+        """The initial state if a row is fresh; a select, so garbage in the carry has no effect."""
         graph = self.graph
         fresh_B11 = graph.node(f"{initial}/fresh", "Unsqueeze", "fresh_B", graph.ints(1, 2))
         return graph.node(f"{initial}/start", "Where", fresh_B11, self.weight(initial), carry)

@@ -167,7 +167,7 @@ def torch_device(device: str, option: str) -> str:
     """Resolve `auto` to cuda if PyTorch sees a device; ValueError for cuda if it sees none."""
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
-        problem = f"{option} cuda needs a CUDA device and this PyTorch sees none"
+        problem = f"{option} cuda needs a CUDA device, but this PyTorch sees none"
         raise ValueError(f"{problem}; omit {option}")
     if device != "auto":
         return device

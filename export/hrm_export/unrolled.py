@@ -52,7 +52,7 @@ def unrolled_graph(step: ModelProto, policy: HaltingPolicy, num_segments: int) -
 
 
 class _Loop:
-    """Writes segment after segment; `kept` names what each row has so far."""
+    """Writes segment after segment; `kept` names the answer of each row so far."""
 
     def __init__(self, graph: GraphWriter, body: "_Body", threshold: float) -> None:
         self.graph = graph
@@ -108,7 +108,7 @@ class _Body:
             if not self.renamed & outputs:
                 self.shared.append(node)
             elif fresh & outputs:
-                continue  # every row starts in segment 1, so nothing asks whether it is fresh
+                continue  # every row starts in segment 1, so freshness is not checked
             elif node.op_type == "Where" and node.input[0] in fresh:
                 self.starts[node.output[0]] = node
             else:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hrm_host import system
 
-LOOK_AGAIN_S = 0.02  # while another process holds a lock
+LOOK_AGAIN_S = 0.02  # seconds between tries while another process holds a lock
 PIECE_BYTES = 1 << 20
 
 

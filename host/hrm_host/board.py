@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ANSWER_WITHIN_S = 15  # of a command
+CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
+CURRENT_MODE = re.compile(r"^NV Power Mode:(.*)$", re.MULTILINE)
 POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
 
 
@@ -113,8 +115,10 @@ class Host:
     def cpu_model(self) -> str | None:
         """The CPU's name; None on processors that do not report it, as most of Arm."""
         text = self.text("proc/cpuinfo") or ""
-        found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-        return None if found is None else found[1].strip()
+        found = CPU_MODEL.search(text)
+        if found is None:
+            return None
+        return found[1].strip()
 
     @property
     def jetson_release(self) -> str | None:
@@ -147,8 +151,10 @@ class Host:
         if shutil.which("nvpmodel") is None:
             return "none"
         answer = self.ask(("nvpmodel", "-q")) or ""
-        found = re.search(r"^NV Power Mode:(.*)$", answer, re.MULTILINE)
-        return "unknown" if found is None else found[1].strip()
+        found = CURRENT_MODE.search(answer)
+        if found is None:
+            return "unknown"
+        return found[1].strip()
 
     def gpu_clocks(self) -> Iterator[GpuClock]:
         for path in self.paths("sys/class/devfreq/*gpu*/cur_freq"):

@@ -1,6 +1,6 @@
 """What commands share: UTF-8 in pipes, `--version`, options declared once, and five exit statuses.
 
-0: done. 1: a puzzle is not solved, or a gate is broken. 2: wrong use. 3: cannot begin or go on.
+0: done. 1: a puzzle is not solved, or a gate is broken. 2: wrong use. 3: cannot start or continue.
 130: Ctrl-C. Every error is one sentence on standard error, with terminal commands escaped.
 """
 
@@ -44,7 +44,8 @@ def open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            nothing = os.open(os.devnull, os.O_RDWR)  # takes the closed number, the lowest
+            # takes the lowest free number, that of the closed stream
+            nothing = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nothing, True)
             setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))
 
@@ -131,7 +132,7 @@ class Command(typer.Typer):
                 return result
             except KeyboardInterrupt:
                 self._end(INTERRUPTED, "stopped")
-            except BrokenPipeError:  # the reader of the answers has left
+            except BrokenPipeError:  # the reader of standard output has closed the pipe
                 nothing = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nothing, sys.stdout.fileno())
                 raise typer.Exit(UNSOLVED) from None

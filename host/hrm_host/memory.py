@@ -16,7 +16,7 @@ from hrm_host.board import Host
 
 MIB = 1 << 20
 GIB = 1 << 30
-UNBOUNDED = 1 << 62  # bytes, if the system reports no limit
+UNBOUNDED = 1 << 62  # bytes; value of a limit that the system does not report
 # parameters of mallopt(3)
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
@@ -36,7 +36,7 @@ class Memory:
 
     @property
     def allocatable_mb(self) -> int:
-        """What a GPU could still get: the host's pages go to free swap, the GPU's own do not."""
+        """Memory that a GPU can still get: pages of the host can move to swap, its own cannot."""
         host_mb = max(0, self.total_mb - self.available_mb - self.gpu_mb)
         stays_mb = max(0, host_mb - self.swap_free_mb)
         return max(0, self.total_mb - self.gpu_mb - stays_mb)
@@ -80,9 +80,11 @@ def resident_bytes(pid: int | None = None) -> int:
 
 def available_bytes() -> int:
     """What this process could still get without swapping, of the machine and its control group."""
+    group_bytes = _group_bytes()
     memory = read_memory()
-    machine_bytes = UNBOUNDED if memory is None else memory.available_mb * MIB
-    return min(machine_bytes, _group_bytes())
+    if memory is None:
+        return group_bytes
+    return min(memory.available_mb * MIB, group_bytes)
 
 
 def _group_bytes() -> int:
@@ -110,7 +112,9 @@ def physical_bytes() -> int:
         raise ValueError(f"this system does not report its memory: {remedy}.")
     allowed = Host().number("sys/fs/cgroup/memory.max")  # None for "max"
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return physical if allowed is None else min(physical, allowed)
+    if allowed is None:
+        return physical
+    return min(physical, allowed)
 
 
 def keep_freed_memory() -> None:
@@ -132,15 +136,24 @@ def give_back_freed_memory() -> None:
         library.malloc_trim(0)
 
 
+_MALLINFO = (
+    "arena",
+    "ordblks",
+    "smblks",
+    "hblks",
+    "hblkhd",
+    "usmblks",
+    "fsmblks",
+    "uordblks",
+    "fordblks",
+    "keepcost",
+)
+
+
 class _Mallinfo(ctypes.Structure):
     """`struct mallinfo2` of glibc 2.33 and later; `fordblks` are the freed bytes that it keeps."""
 
-    _fields_: ClassVar = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _MALLINFO]
 
 
 def freed_bytes() -> int:

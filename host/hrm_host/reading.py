@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-MAX_DEPTH = 50  # levels of JSON; a puzzle has three, and what writes or compares values may recurse
+# levels of JSON; a puzzle has three, and code that writes or compares values may recurse
+MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
 
 

@@ -20,7 +20,7 @@ if sys.platform == "win32":
     SYNCABLE = os.O_RDWR
     HANG_UP: int | None = None
     _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-    _FAR = 1 << 30  # beyond the content: locked bytes cannot be read
+    _FAR = 1 << 30  # byte offset beyond the content, because locked bytes cannot be read
 
     def try_lock(handle: int) -> bool:
         os.lseek(handle, _FAR, os.SEEK_SET)
@@ -79,7 +79,9 @@ else:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         except (OSError, ValueError):  # a service manager may forbid the call
             return soft
-        return None if raised == resource.RLIM_INFINITY else raised
+        if raised == resource.RLIM_INFINITY:
+            return None
+        return raised
 
     def load_average() -> float | None:
         """Mean number of processes that wanted to run in the last minute; None on Windows."""

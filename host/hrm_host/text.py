@@ -5,9 +5,9 @@ import re
 COMMANDING = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC begins a command
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # writing direction
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # characters that change the writing direction
     "\u2028\u2029"  # separators of lines and paragraphs
-    "\ud800-\udfff"  # halves of surrogate pairs, which no UTF-8 can hold
+    "\ud800-\udfff"  # surrogate halves, which UTF-8 cannot hold
     "]"
 )
 

@@ -30,7 +30,7 @@ def results_of(
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for its next job for ever."""
+    """End this worker when its parent dies; otherwise it waits for its next job forever."""
     parent = parent_process()
     assert parent is not None
 

@@ -30,7 +30,7 @@ META = "meta.json"
 STEP = re.compile(r"step_([0-9]{1,18})")  # the name of a run's checkpoint
 POINTERS = ("latest", "best")
 MAX_POINTER_BYTES = 100
-MOST_NAMED = 3  # tensors that do not fit, in one message
+MOST_NAMED = 3  # maximum number of tensors that an error names
 
 
 class CheckpointError(ValueError):

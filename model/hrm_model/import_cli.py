@@ -27,7 +27,7 @@ def import_checkpoint(
     out: Annotated[Path, typer.Option(help="Checkpoint directory to write.")],
     puzzle: Annotated[str, typer.Option(help="Puzzle that the model was trained on.")] = "sudoku",
     weights: Annotated[
-        str | None, typer.Option(help="Weight file name; default: the last step_N.")
+        str | None, typer.Option(help="Name of the weight file. Default: the last step_N.")
     ] = None,
 ) -> None:
     """Import a published HRM or TRM checkpoint, with a loader that cannot run code."""

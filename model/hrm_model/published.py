@@ -132,7 +132,7 @@ def _check_values(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _is_plain(named: tuple[object, object]) -> bool:
-    """Whether it is a name and a dense tensor of real numbers."""
+    """Whether the item is a name with a dense tensor of real numbers."""
     name, tensor = named
     if not (isinstance(name, str) and isinstance(tensor, Tensor)):
         return False
@@ -188,7 +188,7 @@ def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) ->
 
 
 def _kind_of(arch: Any) -> str | None:
-    """The architecture of "package.module@class"."""
+    """The architecture that a "package.module@class" names."""
     if not isinstance(arch, Mapping):
         return None
     path, _, _ = str(arch.get("name")).partition("@")
@@ -222,7 +222,7 @@ def _sizes(arch: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, An
 
 
 def _sizes_of_trm(arch: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs in a TRM; its mixers ignore rotary positions."""
+    """The fields in which a TRM differs. Its mixers ignore rotary positions."""
     blocks = "attention"
     if arch.get("mlp_t"):
         blocks = "mixer"

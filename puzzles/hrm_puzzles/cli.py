@@ -38,10 +38,10 @@ PuzzleName = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.")]
 
-MOST_SHOWN = 20  # faults of an import that are printed one by one
-MOST_MADE = 10**8  # puzzles; this many Sudokus take 16 GB
+MOST_SHOWN = 20  # maximum number of faults of an import that are printed
+MOST_MADE = 10**8  # maximum puzzles of a build; this many Sudokus take 16 GB
 MOST_WORKERS = 1024
-MOST_VARIANTS = 10**6  # drawing them takes half a minute for a task
+MOST_VARIANTS = 10**6  # variants; drawing them takes half a minute per task
 OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that apply to every puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
@@ -59,7 +59,7 @@ class BuildOptions:
         typer.Option(
             min=0,
             max=MOST_MADE,
-            help="Generated training puzzles; by default 1000, logistics 960.",
+            help="Number of training puzzles to generate. Default: 1000, logistics 960.",
         ),
     ] = None
     test: Annotated[
@@ -67,21 +67,23 @@ class BuildOptions:
         typer.Option(
             min=0,
             max=MOST_MADE,
-            help="Generated test puzzles; by default 200, maze 1000, logistics 400.",
+            help="Number of test puzzles to generate. Default: 200, maze 1000, logistics 400.",
         ),
     ] = None
     difficulty: Annotated[
         str,
-        typer.Option(help="One, several with commas, or mixed (all except extreme)."),
+        typer.Option(help="One, several separated by commas, or mixed (all except extreme)."),
     ] = sources.MIXED
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same data set.")] = 0
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed; the same seed gives the same data set.")
+    ] = 0
     workers: Annotated[
         int,
         typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate puzzles."),
     ] = 1
     source: Annotated[
         str | None,
-        typer.Option(help="hub:ORG/NAME, for example hub:sapientinc/sudoku-extreme."),
+        typer.Option(help="Source on the Hugging Face hub, such as hub:sapientinc/sudoku-extreme."),
     ] = None
     csv_train: Annotated[
         Path | None,
@@ -98,7 +100,9 @@ class BuildOptions:
     ] = "arcagi"
     tasks: Annotated[
         str | None,
-        typer.Option(help="Number of tasks of each split, names, or a file of names."),
+        typer.Option(
+            help="Tasks to use: a number per split, names with commas, or a file of names."
+        ),
     ] = None
     augment: Annotated[
         int,
@@ -108,13 +112,13 @@ class BuildOptions:
     ] = 1000
     hold_out_all: Annotated[
         bool,
-        typer.Option("--hold-out-all", help="Never train on the test pairs of any task."),
+        typer.Option("--hold-out-all", help="Hold out the test pairs of all tasks."),
     ] = False
     keep_colours: Annotated[
         bool,
         typer.Option(
             "--keep-colours",
-            help="Variants only turn the grids; for relational models, which exchange colours.",
+            help="Only turn and mirror grids; for relational models, which treat colours alike.",
         ),
     ] = False
     as_json: AsJson = False
@@ -196,11 +200,11 @@ def import_(
     out: Out,
     split: Annotated[
         str | None,
-        typer.Option(help="train or test; by default one class in four goes to test."),
+        typer.Option(help="train or test. Default: a quarter of the puzzles goes to test."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build a data set from exported puzzles. The exit code is 1 if some are left out.
+    """Build a data set from exported puzzles. Exits with 1 if it rejects some of them.
 
     Example: hrm-data import boards.ndjson sudoku --out data/boards
     """
@@ -221,7 +225,7 @@ def import_(
 
 @main.command()
 def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson = False) -> None:
-    """Count, compare the splits, check every label and show an example.
+    """Check a data set: sizes, every label, overlap of the splits; show an example.
 
     The exit code is 1 if the data set has faults.
 
@@ -246,7 +250,7 @@ def show(
     index: Annotated[int, typer.Option(min=0, help="First example, counted from 0.")] = 0,
     count: Annotated[
         int,
-        typer.Option(min=1, help="Number of examples, each of another group."),
+        typer.Option(min=1, help="Number of examples, one per group."),
     ] = 1,
     puzzle: OptionalPuzzle = None,
 ) -> None:

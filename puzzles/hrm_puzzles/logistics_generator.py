@@ -28,7 +28,7 @@ NUM_CUSTOMERS = {"easy": range(1, 3), "medium": range(3, 6), "hard": range(6, 9)
 NUM_CUSTOMERS_SMALL = {"easy": range(1, 2), "medium": range(2, 4), "hard": range(4, 6)}
 DIFFICULTIES = tuple(NUM_CUSTOMERS)
 SMALL = 64  # cells; smaller cities hold fewer customers
-BLOCK_SIDES = (1, 2)  # cells of buildings between two streets
+BLOCK_SIDES = (1, 2)  # numbers of cells between two streets
 # Share of the stretches that are closed. It is lower if the roads would become disconnected.
 CLOSED_SHARE = 0.3
 # Shares of the stretches by their cost.

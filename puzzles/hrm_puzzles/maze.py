@@ -192,7 +192,7 @@ class Maze(GridPuzzle):
 
     def _ways_BT(self, moves_BT: Int32Array) -> NDArray[np.int64]:
         """The first of up, down, left and right that is one move nearer; 0 if none is."""
-        beyond = 2 * self.seq_len  # farther than any cell of the board
+        beyond = 2 * self.seq_len  # larger than any distance on the board
         moves_BRC = moves_BT.reshape(-1, self.rows, self.cols)
         around_BRC = np.pad(moves_BRC, ((0, 0), (1, 1), (1, 1)), constant_values=beyond)
         near_4BRC: list[Int32Array] = []

@@ -23,7 +23,7 @@ IntArray = NDArray[np.integer]
 
 
 class PuzzleError(ValueError):
-    """A puzzle that cannot be accepted. Its text is one sentence: value, expectation and remedy.
+    """An invalid puzzle. Its text is one sentence: value, expectation and remedy.
 
     `rule` is a stable slug. `remedy` is the next step. `cell` is the (row, column), counted from 1,
     if a single cell causes the error.

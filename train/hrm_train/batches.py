@@ -23,7 +23,7 @@ from hrm_puzzles.puzzle import Puzzle
 
 Int32Array = NDArray[np.int32]
 
-BLOCK = 32  # slots that one generator draws for; blocks are always drawn whole
+BLOCK = 32  # slots per generator; blocks are always drawn whole
 # These keep the two kinds of draws apart. They are not 0, which pads shorter seeds.
 _ORDERS = 1
 _ROWS = 2
@@ -83,7 +83,7 @@ class SplitSource:
             ) from error
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
-        """An example of each group: chances in [0, 1) choose the variant, then its example."""
+        """Choose an example of each group: one chance chooses the variant, one its example."""
         puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
         return _within(self._split.puzzle_offsets, puzzles_B, chance_B2[:, 1])
 
@@ -167,7 +167,7 @@ class Feed:
 
 
 # The curriculum.
-INTERVAL = 16  # steps between two looks at the counts
+INTERVAL = 16  # steps between two readings of the counts
 FALL = 0.02  # cells that the level falls for eight finished puzzles
 MEMORY = 0.98  # weight of the past in the share of solved puzzles, per step
 

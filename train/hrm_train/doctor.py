@@ -15,7 +15,7 @@ from hrm_host.board import Host
 from hrm_host.doctor import Finding, fail, ok, python_finding, warn
 from hrm_train import doctor_machine
 
-TRIALS = 3  # the first one also warms up
+TRIALS = 3  # repetitions; the first one warms up
 ATTENTION_SHAPE = (3, 1, 8, 900, 64)  # query, key and value; batch, heads, tokens, width
 NEWEST_CUDA = re.compile(r"CUDA Version:\s*(\d+)\.(\d+)")
 KERNEL_VERSION = re.compile(r"(\d+)(\d)")
@@ -29,9 +29,9 @@ CUDA_BUILD = "install a CUDA build of PyTorch (the selector on pytorch.org print
 class TrainingSoftware:
     python: tuple[int, ...]
     torch: str | None
-    torch_cuda: str | None  # the version PyTorch was built for
+    torch_cuda: str | None  # CUDA version that PyTorch was built for
     sees_gpu: bool
-    architectures: tuple[str, ...]  # of PyTorch's GPU kernels
+    architectures: tuple[str, ...]  # architectures of PyTorch's GPU kernels
     has_triton: bool
     compiler: str | None
 

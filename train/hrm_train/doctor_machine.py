@@ -21,9 +21,9 @@ FIELDS = (
     "power.default_limit",
     "temperature.gpu",
 )
-HOT_C = 83  # cards begin to throttle at about this temperature
-MIN_CLOCK_SHARE = 0.9  # of the maximum; below it training is visibly slower
-MIN_POWER_SHARE = 0.95  # of the default limit
+HOT_C = 83  # °C at which cards begin to throttle
+MIN_CLOCK_SHARE = 0.9  # share of the maximum clock below which training is visibly slower
+MIN_POWER_SHARE = 0.95  # share of the default power limit
 
 XID = re.compile(r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)")
 HUNG = re.compile(r"task (\S+):\d+ blocked for more than|soft lockup.*\[([^:\]]+)")
@@ -151,7 +151,7 @@ def kernel_log(machine: Host) -> Iterator[Finding]:
     text = machine.ask(("journalctl", "-k", "-b", "--no-pager", "-q")) or machine.ask(("dmesg",))
     if text:
         found = list(read_log(text))
-        yield from found or [ok("kernel log", "no sign of trouble since the machine started")]
+        yield from found or [ok("kernel log", "no errors since the machine started")]
     elif machine.text("proc/version") is not None:
         yield ok("kernel log", "not readable; run: sudo dmesg | grep -E 'NVRM|Out of memory'")
 

@@ -33,8 +33,8 @@ class Evaluation:
 
     num_puzzles: int
     proof_exists: bool
-    exact: tuple[float, ...]  # every counted cell is right
-    proven: tuple[float, ...]  # the puzzle's check has proved an answer by then; else zeros
+    exact: tuple[float, ...]  # share of puzzles whose counted cells are all right
+    proven: tuple[float, ...]  # share proven by then; zeros without proofs
     accuracy: tuple[float, ...]  # right cells among those counted
     cells: tuple[float, ...]  # right cells among those that were open
     halting: tuple[float, ...]  # (q_halt >= 0) == exact, the published halting accuracy
@@ -122,7 +122,10 @@ def _pass_at(
 
 
 def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: recipe.LossKind) -> _Figures:
-    """What every row did: figures [S, B]; loss [1, B] and answers [1, B, T] of the last segment."""
+    """The results of every row: figures [S, B].
+
+    Loss [1, B] and answers [1, B, T] are those of the last segment.
+    """
     device = model.high_init.device
     tokens_BT = torch.from_numpy(rows.tokens_BT).to(device)
     labels_BT = torch.from_numpy(rows.labels_BT).to(device)

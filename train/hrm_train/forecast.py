@@ -19,11 +19,11 @@ from hrm_train.memory import FILLED
 from hrm_train.options import PlanOptions
 from hrm_train.run_plan import RunPlan
 
-PUBLISHED_ARC_IDS = 876_000  # 960 tasks in 1,000 variants, without duplicates
-SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # of the planned micro-batch
-SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s; the hours of each are shown by default
-CHECKPOINTS = 4  # on disk at once: the last two, the best, and the one being written
-LONGEST_WARMUP = 10  # warn if the warm-up takes more than one such part of the run
+PUBLISHED_ARC_IDS = 876_000  # puzzle ids of 960 tasks in 1,000 variants, without duplicates
+SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # factors of the planned micro-batch
+SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s; the forecast shows the hours at each
+CHECKPOINTS = 4  # checkpoints on disk at once: the last two, the best, and the one being written
+LONGEST_WARMUP = 10  # warn if the warm-up takes more than one part in this many of the run
 
 
 def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | None) -> None:

@@ -149,7 +149,7 @@ def prepare(hardware: Hardware) -> None:
         return
     if not torch.cuda.is_available():
         raise ValueError(
-            f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; "
+            f"--hw {hardware.name} needs a CUDA device but this PyTorch sees none; "
             "use --hw cpu, install a CUDA build, or see the plan of a run with --dry-run"
         )
     if hardware.tf32:

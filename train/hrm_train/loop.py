@@ -30,18 +30,18 @@ class StepSums:
     """What a step or a micro-batch measured, in parts that add up. Tensors stay on the device."""
 
     loss: Tensor  # the mean per row and segment
-    answer_loss: Tensor  # without halting and hints
+    answer_loss: Tensor  # loss without halting and hints
     exact: Tensor  # share of rows
     cells: Tensor  # share of open cells that are right
-    solved: Tensor  # how many of the halted rows are exact
+    solved: Tensor  # number of exact halted rows
     halted: Tensor  # how many rows
-    segments: Tensor  # of the halted rows, in sum
+    segments: Tensor  # sum over the halted rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport(StepSums):
     gradient_norm: Tensor
-    skipped: Tensor  # updates of this run so far with a gradient that was not finite
+    skipped: Tensor  # updates of this run with a gradient that was not finite
     lr: float
 
 

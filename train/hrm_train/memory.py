@@ -21,7 +21,7 @@ from hrm_train.window import Slots, window_loss
 FILLED = 0.9
 PROBE_LEN = 16  # tokens
 FLOAT_BYTES = 4
-SLOT_INTEGERS_BYTES = 8  # of each token: its question and its label
+SLOT_INTEGERS_BYTES = 8  # bytes per token: its question and its label
 MIB = 1 << 20
 
 _CLEAR = Path("/proc/self/clear_refs")
@@ -78,7 +78,7 @@ def estimate(
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     gradients = weights
     if world > 1:
-        gradients = 2 * weights  # the sum over ranks uses a flat copy
+        gradients = 2 * weights  # flat copy for the sum over ranks
     state_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize
     slot_bytes = state_bytes + SLOT_INTEGERS_BYTES * config.seq_len
     return Estimate(

@@ -56,7 +56,7 @@ class Reading:
         0.0  # of the last MOST_PENDING steps, from the end of one to the end of the next
     )
     step_p99_ms: float = 0.0
-    cpu_cores: float = 0.0  # that this process kept busy
+    cpu_cores: float = 0.0  # cores that this process kept busy
     samples_per_s: float
     phase_ms: Mapping[str, float]
 
@@ -80,7 +80,7 @@ def _cuda_mark() -> Mark:
 class PhaseTimer:
     """Call `phase` around the parts of a step, `count` at its end, and `drain` to read."""
 
-    MOST_PENDING = 1000  # steps kept while nothing is read
+    MOST_PENDING = 1000  # maximum steps kept while nothing reads them
 
     def __init__(self, device: torch.device, new_mark: Callable[[], Mark] | None = None) -> None:
         if new_mark is None:
@@ -179,9 +179,9 @@ def _ratio(amount: float, seconds: float) -> float:
     return 0.0
 
 
-WARM = 2  # steps that warm the profiler up
-ROWS = 40  # of the profile's table
-NAME_WIDTH = 40  # of the operators' names
+WARM = 2  # warm-up steps of the profiler
+ROWS = 40  # rows of the profile's table
+NAME_WIDTH = 40  # characters of an operator's name
 TABLE = "profile.txt"
 TRACE = "trace.json.gz"
 
@@ -252,7 +252,7 @@ class NvmlGpu:
         return found
 
     def throttled(self) -> tuple[str, ...]:
-        """Why the clock is held down, as keys of telemetry.THROTTLED."""
+        """Why the clock is reduced, as keys of telemetry.THROTTLED."""
         read = self._library.nvmlDeviceGetCurrentClocksThrottleReasons
         bits = self._read(lambda: read(self._handle))
         return throttle_reasons(int(bits or 0))
@@ -265,7 +265,7 @@ class NvmlGpu:
 
 
 def throttle_reasons(bits: int) -> tuple[str, ...]:
-    """Names of the reasons that hold the clock down, without idling and the user's settings."""
+    """Names of the reasons for a reduced clock, except idling and the user's settings."""
     found = tuple(name for name, mask in THROTTLE_BITS.items() if bits & mask)
     specific = {"thermal", "brake"} & set(found)
     return tuple(name for name in found if name != "hardware" or not specific)

@@ -40,18 +40,20 @@ class PlanOptions:
     """What a run is. The puzzle and the machine decide what is omitted."""
 
     run: Annotated[
-        Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE or RECIPE]")
+        Path | None, typer.Option(help="Directory of the run. Default: runs/PUZZLE or runs/RECIPE.")
     ] = None
     data: Annotated[
         Path | None,
-        typer.Option(help="Data set directory. [default: data/PUZZLE or RECIPE, built if absent]"),
+        typer.Option(
+            help="Data set directory. Default: data/PUZZLE or data/RECIPE, built if absent."
+        ),
     ] = None
     recipe: Annotated[
         str | None,
-        typer.Option(help=f"Named settings, which other options change: {', '.join(NAMED)}."),
+        typer.Option(help=f"Named recipe; other options override it: {', '.join(NAMED)}."),
     ] = None
     puzzle: Annotated[
-        str | None, typer.Option(help="Name of the puzzle. [default: arc, or the recipe's]")
+        str | None, typer.Option(help="Name of the puzzle. Default: arc, or the recipe's.")
     ] = None
     hw: Annotated[
         str | None,
@@ -63,14 +65,18 @@ class PlanOptions:
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, relational on a CPU]"
+            help=f"Model: {', '.join(SIZES)}. Default: published on a GPU, relational on a CPU."
         ),
     ] = None
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value of the model, recipe or machine.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Override a setting of model, recipe or machine, as key=value; may be repeated.",
+        ),
     ] = None
     arch: Annotated[
-        str | None, typer.Option(help="hrm, or transformer for the plain baseline. [default: hrm]")
+        str | None, typer.Option(help="hrm, or transformer for the plain baseline. Default: hrm.")
     ] = None
     init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = (
         None
@@ -154,19 +160,23 @@ class TrainOptions(Intervals, PlanOptions):
         typer.Option("--tune", help="Find the fastest micro-batch on this machine, then train."),
     ] = False
     tune_batch: Annotated[
-        int, typer.Option(min=1, help="Maximum factor by which --tune grows the batch and rates.")
+        int,
+        typer.Option(
+            min=1, help="Largest factor by which --tune may grow the batch and learning rates."
+        ),
     ] = 1
     profile: Annotated[
         bool, typer.Option("--profile", help="Profile a few steps instead of training.")
     ] = False
     profile_window: Annotated[
-        tuple[int, int], typer.Option(help="Steps to skip, and to profile.")
+        tuple[int, int], typer.Option(help="Number of steps to skip, then number to profile.")
     ] = PROFILED
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what a run would need on any --hw, and exit.")
+        bool, typer.Option("--dry-run", help="Print what a run needs on any --hw, and exit.")
     ] = False
     samples_per_s: Annotated[
-        float | None, typer.Option(min=0.001, help="Speed for which --dry-run prints the hours.")
+        float | None,
+        typer.Option(min=0.001, help="Assumed samples per second for the hours of --dry-run."),
     ] = None
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")

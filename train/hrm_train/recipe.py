@@ -27,7 +27,7 @@ BOOLEANS = {"true": True, "false": False}
 LARGEST = {
     "batch_size": 1 << 20,  # puzzles of an update
     "window": 1 << 10,  # segments
-    "total_samples": 1 << 53,  # counted exactly by a float
+    "total_samples": 1 << 53,  # largest count that a float holds exactly
 }
 
 
@@ -216,7 +216,7 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
 
 
 def named(table: dict[str, Values], option: str, name: str) -> Values:
-    """A row of a table; rejects an unknown name of an option."""
+    """The row with this name; rejects an unknown name."""
     if name not in table:
         raise ValueError(f"--{option} {name!r} is unknown; choose {', '.join(table)}")
     return table[name]

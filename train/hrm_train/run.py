@@ -149,7 +149,7 @@ class TrainingRun:
         return self._every(self.report_steps) and ranks.any(here)
 
     def _catch_up(self) -> Evaluation | None:
-        """Does what a killed process left undone: points `best`, and validates if it is due."""
+        """Finishes what a killed process left undone: points `best`, and validates if it is due."""
         step = self.trainer.progress.step
         ranks = self.trainer.ranks
         is_due = step > 0 and (self._is_over() or self._every(self.intervals.validate_steps))

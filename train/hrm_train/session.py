@@ -17,7 +17,7 @@ from hrm_train.run import TrainingRun, run_of
 from hrm_train.run_plan import RunPlan
 from hrm_train.start import trainer_from
 
-FIRST_LINE_S = 0.0  # seconds until progress is shown
+FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between lines in a pipe
 
 console = Console(stderr=True)

@@ -12,8 +12,8 @@ from hrm_train.loop import Trainer
 from hrm_train.run_plan import RunPlan
 from hrm_train.start import trainer_from
 
-FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch, to try
-REPEATS = 3  # trials of a micro-batch; the first one also warms up
+FACTORS = (0.5, 1, 2, 4)  # factors of the wanted micro-batch to try
+REPEATS = 3  # trials per micro-batch; the first one warms up
 MIB = 1 << 20
 
 

@@ -50,7 +50,7 @@ LEGEND = (
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """What every family gets: seeds, CPU time, parameters, and puzzles of each kind."""
+    """The same budget for every family: seeds, CPU time, parameters, and puzzles of each kind."""
 
     seeds: Sequence[int]
     cpu_s: float
@@ -126,7 +126,7 @@ def num_parameters(config: HRMConfig) -> int:
 def _trained(
     config: HRMConfig, recipe: Recipe, puzzle: Puzzle, data: Path, cpu_s: float
 ) -> tuple[int, Evaluation]:
-    """Train for so many CPU seconds; return the number of samples and the evaluation."""
+    """Train for the given CPU seconds; return the number of samples and the evaluation."""
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(1)
     training = batches.open_source(data, "train", puzzle)

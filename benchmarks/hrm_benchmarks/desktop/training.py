@@ -26,7 +26,7 @@ from hrm_train.recipe import Recipe, config_for, recipe_for
 GAIN = 0.7
 """Scales the matrices of both levels. A fresh model amplifies rounding so much that equal steps
 would part within three."""
-CHECKED_STEPS = 5  # losses that must be equal before the turns
+CHECKED_STEPS = 5  # steps whose losses must be equal before the timing starts
 NUM_PUZZLES = 64
 LOSS_TOLERANCE = 1e-5
 PUBLISHED_SEGMENTS = 16
@@ -54,7 +54,7 @@ class TrainerUnderTest:
     data: Path
     num_threads: int
     compile: bool = False
-    equal_work: bool = True  # must have the losses of the plain trainer
+    equal_work: bool = True  # must have the same losses as the plain trainer
 
     @property
     def samples_per_step(self) -> int:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid
 
-MAX_VALUES = 5000  # a question and its answer on the largest board have 1,800
+MAX_VALUES = 5000  # values; a question with its answer on the largest board has 1,800
 MAX_DEPTH = 8
 MAX_DIGITS = 18
 

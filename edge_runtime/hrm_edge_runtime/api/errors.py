@@ -35,7 +35,7 @@ Refused = NoAnswerReason | Literal["too-many-connections"]
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """What a client reads if a sound request gets no answer."""
+    """The message to a client whose valid request gets no answer."""
 
     status: int
     message: str
@@ -79,7 +79,7 @@ _NO_ANSWER: dict[Refused, NoAnswer] = {
         "the puzzle did not finish before its deadline",
         "allow a larger deadline_ms, or fewer max_segments",
     ),
-    "engine-failed": NoAnswer(  # it computed something unusable, such as values that are not finite
+    "engine-failed": NoAnswer(  # the engine returned unusable values, such as NaN
         500,
         "the engine gave no usable answer to this puzzle",
         "replay the bundle's golden traces on this machine; "
@@ -89,7 +89,7 @@ _NO_ANSWER: dict[Refused, NoAnswer] = {
 
 
 class ServiceError(Exception):
-    """A refusal on its way to the client."""
+    """A refusal to send to the client."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -
 
 
 def bad_puzzle(error: PuzzleError) -> ServiceError:
-    """422: the request is sound, but its puzzle breaks a rule of its kind."""
+    """422: the request is valid, but its puzzle breaks a rule of its kind."""
     return ServiceError(
         422,
         "bad-puzzle",

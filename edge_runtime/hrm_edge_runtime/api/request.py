@@ -20,7 +20,7 @@ from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
 
 NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
 UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
-NEARLY = 0.05  # kinds whose fits differ by less are named together
+NEARLY = 0.05  # kinds whose fits differ by less than this are named together
 SEPARATORS = re.compile(r"[\s|+=-]")
 
 Error = tuple[ServedModel, PuzzleError]

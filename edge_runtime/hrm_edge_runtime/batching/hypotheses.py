@@ -11,9 +11,9 @@ import numpy as np
 
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 
-START = 16  # segments that an attempt runs without a hypothesis first
+START = 16  # segments without a hypothesis at the start of an attempt
 PERIOD = 8  # segments that a hypothesis lasts
-NUM_CELLS = 3  # a hypothesis draws among this many cells: those that waver most between two symbols
+NUM_CELLS = 3  # number of most undecided cells among which a hypothesis draws
 
 
 def is_due(segment: int) -> bool:

@@ -50,14 +50,14 @@ class Scheduler:
         self.ageing_s = ageing_s
         self.slots: list[Attempt | None] = [None] * num_slots
         self.generations = [0] * num_slots
-        self.dense: list[Attempt] = []  # the occupied slots since the last `admit`
+        self.dense: list[Attempt] = []  # slots occupied since the last `admit`
         self.running: dict[int, Attempt] = {}
         self.waiting: dict[int, Attempt] = {}
-        self._line: list[tuple[Key, int]] = []  # sorted, as are the deadlines
+        self._line: list[tuple[Key, int]] = []  # kept sorted, like the deadlines
         self._deadlines: list[tuple[float, int]] = []
         self._place_of: dict[int, Key] = {}
         self._num_submitted = 0
-        self._is_settled = True  # no attempt has come or gone since the last `admit`
+        self._is_settled = True  # no attempt was added or removed since the last `admit`
 
     def submit(self, attempt: Attempt) -> None:
         """Put an attempt in line; raises QueueFull, or ValueError for an id that is still alive."""

@@ -17,9 +17,10 @@ HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 MEMORY = (
     1 / 32
 )  # weight of the newest value in the running means: about the last thirty steps or puzzles
-MAX_RUN = 16  # segments of a run; bounds how long an arrival waits until the lane checks its queue
-_NUM_RECENT = 256  # steps and puzzles over which the minima are taken
-NUM_TELLING = 32  # the minimum number of segments is used once this many puzzles have halted
+# maximum segments per run; bounds how long an arrival waits until the lane checks its queue
+MAX_RUN = 16
+_NUM_RECENT = 256  # number of recent steps and puzzles in the minima
+NUM_TELLING = 32  # halted puzzles before the minimum number of segments is used
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.contract.bundle import Identifiers
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Puzzle, Symmetry
 
-DRAWS = 4  # symmetries drawn per variant: a puzzle with few symmetries soon repeats itself
+DRAWS = 4  # maximum draws per variant; a puzzle with few symmetries soon repeats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,1 +1,1 @@
-"""What every floor of the runtime agrees on: the bundle on disk, the halting rule, arrays and log lines."""
+"""What every floor of the runtime shares: the bundle on disk, the halting rule, arrays and logs."""

@@ -33,7 +33,7 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Puzzle, PuzzleEr
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
 IDENTIFIERS_NAME = "identifiers.json"
 GOLDEN_NAME = "golden.npz"
-MAX_NAME = 200  # characters; every name takes the space of the longest
+MAX_NAME = 200  # characters; every name takes the space of the longest one
 MAX_ARRAY_BYTES = 1 << 29  # the logits of fifty 30 x 30 boards over 16 segments take 35 MB
 TASKS_NAME = "tasks.json"
 """Tasks by name (ARC): {name: {"train": [{"input": rows, "output": rows}, ...], "test": [...]}}."""
@@ -57,7 +57,7 @@ class Identifiers:
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [name.encode() for name in names]
-        num_bytes = max(map(len, encoded)) + 1  # one more for `rows_beginning`
+        num_bytes = max(map(len, encoded)) + 1  # one extra entry for `rows_beginning`
         self._names_N = np.array(encoded, f"S{num_bytes}")
         self._order_N = np.argsort(self._names_N).astype(np.int32)
 
@@ -81,7 +81,7 @@ class Identifiers:
 
     def rows_beginning(self, start: str) -> list[int]:
         first = start.encode()
-        last = first + b"\xff"  # UTF-8 never has this byte
+        last = first + b"\xff"  # a byte that UTF-8 never uses
         rows_N = self._order_N[self._place(first) : self._place(last)]
         return sorted(rows_N.tolist())
 

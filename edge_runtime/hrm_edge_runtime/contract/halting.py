@@ -1,7 +1,9 @@
 """When a puzzle stops: one pure rule, for one slot and for all slots at once.
 
-Shapes: B slots. A margin above the threshold is the model's own wish to stop; a verdict is the puzzle's proof, where
-one exists. `segment` counts the segments already run, from 1.
+A margin above the threshold is the model's own wish to stop. A verdict is the puzzle's proof or
+disproof of the answer, if it has one. `segment` counts the segments already run, from 1.
+
+Shapes: B slots.
 """
 
 from dataclasses import dataclass
@@ -20,7 +22,11 @@ KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
 
 @dataclass(frozen=True, kw_only=True)
 class HaltingPolicy:
-    """How long a puzzle may think: `learned`, `verified` (a proof stops it, a disproof lets it go on) or `fixed`."""
+    """How long a puzzle may think.
+
+    `learned` stops when the model wants to. `verified` stops at a proof and ignores the model after
+    a disproof. `fixed` runs all segments.
+    """
 
     kind: PolicyKind = "learned"
     threshold: float = 0.0
@@ -44,7 +50,10 @@ class HaltingPolicy:
 def decide(
     margin: float, segment: int, verified: bool | None, policy: HaltingPolicy
 ) -> HaltReason | None:
-    """Why a puzzle stops after this segment, or None where it goes on; `verified` is None where nothing is proven."""
+    """Why a puzzle stops after this segment, or None if it goes on.
+
+    `verified` is None if the answer is neither proven nor disproven.
+    """
     wants_to_stop = margin > policy.threshold
     if policy.kind == "verified" and verified:
         return "proven"
@@ -52,7 +61,9 @@ def decide(
         return "learned"
     if policy.kind == "verified" and wants_to_stop and verified is None:
         return "learned"
-    return "max_segments" if segment >= policy.max_segments else None
+    if segment >= policy.max_segments:
+        return "max_segments"
+    return None
 
 
 def stops_B(
@@ -62,13 +73,11 @@ def stops_B(
     policy: HaltingPolicy,
 ) -> NDArray[np.bool_]:
     """Which of B slots under one policy `decide` would stop."""
-    stops_B = np.broadcast_to(segment_B, margin_B.shape) >= policy.max_segments
+    is_last_B = np.broadcast_to(segment_B, margin_B.shape) >= policy.max_segments
+    wants_to_stop_B = margin_B > policy.threshold
     if policy.kind == "learned":
-        stops_B = stops_B | (margin_B > policy.threshold)
-    elif policy.kind == "verified":
-        stops_B = (
-            stops_B
-            | (verdict_B == RIGHT)
-            | ((verdict_B == UNKNOWN) & (margin_B > policy.threshold))
-        )
-    return stops_B
+        return is_last_B | wants_to_stop_B
+    if policy.kind == "verified":
+        is_unknown_B = verdict_B == UNKNOWN
+        return is_last_B | (verdict_B == RIGHT) | (is_unknown_B & wants_to_stop_B)
+    return is_last_B

@@ -1,4 +1,7 @@
-"""Log lines on standard error, for people or as JSON, where extra={"fields": {...}} become keys."""
+"""Log lines on standard error, for people or as JSON.
+
+In JSON, the entries of `extra={"fields": {...}}` become keys of the line.
+"""
 
 import contextlib
 import json
@@ -20,14 +23,14 @@ from hrm_host.text import printable
 
 LogForm = Literal["text", "json"]
 
-MAX_LINES = 10_000  # that wait for the log's reader
-LAST_LINES_S = 1.0  # for them at the end
+MAX_LINES = 10_000  # lines that wait while nobody reads the log; more are dropped
+LAST_LINES_S = 1.0  # `flush` waits this long for the queued lines
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Solved(Protocol):
-    """What a log line takes from the result of a puzzle."""
+    """The fields of a puzzle's result that a log line shows."""
 
     @property
     def total_segments(self) -> int: ...
@@ -43,7 +46,10 @@ class Solved(Protocol):
 
 @dataclass(kw_only=True)
 class RequestContext:
-    """What a request's log line and trace say, in sums over its answered puzzles: never a puzzle or a key."""
+    """What a request's log line and trace show: sums over its answered puzzles.
+
+    They never show a puzzle or a key.
+    """
 
     request_id: str
     trace_id: str | None = None
@@ -77,13 +83,15 @@ request: ContextVar[RequestContext | None] = ContextVar("request", default=None)
 
 
 def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
-    """The context of a new request; its id is the client's where that is a plain word, else a fresh one."""
-    asked = headers.get(b"x-request-id", b"").decode("latin-1")
-    traced = TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").decode("latin-1"))
-    context = RequestContext(
-        request_id=asked if SANE_ID.fullmatch(asked) else uuid.uuid4().hex,
-        trace_id=traced[1] if traced else None,
-    )
+    """The context of a new request. It takes the client's id if that is a plain word."""
+    request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+    if not SANE_ID.fullmatch(request_id):
+        request_id = uuid.uuid4().hex
+    context = RequestContext(request_id=request_id)
+    traceparent = headers.get(b"traceparent", b"").decode("latin-1")
+    traced = TRACEPARENT.fullmatch(traceparent)
+    if traced:
+        context.trace_id = traced[1]
     request.set(context)
     return context
 
@@ -95,7 +103,10 @@ def configure(form: LogForm) -> None:
 
 
 class QueuedLines(logging.Handler):
-    """Hands lines to a thread: nobody waits for a log whose reader stalls, and the lines dropped are counted."""
+    """Hands lines to a thread, so that nobody waits when the reader of the log stalls.
+
+    Lines that do not fit into the queue are dropped and counted.
+    """
 
     def __init__(self, handle: int, max_lines: int = MAX_LINES) -> None:
         super().__init__()
@@ -105,7 +116,7 @@ class QueuedLines(logging.Handler):
         threading.Thread(target=self._write_all, name="log-writer", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not hasattr(record, "request"):  # those of the engine process name their own
+        if not hasattr(record, "request"):  # a record of the engine process has its own
             context = request.get()
             record.request = context.request_id if context else ""
         try:
@@ -114,35 +125,44 @@ class QueuedLines(logging.Handler):
             self._num_dropped += 1
 
     def _line(self, record: logging.LogRecord) -> bytes:
-        return self.format(record).encode("utf-8", "backslashreplace") + b"\n"
+        text = self.format(record)
+        return text.encode("utf-8", "backslashreplace") + b"\n"
 
     def flush(self) -> None:
-        """Wait for the queued lines, though not for a reader that stalls; the interpreter calls it at its end."""
+        """Wait for the queued lines, but at most LAST_LINES_S. The interpreter calls it at exit."""
         give_up_s = time.monotonic() + LAST_LINES_S
         while self._lines.unfinished_tasks and time.monotonic() < give_up_s:
             time.sleep(0.005)
 
     def _write_all(self) -> None:
         while True:
-            rest = self._lines.get()
+            line = self._lines.get()
             if self._num_dropped and self._lines.empty():
-                with self.lock or contextlib.nullcontext():
-                    num_dropped, self._num_dropped = self._num_dropped, 0
-                said = "%d lines of this log were dropped, because nobody read it"
-                record = _log.makeRecord(
-                    _log.name, logging.WARNING, __file__, 0, said, (num_dropped,), None
-                )
-                rest += self._line(record)  # past the queue, which may be full again
-            with contextlib.suppress(OSError):  # nobody reads the log any more
-                while rest:
-                    rest = rest[
-                        os.write(self._handle, rest) :
-                    ]  # not a Python stream: its lock would hang the exit
+                line += self._dropped_line()  # past the queue, which may be full again
+            self._write(line)
             self._lines.task_done()
+
+    def _dropped_line(self) -> bytes:
+        """A warning with the number of dropped lines; counting starts again."""
+        with self.lock or contextlib.nullcontext():
+            num_dropped = self._num_dropped
+            self._num_dropped = 0
+        message = "%d lines of this log were dropped, because nobody read it"
+        record = _log.makeRecord(
+            _log.name, logging.WARNING, __file__, 0, message, (num_dropped,), None
+        )
+        return self._line(record)
+
+    def _write(self, data: bytes) -> None:
+        """Write to the handle itself: the lock of a Python stream would hang the exit."""
+        with contextlib.suppress(OSError):  # nobody reads the log any more
+            while data:
+                num_written = os.write(self._handle, data)
+                data = data[num_written:]
 
 
 class TextLines(logging.Formatter):
-    """Time, level and message; the request in brackets where there is one."""
+    """Time, level and message, and the request in brackets if there is one."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -159,10 +179,9 @@ class JsonLines(logging.Formatter):
     """One object a line: time (UTC), level, logger, message, request, and the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        created = datetime.fromtimestamp(record.created, timezone.utc)
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(
-                timespec="milliseconds"
-            ),
+            "time": created.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -171,6 +190,5 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(
-            {key: value for key, value in line.items() if value is not None}, default=str
-        )
+        known = {key: value for key, value in line.items() if value is not None}
+        return json.dumps(known, default=str)

@@ -1,7 +1,10 @@
-"""A bundle's manifest: untrusted, so unknown keys, unknown versions and paths out of the directory are refused."""
+"""A bundle's manifest.
+
+It is untrusted: unknown keys, unknown versions and names that lead out of the directory are errors.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,30 +31,31 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 def _inside(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name):
-        raise ValueError(f"{name!r} is no plain file name, so it could lead out of the bundle")
+        raise ValueError(f"{name!r} is not a plain file name, so it could point outside the bundle")
     return name
 
 
 def _legible(text: str) -> str:
     if not is_printable(text):
-        raise ValueError(f"'{printable(text[:200])}' holds control or direction characters")
+        shown = printable(text[:200])
+        raise ValueError(f"'{shown}' holds control or direction characters")
     return text
 
 
 FileName = Annotated[str, AfterValidator(_inside)]
 Text = Annotated[str, AfterValidator(_legible)]
-"""What logs, pages and terminals show."""
+"""Text that logs, pages and terminals show."""
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]
 Threshold = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Graphs = dict[Text, FileName]
 """A file for each precision, as {"fp32": "step.fp32.onnx"}."""
 AttemptKind = Literal["symmetries", "hypotheses"]
-"""What further attempts at a puzzle do differently: which of them pays was measured at export."""
+"""How further attempts at a puzzle differ. The export measures which kind pays."""
 
 
 class BundleError(ValueError):
-    """A bundle that is refused; the text is one sentence with what is wrong and the remedy."""
+    """A bundle cannot be opened; the text is one sentence with the fault and the remedy."""
 
 
 class _Strict(BaseModel):
@@ -64,14 +68,17 @@ class FileEntry(_Strict):
 
 
 class Halting(_Strict):
-    """The rule the bundle was measured under."""
+    """The rule under which the bundle was measured."""
 
     policy: PolicyKind
     threshold: Threshold = 0.0
 
 
 class CurvePoint(_Strict):
-    """The learned rule at one threshold: shares of puzzles solved as labelled and proven, mean segments spent."""
+    """The learned rule at one threshold: its mean segments and shares of puzzles solved.
+
+    `exact` is the share solved as labelled, `proven` the share with a proof.
+    """
 
     threshold: Threshold
     exact: Share
@@ -80,7 +87,10 @@ class CurvePoint(_Strict):
 
 
 class HaltingCurve(_Strict):
-    """What stopping early costs and saves in one precision on held-out puzzles, and the threshold chosen from it."""
+    """What halting early costs and saves on held-out puzzles in one precision.
+
+    `threshold` is the one chosen from these points.
+    """
 
     num_puzzles: Size
     threshold: Threshold
@@ -88,10 +98,11 @@ class HaltingCurve(_Strict):
 
 
 class Manifest(_Strict):
-    """What `manifest.json` holds; `num_positions` is prefix + `seq_len`, `precisions` names the step graph of each.
+    """What `manifest.json` holds.
 
-    `cpu_graphs` are forms that ONNX Runtime's CPU kernels run faster (of INT8 with weights of seven bits); `unrolled`
-    are whole loops in one graph; `curves` are what halting early cost in each precision.
+    `num_positions` is prefix + `seq_len`. `precisions` names the step graph of each precision.
+    `cpu_graphs` are forms that ONNX Runtime runs faster on a CPU; the form for INT8 has weights of
+    seven bits. `unrolled` are whole loops in one graph. `curves` are the costs of halting early.
     """
 
     format_version: Literal[2] = FORMAT_VERSION
@@ -115,15 +126,16 @@ class Manifest(_Strict):
 
     @model_validator(mode="after")
     def _only_known_precisions(self) -> "Manifest":
-        for name, kept in (
-            ("cpu_graphs", self.cpu_graphs),
-            ("unrolled", self.unrolled),
-            ("curves", self.curves),
-        ):
-            if unknown := sorted(set(kept) - set(self.precisions)):
-                raise ValueError(
-                    f"{name} names {unknown} where the precisions are {sorted(self.precisions)}"
-                )
+        by_precision: dict[str, Iterable[str]] = {
+            "cpu_graphs": self.cpu_graphs,
+            "unrolled": self.unrolled,
+            "curves": self.curves,
+        }
+        known = sorted(self.precisions)
+        for name, precisions in by_precision.items():
+            unknown = sorted(set(precisions).difference(known))
+            if unknown:
+                raise ValueError(f"{name} names {unknown} where the precisions are {known}")
         return self
 
     @property
@@ -131,21 +143,22 @@ class Manifest(_Strict):
         return [*self.precisions.values(), *self.cpu_graphs.values(), *self.unrolled.values()]
 
     def halting_policy(self, precision: str = "fp32") -> HaltingPolicy:
-        """The halting rule, at the threshold chosen for that precision where its curve is known."""
-        curve = self.curves.get(precision)
-        threshold = self.halting.threshold if curve is None else curve.threshold
-        return HaltingPolicy(
-            kind=self.halting.policy, threshold=threshold, max_segments=self.max_segments
-        )
+        """The halting rule, with the threshold of the precision's curve if there is one."""
+        threshold = self.halting.threshold
+        if precision in self.curves:
+            threshold = self.curves[precision].threshold
+        kind = self.halting.policy
+        return HaltingPolicy(kind=kind, threshold=threshold, max_segments=self.max_segments)
 
 
 def read_manifest(path: Path) -> Manifest:
-    file, remedy = path / MANIFEST_NAME, "give the directory that hrm-export wrote."
+    file = path / MANIFEST_NAME
+    remedy = "give the directory that hrm-export wrote."
     if file.is_symlink() or not file.is_file():
         raise BundleError(f"{file} is not there as a plain file: {remedy}")
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise BundleError(
-            f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, which no manifest is: {remedy}"
+            f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, the limit of a manifest: {remedy}"
         )
     try:
         fields = json_from(text_of(file, MAX_MANIFEST_BYTES))
@@ -156,21 +169,22 @@ def read_manifest(path: Path) -> Manifest:
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(
-            f"{path} has bundle format version {version!r} and this program reads {FORMAT_VERSION}: "
-            "export it again, or use the program it was made for."
+            f"{path} has bundle format version {version!r} and this program reads "
+            f"{FORMAT_VERSION}: export it again, or use the program it was made for."
         )
     return _validated(path, fields)
 
 
 def write_manifest(path: Path, **fields: object) -> Manifest:
-    """Write the manifest of every file in `path`, atomically; `fields` are Manifest's, without `files`."""
-    present = sorted(
-        file for file in path.iterdir() if file.is_file() and file.name != MANIFEST_NAME
-    )
-    files = {
-        file.name: {"sha256": sha256_of(file), "size_bytes": file.stat().st_size}
-        for file in present
-    }
+    """Write the manifest of every file in `path`, atomically.
+
+    `fields` are the fields of `Manifest`, without `files`.
+    """
+    files: dict[str, object] = {}
+    for file in sorted(path.iterdir()):
+        if file.is_file() and file.name != MANIFEST_NAME:
+            size_bytes = file.stat().st_size
+            files[file.name] = {"sha256": sha256_of(file), "size_bytes": size_bytes}
     manifest = _validated(path, {**fields, "files": files})
     atomic.write_text(path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
     return manifest
@@ -181,9 +195,8 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         return Manifest.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
         problem = first["msg"].removeprefix("Value error, ")
-        at = f" at {where!r}" if where else ""
-        raise BundleError(
-            f"the manifest of {path} is wrong{at} ({problem}): export it again."
-        ) from error
+        place = ".".join(map(str, first["loc"]))
+        at = f" at {place!r}" if place else ""
+        message = f"the manifest of {path} is wrong{at} ({problem}): export it again."
+        raise BundleError(message) from error

@@ -12,19 +12,24 @@ DEFAULT_NAME = "sudoku"
 def shipped_bundles() -> dict[str, Path]:
     """The bundles in the package by name: the default first, 7x7 before 15x15."""
     found = SHIPPED_BUNDLES.glob("*.bundle")
-    by_size = {path: re.sub(r"\d+", lambda digits: digits[0].zfill(3), path.name) for path in found}
-    paths = sorted(by_size, key=lambda path: (path.stem != DEFAULT_NAME, by_size[path]))
-    return {path.stem: path for path in paths}
+    return {path.stem: path for path in sorted(found, key=_place)}
+
+
+def _place(path: Path) -> tuple[bool, str]:
+    """Sort key of a bundle. Numbers get leading zeros, so they sort by value."""
+    padded = re.sub(r"\d+", lambda digits: digits[0].zfill(3), path.name)
+    return path.stem != DEFAULT_NAME, padded
 
 
 def find_bundle(name: str | None = None) -> Path:
-    """The directory of a bundle given by path or shipped name; without a name, the shipped default."""
+    """The directory of a bundle, from its path or its shipped name; without a name, the default."""
     shipped = shipped_bundles()
     if name is not None and Path(name).exists():
         return Path(name)
     name = name or DEFAULT_NAME
     if name not in shipped:
         raise BundleError(
-            f"{name} is neither a directory nor a shipped bundle: give a path or one of {list(shipped)}."
+            f"{name} is neither a directory nor a shipped bundle: "
+            f"give a path or one of {list(shipped)}."
         )
     return shipped[name]

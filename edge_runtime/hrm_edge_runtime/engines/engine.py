@@ -37,7 +37,8 @@ FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")
 """The inputs that the host writes."""
 MAX_SLOTS_CPU = 8
 MAX_SLOTS_GPU = 16
-LONG_SEQUENCE = 256  # tokens; above it each slot takes much memory, and few slots fill a GPU
+# tokens; longer puzzles take much memory per slot and fill a GPU with few slots
+LONG_SEQUENCE = 256
 _SIZES = {
     "T": "seq_len",
     "E": "puzzle_vector_size",
@@ -81,13 +82,13 @@ def max_slots(bundle: Bundle, engine: str = "tensorrt") -> int:
 class EngineUnavailableError(ValueError):
     """This machine cannot run the engine; the text is one sentence with the remedy."""
 
-    exit_status = 3  # of a command that cannot start here
+    exit_status = 3  # exit status of a command that cannot start
 
 
 class EngineLostError(RuntimeError):
     """The device failed while it ran; the engine process ends and is restarted."""
 
-    exit_status = 3  # of a command that cannot continue here
+    exit_status = 3  # exit status of a command that cannot continue
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""One way from a bundle to an engine, whatever computes behind it: `engine_for`.
+"""Opens a bundle on any engine: `engine_for`.
 
 Engines are named ENGINE[:PRECISION]:
 

@@ -12,7 +12,7 @@ from hrm_edge_runtime.engines.engine import Engine, StepOutput
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Script:
-    """One puzzle's course: from segment `segments` on it answers `answer_T` with margin +1.
+    """The script of one puzzle: from segment `segments` on it answers `answer_T` with margin +1.
 
     Before that it answers the question itself with margin -1.
     """
@@ -51,7 +51,7 @@ class ScriptedEngine(Engine):
         self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        del puzzle_vector_E  # a script knows its puzzle by the tokens alone
+        del puzzle_vector_E  # a script is found by the tokens of its puzzle
         self._slots[slot] = (self._play(tokens_T), tokens_T, 0)
 
     def move(self, source: int, target: int) -> None:

@@ -1,1 +1,1 @@
-"""Do two engines say the same, segment by segment? Numpy alone; start reading at `walk.py`."""
+"""Compares two engines segment by segment, with numpy alone. Read `walk.py` first."""

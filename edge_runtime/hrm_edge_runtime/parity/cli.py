@@ -1,6 +1,6 @@
-"""hrm-parity: does an engine say what it should, puzzle by puzzle and segment by segment?
+"""hrm-parity: compares an engine with a reference, puzzle by puzzle and segment by segment.
 
-`--engine unrolled:fp16` compares the whole loop in one graph with the runtime's loop.
+`--engine unrolled:fp16` compares the unrolled graph with the runtime's loop.
 """
 
 import json
@@ -20,11 +20,12 @@ main = command.Command("hrm-parity")
 
 @main.command(
     groups={"Puzzles": "data puzzles seed", "Findings": "gates plot write as_json"},
-    epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku",
+    epilog="Example: "
+    "hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku",
 )
 @command.taking(ParityOptions)
 def parity(options: ParityOptions) -> None:
-    """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
+    """Compare two engines of a bundle segment by segment; exit with 1 if a limit is exceeded."""
     from rich.console import Console
 
     from hrm_edge_runtime.contract.bundle import Bundle

@@ -1,13 +1,17 @@
-"""One comparison from its engines to its verdict, the reason for a break, and the verdicts a bundle keeps.
+"""One comparison from its engines to its verdict; read `compare_engines` first.
 
-PyTorch runs only on a desktop, as the plug-in `checkpoint` of the entry-point group `hrm_edge.parity`.
+Also here: the likely reason for a break, and the verdicts that a bundle keeps.
+
+PyTorch runs only on a desktop, as the plug-in `checkpoint` of the entry-point group
+`hrm_edge.parity`.
+
 Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
 """
 
 import json
 import os
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -38,13 +42,14 @@ from hrm_host import atomic, progress
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions, questions_from_data, questions_made
 
 NUM_PUZZLES = 256
-"""Held-out puzzles where none are asked for: minutes on a CPU."""
+"""Default number of held-out puzzles: minutes on a CPU."""
 PARITY_NAME = "parity.json"
 MANY_TIMES = 4
-"""Another row is named where it brings the candidate so many times nearer to the reference."""
+"""Name another row if it brings the candidate this many times nearer to the reference."""
 SAME = 1e-5
-"""One engine on the same puzzle and segment repeats itself to rounding."""
+"""Relative error below which logits are a repetition; an engine repeats itself up to rounding."""
 MOST_ROWS = 1024
+"""Rows of the puzzle table to try."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +63,11 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        left_out = not_judged(self.report, self.gates)
-        more = (
-            f" (not judged, since an engine keeps its carry to itself: {', '.join(left_out)})"
-            if left_out
-            else ""
-        )
-        return ("broken" if self.breaks else "passed: every gate holds") + more
+        verdict = "broken" if self.breaks else "passed: every gate holds"
+        left_out = ", ".join(not_judged(self.report, self.gates))
+        if left_out:
+            verdict += f" (not judged, since an engine keeps its carry to itself: {left_out})"
+        return verdict
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -80,16 +83,18 @@ class Comparison:
 def compare_engines(
     bundle: Bundle, options: ParityOptions, stages: progress.Stages | None = None
 ) -> Comparison:
-    """Run the comparison, judge it, and where it breaks look for the reason.
+    """Run the comparison, judge it, and look for the reason of the first break.
 
-    Without `data` and `puzzles` the golden puzzles run as far as their traces, others run until both sides have halted.
-    Without `against` and `checkpoint` the reference is the golden traces, or cpu:fp32 on other puzzles. Refuses options
-    that contradict each other (ValueError).
+    Without `data` and `puzzles`, the golden puzzles run as far as their traces; other puzzles run
+    until both sides have halted. Without `against` and `checkpoint`, the reference is the golden
+    traces for golden puzzles and cpu:fp32 for others. Raises ValueError if options contradict each
+    other.
     """
     stages = stages or progress.Stages()
     choice, source = _choices(bundle, options)
     questions = questions_for(bundle, options, stages)
-    gates = read_gates(options.gates, choice.precision, "golden" if source is None else "live")
+    kind = "golden" if source is None else "live"
+    gates = read_gates(options.gates, choice.precision, kind)
     num_slots = min(options.slots, len(questions))
     reference = _side(bundle, source, num_slots, options.threads)
     with closing(reference.engine):
@@ -100,28 +105,36 @@ def compare_engines(
                 candidate,
                 questions,
                 bundle.puzzle,
-                num_segments=len(bundle.golden().answer_SBT)
-                if options.is_golden
-                else bundle.manifest.max_segments,
+                num_segments=_num_segments(bundle, options),
                 to_the_end=options.is_golden,
                 progress=partial(stages.show, "puzzles"),
             )
-            report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
+            if not bundle.puzzle.proof_exists:
+                report.proven = None
             broken = breaks(report, gates)
-            reasons = (
-                reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
-            )
+            reasons: list[str] = []
+            if broken:
+                reasons = reasons_of(broken[0], reference, candidate, questions, bundle)
     return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons)
 
 
+def _num_segments(bundle: Bundle, options: ParityOptions) -> int:
+    if options.is_golden:
+        return len(bundle.golden().answer_SBT)
+    return bundle.manifest.max_segments
+
+
 def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
-    count, making = options.puzzles or NUM_PUZZLES, partial(stages.show, "making puzzles")
     if options.is_golden:
         return golden_questions(bundle.golden())
+    count = options.puzzles or NUM_PUZZLES
     if options.data is None:
-        num_workers = os.cpu_count() or 1
         return questions_made(
-            bundle.puzzle, count, seed=options.seed, num_workers=num_workers, progress=making
+            bundle.puzzle,
+            count,
+            seed=options.seed,
+            num_workers=os.cpu_count() or 1,
+            progress=partial(stages.show, "making puzzles"),
         )
     questions = questions_from_data(options.data, bundle.puzzle, count, options.seed)
     questions.require_ids(bundle.manifest.num_puzzle_ids)
@@ -129,13 +142,15 @@ def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stage
 
 
 def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | Path | None]:
-    """The candidate, and its reference where that is not the golden traces."""
-    against, source = options.against, options.checkpoint
+    """The candidate and its reference; None stands for the golden traces."""
+    against = options.against
+    source: Choice | Path | None = options.checkpoint
     if against is not None and source is not None:
         raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
-    candidate = prepare(bundle, options.engine, num_slots=options.slots, to_judge=True)
+    to_judge = partial(prepare, bundle, num_slots=options.slots, to_judge=True)
+    candidate = to_judge(options.engine)
     if source is None and (against is not None or not options.is_golden):
-        source = prepare(bundle, against or "cpu:fp32", num_slots=options.slots, to_judge=True)
+        source = to_judge(against or "cpu:fp32")
     if source == candidate:
         raise ValueError(
             f"{candidate} would be compared with itself; give --against or --checkpoint."
@@ -150,19 +165,23 @@ def _side(
     if source is None:
         return golden_side(bundle.golden(), num_slots, policy)
     if isinstance(source, Path):
-        engine, table = _open_checkpoint()(source, bundle.manifest, num_slots)
-        return Side(
-            name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy
-        )
+        open_checkpoint = _open_checkpoint()
+        engine, table_PE = open_checkpoint(source, bundle.manifest, num_slots)
+        name = f"PyTorch ({source.name})"
+        return Side(name=name, engine=engine, puzzle_table=table_PE, policy=policy)
+    name = str(source)
     engine = engine_for(
-        bundle, engine=str(source), num_slots=num_slots, num_threads=num_threads, want_logits=True
+        bundle, engine=name, num_slots=num_slots, num_threads=num_threads, want_logits=True
     )
     policy = bundle.manifest.halting_policy(source.precision)
-    return Side(name=str(source), engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
+    return Side(name=name, engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
 
 
 def _open_checkpoint() -> Any:
-    """The plug-in that opens a checkpoint as an engine with its puzzle table [P, E]; ValueError if not installed."""
+    """The plug-in that opens a checkpoint as an engine with its puzzle table [P, E].
+
+    Raises ValueError if it is not installed.
+    """
     remedy = "pip install 'hrm-edge[export]'"
     for entry in entry_points(group="hrm_edge.parity", name="checkpoint"):
         try:
@@ -177,52 +196,70 @@ def _open_checkpoint() -> Any:
 def reasons_of(
     first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle
 ) -> list[str]:
-    """What explains the first break, in a sentence each; nothing where neither fault left its mark."""
+    """What explains the first break, one sentence each; empty if neither known fault does."""
     if first.segment is None or first.puzzle is None:
         return []
     asked = questions[first.puzzle]
     if first.segment > 1:
-        return _lost_carry(_trace(candidate, asked, asked.puzzle_id, first.segment))
+        traced = _trace(candidate, asked, asked.puzzle_id, first.segment)
+        return _lost_carry(traced)
     return _other_row(reference, candidate, asked, bundle.identifiers)
 
 
 def _lost_carry(traced: list[Float32]) -> list[str]:
-    """A segment that says what segment 1 said, where the one before did not, was given no carry."""
-    *before, last = (relative_error(logits_TV, traced[0]) <= SAME for logits_TV in traced[1:])
+    """Name a carry that was lost: the last segment repeats the first, the one before does not."""
+    first_TV, *later = traced
+    is_repeated = [relative_error(logits_TV, first_TV) <= SAME for logits_TV in later]
+    *before, last = is_repeated
     if not last or (before and before[-1]):
         return []
     return [
-        f"in segment {len(traced)} the candidate says again what it said in segment 1: its carry was begun anew"
+        f"in segment {len(traced)} the candidate says again what it said in segment 1: "
+        "its carry was begun anew"
     ]
 
 
 def _other_row(
     reference: Side, candidate: Side, asked: HeldOutPuzzle, names: Identifiers
 ) -> list[str]:
-    """The row of the puzzle table with which the candidate would agree, among the nearest ones."""
-    own, start = asked.puzzle_id, max(0, asked.puzzle_id - MOST_ROWS // 2)
-    (expected_TV,), (own_TV,) = (_trace(side, asked, own) for side in (reference, candidate))
-    drift_of: dict[int, float] = {}
-    for row in range(start, min(len(candidate.puzzle_table), start + MOST_ROWS)):
+    """Name the row of the puzzle table with which the candidate agrees, if a near row does."""
+    own = asked.puzzle_id
+    expected_TV = _first_logits(reference, asked, own)
+    error = relative_error(_first_logits(candidate, asked, own), expected_TV)
+    start = max(0, own - MOST_ROWS // 2)
+    stop = min(len(candidate.puzzle_table), start + MOST_ROWS)
+    error_of: dict[int, float] = {}
+    for row in range(start, stop):
         if row != own:
-            (found_TV,) = _trace(candidate, asked, row)
-            drift_of[row] = relative_error(found_TV, expected_TV)
-    best = min(drift_of, key=drift_of.__getitem__, default=None)
-    if best is None or MANY_TIMES * drift_of[best] > relative_error(own_TV, expected_TV):
+            found_TV = _first_logits(candidate, asked, row)
+            error_of[row] = relative_error(found_TV, expected_TV)
+    best = min(error_of, key=error_of.__getitem__, default=None)
+    if best is None or MANY_TIMES * error_of[best] > error:
         return []
     rows = f"row {best} of the puzzle table ({names[best]}) instead of row {own} ({names[own]})"
     return [f"given {rows} the candidate agrees: the two sides do not read the same row"]
 
 
-def _trace(side: Side, asked: HeldOutPuzzle, row: int, num_segments: int = 1) -> list[Float32]:
-    """The logits of a puzzle with that row of the puzzle table, alone in the engine, after each segment."""
+def _first_logits(side: Side, asked: HeldOutPuzzle, row: int) -> Float32:
+    (logits_TV,) = _trace(side, asked, row, num_segments=1)
+    return logits_TV
+
+
+def _trace(side: Side, asked: HeldOutPuzzle, row: int, num_segments: int) -> list[Float32]:
+    """Logits after each segment, for a puzzle with that row of the table, alone in the engine."""
     side.engine.load(0, asked.tokens_T, side.puzzle_table[row])
-    steps = (side.engine.step(1).logits_BTV for _ in range(num_segments))
-    return [logits_BTV[0].copy() for logits_BTV in steps if logits_BTV is not None]
+    traced: list[Float32] = []
+    for _ in range(num_segments):
+        logits_BTV = side.engine.step(1).logits_BTV
+        if logits_BTV is not None:
+            traced.append(logits_BTV[0].copy())
+    return traced
 
 
 def show(bundle: Bundle, comparison: Comparison) -> None:
-    console, report = Console(), comparison.report
+    """Print the table of segments, the summary, the verdict and its reasons."""
+    console = Console()
+    report = comparison.report
     title = f"{bundle.manifest.name}: {report.candidate} against {report.reference}"
     head, *rows = segment_rows(report)
     table = Table(*head, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -242,34 +279,43 @@ def show(bundle: Bundle, comparison: Comparison) -> None:
 
 
 def write_comparison(bundle: Bundle, comparison: Comparison) -> None:
-    """Add the comparison to `parity.json`, over that of the same pair on the same puzzles.
+    """Add the comparison to `parity.json`; it replaces an earlier one of the same pair and puzzles.
 
-    A kill at any moment leaves a bundle that opens: the manifest gives the file up before it changes and takes it back
-    afterwards. No other file is hashed anew, so that a damaged one is not taken for sound.
+    A kill at any moment leaves a bundle that opens: the manifest drops the file before the file
+    changes and lists it again afterwards. No other file is hashed again, so a damaged one still
+    shows.
     """
-    report, file = comparison.report, bundle.path / PARITY_NAME
+    report = comparison.report
+    file = bundle.path / PARITY_NAME
+    known = _known_comparisons(bundle)
+    title = f"{report.candidate} against {report.reference} on {report.puzzles}"
+    known[title] = comparison.as_json()
+    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items()]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    files = dict(bundle.manifest.files)
+    files.pop(PARITY_NAME, None)
+    _write_manifest(bundle, files)
+    atomic.write_text(file, text)
+    files[PARITY_NAME] = FileEntry(sha256=sha256_of(file), size_bytes=file.stat().st_size)
+    _write_manifest(bundle, files)
+
+
+def _known_comparisons(bundle: Bundle) -> dict[str, Any]:
+    """What `parity.json` holds; BundleError if it is not a JSON object."""
+    if PARITY_NAME not in bundle.manifest.files:
+        return {}
+    file = bundle.path / PARITY_NAME
     try:
-        known = (
-            json.loads(file.read_text(encoding="utf-8"))
-            if PARITY_NAME in bundle.manifest.files
-            else {}
-        )
+        known = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
+        raise BundleError(f"{file} is not JSON ({error}): export the bundle again.") from error
     if not isinstance(known, dict):
         raise BundleError(f"{file} holds no JSON object: export the bundle again.")
-    known[f"{report.candidate} against {report.reference} on {report.puzzles}"] = (
-        comparison.as_json()
-    )
-    lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items())
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    others = {name: entry for name, entry in bundle.manifest.files.items() if name != PARITY_NAME}
-    _write_manifest(bundle, others)
-    atomic.write_text(file, text)
-    entry = FileEntry(sha256=sha256_of(file), size_bytes=file.stat().st_size)
-    _write_manifest(bundle, {**others, PARITY_NAME: entry})
+    return known
 
 
 def _write_manifest(bundle: Bundle, files: dict[str, FileEntry]) -> None:
-    manifest = bundle.manifest.model_copy(update={"files": dict(sorted(files.items()))})
-    atomic.write_text(bundle.path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
+    by_name = dict(sorted(files.items()))
+    manifest = bundle.manifest.model_copy(update={"files": by_name})
+    text = manifest.model_dump_json(indent=2) + "\n"
+    atomic.write_text(bundle.path / MANIFEST_NAME, text)

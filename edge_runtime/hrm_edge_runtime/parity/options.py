@@ -7,41 +7,47 @@ from typing import Annotated
 import typer
 
 DEFAULT_FILE = Path(__file__).with_name("gates.json")
+GATES_HELP = "JSON file with the limits. Default: the limits of this package."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParityOptions:
     bundle: Annotated[
-        str | None, typer.Argument(help="Bundle directory, or a shipped one's name; else sudoku.")
+        str | None, typer.Argument(help="Bundle directory or shipped name. Default: sudoku.")
     ] = None
-    engine: Annotated[str, typer.Option(help="The engine under test, ENGINE[:PRECISION].")] = "auto"
+    engine: Annotated[str, typer.Option(help="Engine to check, ENGINE[:PRECISION].")] = "auto"
     against: Annotated[
-        str | None, typer.Option(help="Engine to compare with; else golden traces or cpu:fp32.")
+        str | None,
+        typer.Option(
+            help="Reference engine. Default: golden traces, or cpu:fp32 with --data or --puzzles."
+        ),
     ] = None
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Compare with this checkpoint in PyTorch (a desktop).")
+        Path | None,
+        typer.Option(help="Use this checkpoint in PyTorch as the reference (a desktop)."),
     ] = None
     data: Annotated[
-        Path | None, typer.Option(help="Data set (its test split); else golden or fresh puzzles.")
+        Path | None,
+        typer.Option(
+            help="Data set whose test split to run. Default: golden or generated puzzles."
+        ),
     ] = None
-    puzzles: Annotated[
-        int | None, typer.Option(min=1, help="So many puzzles: held out, or fresh.")
-    ] = None
-    seed: Annotated[int, typer.Option(help="Of the choice of puzzles, or of fresh ones.")] = 1
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 16
+    puzzles: Annotated[int | None, typer.Option(min=1, help="Number of puzzles to run.")] = None
+    seed: Annotated[int, typer.Option(help="Seed for choosing or generating puzzles.")] = 1
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles per batch.")] = 16
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each engine; without it, all cores.")
+        int | None, typer.Option(min=1, help="CPU threads per engine. Default: all cores.")
     ] = None
-    gates: Annotated[Path, typer.Option(help="JSON file of what may differ by how much.")] = (
-        DEFAULT_FILE
-    )
+    gates: Annotated[Path, typer.Option(help=GATES_HELP, show_default=False)] = DEFAULT_FILE
     plot: Annotated[Path | None, typer.Option(help="Write a PNG picture (needs matplotlib).")] = (
         None
     )
     write: Annotated[
-        bool, typer.Option("--write", help="Keep the findings in the bundle's parity.json.")
+        bool, typer.Option("--write", help="Save the report in the bundle's parity.json.")
     ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as one JSON object.")
+    ] = False
 
     @property
     def is_golden(self) -> bool:

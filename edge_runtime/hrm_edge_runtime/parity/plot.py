@@ -26,7 +26,7 @@ def write_plot(path: Path, title: str, report: ParityReport) -> None:
 def _draw_measures(axes: Axes, report: ParityReport) -> None:
     """Draw one line per measure; the logarithmic axis cannot show zeros."""
     num_points = 0
-    for name, (how, _) in MEASURES.items():
+    for name, how in MEASURES.items():
         if name not in report.columns:
             continue
         column = report.columns[name]

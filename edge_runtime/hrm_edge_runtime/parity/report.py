@@ -1,11 +1,19 @@
-"""What a comparison of two engines found, as numbers, as JSON and as one table, and where it breaks its gates.
+"""What a comparison of two engines found: numbers, JSON, a table, and the gates it breaks.
 
-Shapes: B rows, S segments. Memory does not grow with the number of puzzles. The gates are limits from one JSON file, as
-    {"fp32": {"golden": {"every_segment": {"worst": {"logit_gap": 1e-4}}, "end": {"different_halts": 0}}, "live": ...
-against golden traces and a live reference: by the mean or the worst row of a segment, and at the end (`EndLimits`).
+Memory does not grow with the number of puzzles. The gates are limits from one JSON file:
+
+    {"fp32": {"golden": {"every_segment": {"worst": {"logit_gap": 1e-4}},
+                         "end": {"different_halts": 0}},
+              "live": ...
+
+`golden` holds against golden traces, `live` against a running reference. A segment is judged by the
+mean or the worst of its rows, the end by `EndLimits`.
+
+Shapes: B rows, S segments.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -25,15 +33,15 @@ from hrm_edge_runtime.parity.measures import (
 )
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
 
-MOST_SHOWN = 6
+MOST_SHOWN = 6  # columns of the table, besides the last segment; as many as a terminal is wide
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Kind = Literal["golden", "live"]
 ENOUGH_PUZZLES = 2000
-"""From here on a measured loss counts as it is; with fewer only one that the confidence interval leaves no doubt of."""
+"""With fewer puzzles a loss breaks its gate only if its whole confidence interval does."""
 
 
 class End(NamedTuple):
-    """How one side ended with one puzzle: after which segment, with which answer, and whether that was right."""
+    """How one side ended with one puzzle: its last segment, its answer, and if that was right."""
 
     halted_at: int
     answer_T: Int32
@@ -43,9 +51,10 @@ class End(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class ParityReport:
-    """A candidate beside its reference; `proven` is None for a puzzle without proofs.
+    """A candidate beside its reference.
 
-    `halts_SS` counts puzzles by the segment after which the reference (row) and the candidate (column) halted.
+    `halts_SS` counts puzzles by the segment after which the reference (row) and the candidate
+    (column) halted. `proven` is None if the puzzle has no proofs.
     """
 
     reference: str
@@ -70,18 +79,18 @@ class ParityReport:
 
     def add_end(self, reference: End, candidate: End) -> None:
         self.halts_SS[reference.halted_at - 1, candidate.halted_at - 1] += 1
-        self.num_different_final_answers += not np.array_equal(
-            reference.answer_T, candidate.answer_T
-        )
+        is_same = np.array_equal(reference.answer_T, candidate.answer_T)
+        self.num_different_final_answers += not is_same
         self.exact.count(reference.is_exact, candidate.is_exact)
         if self.proven is not None:
             self.proven.count(reference.is_proven, candidate.is_proven)
 
     def finished(self) -> "ParityReport":
-        """The report cut to the segments that some puzzle ran; refuses one of no puzzle."""
+        """The report cut to the segments that ran; ValueError if there was no puzzle."""
         if not self.num_puzzles:
-            raise ValueError("there was no puzzle to compare on; give at least one.")
-        last = int((self.columns["logit_gap"].count_S > 0).sum())
+            raise ValueError("there is no puzzle to compare; give at least one.")
+        count_S = self.columns["logit_gap"].count_S
+        last = int((count_S > 0).sum())
         for column in self.columns.values():
             column.cut(last)
         return replace(self, halts_SS=self.halts_SS[:last, :last])
@@ -114,19 +123,19 @@ class ParityReport:
     @property
     def mean_segments(self) -> tuple[float, float]:
         segment_S = np.arange(1, self.num_segments + 1)
-        theirs, ours = (
-            float(np.average(segment_S, weights=self.halts_SS.sum(axis=axis))) for axis in (1, 0)
-        )
-        return theirs, ours
+        theirs = np.average(segment_S, weights=self.reference_halts_S)
+        ours = np.average(segment_S, weights=self.candidate_halts_S)
+        return float(theirs), float(ours)
 
     @property
     def more_segments(self) -> float:
-        """A share of the reference's; negative where puzzles run shorter on the candidate."""
+        """A share of the reference's; negative if puzzles run shorter on the candidate."""
         theirs, ours = self.mean_segments
         return ours / theirs - 1
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for json.dumps; lists have one entry for each segment that a puzzle ran."""
+        proven = None if self.proven is None else self.proven.as_json()
         return {
             "reference": self.reference,
             "candidate": self.candidate,
@@ -134,7 +143,7 @@ class ParityReport:
             "num_puzzles": self.num_puzzles,
             "num_segments": self.num_segments,
             "exact": self.exact.as_json(),
-            "proven": None if self.proven is None else self.proven.as_json(),
+            "proven": proven,
             "num_different_final_answers": self.num_different_final_answers,
             "num_different_halts": self.num_different_halts,
             "reference_halts": self.reference_halts_S.tolist(),
@@ -145,50 +154,70 @@ class ParityReport:
 
 def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
     """The end of a comparison in a few lines, each with its title."""
-    counted = (report.num_different_halts, report.num_different_final_answers)
-    other_halts, other_answers = (f"{count / report.num_puzzles:.1%}" for count in counted)
-    yield (
-        "compared on",
-        f"{report.num_puzzles} puzzles ({report.puzzles}), up to {report.num_segments} segments",
-    )
-    for title, counts in (("exact solves", report.exact), ("proven solves", report.proven)):
-        if counts is not None:
-            low, high = counts.interval_points
-            shares = (
-                100 * solved / max(1, counts.num_puzzles)
-                for solved in (counts.reference, counts.candidate)
-            )
-            arrow = " → ".join(f"{share:.1f} %" for share in shares)
-            yield (
-                title,
-                f"{arrow}; lost {counts.loss_points:.2f} points (95 %: {low:.2f} to {high:.2f})",
-            )
+    count = report.num_puzzles
+    other_halts = report.num_different_halts / count
+    other_answers = report.num_different_final_answers / count
     theirs, ours = report.mean_segments
-    yield "mean segments", f"{theirs:.2f} → {ours:.2f}; {other_halts} halt after another segment"
-    yield "final answers", f"{other_answers} are others"
+    size = f"{count} puzzles ({report.puzzles}), up to {report.num_segments} segments"
+    yield "compared on", size
+    yield "exact solves", _solves(report.exact)
+    if report.proven is not None:
+        yield "proven solves", _solves(report.proven)
+    means = f"{theirs:.2f} → {ours:.2f}"
+    yield "mean segments", f"{means}; {other_halts:.1%} halt after another segment"
+    yield "final answers", f"{other_answers:.1%} are others"
+
+
+def _solves(counts: SolveCounts) -> str:
+    total = max(1, counts.num_puzzles)
+    theirs = 100 * counts.reference / total
+    ours = 100 * counts.candidate / total
+    low, high = counts.interval_points
+    loss = f"lost {counts.loss_points:.2f} points (95 %: {low:.2f} to {high:.2f})"
+    return f"{theirs:.1f} % → {ours:.1f} %; {loss}"
 
 
 def segment_rows(report: ParityReport) -> Iterator[list[str]]:
-    """A table with its head: one line for each measure, after the first segment, some and the last."""
-    last = report.num_segments
-    by_two, by_four = (
-        [base**power for power in range(12) if base**power < last] for base in (2, 4)
-    )
-    shown = [
-        *(by_two if len(by_two) < MOST_SHOWN else by_four),
-        last,
-    ]  # as many as a terminal is wide
+    """A table with its head: one row per measure, one column per shown segment."""
+    shown = _shown_segments(report.num_segments)
     yield ["after segment", *map(str, shown)]
     counts_S = report.columns["logit_gap"].count_S
     yield ["puzzles", *(str(counts_S[segment - 1]) for segment in shown)]
-    for name, (how, _) in MEASURES.items():
+    for name, how in MEASURES.items():
         if name in report.columns:
-            column, cells = report.columns[name], list[str]()
-            for segment in shown:
-                value = column.by(how)[segment - 1]
-                text = f"{value:.1e}" if value else "0"
-                cells.append(text if column.count_S[segment - 1] else "–")
-            yield [f"{name.replace('_', ' ')}, {how}", *cells]
+            cells = _cells(report.columns[name], how, shown)
+            title = name.replace("_", " ")
+            yield [f"{title}, {how}", *cells]
+
+
+def _shown_segments(last: int) -> list[int]:
+    """The last segment, and the powers of 2 before it, or of 4 if those of 2 are too many."""
+    powers = _powers_below(last, base=2)
+    if len(powers) >= MOST_SHOWN:
+        powers = _powers_below(last, base=4)
+    return [*powers, last]
+
+
+def _powers_below(bound: int, base: int) -> list[int]:
+    powers: list[int] = []
+    power = 1
+    while power < bound:
+        powers.append(power)
+        power *= base
+    return powers
+
+
+def _cells(column: Column, how: How, segments: Iterable[int]) -> Iterator[str]:
+    """The figures of a measure after these segments; a dash for a segment that no row measured."""
+    value_S = column.by(how)
+    for segment in segments:
+        value = value_S[segment - 1]
+        if not column.count_S[segment - 1]:
+            yield "–"
+        elif value:
+            yield f"{value:.1e}"
+        else:
+            yield "0"
 
 
 class SegmentLimits(BaseModel, extra="forbid", frozen=True):
@@ -198,16 +227,18 @@ class SegmentLimits(BaseModel, extra="forbid", frozen=True):
     worst: dict[Measure, Limit] = {}
 
     def each(self) -> Iterator[tuple[How, Measure, float]]:
-        """Every limit, with what it is judged by and which measure it is for."""
-        by: dict[How, dict[Measure, Limit]] = {"worst": self.worst, "mean": self.mean}
-        return ((how, name, limit) for how, limits in by.items() for name, limit in limits.items())
+        """Every limit: the figure it judges, its measure and its value."""
+        for name, limit in self.worst.items():
+            yield "worst", name, limit
+        for name, limit in self.mean.items():
+            yield "mean", name, limit
 
 
 class EndLimits(BaseModel, extra="forbid", frozen=True):
     """Shares of puzzles, a share of the reference's mean segments, and percentage points of solves.
 
-    Where most final answers differ, it is the engine that answers and not the model, even if rounding that the model
-    amplifies explains each: two engines that solve nothing would lose nothing.
+    The losses alone are not enough: two engines that solve nothing lose nothing. If most final
+    answers differ, the rounding of the engine decides them and not the model.
     """
 
     different_final_answers: Limit | None = None
@@ -223,32 +254,39 @@ class Gates(BaseModel, extra="forbid", frozen=True):
     end: EndLimits = EndLimits()
 
 
+GATES_BY_PRECISION = TypeAdapter(dict[str, dict[Kind, Gates]])
+
+
 def read_gates(file: Path, precision: str, kind: Kind) -> Gates:
-    """The gates of a precision; raises ValueError for a file without them or with a name it does not know."""
+    """The gates of a precision; ValueError if the file cannot be read or lacks them."""
     try:
-        known = TypeAdapter(dict[str, dict[Kind, Gates]]).validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else error
-        raise ValueError(
-            f"{file} is no file of gates ({reason}); start from {DEFAULT_FILE}."
-        ) from error
+        known = GATES_BY_PRECISION.validate_json(file.read_bytes())
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _unreadable(file, first) from error
     if kind not in known.get(precision, ()):
         raise ValueError(f"{file} has no {kind} gates for {precision!r}; add them.")
     return known[precision][kind]
+
+
+def _unreadable(file: Path, reason: object) -> ValueError:
+    return ValueError(f"{file} is not a file of gates ({reason}); start from {DEFAULT_FILE}.")
 
 
 GOLDEN_FP32 = read_gates(DEFAULT_FILE, "fp32", "golden")
 LOGIT_TOLERANCE = GOLDEN_FP32.first_segment.worst["logit_gap"]
 """For float32 sums in another order; a wrong operator is off by far more.
 
-Later segments may differ by five times as much: traces recorded with AVX2 differ by 1.5e-4 after 12 segments with
-AVX-512, with the same answers.
+Later segments may differ by five times as much: traces recorded with AVX2 differ by 1.5e-4 after
+12 segments with AVX-512, and the answers are the same.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Break:
-    """A limit that does not hold; `segment` counts from 1 and is None for what is judged at the end."""
+    """A limit that does not hold. `segment` counts from 1 and is None for a limit of the end."""
 
     gate: str
     value: float
@@ -258,28 +296,34 @@ class Break:
     puzzle_id: int | None = None
 
     def __str__(self) -> str:
-        where = "at the end" if self.segment is None else f"in segment {self.segment}"
-        whose = (
-            ""
-            if self.puzzle is None
-            else f", puzzle {self.puzzle} (row {self.puzzle_id} of the puzzle table)"
-        )
-        return f"{self.gate} {where}{whose}: {self.value:.4g} where {self.limit:g} is allowed"
+        where = "at the end"
+        if self.segment is not None:
+            where = f"in segment {self.segment}"
+        if self.puzzle is not None:
+            where += f", puzzle {self.puzzle} (row {self.puzzle_id} of the puzzle table)"
+        return f"{self.gate} {where}: {self.value:.4g} where {self.limit:g} is allowed"
 
 
 def breaks(report: ParityReport, gates: Gates = GOLDEN_FP32) -> list[Break]:
-    """Every limit that does not hold, each where it first breaks; the earliest segment comes first, the end last."""
+    """Every limit that does not hold, with the first segment that breaks it.
+
+    Sorted by segment; limits of the end come last.
+    """
     found = [
         *_segment_breaks(report, gates.first_segment, last=1),
         *_segment_breaks(report, gates.every_segment, last=report.num_segments),
     ]
-    return [*sorted(found, key=lambda one: one.segment or 0), *_end_breaks(report, gates.end)]
+    found.sort(key=lambda one: one.segment or 0)
+    found.extend(_share_breaks(report, gates.end))
+    found.extend(_solve_breaks(report, gates.end))
+    return found
 
 
 def not_judged(report: ParityReport, gates: Gates) -> list[str]:
-    """The measures with a gate that could not be taken, because an engine keeps its carry to itself."""
+    """Measures that have a gate but no values, because an engine keeps its carry to itself."""
     limits = (*gates.first_segment.each(), *gates.every_segment.each())
-    return sorted({name for _, name, _ in limits} - set(report.columns))
+    limited = {name for _, name, _ in limits}
+    return sorted(limited - set(report.columns))
 
 
 def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> Iterator[Break]:
@@ -288,9 +332,10 @@ def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> I
             continue  # see `not_judged`
         column = report.columns[name]
         value_S = column.by(how)[:last]
-        broken_S = np.flatnonzero((value_S > limit) & (column.count_S[:last] > 0))
-        if len(broken_S):
-            first = int(broken_S[0])
+        is_known_S = column.count_S[:last] > 0
+        broken = np.flatnonzero(is_known_S & (value_S > limit))
+        if len(broken):
+            first = int(broken[0])
             yield Break(
                 gate=f"{how} {name}",
                 value=float(value_S[first]),
@@ -301,20 +346,27 @@ def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> I
             )
 
 
-def _end_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
+def _share_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
     shares = {
         "different_final_answers": report.num_different_final_answers / report.num_puzzles,
         "different_halts": report.num_different_halts / report.num_puzzles,
         "more_segments": report.more_segments,
     }
-    solves = {"exact_loss": report.exact, "proven_loss": report.proven}
-    for name, limit in limits.model_dump(exclude_none=True).items():
-        counts = solves.get(name)
-        if name in shares and shares[name] > limit:
-            yield Break(gate=f"share of {name}", value=shares[name], limit=limit)
-        if counts is None or not (
-            counts.num_puzzles >= ENOUGH_PUZZLES or counts.interval_points[0] > limit
-        ):
-            continue
-        if counts.loss_points > limit:
+    allowed = limits.model_dump(exclude_none=True)
+    for name, share in shares.items():
+        limit = allowed.get(name, math.inf)
+        if share > limit:
+            yield Break(gate=f"share of {name}", value=share, limit=limit)
+
+
+def _solve_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
+    solves = {"exact_loss": report.exact}
+    if report.proven is not None:
+        solves["proven_loss"] = report.proven
+    allowed = limits.model_dump(exclude_none=True)
+    for name, counts in solves.items():
+        limit = allowed.get(name, math.inf)
+        low, _ = counts.interval_points
+        is_certain = counts.num_puzzles >= ENOUGH_PUZZLES or low > limit
+        if is_certain and counts.loss_points > limit:
             yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)

@@ -1,6 +1,8 @@
-"""Two engines in lockstep over the same puzzles: read `walk` first. Golden traces can stand in for an engine.
+"""Run two engines in lockstep over the same puzzles; read `walk` first.
 
-Both engines keep the same puzzle in the same slot, and a slot whose puzzle is done takes the next one.
+Both engines hold the same puzzle in the same slot. A slot takes the next puzzle as soon as its own
+is done. `GoldenEngine` plays golden traces back, so traces can take the place of an engine.
+
 Shapes: B slots, S segments, T tokens.
 """
 
@@ -17,7 +19,7 @@ from hrm_edge_runtime.contract import halting
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
-from hrm_edge_runtime.parity.measures import carry_measures, output_measures
+from hrm_edge_runtime.parity.measures import Float64, carry_measures, output_measures
 from hrm_edge_runtime.parity.report import End, ParityReport
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
@@ -26,7 +28,7 @@ from hrm_puzzles.puzzle import RIGHT
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Side:
-    """An engine under the name a report gives it, the rows of its own puzzle table, and the rule it halts by."""
+    """One engine of a comparison: its name in reports, its puzzle table and its halting rule."""
 
     name: str
     engine: Engine
@@ -36,7 +38,7 @@ class Side:
 
 @dataclass(eq=False)
 class _Row:
-    """The question in one slot of both engines, and how each side that has halted ended with it."""
+    """The question in one slot of both engines, and the end of each side that has halted."""
 
     asked: HeldOutPuzzle
     segment: int = 0
@@ -54,80 +56,127 @@ def walk(
     to_the_end: bool,
     progress: OnProgress = unheard,
 ) -> ParityReport:
-    """Run every question through both sides for `num_segments` at most, `to_the_end` also after both have halted.
+    """Run every question through both sides for at most `num_segments` segments.
 
-    Refuses questions without any (ValueError).
+    A question leaves its slot once both sides have halted, or with `to_the_end` after the last
+    segment. Raises ValueError if there are no questions.
     """
-    sides = (reference, candidate)
-    num_slots = min(side.engine.num_slots for side in sides)
-    halts_SS = np.zeros((num_segments, num_segments), np.int64)
     report = ParityReport(
         reference=reference.name,
         candidate=candidate.name,
         puzzles=questions.source,
-        halts_SS=halts_SS,
+        halts_SS=np.zeros((num_segments, num_segments), np.int64),
     )
-    waiting, rows = iter(questions), list[_Row]()
+    pair = _Pair(reference, candidate, puzzle, report)
+    waiting = iter(questions)
     while report.num_puzzles < len(questions):
-        for asked in itertools.islice(waiting, num_slots - len(rows)):
-            for side in sides:
-                side.engine.load(len(rows), asked.tokens_T, side.puzzle_table[asked.puzzle_id])
-            rows.append(_Row(asked))
-        _step(sides, rows, puzzle, report)
-        for slot in reversed(range(len(rows))):
-            ends, is_last = rows[slot].ends, rows[slot].segment == num_segments
-            if is_last or (len(ends) == len(sides) and not to_the_end):
-                report.add_end(ends[reference], ends[candidate])
-                last = rows.pop()
-                if slot < len(rows):
-                    rows[slot] = last
-                    for side in sides:
-                        side.engine.move(len(rows), slot)
+        for asked in itertools.islice(waiting, pair.num_free):
+            pair.load(asked)
+        pair.step()
+        for slot in reversed(range(len(pair.rows))):
+            if pair.is_done(slot, to_the_end=to_the_end):
+                pair.remove(slot)
         progress(report.num_puzzles, len(questions))
     return report.finished()
 
 
-def _step(
-    sides: tuple[Side, Side], rows: list[_Row], puzzle: lane.Checker, report: ParityReport
-) -> None:
-    """One segment of both sides, measured."""
-    for row in rows:
-        row.segment += 1
-    (theirs, theirs_stop_B), (ours, ours_stop_B) = (
-        _step_side(side, rows, puzzle, report.num_segments) for side in sides
-    )
-    drift_B = np.array([row.carry_drift for row in rows])
-    carries = carry_measures(sides[0].engine, sides[1].engine, drift_B)
-    for row, drift in zip(rows, carries.get("carry_drift", drift_B).tolist(), strict=True):
-        row.carry_drift = drift
-    segment_B, question_B, puzzle_id_B = np.array(
-        [(row.segment, row.asked.index, row.asked.puzzle_id) for row in rows]
-    ).T
-    measures = {**output_measures(theirs, ours, ours_stop_B != theirs_stop_B), **carries}
-    report.add_segment(segment_B, question_B, puzzle_id_B, measures)
+class _Pair:
+    """Both engines, the questions in their slots, and the report that collects the measures."""
 
+    def __init__(
+        self,
+        reference: Side,
+        candidate: Side,
+        puzzle: lane.Checker,
+        report: ParityReport,
+    ) -> None:
+        self.reference = _limited(reference, report.num_segments)
+        self.candidate = _limited(candidate, report.num_segments)
+        self.sides = (self.reference, self.candidate)
+        self.puzzle = puzzle
+        self.report = report
+        self.rows: list[_Row] = []
 
-def _step_side(
-    side: Side, rows: list[_Row], puzzle: lane.Checker, num_segments: int
-) -> tuple[StepOutput, NDArray[np.bool_]]:
-    """One segment of one side; also which rows would stop now."""
-    tokens_BT = np.stack([row.asked.tokens_T for row in rows])
-    labels_BT = np.stack([row.asked.labels_T for row in rows])
-    segment_B = np.array([row.segment for row in rows], np.int32)
-    limit = min(
-        side.policy.max_segments, num_segments
-    )  # a trace may be shorter than the rule lets a puzzle run
-    policy = replace(side.policy, max_segments=limit)
-    output = side.engine.step(len(rows))
-    verdict_B = puzzle.check_BT(tokens_BT, output.answer_BT)
-    stopping_B = halting.stops_B(output.halt_margin_B, segment_B, verdict_B, policy)
-    is_exact_B = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
-    for slot in np.flatnonzero(stopping_B).tolist():
-        is_exact, is_proven = bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT)
-        rows[slot].ends.setdefault(
-            side, End(rows[slot].segment, output.answer_BT[slot].copy(), is_exact, is_proven)
+    @property
+    def num_free(self) -> int:
+        num_slots = min(side.engine.num_slots for side in self.sides)
+        return num_slots - len(self.rows)
+
+    def load(self, asked: HeldOutPuzzle) -> None:
+        slot = len(self.rows)
+        for side in self.sides:
+            vector_E = side.puzzle_table[asked.puzzle_id]
+            side.engine.load(slot, asked.tokens_T, vector_E)
+        self.rows.append(_Row(asked))
+
+    def step(self) -> None:
+        """Run one segment on both sides and measure how far they are apart."""
+        for row in self.rows:
+            row.segment += 1
+        theirs, theirs_stop_B = self._step_side(self.reference)
+        ours, ours_stop_B = self._step_side(self.candidate)
+        measures = output_measures(theirs, ours, ours_stop_B != theirs_stop_B)
+        measures.update(self._carry_measures())
+        self.report.add_segment(
+            np.array([row.segment for row in self.rows]),
+            np.array([row.asked.index for row in self.rows]),
+            np.array([row.asked.puzzle_id for row in self.rows]),
+            measures,
         )
-    return output, stopping_B
+
+    def _step_side(self, side: Side) -> tuple[StepOutput, NDArray[np.bool_]]:
+        """Run one segment on one side; also returns which rows would stop now."""
+        rows = self.rows
+        tokens_BT = np.stack([row.asked.tokens_T for row in rows])
+        labels_BT = np.stack([row.asked.labels_T for row in rows])
+        segment_B = np.array([row.segment for row in rows], np.int32)
+        output = side.engine.step(len(rows))
+        answer_BT = output.answer_BT
+        verdict_B = self.puzzle.check_BT(tokens_BT, answer_BT)
+        stopping_B = halting.stops_B(output.halt_margin_B, segment_B, verdict_B, side.policy)
+        is_right_BT = (answer_BT == labels_BT) | (labels_BT < 0)
+        is_exact_B = is_right_BT.all(axis=1)
+        for slot in np.flatnonzero(stopping_B).tolist():
+            end = End(
+                halted_at=rows[slot].segment,
+                answer_T=answer_BT[slot].copy(),
+                is_exact=bool(is_exact_B[slot]),
+                is_proven=bool(verdict_B[slot] == RIGHT),
+            )
+            rows[slot].ends.setdefault(side, end)
+        return output, stopping_B
+
+    def _carry_measures(self) -> dict[str, Float64]:
+        previous_B = np.array([row.carry_drift for row in self.rows])
+        measures = carry_measures(self.reference.engine, self.candidate.engine, previous_B)
+        if measures:
+            drifts = measures["carry_drift"].tolist()
+            for row, drift in zip(self.rows, drifts, strict=True):
+                row.carry_drift = drift
+        return measures
+
+    def is_done(self, slot: int, *, to_the_end: bool) -> bool:
+        row = self.rows[slot]
+        if row.segment == self.report.num_segments:
+            return True
+        return len(row.ends) == len(self.sides) and not to_the_end
+
+    def remove(self, slot: int) -> None:
+        """Report the end of the row in `slot`; the last row takes the free slot."""
+        ends = self.rows[slot].ends
+        self.report.add_end(ends[self.reference], ends[self.candidate])
+        last = self.rows.pop()
+        if slot == len(self.rows):
+            return
+        self.rows[slot] = last
+        for side in self.sides:
+            side.engine.move(len(self.rows), slot)
+
+
+def _limited(side: Side, num_segments: int) -> Side:
+    """The side with its rule cut to `num_segments`; a trace may be shorter than the rule allows."""
+    limit = min(side.policy.max_segments, num_segments)
+    return replace(side, policy=replace(side.policy, max_segments=limit))
 
 
 def run_questions(
@@ -137,57 +186,68 @@ def run_questions(
     puzzle_table: Float32,
     policy: halting.HaltingPolicy,
 ) -> Iterator[Attempt]:
-    """Every question once through the lane that serves, numbered in their order; yields them as they end."""
-    attempts = (
-        Attempt(
-            attempt_id=index,
-            tokens_T=asked.tokens_T,
-            puzzle_vector_E=puzzle_table[asked.puzzle_id],
-            policy=policy,
-            arrival_s=0.0,
-        )
-        for index, asked in enumerate(questions)
-    )
-    return lane.run_all(lane.Lane(engine, puzzle, queue_limit=engine.num_slots), attempts)
+    """Run every question once through the lane that serves; yield each attempt as it ends.
+
+    The id of an attempt is the number of its question.
+    """
+
+    def attempts() -> Iterator[Attempt]:
+        for index, asked in enumerate(questions):
+            yield Attempt(
+                attempt_id=index,
+                tokens_T=asked.tokens_T,
+                puzzle_vector_E=puzzle_table[asked.puzzle_id],
+                policy=policy,
+                arrival_s=0.0,
+            )
+
+    serving = lane.Lane(engine, puzzle, queue_limit=engine.num_slots)
+    return lane.run_all(serving, attempts())
 
 
 class GoldenEngine(Engine):
-    """Plays traces back; a puzzle is known by its tokens and its puzzle id, which stands in for the puzzle vector."""
+    """Plays golden traces back. It finds a trace by tokens and puzzle id.
+
+    The puzzle id arrives as a puzzle vector of one number, see `golden_side`.
+    """
 
     def __init__(self, golden: Golden, num_slots: int) -> None:
         self.num_slots = num_slots
         self.seq_len = golden.tokens_BT.shape[1]
         self._golden = golden
-        keys = zip(golden.tokens_BT, golden.puzzle_ids_B.tolist(), strict=True)
-        self._row_of = {
-            (tokens_T.tobytes(), puzzle_id): row for row, (tokens_T, puzzle_id) in enumerate(keys)
-        }
+        self._row_of: dict[tuple[bytes, int], int] = {}
+        for row, puzzle_id in enumerate(golden.puzzle_ids_B.tolist()):
+            tokens = golden.tokens_BT[row].tobytes()
+            self._row_of[tokens, puzzle_id] = row
         self._row_B = np.zeros(num_slots, np.intp)
         self._segment_B = np.zeros(num_slots, np.intp)
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._row_B[slot] = self._row_of[tokens_T.tobytes(), int(puzzle_vector_E[0])]
+        puzzle_id = int(puzzle_vector_E[0])
+        self._row_B[slot] = self._row_of[tokens_T.tobytes(), puzzle_id]
         self._segment_B[slot] = 0
 
     def move(self, source: int, target: int) -> None:
-        self._row_B[target], self._segment_B[target] = self._row_B[source], self._segment_B[source]
+        self._row_B[target] = self._row_B[source]
+        self._segment_B[target] = self._segment_B[source]
 
     def step(self, num_active: int) -> StepOutput:
-        where = (self._segment_B[:num_active].copy(), self._row_B[:num_active])
+        golden = self._golden
+        index = (self._segment_B[:num_active].copy(), self._row_B[:num_active])
         self._segment_B[:num_active] += 1
         return StepOutput(
-            answer_BT=self._golden.answer_SBT[where],
-            halt_margin_B=self._golden.halt_margin_SB[where],
-            q_halt_B=self._golden.q_halt_SB[where],
-            logits_BTV=self._golden.logits_SBTV[where],
+            answer_BT=golden.answer_SBT[index],
+            halt_margin_B=golden.halt_margin_SB[index],
+            q_halt_B=golden.q_halt_SB[index],
+            logits_BTV=golden.logits_SBTV[index],
         )
 
 
 def golden_side(golden: Golden, num_slots: int, policy: halting.HaltingPolicy) -> Side:
-    ids_as_vectors = np.arange(golden.puzzle_ids_B.max() + 1, dtype=np.float32)[:, None]
-    name = "PyTorch (golden traces)"
+    num_ids = golden.puzzle_ids_B.max() + 1
+    ids_as_vectors = np.arange(num_ids, dtype=np.float32)[:, None]
     return Side(
-        name=name,
+        name="PyTorch (golden traces)",
         engine=GoldenEngine(golden, num_slots),
         puzzle_table=ids_as_vectors,
         policy=policy,
@@ -211,15 +271,17 @@ def compare(
     puzzle: lane.Checker,
     policy: halting.HaltingPolicy,
 ) -> ParityReport:
-    """Compare an engine with golden traces, which need not be in a bundle yet, through every segment they cover."""
+    """Compare an engine with golden traces in every segment they cover.
+
+    The traces need not be in a bundle yet.
+    """
     reference = golden_side(golden, engine.num_slots, policy)
     candidate = Side(name="engine", engine=engine, puzzle_table=puzzle_table, policy=policy)
-    segments = len(golden.answer_SBT)
     return walk(
         reference,
         candidate,
         golden_questions(golden),
         puzzle,
-        num_segments=segments,
+        num_segments=len(golden.answer_SBT),
         to_the_end=True,
     )

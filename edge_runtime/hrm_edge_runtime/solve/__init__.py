@@ -1,1 +1,1 @@
-"""`hrm-solve`: reads puzzles, has them solved by a server or a bundle, tells what came of them."""
+"""`hrm-solve`: reads puzzles, solves them with a server or a bundle, and reports the outcome."""

@@ -2,12 +2,17 @@
 
 import contextlib
 import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm_host.command import Command
+from hrm_host.command import Command, taking
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.solve.solvers import Solver
 
 KEY_VARIABLE = "HRM_API_KEY"
 REQUEST_FIELDS = (
@@ -28,6 +33,97 @@ MAX_KEY_FILE = 4096  # characters
 main = Command("hrm-solve")
 
 
+PuzzleSource = Annotated[
+    str,
+    typer.Argument(
+        help="A puzzle, a file (one puzzle per line, the published CSV form, or requests as "
+        "NDJSON), or - for standard input."
+    ),
+]
+Url = Annotated[str, typer.Option(help="Address of the server.")]
+BundleName = Annotated[
+    str | None,
+    typer.Option(help="Solve on this machine with a bundle: a directory or a shipped name."),
+]
+Kind = Annotated[str | None, typer.Option(help="Puzzle kind, if the server has several.")]
+Model = Annotated[str | None, typer.Option(help="Model name, if the server has several.")]
+Policy = Annotated[
+    str | None,
+    typer.Option(help="Halting policy: verified, learned or fixed. Default: the model's."),
+]
+MaxSegments = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of segments per attempt.")
+]
+Attempts = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of attempts per puzzle; further ones solve transformed copies."
+    ),
+]
+How = Annotated[
+    str | None,
+    typer.Option(help="Method of every attempt: plain or hypotheses. Default: the model's."),
+]
+DeadlineMs = Annotated[int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")]
+BestSoFar = Annotated[
+    bool | None,
+    typer.Option("--best-so-far", help="At the deadline, return the best answer so far."),
+]
+Priority = Annotated[int | None, typer.Option(min=-3, max=3, help="Higher priorities run first.")]
+Slots = Annotated[int, typer.Option(min=1, max=1024, help="Attempts per batch.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=1024, help="CPU threads of the engine. Default: all cores."),
+]
+EngineName = Annotated[
+    str,
+    typer.Option(metavar="ENGINE[:PRECISION]", help="Engine for the bundle, as in hrm-serve."),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help=f"File with the server's key in its first line. Default: {KEY_VARIABLE}."),
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        min=0, max=MAX_PATIENCE_S, help="Give up after this many seconds without an answer."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write answers to this NDJSON file, in order; continue it if it exists."),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print each answer as JSON; with --out, print the counts."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions:
+    """The argument and the options of `hrm-solve`, in the order of its help."""
+
+    puzzle: PuzzleSource
+    url: Url = "http://127.0.0.1:8000"
+    bundle: BundleName = None
+    kind: Kind = None
+    model: Model = None
+    policy: Policy = None
+    max_segments: MaxSegments = None
+    attempts: Attempts = None
+    how: How = None
+    deadline_ms: DeadlineMs = None
+    best_so_far: BestSoFar = None
+    priority: Priority = None
+    slots: Slots = 4
+    threads: Threads = None
+    engine: EngineName = "auto"
+    key_file: KeyFile = None
+    patience: Patience = 60.0
+    out: Out = None
+    as_json: AsJson = False
+
+
 @main.command(
     groups={
         "Answer": "kind model policy max_segments attempts how",
@@ -38,108 +134,60 @@ main = Command("hrm-solve")
     '"53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
     "hrm-solve puzzles.csv --bundle sudoku --out answers.ndjson",
 )
-def solve(
-    puzzle: Annotated[
-        str,
-        typer.Argument(
-            help="A puzzle, a file (one puzzle per line, the published CSV form, or requests as "
-            "NDJSON), or - for standard input."
-        ),
-    ],
-    url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:8000",
-    bundle: Annotated[
-        str | None,
-        typer.Option(help="Solve on this machine with a bundle: a directory or a shipped name."),
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="Puzzle kind, if the server has several.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model name, if the server has several.")
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(help="Halting policy: verified, learned or fixed [default: the model's]."),
-    ] = None,
-    max_segments: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of segments per attempt.")
-    ] = None,
-    attempts: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of attempts per puzzle; further ones transform it."),
-    ] = None,
-    how: Annotated[
-        str | None,
-        typer.Option(help="plain or hypotheses for every attempt [default: what the model needs]."),
-    ] = None,
-    deadline_ms: Annotated[
-        int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")
-    ] = None,
-    best_so_far: Annotated[
-        bool | None,
-        typer.Option("--best-so-far", help="At the deadline, return the best answer so far."),
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option(min=-3, max=3, help="Higher priorities run first.")
-    ] = None,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch.")] = 4,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="Threads of the engine [default: all cores]."),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(metavar="ENGINE[:PRECISION]", help="Engine for the bundle, as in hrm-serve."),
-    ] = "auto",
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"File with the server's key in its first line [default: {KEY_VARIABLE}]."
-        ),
-    ] = None,
-    patience: Annotated[
-        float,
-        typer.Option(
-            min=0, max=MAX_PATIENCE_S, help="Give up after this many seconds of refusals."
-        ),
-    ] = 60.0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write answers to this NDJSON file, in order; continue it if it exists."),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print each answer as JSON; with --out, print the counts."),
-    ] = False,
-) -> None:
+@taking(SolveOptions)
+def solve(options: SolveOptions) -> None:
     """Solve one puzzle or many.
 
     Exit status: 0 if every puzzle is solved, 1 if one is not, 2 for wrong use, 3 if the work
-    cannot begin or go on. With --out, run the same command again to continue.
+    cannot start or continue. With --out, run the same command again to continue.
     """
-    given = dict(locals())
-    stated = {name: given[name] for name in REQUEST_FIELDS if given[name] is not None}
+    from hrm_edge_runtime.solve import output, puzzles, solvers
+
+    puzzles.require_file(options.puzzle)
+    fields = solvers.options_of(_stated(options))
+    with contextlib.ExitStack() as stack:
+        if options.bundle is not None:
+            solver = _with_bundle(options.bundle, options)
+        else:
+            server = _with_server(options)
+            solver = stack.enter_context(server)
+        out = options.out
+        status = output.run(options.puzzle, solver, fields, out=out, as_json=options.as_json)
+    raise typer.Exit(status)
+
+
+def _stated(options: SolveOptions) -> dict[str, Any]:
+    """The fields of a request that the command line sets."""
+    stated: dict[str, Any] = {}
+    for name in REQUEST_FIELDS:
+        value = getattr(options, name)
+        if value is not None:
+            stated[name] = value
+    return stated
+
+
+def _with_bundle(name: str, options: SolveOptions) -> "Solver":
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.solve import output, puzzles, solvers
+    from hrm_edge_runtime.solve.solvers import from_bundle
 
-    puzzles.require_file(puzzle)
-    with contextlib.ExitStack() as stack:
-        if bundle is not None:
-            opened = Bundle.open(find_bundle(bundle))
-            choice = prepare(opened, engine, num_slots=slots)
-            options = solvers.options_of(stated)
-            solver = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
-        else:
-            key = read_key(key_file)
-            options = solvers.options_of(stated)
-            server = solvers.from_server(
-                url, api_key=key, patience_s=patience, kind=kind, model=model
-            )
-            solver = stack.enter_context(server)
-        status = output.run(puzzle, solver, options, out=out, as_json=as_json)
-    raise typer.Exit(status)
+    bundle = Bundle.open(find_bundle(name))
+    slots = options.slots
+    choice = prepare(bundle, options.engine, num_slots=slots)
+    return from_bundle(bundle, choice, num_slots=slots, num_threads=options.threads)
+
+
+def _with_server(options: SolveOptions) -> "AbstractContextManager[Solver]":
+    from hrm_edge_runtime.solve.solvers import from_server
+
+    return from_server(
+        options.url,
+        api_key=read_key(options.key_file),
+        patience_s=options.patience,
+        kind=options.kind,
+        model=options.model,
+    )
 
 
 def read_key(path: Path | None) -> str | None:

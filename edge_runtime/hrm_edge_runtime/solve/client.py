@@ -25,13 +25,14 @@ from hrm_edge_runtime.api.schema import (
 )
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-PIECE = 100  # puzzles per request: httpx sends a whole body before it reads answers
+PIECE = 100  # puzzles per request, because httpx sends the whole body before it reads answers
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-MAX_DOUBLINGS = 10  # of the pause; without a bound a float overflows after half a day
-DEFAULT_RETRY_S = 1.0  # if a refusal names no time, or names it as a date
-MAX_ANSWER_BYTES = 8 << 20  # a hundred models take a tenth of it
-MAX_LINE_BYTES = 1 << 20  # ten times the longest answer, a 30 x 30 city with its route
+MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
+DEFAULT_RETRY_S = 1.0  # seconds to wait if a refusal has no Retry-After, or one with a date
+MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a tenth of it
+# bytes of a line; ten times the longest answer, a 30x30 city with its route
+MAX_LINE_BYTES = 1 << 20
 # Reasons of a refused line that may not apply to the next try.
 TEMPORARY = frozenset(("queue-full", "loading", "draining", "engine-lost"))
 # Retrying does not help: the deadline starts again with each request.

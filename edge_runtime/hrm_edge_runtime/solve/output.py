@@ -25,7 +25,7 @@ from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
 from hrm_puzzles.puzzle import PuzzleError
 
-BEGINNING = b'{"number": '  # of every line of an output file
+BEGINNING = b'{"number": '  # keys of every line of an output file
 SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
 
 VERDICTS: dict[Status, str] = {

@@ -27,7 +27,7 @@ demo = Command("hrm demo")
 @models.command(epilog="Examples: hrm models; hrm models my.bundle --json")
 def list_models(
     bundles: Annotated[
-        list[str] | None, typer.Argument(help="Bundle directories [default: the shipped ones].")
+        list[str] | None, typer.Argument(help="Bundle directories. Default: the shipped bundles.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
@@ -108,7 +108,7 @@ def accuracy_text(model: dict[str, Any]) -> str:
 def show(
     kind: Annotated[
         Literal["sudoku", "maze", "city", "arc"] | None,
-        typer.Argument(help="Kind of puzzle [default: one of each]."),
+        typer.Argument(help="Kind of puzzle. Default: one of each."),
     ] = None,
 ) -> None:
     """Solve a held-out puzzle of each kind with the shipped models, and draw the answers."""

@@ -150,7 +150,7 @@ def _solve_offline(
         max_attempts=MAX_ATTEMPTS,
         identifiers=bundle.identifiers,
     )
-    max_pending = 2 * num_slots  # a full batch and the next one
+    max_pending = 2 * num_slots  # requests to read ahead: a full batch and the next one
     pending: dict[int, ParsedRequest] = {}
     with contextlib.closing(engine):
         for position, request in enumerate(requests):

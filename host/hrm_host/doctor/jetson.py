@@ -12,7 +12,7 @@ from hrm_host.doctor import Finding, fail_if, ok, warn, warn_if
 RELEASE = re.compile(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)")
 JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
 OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
-HOT_C = 85.0  # for a zone without its own limit
+HOT_C = 85.0  # limit of a zone without its own
 COOLING = (
     "clear the air path, run the fan (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
 )
@@ -82,13 +82,12 @@ def heat(machine: Host) -> Iterator[Finding]:
 
 def throttling_point_c(machine: Host, zone: Zone) -> float:
     """The lowest trip point of type "passive", or HOT_C."""
-    lowest_c: float | None = None
+    points_c: list[float] = []
     for kind in machine.paths(f"{zone.folder}/trip_point_*_type"):
         if machine.text(kind) != "passive":
             continue
         value = kind.with_name(kind.name.replace("_type", "_temp"))
         millidegrees = machine.number(value)
         if millidegrees is not None and millidegrees > 0:
-            celsius = millidegrees / 1000
-            lowest_c = celsius if lowest_c is None else min(lowest_c, celsius)
-    return HOT_C if lowest_c is None else lowest_c
+            points_c.append(millidegrees / 1000)
+    return min(points_c, default=HOT_C)

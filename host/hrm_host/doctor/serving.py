@@ -34,7 +34,10 @@ MIN_CACHE_BYTES = GIB // 4  # an engine takes about 100 MB per precision of a pu
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSoftware:
-    """Versions of the software here; None if it is missing. A fault tells why it does not work."""
+    """Versions of the software here; None if it is missing.
+
+    A fault is the reason that it does not work.
+    """
 
     python: tuple[int, ...]
     onnxruntime: str | None
@@ -141,8 +144,8 @@ def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
         text = "missing, and TensorRT engines need them"
         yield problem("CUDA bindings", text, "pip install 'hrm-edge[jetson]'")
     if software.num_gpus:
-        plural = "s" if software.num_gpus > 1 else ""
-        yield ok("GPU", f"{software.num_gpus} CUDA device{plural}")
+        devices = "device" if software.num_gpus == 1 else "devices"
+        yield ok("GPU", f"{software.num_gpus} CUDA {devices}")
     else:
         yield problem("GPU", f"CUDA does not start: {software.gpu_fault}", GPU_RIGHTS)
 
@@ -163,7 +166,9 @@ def _cuda_version(machine: Host) -> str | None:
     except (ValueError, KeyError, TypeError):
         old = machine.text("usr/local/cuda/version.txt") or ""
         found = re.search(r"CUDA Version ([\d.]+)", old)
-        return None if found is None else found[1]
+        if found is None:
+            return None
+        return found[1]
 
 
 def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
-CHUNK_BYTES = 1 << 20  # read at once to hash a file
+CHUNK_BYTES = 1 << 20  # bytes read at once when hashing a file
 
 
 class DatasetError(ValueError):

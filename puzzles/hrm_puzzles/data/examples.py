@@ -19,7 +19,7 @@ from hrm_puzzles.puzzle import RIGHT, CsvForm, Puzzle, PuzzleError
 
 COLUMNS = ["source", "question", "answer", "rating"]
 MAX_CSV_LINE = 1 << 20  # characters; a row of the largest maze has 2,000
-MAX_RATING_DIGITS = 9  # fits into 32 bits
+MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
 MAX_SHOWN = 20  # characters of a value that an error quotes
 
 Examples = NDArray[np.void]  # rows of `example_type`

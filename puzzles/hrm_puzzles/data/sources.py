@@ -28,7 +28,7 @@ from hrm_puzzles.puzzle import Example, IntArray, Puzzle, PuzzleError
 CHUNK = 64  # puzzles; seconds of work, so a stop loses little and progress is visible
 HELD_OUT = 4  # one equivalence class in 4 belongs to test splits, whatever the seed
 MIXED = "mixed"
-SLOW = "extreme"  # a difficulty that takes far longer to generate
+SLOW = "extreme"  # the difficulty that takes far longer to generate
 HUB = "hub:"
 BY_HAND = "download train.csv and test.csv by hand and pass them with --csv-train and --csv-test"
 # Seed of fresh questions. Their classes are held out of training whatever the seed is.

@@ -31,7 +31,7 @@ class _Difficulty:
 DIFFICULTIES = {
     "easy": _Difficulty(given_share=0.5, max_rating=0),  # 40 givens, singles solve it
     "medium": _Difficulty(given_share=0.37),  # 30 givens, nearly always rated 0
-    "minimal": _Difficulty(given_share=0.0),  # 20 to 28 givens, two of three are rated 0
+    "minimal": _Difficulty(given_share=0.0),  # 20 to 28 givens, two thirds are rated 0
     "hard": _Difficulty(given_share=0.0, min_rating=1),  # singles do not solve it
     "extreme": _Difficulty(given_share=0.0, min_rating=10),  # one of forty; half a second each
 }

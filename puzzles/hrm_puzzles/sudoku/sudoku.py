@@ -221,7 +221,7 @@ def _lines_BS(
     num_blocks: int,
     block_size: int,
 ) -> Int32Array:
-    """The line that comes to each place.
+    """The line that moves to each place.
 
     Blocks (bands or stacks) are permuted, and lines within each block.
     """

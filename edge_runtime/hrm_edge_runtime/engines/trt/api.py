@@ -80,7 +80,7 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
 
     class Logger(trt.ILogger):
         def __init__(self) -> None:
-            trt.ILogger.__init__(self)  # pybind11 needs its own initializer
+            trt.ILogger.__init__(self)  # pybind11 requires an explicit call of its initializer
 
         def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
             level = levels.get(severity, logging.DEBUG)
@@ -122,7 +122,7 @@ def plan_from_onnx(
     builder = trt.Builder(logger)
     network = network_from_onnx(builder, logger, graph)
     config = _config(builder, settings)
-    monitor = _monitor_for(stages)  # the configuration does not keep it alive
+    monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
     config.progress_monitor = monitor
     for shapes in profiles:
         config.add_optimization_profile(_profile(builder, shapes))
@@ -196,7 +196,7 @@ def _profile(
     profile = builder.create_optimization_profile()
     for name, shape in shapes.items():
         try:
-            # a tuple works as Dims
+            # the binding accepts a tuple as Dims
             profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType]
         except RuntimeError as error:
             raise ValueError(
@@ -211,7 +211,8 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)  # pybind11 needs its own initializer
+            # pybind11 requires an explicit call of its initializer
+            trt.IProgressMonitor.__init__(self)
             self._num_steps: dict[str, int] = {}
             self._lock = threading.Lock()
 
@@ -225,7 +226,7 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
             with self._lock:
                 if phase_name in self._num_steps:
                     stages.show(f"TensorRT: {phase_name}", step + 1, self._num_steps[phase_name])
-            return True  # False would stop the build
+            return True  # returning False would stop the build
 
         def phase_finish(self, phase_name: str) -> None:
             with self._lock:
@@ -257,7 +258,7 @@ def context_for(
     context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
     if context is None:
         raise EngineUnavailableError(
-            "TensorRT does not create an execution context: use fewer --slots, or free memory."
+            "TensorRT cannot create an execution context: use fewer --slots, or free memory."
         )
     try:
         is_set = context.set_optimization_profile_async(profile, stream)

@@ -43,7 +43,7 @@ from hrm_host.progress import Stages, stages_on
 
 app = Command("tensorrt_build")
 
-WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 comes first, as the form to use if int8 loses
+WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
 MEASURE_S = 0.5
 MIN_STEPS = 10
@@ -108,7 +108,7 @@ class Build:
                 for line in child.stdout:
                     if line.startswith(
                         ('{"building"', '{"chosen"')
-                    ):  # a library may print lines of its own
+                    ):  # libraries may print lines of their own
                         message = json.loads(line)
                         self._precision = message.get("building", self._precision)
                 status = child.wait()
@@ -123,26 +123,26 @@ class Build:
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4")
 def build_command(
-    bundle: Annotated[str, typer.Argument(help="Bundle directory or the name of a shipped one.")],
+    bundle: Annotated[str, typer.Argument(help="Bundle directory or shipped name.")],
     precision: Annotated[
         str | None,
-        typer.Option(help="Graph to build from; by default int8 and fp16 (else fp32), measured."),
+        typer.Option(
+            help="Precision to build. Default: int8 and fp16 (else fp32); all are measured."
+        ),
     ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1024, help="Puzzles in one batch; by default what hrm-serve tries."
+            min=1, max=1024, help="Attempts per batch. Default: the numbers that hrm-serve tries."
         ),
     ] = None,
     workspace_mb: Annotated[
-        int, typer.Option(min=16, help="Memory the builder's kernels may use.")
+        int, typer.Option(min=16, help="Megabytes of scratch memory for the kernels.")
     ] = 512,
-    level: Annotated[int, typer.Option(min=0, max=5, help="TensorRT's optimization level.")] = 3,
-    again: Annotated[
-        bool, typer.Option("--again", help="Build even if the engine exists.")
-    ] = False,
+    level: Annotated[int, typer.Option(min=0, max=5, help="Optimization level of TensorRT.")] = 3,
+    again: Annotated[bool, typer.Option("--again", help="Rebuild existing engines.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Build even if memory looks too small.")
+        bool, typer.Option("--force", help="Build even if memory looks insufficient.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the engines and the choice as JSON.")

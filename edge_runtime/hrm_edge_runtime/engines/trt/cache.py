@@ -54,7 +54,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineKey(Machine):
-    """What identifies a built engine."""
+    """The key of a built engine."""
 
     onnx_sha256: str
     precision: str

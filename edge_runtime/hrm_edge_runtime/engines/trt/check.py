@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> None:
             level = "ok"
         except (
             Exception
-        ) as error:  # whatever a device does wrong, the next step may still find something
+        ) as error:  # a broken device may raise anything; later steps can still report something
             found = str(error)
             level = "fail"
         seconds = round(time.monotonic() - began_s, 2)

@@ -28,7 +28,7 @@ from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, Gpu
 MEMORY_REMEDY = (
     "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"
 )
-ALIGNMENT = 256  # bytes; TensorRT requires it of every tensor's address
+ALIGNMENT = 256  # bytes; TensorRT requires this alignment of every tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,7 +135,7 @@ class Gpu:
             try:
                 work()
             except BaseException:
-                with suppress(CudaError):  # it gives no graph, but ends the recording
+                with suppress(CudaError):  # returns no graph, but ends the recording
                     self._driver.end_capture(self.stream)
                 raise
             graph = self._driver.end_capture(self.stream)
@@ -173,7 +173,7 @@ class Gpu:
             call(*arguments)
         except CudaError as error:
             raise EngineLostError(
-                f"CUDA failed ({error}): nothing on this device can be trusted any more"
+                f"CUDA failed ({error}): results of this device are no longer reliable"
             ) from error
 
 

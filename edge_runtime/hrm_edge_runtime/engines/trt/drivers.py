@@ -17,7 +17,7 @@ from typing import Any
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 
-INSTALL = "install hrm-edge[jetson], in a container use --runtime nvidia, or choose --engine cpu"
+INSTALL = "install hrm-edge[jetson], use --runtime nvidia in a container, or choose --engine cpu"
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may call CUDA meanwhile
 MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
@@ -47,7 +47,7 @@ class CudaError(RuntimeError):
 def is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package around it is missing
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 

@@ -165,7 +165,7 @@ class TensorRTEngine(Engine):
         sends = self._is_unsent
         self._enqueue(bucket, sends=sends)
         for num_left in reversed(range(num_segments)):
-            place = 1 - self._place  # of the segment that the host reads next
+            place = 1 - self._place  # index of the segment that the host reads next
             if num_left:
                 self._enqueue(bucket, sends=False)
             output = self._fetch(place, num_active)
@@ -230,7 +230,7 @@ class TensorRTEngine(Engine):
                 )
             self._gpu.download(self._buffers.outputs[place])
 
-        enqueue()  # in its first run TensorRT settles its shapes, which must not be recorded
+        enqueue()  # the first run settles TensorRT's shapes, which must not be recorded
         self._gpu.wait()
         try:
             return self._gpu.capture(enqueue)

@@ -1,0 +1,97 @@
+"""The subcommands of `hrm-bench` that train: train, compare.
+
+Imports at the top must not load ONNX Runtime or PyTorch.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+from typer import Option
+
+from hrm_benchmarks.command import CpuClock, Measurement, TurnRounds, TurnS, in_table, measured
+from hrm_benchmarks.report import Rounds, Row, tell
+
+DESKTOP = "train,serve,bench"  # extras that training needs
+SEEDS = (0, 1)
+COMPARED = ("sudoku-4x4", "sudoku-6x6", "logistics-6x6")
+
+
+@measured("train --preset small --threads 1 --rounds 9 --compile", extra=DESKTOP)
+def train(
+    preset: Annotated[str, Option(help="Model size: small, log or published.")] = "small",
+    puzzle: Annotated[str, Option(help="Puzzle of the training rows.")] = "sudoku",
+    batch: Annotated[int, Option(min=1, help="Rows per update.")] = 32,
+    threads: Annotated[
+        int | None, Option(min=1, help="CPU threads per trainer. Default: all cores.")
+    ] = None,
+    rounds: TurnRounds = 9,
+    turn_s: TurnS = 1.0,
+    compiled: Annotated[
+        bool, Option("--compile", help="Also time our trainer with torch.compile.")
+    ] = False,
+    cpu_clock: CpuClock = False,
+) -> Measurement:
+    """Compare the speed of our trainer with the published training step."""
+    from hrm_benchmarks.desktop import training
+
+    turns = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
+    with TemporaryDirectory() as folder:
+        trainers = training.contestants(
+            preset, puzzle, Path(folder) / "data", batch_size=batch, num_threads=threads
+        )
+        if compiled:
+            trainers += training.compiled(trainers)
+        runs = training.measure(trainers, turns)
+    num_threads = trainers[0].num_threads
+    title = f"{preset}, {puzzle}, batch {batch}, {num_threads} threads, {turns.title}"
+    return in_table(
+        "runs",
+        runs,
+        training.COLUMNS,
+        title=title,
+        caption=training.LEGEND,
+        left=["trainer"],
+        machine={"torch": training.torch.__version__},
+    )
+
+
+@measured("compare --cpu-s 25 --seed 0 --seed 1 --out compare", extra=DESKTOP)
+def compare(
+    puzzle: Annotated[
+        list[str] | None,
+        Option(help="Puzzle; may be repeated. Default: sudoku-4x4, sudoku-6x6 and logistics-6x6."),
+    ] = None,
+    seed: Annotated[
+        list[int] | None,
+        Option(min=0, help="Random seed; may be repeated. Default: 0 and 1."),
+    ] = None,
+    cpu_s: Annotated[float, Option(min=0, help="CPU seconds per training.")] = 25.0,
+    parameters: Annotated[
+        int, Option(min=1, help="Approximate parameters of each model.")
+    ] = 150_000,
+    puzzles: Annotated[
+        tuple[int, int], Option(help="Number of training and of held-out puzzles per kind.")
+    ] = (2000, 200),
+    out: Annotated[
+        Path, Option(help="Output folder for the table (.json, .md) and a picture.")
+    ] = Path("compare"),
+) -> Measurement:
+    """Train HRM, TRM, a transformer and relational blocks on the same puzzles and CPU time."""
+    from hrm_benchmarks.desktop import compare
+
+    num_train, num_test = puzzles
+    contest = compare.Contest(
+        seeds=seed or SEEDS,
+        cpu_s=cpu_s,
+        num_parameters=parameters,
+        num_train=num_train,
+        num_test=num_test,
+    )
+    runs: list[Row] = []
+    for row in contest.rows(puzzle or COMPARED):
+        runs.append(row)
+        compare.save(out, runs)  # after each row, so an interrupted run keeps its rows
+        tell(f"{row['puzzle']}, {row['arch']}: {row['exact']} % exact")
+    title = f"{cpu_s:g} CPU s each, {num_train} puzzles, {num_test} held out; written: {out}"
+    return in_table("runs", runs, compare.COLUMNS, title=title, caption=compare.LEGEND)
