@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import statistics
 import subprocess
@@ -18,13 +17,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
+from proxy_tools import CONFIGURATION, HAPROXY, environment, needs_haproxy, proxy
 from scripted_server import examples
-from service_tools import PATIENCE_S, Server, free_port, running, wait_for
+from service_tools import PATIENCE_S, Server, running, wait_for
 
 from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
+from hrm_edge_runtime.http.routes import CLIENT, ROUTES
 
-CONFIGURATION = Path(__file__).parents[2] / "docker" / "haproxy.cfg"
-HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
 SECRET = new_secret()
 PUZZLES = examples()
 BATCH = "\n".join(json.dumps({"puzzle": puzzle}) for puzzle in PUZZLES)
@@ -38,21 +38,32 @@ NUM_REQUESTS = 240
 NUM_CLIENTS = 100
 OWN_KEY = {"x-api-key": SECRET}
 NDJSON = {"content-type": "application/x-ndjson"}
-ENVIRONMENT = {**os.environ, "HRM_FLEET_KEY": SECRET}
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(
-        HAPROXY is None, reason="no haproxy on this machine: install the package haproxy"
-    ),
-]
+pytestmark = [pytest.mark.process, needs_haproxy]
 
 
 def test_shipped_configuration_is_sound() -> None:
     command = [str(HAPROXY), "-c", "-f", CONFIGURATION]
-    checked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    checked = subprocess.run(command, env=environment(SECRET), capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     assert "WARNING" not in checked.stderr
+
+
+def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
+    """The lines of the configuration follow from the tags and paths of the routes."""
+    expected = {"read_path": {"/web/", "/openapi.json"}, "send_path": set[str]()}
+    for route in ROUTES:
+        assert isinstance(route, APIRoute)
+        if CLIENT in route.tags:
+            name = "read_path" if "GET" in route.methods else "send_path"
+            expected[name].add(re.sub(r"\{\w+\}", "[^/]+", route.path))
+    found: dict[str, set[str]] = {"read_path": set(), "send_path": set()}
+    for line in CONFIGURATION.read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["acl"] and words[1] in found:
+            paths = {word.removeprefix("^").removesuffix("$") for word in words[3:]}
+            found[words[1]] |= paths
+    assert found == expected
 
 
 Outcome = Future[tuple[int, float]]
@@ -70,18 +81,9 @@ def fleet(folder: Path) -> Iterator[Fleet]:
     """Run the boards behind HAProxy, and yield them when the fleet is ready."""
     keys = folder / "keys"
     write_keys(keys, [Key(label="fleet", sha256=hash_of(SECRET))])
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
     with contextlib.ExitStack() as stack:
         boards = [stack.enter_context(board_with(keys)) for _ in range(NUM_BOARDS)]
-        configuration = folder / "haproxy.cfg"
-        configuration.write_text(configured(port, boards))
-        command = [str(HAPROXY), "-db", "-f", str(configuration)]
-        proxy = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
-        stack.enter_context(proxy)
-        stack.callback(proxy.kill)
-        with httpx.Client(headers=OWN_KEY) as http:
-            wait_for(lambda: answers(http, f"{url}/readyz"))
+        url = stack.enter_context(proxy(folder, boards, SECRET))
         yield Fleet(url=url, boards=boards)
 
 
@@ -91,24 +93,6 @@ def board_with(keys: Path) -> Iterator[Server]:
         board.http.headers.update(OWN_KEY)
         board.wait_until_ready()
         yield board
-
-
-def configured(port: int, boards: list[Server]) -> str:
-    """Return the shipped configuration with these addresses."""
-    text = CONFIGURATION.read_text()
-    text = text.replace("bind :8000", f"bind 127.0.0.1:{port}")
-    for number, board in enumerate(boards, 1):
-        address = board.url.removeprefix("http://")
-        text, count = re.subn(rf"(server board{number}) \S+", rf"\1 {address}", text)
-        assert count == 2
-    return text
-
-
-def answers(http: httpx.Client, url: str) -> bool:
-    try:
-        return http.get(url).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def solved(http: httpx.Client, url: str, puzzle: str, begin_s: float) -> tuple[int, float]:
