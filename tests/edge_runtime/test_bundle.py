@@ -107,7 +107,7 @@ def halting_at(threshold: object) -> Fields:
         ({"run_this": "rm -r"}, "'run_this'"),
         (halting_at(float("nan")), r"halting\.threshold"),
         (halting_at("high"), r"halting\.threshold"),
-        ({"files": {"../other": {"sha256": "0" * 64, "size_bytes": 1}}}, "out of the bundle"),
+        ({"files": {"../other": {"sha256": "0" * 64, "size_bytes": 1}}}, "not a plain file name"),
         ({"curves": {"int8": curve(0.0)}}, r"curves names \['int8'\] where the precisions are"),
         ({"curves": {"fp32": {**curve(0.0), "points": []}}}, "curves.fp32.points"),
         ({"curves": {"fp32": {**curve(0.0), "num_puzzles": 0}}}, "curves.fp32.num_puzzles"),
@@ -125,7 +125,7 @@ def test_a_field_that_is_unknown_or_wrong_is_refused(
 )
 def test_a_file_name_that_leads_out_of_the_bundle_is_refused(bundle: Path, name: str) -> None:
     edit(bundle, lambda fields: fields.update(precisions={"fp32": name}))
-    refused(bundle, "out of the bundle")
+    refused(bundle, "not a plain file name")
 
 
 EVIL = "\x1b[31mred, two\nlines, c1\x9b, turned\u202e, isolated\u2066\u200f, separated\u2028\x7f"
