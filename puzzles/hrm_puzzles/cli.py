@@ -308,8 +308,8 @@ def _built_text(built: BuiltSet) -> str:
         text = f"{text}\n{tasks}, {built.num_left_out} tasks too large."
         if built.num_more is None:
             return text
-        left_out = f"{built.num_more_left_out} too large or copies of test inputs"
-        return f"{text}\n{built.num_more} further examples, {left_out}."
+        left_out = f"{built.num_more_left_out} left out: too large, or copies of test inputs"
+        return f"{text}\n{built.num_more} further examples; {left_out}."
     if built.num_left_out:
         left_out = f"{built.num_left_out} training questions left out"
         return f"{text}\n{left_out}: symmetric copies of test questions."

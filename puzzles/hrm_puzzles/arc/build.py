@@ -23,7 +23,14 @@ from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.canvas import END, FIRST_COLOUR
-from hrm_puzzles.arc.examples import Examples, Extended, extended, read_examples, require_known
+from hrm_puzzles.arc.examples import (
+    MORE,
+    Examples,
+    Extended,
+    extended,
+    read_examples,
+    require_known,
+)
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
 from hrm_puzzles.arc.variants import NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
 from hrm_puzzles.data import datasets
@@ -204,10 +211,10 @@ def _write_provenance(recipe: ArcRecipe, puzzle: Arc, more: Extended | None, dat
     """Write the recipe without the folders of this machine, and the licence of further examples."""
     values = asdict(recipe)
     values["dataset"] = Path(recipe.dataset).name
-    del values["more"]
+    del values[MORE]
     del values["more_licence"]
     if more is not None:
-        values["more"] = more.provenance()
+        values[MORE] = more.provenance()
         (data / MORE_LICENCE).write_bytes(more.examples.licence.encode())
     datasets.write_recipe(data, puzzle, values)
 

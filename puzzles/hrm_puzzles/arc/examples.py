@@ -10,10 +10,10 @@ Keys other than "input" and "output" are ignored. A text file holds the licence 
 import gzip
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.notation import grid_of
 from hrm_puzzles.arc.tasks import LARGEST, ArcTask
 from hrm_puzzles.arc.variants import Pair
-from hrm_puzzles.data.datasets import DatasetError, fingerprint
+from hrm_puzzles.data.datasets import RECIPE, DatasetError, fingerprint
 from hrm_puzzles.puzzle import Grid, PuzzleError
 
 FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
@@ -31,6 +31,8 @@ LIST_FORM = 'a list of {"input": rows, "output": rows}'
 FOLDER = "tasks"
 LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING")
 MAX_LICENCE_BYTES = 1 << 16
+MORE = "more"  # the keys of `recipe.json`
+NUM_BY_TASK = "num_by_task"
 
 ByTask = dict[str, object]
 """The examples of each task, as they are in their file."""
@@ -48,24 +50,29 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True)
 class Extended:
-    """Tasks with `num_added` examples among their demonstrations, the official ones first.
+    """Tasks with further examples after their demonstrations.
 
-    `num_left_out` counts examples beyond the board and symmetric copies of test inputs.
+    `num_by_task` has only tasks with such examples. `num_left_out` counts examples beyond the board
+    and symmetric copies of test inputs.
     """
 
     tasks: list[ArcTask]
     examples: Examples
-    num_added: int
+    num_by_task: dict[str, int]
     num_left_out: int
 
-    def provenance(self) -> dict[str, str | int]:
+    @property
+    def num_added(self) -> int:
+        return sum(self.num_by_task.values())
+
+    def provenance(self) -> dict[str, object]:
         """What `recipe.json` records: no folder of this machine."""
         return {
             "file": self.examples.path.name,
             "sha256": self.examples.sha256,
             "licence": self.examples.licence.strip().partition("\n")[0],
-            "num_added": self.num_added,
             "num_left_out": self.num_left_out,
+            NUM_BY_TASK: self.num_by_task,
         }
 
 
@@ -99,22 +106,33 @@ def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Exten
     Raises DatasetError for a malformed example, and for one with the input of a test pair.
     """
     longer: list[ArcTask] = []
-    num_added = 0
-    num_read = 0
+    num_by_task: dict[str, int] = {}
+    num_left_out = 0
     for task in tasks:
         pairs = list(_pairs(examples, task.name))
         _require_held_out(examples, task, pairs)
         fitting = [pair for pair in pairs if _side(pair) <= puzzle.side]
         added = _without_copies(fitting, task, puzzle)
         longer.append(replace(task, demonstrations=(*task.demonstrations, *added)))
-        num_added += len(added)
-        num_read += len(pairs)
+        num_left_out += len(pairs) - len(added)
+        if added:
+            num_by_task[task.name] = len(added)
     return Extended(
         tasks=longer,
         examples=examples,
-        num_added=num_added,
-        num_left_out=num_read - num_added,
+        num_by_task=num_by_task,
+        num_left_out=num_left_out,
     )
+
+
+def num_by_task_in(data: Path) -> dict[str, int]:
+    """The number of further examples of each task of a data set, which end its demonstrations."""
+    try:
+        recipe = json_from(text_of(data / RECIPE))
+        counts = recipe[MORE][NUM_BY_TASK]
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}  # no such examples, or a data set of another builder
+    return cast("dict[str, int]", counts)
 
 
 def _pairs(examples: Examples, name: str) -> Iterator[Pair]:
@@ -230,21 +248,21 @@ def _from_zip(path: Path) -> ByTask:
             member = PurePosixPath(name)
             if member.suffix == ".json" and member.parent.name == FOLDER:
                 with archive.open(name) as stream:
-                    by_task[member.stem] = _json_in(stream)
+                    by_task[member.stem] = _json_in(stream.read)
     return by_task
 
 
 def _from_file(path: Path) -> ByTask:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as stream:
-        values = _json_in(stream)
+        values = _json_in(stream.read)
     if not isinstance(values, dict):
         raise ValueError("it does not hold a JSON object")
     return cast("ByTask", values)
 
 
-def _json_in(stream: IO[bytes]) -> object:
-    content = stream.read(MAX_FILE_BYTES + 1)
+def _json_in(read: Callable[[int], bytes]) -> object:
+    content = read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise ValueError(f"it holds a file of more than {MAX_FILE_BYTES} bytes")
     return json_from(content.decode("utf-8-sig"))
