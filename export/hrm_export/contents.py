@@ -28,6 +28,7 @@ from hrm_export.torch_engine import torch_device
 from hrm_host import atomic, board, progress
 from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
+from hrm_puzzles.arc.examples import num_by_task_in
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
@@ -40,9 +41,10 @@ class Contents:
     """Everything that goes into a bundle.
 
     `calibration` and `held_out` share no puzzle. `identifiers` name the rows of the puzzle table,
-    `tasks` holds the pairs of named tasks, and `meta` is the checkpoint's. `trained` is the model
-    on the board of its training, if another board is exported. The threshold of `served.policy`
-    is 0 unless the options give one.
+    `tasks` holds the pairs of named tasks, `generated` names those that were also trained on
+    generated examples, and `meta` is the checkpoint's. `trained` is the model on the board of its
+    training, if another board is exported. The threshold of `served.policy` is 0 unless the options
+    give one.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Contents:
     tasks: Mapping[str, Any]
     meta: Mapping[str, Any]
     trained: ServedGraph | None = None
+    generated: Sequence[str] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -95,6 +98,7 @@ def contents_of(
     data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
     tasks = {} if data is None else tasks_of(data, puzzle, identifiers)
+    generated = [] if data is None else list(num_by_task_in(data))
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
     options = planned(options, served, stages)
@@ -114,6 +118,7 @@ def contents_of(
         tasks=tasks,
         meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
         trained=trained_graph,
+        generated=generated,
     )
 
 

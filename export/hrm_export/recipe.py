@@ -103,7 +103,7 @@ def in_order(tasks: Mapping[str, Any], scores: TaskScores | None) -> dict[str, A
     """The tasks, those with right answers first: a page begins with the first ones."""
     first: dict[str, Any] = {}
     if scores is not None:
-        first = {name: tasks[name] for name in scores.results.right}
+        first = {name: tasks[name] for name in scores.in_order()}
     return first | dict(tasks)
 
 
@@ -128,7 +128,7 @@ def manifest_fields(
     results = None
     provenance = contents.provenance()
     if scores is not None:
-        results = scores.results
+        results = scores.results(contents.generated)
         provenance |= scores.shares()
     return {
         "name": contents.name,

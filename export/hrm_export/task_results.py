@@ -43,15 +43,19 @@ class TaskScores:
     right_at_once: list[str]
     right: list[str]
 
-    @property
-    def results(self) -> TaskResults:
-        """The tasks that one attempt answers come first."""
+    def in_order(self) -> list[str]:
+        """The right tasks. Those that one attempt answers come first."""
         at_once = [name for name in self.right_at_once if name in self.right]
         others = [name for name in self.right if name not in at_once]
+        return at_once + others
+
+    def results(self, generated: Sequence[str]) -> TaskResults:
+        """What the manifest holds; `generated` are tasks with generated examples."""
         return TaskResults(
             attempts=NUM_ATTEMPTS,
             num_tasks=self.num_tasks,
-            right=at_once + others,
+            right=self.in_order(),
+            generated=list(generated),
         )
 
     def shares(self) -> dict[str, int | float]:

@@ -85,6 +85,7 @@ def as_zip(folder: Path, examples: Any) -> Path:
         for name, pairs in examples.items():
             archive.writestr(f"re_arc/tasks/{name}.json", json.dumps(pairs))
         archive.writestr("re_arc/metadata.json", "{}")
+        archive.writestr("__MACOSX/re_arc/tasks/._aaa.json", b"\0\5\x16\7")
     return file
 
 
@@ -231,6 +232,14 @@ def test_a_file_of_nonsense_is_rejected_by_name(
     (folder / name).write_bytes(b"\x1f\x8b nonsense")
     with pytest.raises(DatasetError, match=f"cannot read .*{name}"):
         build(tasks, folder / name, tmp_path / "data")
+
+
+def test_a_file_that_ends_early_is_rejected(tasks: Path, folder: Path, tmp_path: Path) -> None:
+    for written in (as_gzip, as_zip):
+        file = written(folder, EXAMPLES)
+        file.write_bytes(file.read_bytes()[:-20])
+        with pytest.raises(DatasetError, match=f"cannot read .*{file.name}"):
+            build(tasks, file, tmp_path / "data")
 
 
 def test_examples_need_a_licence(tasks: Path, folder: Path, tmp_path: Path) -> None:

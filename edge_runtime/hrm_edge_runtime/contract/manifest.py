@@ -91,12 +91,14 @@ class TaskResults(_Strict):
     """How a model did on the held-out questions of its tasks (ARC) when it was exported.
 
     `right` names the tasks whose questions were all answered right with `attempts` attempts. Those
-    that one attempt also answers come first.
+    that one attempt also answers come first. `generated` names the tasks that were also trained on
+    generated examples.
     """
 
     attempts: Size
     num_tasks: Size
     right: list[Text]
+    generated: list[Text] = []
 
     @model_validator(mode="after")
     def _only_some_of_the_tasks(self) -> "TaskResults":

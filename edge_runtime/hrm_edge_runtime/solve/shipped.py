@@ -132,7 +132,10 @@ def accuracy_text(model: dict[str, Any]) -> str:
     if results is not None:
         num_right = len(results["right"])
         share = f"right on {num_right} of {results['num_tasks']} tasks"
-        return f"{share} with {results['attempts']} attempts"
+        text = f"{share} with {results['attempts']} attempts"
+        if results["generated"]:
+            text += f"; {len(results['generated'])} tasks were learned from generated examples"
+        return text
     verb = "proves" if model["proof_exists"] else "right on"
     text = f"{verb} {100 * model['solved']:.1f} % of {model['held_out']} held out"
     with_attempts = model["solved_16_attempts"]

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import cast
 
 import numpy as np
@@ -33,6 +33,15 @@ LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING")
 MAX_LICENCE_BYTES = 1 << 16
 MORE = "more"  # the keys of `recipe.json`
 NUM_BY_TASK = "num_by_task"
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,  # a gzip file that ends early
+    zlib.error,
+    zipfile.BadZipFile,
+    RuntimeError,  # an encrypted zip file
+)
 
 ByTask = dict[str, object]
 """The examples of each task, as they are in their file."""
@@ -227,7 +236,7 @@ def _by_task(path: Path) -> ByTask:
             by_task = _from_zip(path)
         else:
             by_task = _from_file(path)
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise DatasetError(f"cannot read {path} ({error}); give {FORMS}.") from error
     if not by_task:
         raise DatasetError(f"{path} holds no examples; give {FORMS}.")
@@ -236,8 +245,9 @@ def _by_task(path: Path) -> ByTask:
 
 def _from_folder(path: Path) -> ByTask:
     by_task: ByTask = {}
-    for file in sorted(path.rglob(f"{FOLDER}/*.json")):
-        by_task[file.stem] = json_from(text_of(file))
+    for file in sorted(path.rglob("*.json")):
+        if _is_of_task(file):
+            by_task[file.stem] = json_from(text_of(file))
     return by_task
 
 
@@ -246,10 +256,15 @@ def _from_zip(path: Path) -> ByTask:
     with zipfile.ZipFile(path) as archive:
         for name in sorted(archive.namelist()):
             member = PurePosixPath(name)
-            if member.suffix == ".json" and member.parent.name == FOLDER:
+            if _is_of_task(member):
                 with archive.open(name) as stream:
                     by_task[member.stem] = _json_in(stream.read)
     return by_task
+
+
+def _is_of_task(file: PurePath) -> bool:
+    is_hidden = file.name.startswith(".")  # macOS adds such files to a zip file
+    return file.suffix == ".json" and file.parent.name == FOLDER and not is_hidden
 
 
 def _from_file(path: Path) -> ByTask:
