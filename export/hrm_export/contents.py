@@ -14,6 +14,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
 from hrm_export.inputs import (
+    Tasks,
     data_of,
     find_puzzles,
     identifiers_of,
@@ -97,8 +98,11 @@ def contents_of(
     policy = policy_of(options, config, puzzle)
     data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
-    tasks = {} if data is None else tasks_of(data, puzzle, identifiers)
-    generated = [] if data is None else list(num_by_task_in(data))
+    tasks: Tasks = {}
+    generated: list[str] = []
+    if data is not None:
+        tasks = tasks_of(data, puzzle, identifiers)
+        generated = list(num_by_task_in(data))
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
     options = planned(options, served, stages)

@@ -93,8 +93,9 @@ def _accuracy(manifest: "Manifest") -> dict[str, Any]:
 
 
 def _task_results(manifest: "Manifest") -> dict[str, Any] | None:
-    results = manifest.held_out_tasks
-    return None if results is None else results.model_dump()
+    if manifest.held_out_tasks is None:
+        return None
+    return manifest.held_out_tasks.model_dump()
 
 
 def _right_tasks_text(results: dict[str, Any]) -> str:
@@ -110,7 +111,9 @@ def _right_tasks_text(results: dict[str, Any]) -> str:
 def _example_options(bundle: "Bundle") -> dict[str, object]:
     """Fields of a request beside the puzzle: as many attempts as made the model's tasks right."""
     results = bundle.manifest.held_out_tasks
-    return {} if results is None else {"attempts": results.attempts}
+    if results is None:
+        return {}
+    return {"attempts": results.attempts}
 
 
 def _example_command(bundle: "Bundle", name: str) -> str:
