@@ -332,5 +332,57 @@ def test_the_tasks_of_a_bundle_are_those_of_its_names_where_no_file_states_them(
     bundle = Bundle.open(find_bundle("arc-7x7"))
     files = {name: entry for name, entry in bundle.manifest.files.items() if name != "tasks.json"}
     older = replace(bundle, manifest=bundle.manifest.model_copy(update={"files": files}))
-    assert older.tasks() == bundle.tasks()
+    assert sorted(older.tasks()) == sorted(bundle.tasks())
     assert len(bundle.tasks()) == 76
+    assert older.example() == older.golden_example()
+
+
+@pytest.fixture
+def arc(tmp_path: Path) -> Path:
+    """A copy of the smallest ARC bundle."""
+    return Path(shutil.copytree(find_bundle("arc-7x7"), tmp_path / "arc.bundle"))
+
+
+def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path) -> None:
+    bundle = Bundle.open(arc)
+    results = bundle.manifest.held_out_tasks
+    assert results is not None
+    assert bundle.tasks()[: len(results.right)] == results.right
+    name = results.right[0]
+    pair = json.loads((arc / "tasks.json").read_text())[name]["test"][0]
+    question = {"task": name, "input": pair["input"]}
+    answer = {"task": name, "input": pair["output"]}
+    assert bundle.example() == (question, answer)
+
+
+def test_a_bundle_without_task_results_begins_with_a_golden_puzzle(arc: Path) -> None:
+    edit(arc, lambda fields: fields.pop("held_out_tasks"))
+    bundle = Bundle.open(arc)
+    assert bundle.manifest.held_out_tasks is None
+    assert bundle.example() == bundle.golden_example()
+
+
+@pytest.mark.parametrize(
+    ("results", "problem"),
+    [
+        ({"attempts": 16, "num_tasks": 1, "right": ["a", "b"]}, "right names 2 of 1 tasks"),
+        ({"attempts": 16, "num_tasks": 9, "right": ["a", "a"]}, "right names a task twice"),
+        ({"attempts": 0, "num_tasks": 9, "right": []}, "held_out_tasks.attempts"),
+        ({"attempts": 1, "num_tasks": 9, "right": ["\u202e"]}, "control or direction"),
+    ],
+)
+def test_task_results_that_cannot_be_are_rejected(arc: Path, results: Fields, problem: str) -> None:
+    edit(arc, lambda fields: fields.update(held_out_tasks=results))
+    refused(arc, problem)
+
+
+@pytest.mark.parametrize("tests", [[], [{"input": [[1]]}], [{"input": [[1]], "output": "x"}], 5])
+def test_a_right_task_without_its_held_out_pair_is_rejected_when_it_is_shown(
+    arc: Path, tests: object
+) -> None:
+    tasks = json.loads((arc / "tasks.json").read_text())
+    tasks[next(iter(tasks))]["test"] = tests
+    (arc / "tasks.json").write_text(json.dumps(tasks))
+    rewrite(arc)
+    with pytest.raises(BundleError, match="lacks a held-out pair of the task '25ff71a9'"):
+        Bundle.open(arc).example()

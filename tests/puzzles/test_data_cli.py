@@ -249,6 +249,8 @@ def exported_row() -> str:
     [
         ("arc", ("--train", "4"), "--train does not apply to arc"),
         ("sudoku-4x4", ("--augment", "4"), "--augment does not apply to sudoku-4x4"),
+        ("sudoku-4x4", ("--more", "x.json"), "--more does not apply to sudoku-4x4"),
+        ("arc-7x7", ("--more", "/nowhere.json"), "cannot read /nowhere.json"),
         ("arc", ("--dataset", "/nowhere"), "/nowhere does not exist"),
         ("chess", (), "use one of sudoku"),
     ],
@@ -276,6 +278,13 @@ def test_arc_is_built_inspected_and_shown(tmp_path: Path, run: Run) -> None:
     assert report["puzzle"] == "arc-10x10"
     assert (report["num_shared"], report["num_equivalent"]) == (0, 6)
     assert "train 0, aaa" in run("show", out, "--split", "train", "--count", 2).out
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps({"aaa": [{"input": [[7]], "output": [[7]]}]}))
+    licence = tmp_path / "terms.txt"
+    licence.write_text("MIT License")
+    longer = ("--dataset", tasks, "--more", more, "--more-licence", licence)
+    printed = run("build", "arc-10x10", "--out", tmp_path / "longer", *longer)
+    assert "1 further examples; 0 left out" in printed.out
 
 
 def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path, run: Run) -> None:

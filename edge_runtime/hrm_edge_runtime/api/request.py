@@ -256,7 +256,11 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
 def _check_task(model: ServedModel, identifier: str) -> None:
     if model.identifiers.row_of(identifier) is not None:
         return
-    message = f"{model.name!r} has not learned the task {identifier[:80]!r}"
+    task = f"the task {identifier[:80]!r}"
+    message = (
+        f"{model.name!r} has not learned {task}: it learns tasks by name from many examples, "
+        "and a task's own demonstrations are too few"
+    )
     examples = ", ".join(model.tasks[:3])
-    remedy = f"use one of its {len(model.tasks)}, as {examples}, or train on its demonstrations"
+    remedy = f"use one of its {len(model.tasks)} tasks, such as {examples}"
     raise invalid("unknown-task", message, remedy, field="puzzle")

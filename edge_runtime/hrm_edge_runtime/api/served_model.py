@@ -21,6 +21,7 @@ AS_IN_MANIFEST = (
     "hidden_size",
     "max_segments",
     "attempts",
+    "held_out_tasks",
     "provenance",
 )
 
@@ -63,7 +64,7 @@ class ServedModel:
             max_attempts=max_attempts,
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
-            held_out=bundle.golden_example(),
+            held_out=bundle.example(),
             tasks_file=bundle.path / TASKS_NAME if has_tasks else None,
         )
 

@@ -97,6 +97,32 @@ class HaltingCurve(_Strict):
     points: Annotated[list[CurvePoint], Field(min_length=1)]
 
 
+class TaskResults(_Strict):
+    """How a model did on the held-out questions of its tasks (ARC) when it was exported.
+
+    `right` names the tasks whose questions were all answered right with `attempts` attempts. Those
+    that one attempt also answers come first. `generated` names the tasks that were also trained on
+    generated examples.
+    """
+
+    attempts: Size
+    num_tasks: Size
+    right: list[Text]
+    generated: list[Text] = []
+
+    @model_validator(mode="after")
+    def _only_some_of_the_tasks(self) -> "TaskResults":
+        if len(set(self.right)) != len(self.right):
+            raise ValueError("right names a task twice")
+        if len(self.right) > self.num_tasks:
+            raise ValueError(f"right names {len(self.right)} of {self.num_tasks} tasks")
+        return self
+
+    @property
+    def share(self) -> str:
+        return f"{len(self.right)} of {self.num_tasks} tasks with {self.attempts} attempts"
+
+
 class Manifest(_Strict):
     """What `manifest.json` holds.
 
@@ -121,6 +147,7 @@ class Manifest(_Strict):
     unrolled: Graphs = {}
     attempts: AttemptKind = "symmetries"
     curves: dict[Text, HaltingCurve] = {}
+    held_out_tasks: TaskResults | None = None
     files: dict[FileName, FileEntry]
     provenance: dict[Text, Text | int | float] = {}
 

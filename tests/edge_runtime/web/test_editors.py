@@ -128,7 +128,8 @@ def test_arc_grid_is_resized_and_painted(page: Page) -> None:
 
 def test_arc_task_is_chosen_from_pictures_and_judged_by_its_own_answer(page: Page) -> None:
     choose(page, "arc-7x7")
-    expect(page.locator(".demonstration")).to_have_count(3)
+    expect(page.locator(".demonstration")).to_have_count(4)
+    assert page.input_value("#task") == "25ff71a9"  # the first of those that are right
     assert page.inner_text("#tasks-title") == "76 tasks to choose from"
     assert "learned 76 tasks" in page.inner_text("#about")
     page.click("#tasks summary")
