@@ -31,7 +31,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 def _inside(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name):
-        raise ValueError(f"{name!r} is not a plain file name, so it could point outside the bundle")
+        raise ValueError(f"{name!r} is not a plain file name, so it could point out of the bundle")
     return name
 
 
