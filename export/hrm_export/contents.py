@@ -94,7 +94,9 @@ def contents_of(
     policy = policy_of(options, config, puzzle)
     data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
-    tasks = {} if data is None else tasks_of(data, puzzle, identifiers)
+    tasks: Mapping[str, Any] = {}
+    if data is not None:
+        tasks = tasks_of(data, puzzle, identifiers)
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
     options = planned(options, served, stages)

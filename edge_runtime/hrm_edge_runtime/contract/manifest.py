@@ -197,6 +197,7 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         first = error.errors(include_url=False)[0]
         problem = first["msg"].removeprefix("Value error, ")
         place = ".".join(map(str, first["loc"]))
-        at = f" at {place!r}" if place else ""
-        message = f"the manifest of {path} is wrong{at} ({problem}): export it again."
+        if place:
+            problem = f"at {place!r}: {problem}"
+        message = f"the manifest of {path} is wrong ({problem}): export it again."
         raise BundleError(message) from error
