@@ -128,8 +128,8 @@ def test_a_bundle_of_tasks_names_those_that_are_right_and_those_with_generated_e
     data = tmp_path / "data"
     build_arc(recipe, arc, data)
     num_ids = open_source(data, "test", arc).num_puzzle_ids
-    model = small_model(vocab_size=12, seq_len=49, num_puzzle_ids=num_ids, max_segments=2)
-    source = saved(tmp_path / "step_12", puzzle=arc.name, model=model)
+    sizes = {"vocab_size": 12, "seq_len": 49, "num_puzzle_ids": num_ids, "max_segments": 2}
+    source = saved(tmp_path / "step_12", arc.name, **sizes)
     result = exported(source, tmp_path / "arc.bundle", "--data", str(data))
     assert result.exit_code == 0, result.output
     manifest = Bundle.open(tmp_path / "arc.bundle").manifest

@@ -80,7 +80,9 @@ class Identifiers:
         if place == len(self):
             return None
         row = int(self._order_N[place])
-        return row if self[row] == name else None
+        if self[row] == name:
+            return row
+        return None
 
     def rows_beginning(self, start: str) -> list[int]:
         first = start.encode()

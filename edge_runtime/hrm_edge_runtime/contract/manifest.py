@@ -31,7 +31,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 def _inside(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name):
-        raise ValueError(f"{name!r} is not a plain file name, so it could point outside the bundle")
+        raise ValueError(f"{name!r} is not a plain file name, so it could point out of the bundle")
     return name
 
 
@@ -224,6 +224,7 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         first = error.errors(include_url=False)[0]
         problem = first["msg"].removeprefix("Value error, ")
         place = ".".join(map(str, first["loc"]))
-        at = f" at {place!r}" if place else ""
-        message = f"the manifest of {path} is wrong{at} ({problem}): export it again."
+        if place:
+            problem = f"at {place!r}: {problem}"
+        message = f"the manifest of {path} is wrong ({problem}): export it again."
         raise BundleError(message) from error

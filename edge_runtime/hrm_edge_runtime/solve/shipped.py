@@ -62,17 +62,23 @@ def about(name: str) -> dict[str, Any]:
     bundle = Bundle.open(find_bundle(name))
     manifest = bundle.manifest
     puzzle = bundle.puzzle
-    size = board_size(puzzle)
     graph = manifest.files[manifest.precisions["fp32"]]
+    board = None
+    size = board_size(puzzle)
+    if size is not None:
+        board = "x".join(map(str, size))
+    notation = None
+    if isinstance(puzzle, Described):
+        notation = puzzle.about
     return {
         "name": manifest.name,
         "kind": puzzle.name,
-        "board": "x".join(map(str, size)) if size else None,
+        "board": board,
         "size_kb": round(graph.size_bytes / 1000),
         **_accuracy(manifest),
         "held_out_tasks": _task_results(manifest),
         "proof_exists": puzzle.proof_exists,
-        "notation": puzzle.about if isinstance(puzzle, Described) else None,
+        "notation": notation,
         "example": _example_command(bundle, name),
     }
 
@@ -86,9 +92,12 @@ def _accuracy(manifest: "Manifest") -> dict[str, Any]:
         "solved_16_attempts": provenance.get("solved_16_attempts"),
     }
     curve = manifest.curves.get("fp32")
-    if accuracy["solved"] is None:
-        accuracy["held_out"] = None if curve is None else curve.num_puzzles
-        accuracy["solved"] = None if curve is None else max(one.exact for one in curve.points)
+    if accuracy["solved"] is not None:
+        return accuracy
+    accuracy["held_out"] = None
+    if curve is not None:
+        accuracy["held_out"] = curve.num_puzzles
+        accuracy["solved"] = max(point.exact for point in curve.points)
     return accuracy
 
 
@@ -118,10 +127,15 @@ def _example_options(bundle: "Bundle") -> dict[str, object]:
 
 def _example_command(bundle: "Bundle", name: str) -> str:
     """A command that solves a held-out puzzle, or the puzzle's own sample without any."""
-    sample = bundle.example()
-    question = bundle.puzzle.sample(bundle.tasks()) if sample is None else sample[0]
-    is_text = isinstance(question, str)
-    text = question.replace("\n", "") if is_text else json.dumps(question)
+    example = bundle.example()
+    if example is not None:
+        question, _ = example
+    else:
+        question = bundle.puzzle.sample(bundle.tasks())
+    if isinstance(question, str):
+        text = question.replace("\n", "")
+    else:
+        text = json.dumps(question)
     command = f"hrm solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
     for option, value in _example_options(bundle).items():
         command += f" --{option} {value}"

@@ -258,8 +258,12 @@ def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _pairs(task: ArcTask, split: str) -> tuple[Pair, ...]:
     """The examples of a task in a split."""
     if split == "test":
-        return task.tests if task.is_held_out else ()
-    return task.demonstrations if task.is_held_out else task.pairs
+        if task.is_held_out:
+            return task.tests
+        return ()
+    if task.is_held_out:
+        return task.demonstrations
+    return task.pairs
 
 
 class _Job(NamedTuple):
