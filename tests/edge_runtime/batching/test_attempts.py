@@ -44,8 +44,8 @@ def lane_over(engine: Seer, puzzle: Tens, *, queue_limit: int = 50) -> TaskLane:
     )
 
 
-def proving(engine: Seer, **options: int) -> TaskLane:
-    return lane_over(engine, Tens(proof_exists=True), **options)
+def proving(engine: Seer, *, queue_limit: int = 50) -> TaskLane:
+    return lane_over(engine, Tens(proof_exists=True), queue_limit=queue_limit)
 
 
 def voting(engine: Seer) -> TaskLane:

@@ -143,6 +143,8 @@ class AnyLane(RuleBasedStateMachine):
         if not is_within_a_run:
             for one in self.alive.values():
                 assert one.deadline_s is None or one.deadline_s > began, "a deadline passed"
+            slots = [one.slot for one in self.lane.scheduler.dense]
+            assert slots == list(range(len(slots))), "a gap between the slots in use"
         self.check_order()
 
     def take(self, result: Attempt, began: float) -> None:
