@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import multiprocessing
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import CurvePoint, HaltingCurve
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
@@ -25,7 +23,6 @@ from hrm_edge_runtime.worker.lanes import MakeLane
 from hrm_edge_runtime.worker.process import ThreadEngine
 
 MAZE_QUESTION = MAZE.sample([])
-POINT = CurvePoint(threshold=0.5, exact=1.0, proven=1.0, mean_segments=1.0)
 
 
 def answer_to(http: Http, puzzle: object, **fields: object) -> Any:
@@ -99,18 +96,6 @@ def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: 
 
 def test_a_model_without_golden_traces_has_a_sample_of_its_kind() -> None:
     assert maze_model().view().sample == MAZE_QUESTION
-
-
-def test_a_model_shows_the_threshold_that_its_precision_is_served_with() -> None:
-    curves = {
-        "fp32": HaltingCurve(num_puzzles=1, threshold=0.5, points=[POINT]),
-        "int8": HaltingCurve(num_puzzles=1, threshold=1.5, points=[POINT]),
-    }
-    model = maze_model()
-    manifest = model.manifest.model_copy(update={"curves": curves})
-    for precision, threshold in (("fp32", 0.5), ("int8", 1.5)):
-        served = replace(model, manifest=manifest, precision=precision)
-        assert served.view().halting.threshold == threshold
 
 
 class Deaf(ThreadEngine):
