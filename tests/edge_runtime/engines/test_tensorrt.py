@@ -34,7 +34,6 @@ from hrm_edge_runtime.engines.engine import (
     EngineUnavailableError,
     StepOutput,
 )
-from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.trt import api, cache, check
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
@@ -66,7 +65,7 @@ SetUp = Callable[..., None]
 MakeDriver = Callable[[], Driver]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
     """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
     monkeypatch.syspath_prepend(str(FAKES))
@@ -98,9 +97,8 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
 
 
 @pytest.fixture
-def built(bundle: Bundle, device: SetUp) -> Bundle:
+def built(bundle: Bundle) -> Bundle:
     """A bundle with an engine, built on an integrated GPU by the oldest TensorRT."""
-    del device
     assert build(bundle).exit_code == 0
     return bundle
 
@@ -367,10 +365,7 @@ def plan_of(
     )
 
 
-def test_what_tensorrt_refuses_to_build_is_one_sentence(
-    device: SetUp, bundle: Bundle, tmp_path: Path
-) -> None:
-    del device
+def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path: Path) -> None:
     graph = bundle.graph_path("fp32")
     with pytest.raises(ValueError, match=r"rejects tokens_BT of shape \(-1, 16\) \(Shape provided"):
         plan_of(graph, {"tokens_BT": (-1, 16)})
@@ -382,9 +377,8 @@ def test_what_tensorrt_refuses_to_build_is_one_sentence(
 
 
 def test_a_tensorrt_that_does_not_load_is_one_sentence(
-    device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del device
     missing = "libnvdla_compiler.so: cannot open shared object file: No such file or directory"
     (tmp_path / "tensorrt.py").write_text(f"raise ImportError({missing!r})")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -393,10 +387,7 @@ def test_a_tensorrt_that_does_not_load_is_one_sentence(
         api.version()
 
 
-def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(
-    bundle: Bundle, device: SetUp
-) -> None:
-    del device
+def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle) -> None:
     with pytest.raises(EngineUnavailableError, match="there is no TensorRT engine") as refused:
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
     command = shlex.split(str(refused.value).split("`")[1])
@@ -462,9 +453,8 @@ def on_a_board(
 
 
 def test_each_power_mode_has_a_timing_cache_of_its_own(
-    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del device
     for power_mode in ("15W", "MAXN", "15W"):
         on_a_board(monkeypatch, power_mode=power_mode)
         build(bundle, "--again")
@@ -520,9 +510,8 @@ def test_a_precision_that_does_not_build_leaves_the_others(bundle: Bundle, devic
 
 @pytest.mark.process
 def test_a_precision_that_breaks_the_golden_traces_is_not_served(
-    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del device
     graph = onnx.load(bundle.graph_path("fp32"))
     wrong = onnx.load(bundle.graph_path("fp32"))
     head = next(tensor for tensor in wrong.graph.initializer if tensor.name == "head_DV")
@@ -541,9 +530,8 @@ def test_a_precision_that_breaks_the_golden_traces_is_not_served(
 
 
 def test_a_timing_cache_that_is_not_taken_is_made_anew_and_told(
-    bundle: Bundle, device: SetUp, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    del device
     kept = tmp_path / "timing.cache"
     kept.write_bytes(b"another machine's")
     plan_of(bundle.graph_path("fp32"), timing_cache=kept)
@@ -551,8 +539,7 @@ def test_a_timing_cache_that_is_not_taken_is_made_anew_and_told(
     assert "kernels are timed anew" in caplog.text
 
 
-def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle, device: SetUp) -> None:
-    del device
+def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle) -> None:
     done = CliRunner().invoke(tensorrt_build.app, [str(bundle.path), "--json"])
     assert told_by(done)["engines"][0]["key"]["buckets"][-1] == factory.max_slots(bundle) == 16
     assert str(factory.choose(bundle, "tensorrt", num_slots=16)) == "tensorrt:fp32"
@@ -597,8 +584,7 @@ def test_too_little_device_memory_is_told_before_anything_runs(
     nothing_is_held()
 
 
-def test_a_version_out_of_range_is_refused(device: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
-    del device
+def test_a_version_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorrt
 
     for version in ("10.0.1", "12.0.0"):
@@ -606,14 +592,6 @@ def test_a_version_out_of_range_is_refused(device: SetUp, monkeypatch: pytest.Mo
         error = f"TensorRT {version} is not one this program knows"
         with pytest.raises(EngineUnavailableError, match=error):
             api.version()
-
-
-def test_without_tensorrt_or_a_driver_the_remedy_is_named(bundle: Bundle) -> None:
-    with pytest.raises(EngineUnavailableError, match="TensorRT is not installed for this Python"):
-        factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=1)
-    if num_gpus() == 0:  # torch brings cuda-bindings where it was built for CUDA
-        with pytest.raises(EngineUnavailableError, match=r"hrm-edge\[jetson"):
-            Gpu()
 
 
 MEMINFO = """MemTotal:        7802880 kB
@@ -637,9 +615,8 @@ def test_swap_counts_for_what_the_host_can_give_up_and_swap_in_memory_for_nothin
 
 
 def test_a_build_that_memory_cannot_bear_is_refused(
-    bundle: Bundle, device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del device
     meminfo = "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n"
     small = memory.read_memory(board(tmp_path, {"proc/meminfo": meminfo}))
     monkeypatch.setattr(memory, "read_memory", lambda: small)
