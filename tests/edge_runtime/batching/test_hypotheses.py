@@ -158,7 +158,8 @@ def test_a_cancelled_attempt_leaves_nothing_of_its_hypothesis_in_its_slot() -> N
     assert lane.cancel(0)
     lane.submit(task(1, None))
     results = run_out(lane)
-    assert (results[0].how, results[0].halted_by) == ("hypotheses", "cancelled")
+    assert results[0].how == "hypotheses"
+    assert results[0].halted_by == "cancelled"
     assert said({1: results[1]}) == alone(task(1, None))
 
 

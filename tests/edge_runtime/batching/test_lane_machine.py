@@ -160,7 +160,8 @@ class AnyLane(RuleBasedStateMachine):
                 self.answered.append((result, one.tokens_T.tolist()))
         elif result.halted_by == "failed":
             assert is_garbage
-            assert (result.answer_T, result.verified) == (None, None)
+            assert result.answer_T is None
+            assert result.verified is None
         else:
             assert not is_garbage
             proven = segments <= MAX_SEGMENTS

@@ -72,7 +72,8 @@ def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
     scheduler.admit()
     scheduler.release(0)
     (admitted,), moves = scheduler.admit()
-    assert (admitted.slot, admitted.attempt_id) == (0, 2)
+    assert admitted.slot == 0
+    assert admitted.attempt_id == 2
     assert moves == []
 
 

@@ -102,7 +102,8 @@ def test_what_cannot_begin_before_its_deadline_is_refused_at_once_and_nothing_el
         assert int(refused.headers["retry-after"]) >= 1
         # nobody is ahead of it but the one in the slot
         urgent = slow.solve(QUESTION, deadline_ms=200, priority=3)
-        assert (urgent.status_code, urgent.json()["error"]["reason"]) == (504, "deadline-missed")
+        assert urgent.status_code == 504
+        assert urgent.json()["error"]["reason"] == "deadline-missed"
         patient = slow.solve(QUESTION, deadline_ms=60_000, max_segments=1, priority=3)
         assert patient.status_code == 200
 

@@ -40,7 +40,8 @@ def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
         other_kind = answer_to(http, question, model=MAZES, kind="sudoku-4x4")
         assert other_kind["error"]["field"] == "kind"
         unknown = answer_to(http, question, model="other")["error"]
-        assert (unknown["reason"], unknown["field"]) == ("unknown-model", "model")
+        assert unknown["reason"] == "unknown-model"
+        assert unknown["field"] == "model"
         assert "use 'scripted', 'mazes'" in unknown["remedy"]
         # the error is that of the model which got as far as a cell
         clash = answer_to(http, "11..............")["error"]
