@@ -62,6 +62,7 @@ def test_an_id_may_come_back_once_its_job_has_ended_and_no_sooner() -> None:
         (admitted,), _ = scheduler.admit()
         assert admitted.attempt_id == 5
         scheduler.release(5)
+        assert scheduler.cancel(5) is None
         assert scheduler.admit() == ([], [])
 
 
