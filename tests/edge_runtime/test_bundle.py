@@ -16,6 +16,7 @@ import onnx
 import pytest
 from onnx.external_data_helper import set_external_data
 
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import PUZZLE_TABLE_NAME, Bundle, Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError, read_manifest, write_manifest
@@ -250,7 +251,7 @@ def test_a_file_the_manifest_does_not_list_is_refused(bundle: Path, name: str) -
     refused(bundle, f"does not list {name}")
 
 
-def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> None:
+def test_each_precision_halts_at_the_threshold_chosen_for_it_and_shows_it(bundle: Path) -> None:
     shutil.copy(bundle / "step.fp32.onnx", bundle / "step.int8.onnx")
     precisions = {"fp32": "step.fp32.onnx", "int8": "step.int8.onnx"}
     halting = {"policy": "learned", "threshold": 0.25}
@@ -259,6 +260,8 @@ def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> No
     own = HaltingPolicy(kind="learned", threshold=1.5, max_segments=6)
     assert manifest.halting_policy("int8") == own
     assert manifest.halting_policy().threshold == 0.25
+    served = ServedModel.of(Bundle.open(bundle), precision="int8", num_slots=1, max_attempts=1)
+    assert served.view().halting.threshold == 1.5
 
 
 def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) -> None:
