@@ -113,28 +113,6 @@ def bundle(drive: Path, next_command: list[str]) -> Path:
     return drive / "small.bundle"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import fcntl",
-        "import resource",
-        "import os; os.fork()",
-        "import os; os.fsync(os.open('there', os.O_RDONLY))",
-        "import signal; signal.SIGHUP",
-        "import uvloop",
-        "from pathlib import Path; Path('/proc/self/status').read_text()",
-        "from pathlib import Path; Path('there').write_text('│')",
-        "import os; kept = open('there'); os.replace('there', 'elsewhere')",
-    ],
-)
-def test_what_windows_lacks_is_missing_in_our_packages(line: str, drive: Path) -> None:
-    (drive / "there").touch()
-    code = f"exec({line!r}, {{'__name__': 'hrm_probe'}})"
-    process = begin(drive, code)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1
-
-
 def test_a_data_set_built_there_has_the_same_bytes(data: Path, tmp_path: Path) -> None:
     recipe = DataRecipe(puzzle="sudoku-4x4", num_train=64, num_test=16)
     here = build(recipe, tmp_path / "here")

@@ -21,9 +21,7 @@ from service_tools import command
 from hrm_puzzles import cli, registry
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.datasets import DatasetError, open_split, write_split
-from hrm_puzzles.data.inspection import puzzle_at
 from hrm_puzzles.data.sources import downloaded
-from hrm_puzzles.sudoku.sudoku import Sudoku
 
 HEADER = "source,question,answer,rating"
 ROWS = ["made,1.3.34122143432.,1234341221434321,0", "made,.234341221434321,1234341221434321,3"]
@@ -62,22 +60,6 @@ def csv_files(folder: Path) -> tuple[Path, Path]:
 
 def num_examples(path: Path, split: str = "train") -> int:
     return len(open_split(path, split))
-
-
-@pytest.mark.parametrize("puzzle", ["maze-10x10", "logistics-6x6"])
-def test_generated_sets_of_grid_puzzles_are_complete(puzzle: str, tmp_path: Path, run: Run) -> None:
-    out = tmp_path / "data"
-    kind = registry.get(puzzle)
-    printed = run("build", puzzle, "--out", out, "--train", 6, "--test", 3, "--json")
-    built = json.loads(printed.out)
-    assert (built["num_train"], built["num_test"]) == (6, 3)
-    assert built["seconds"] > 0
-    assert f"puzzle {puzzle}\n" in run("inspect", out).out
-    train = open_split(out, "train")
-    assert train.inputs_NT.shape == train.labels_NT.shape == (6, kind.seq_len)
-    assert train.meta.vocab_size == kind.vocab_size
-    assert train.meta.total_puzzles == 6
-    assert json.loads((out / "identifiers.json").read_text()) == ["<blank>"]
 
 
 def test_the_city_set_has_the_published_counts() -> None:
@@ -289,21 +271,6 @@ def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path,
     found = run("inspect", tmp_path, code=1).out
     assert "FAULT: 1 labels of train are wrong, the first at index 1." in found
     assert "FAULT: 2 test questions are in train under the same puzzle id." in found
-
-
-def test_sizes_that_several_puzzles_share_ask_for_the_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    out = tmp_path / "data"
-    twin = Sudoku(name="twin", box_rows=2, box_cols=2)
-    monkeypatch.setitem(registry._BUILT_IN, "twin", twin)
-    run("build", "twin", "--out", out, "--train", 1, "--test", 1)
-    meta = open_split(out, "train").meta
-    assert puzzle_at(out, meta).name == "twin"
-    (out / "recipe.json").unlink()
-    message = "sudoku-4x4 or twin, which all have vocabulary 6 and length 16; choose"
-    with pytest.raises(DatasetError, match=message):
-        puzzle_at(out, meta)
 
 
 def test_import_reports_what_it_left_out_and_ends_with_1(tmp_path: Path, run: Run) -> None:

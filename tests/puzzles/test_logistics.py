@@ -93,11 +93,6 @@ def test_tokens_without_a_value_decode_to_roads() -> None:
     assert SMALL.decode(tokens_T).reshape(-1)[:5].tolist() == [1, 0, 1, 1, 1]
 
 
-def test_cities_too_small_are_refused() -> None:
-    with pytest.raises(ValueError, match="choose sides from 5 to 30"):
-        Logistics(name="logistics", rows=4, cols=9)
-
-
 def test_congestion_decides_which_way_is_cheapest() -> None:
     free = board(SMALL, TWO_WAYS)
     assert verdict(free, "DoooC.###..###..###......") == RIGHT

@@ -92,29 +92,14 @@ def test_tokens_without_a_value_decode_to_open_cells() -> None:
     assert MAZE.decode(tokens_T).reshape(-1)[:5].tolist() == [OPEN, WALL, OPEN, OPEN, OPEN]
 
 
-@pytest.mark.parametrize("sides", [(3, 9), (9, 31)])
-def test_boards_too_small_or_too_large_are_refused(sides: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="choose sides from 4 to 30"):
-        Maze(name="maze", rows=sides[0], cols=sides[1])
-
-
 @given(seed=seeds)
-@quick
-def test_of_all_simple_paths_only_the_shortest_are_right(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    question = (rng.random((4, 4)) < 0.25).astype(np.int8)
-    ends = rng.choice(16, 2, replace=False)
-    question.reshape(-1)[ends] = (START, GOAL)
-    paths = simple_paths(question)
-    shortest = min(map(len, paths), default=0)
-    for path in paths:
-        is_right = verdict(MAZES[0], question, marked(question, path)) == RIGHT
-        assert is_right == (len(path) == shortest)
-
-
-def test_of_all_sets_of_marks_only_the_shortest_paths_are_right() -> None:
+@settings(deadline=None, max_examples=6)
+def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int) -> None:
     maze = MAZES[0]
-    question = maze.board_of("S..#.#.....G#...")
+    places = np.random.default_rng(seed).permutation(16)
+    question = np.full((4, 4), OPEN, np.int8)
+    question.reshape(-1)[places[:2]] = (START, GOAL)
+    question.reshape(-1)[places[2:6]] = WALL
     cells = cells_with(question, OPEN)
     sets: list[frozenset[Cell]] = []
     for size in range(len(cells) + 1):
@@ -124,9 +109,8 @@ def test_of_all_sets_of_marks_only_the_shortest_paths_are_right() -> None:
     verdict_B = maze.check_BT(inputs_BT, answers_BT)
     right = {sets[index] for index in np.flatnonzero(verdict_B == RIGHT).tolist()}
     paths = simple_paths(question)
-    length = min(map(len, paths))
+    length = min(map(len, paths), default=0)
     assert right == {path for path in paths if len(path) == length}
-    assert len(right) > 1
 
 
 def test_shortest_path_with_a_ring_beside_it_is_wrong() -> None:

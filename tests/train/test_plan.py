@@ -1,7 +1,6 @@
 """Machines, recipes and plans: what a run becomes, and whether each machine can hold it."""
 
 import dataclasses
-import json
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,22 +141,6 @@ def test_a_cpu_trains_relational_blocks_unless_another_network_is_asked_for(
 ) -> None:
     config = draft(PlanOptions(puzzle="sudoku", **options), PRESETS[machine]).config
     assert (config.blocks, config.arch) == (blocks, arch)
-
-
-def test_a_run_that_began_from_the_former_start_goes_on(data: Path, tmp_path: Path) -> None:
-    """`geometric_start` is gone; it changed the weights before the first step and nothing afterwards."""
-    run = tmp_path / "run"
-    plan = plan_of(data, run)
-    trainer = trainer_from(plan)
-    trainer.save(run / "step_0", {})
-    for file in (run / "run.json", run / "step_0" / "trainer.json"):
-        values = json.loads(file.read_text())
-        values["recipe"]["geometric_start"] = True
-        file.write_text(json.dumps(values))
-    hashes = json.loads((run / "step_0" / "meta.json").read_text())
-    (run / "step_0" / "meta.json").write_text(json.dumps({**hashes, "sha256": {}}))
-    assert read_plan(run).recipe == plan.recipe
-    trainer_from(read_plan(run)).restore(run / "step_0")
 
 
 def test_a_dry_run_plans_for_any_machine_and_writes_nothing(
