@@ -139,6 +139,7 @@ def test_answers_are_written_as_the_question_was(asked: object, expected: object
         ({"task": "x", "input": [[1, True]]}, "bad-colour", (1, 2)),
         ({"task": "x", "input": ["1x"]}, "bad-colour", (1, 2)),
         ({"task": "x", "input": [[0]] * 11}, "too-large", (11, 1)),
+        ({"task": "x", "input": [[0] * 11]}, "too-large", (1, 11)),
     ],
 )
 def test_what_is_no_question_is_refused_with_rule_and_cell(

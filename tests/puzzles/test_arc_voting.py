@@ -80,6 +80,12 @@ def test_garbage_votes_for_the_empty_grid_and_spoils_nothing() -> None:
     assert shares[2] == 1.0
 
 
+def test_no_answers_score_nothing() -> None:
+    nothing = np.zeros((0, 100), np.int32)
+    shares = PUZZLE.pass_at([], nothing, nothing, nothing, np.zeros(0))
+    assert set(shares.values()) == {0.0}
+
+
 def test_a_task_is_solved_when_all_of_its_test_inputs_are() -> None:
     second = np.array([[7]], dtype=np.int8)
     second_other = Vote(answer=OTHER, q_halt=1.0, question=second)

@@ -22,6 +22,7 @@ from hrm_puzzles import cli, registry
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.datasets import DatasetError, open_split, write_split
 from hrm_puzzles.data.sources import downloaded
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 HEADER = "source,question,answer,rating"
 ROWS = ["made,1.3.34122143432.,1234341221434321,0", "made,.234341221434321,1234341221434321,3"]
@@ -192,8 +193,11 @@ def test_a_data_set_with_a_file_of_nonsense_is_shown_or_rejected_in_one_sentence
     for name in ("recipe.json", "identifiers.json"):
         (out / name).write_bytes(content)
         assert run(*show).err == ""
-    (out / "train" / "dataset.json").write_bytes(content)
-    assert run(*show, code=2).err.count("\n") == 1
+    file = out / "train" / "dataset.json"
+    meta = json.loads(file.read_text())
+    for text in (content.decode(), json.dumps({**meta, "sets": 5})):
+        file.write_text(text)
+        assert run(*show, code=2).err.count("\n") == 1
 
 
 def exported(task: str) -> dict[str, object]:
@@ -273,6 +277,18 @@ def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path,
     assert "FAULT: 2 test questions are in train under the same puzzle id." in found
 
 
+def test_sizes_that_several_puzzles_share_need_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    out = tmp_path / "data"
+    monkeypatch.setitem(registry._BUILT_IN, "twin", Sudoku(name="twin", box_rows=2, box_cols=2))
+    run("build", "twin", "--out", out, "--train", 1, "--test", 1)
+    assert json.loads(run("inspect", out, "--json").out)["puzzle"] == "twin"
+    (out / "recipe.json").unlink()
+    problem = "can hold sudoku-4x4 or twin, which all have vocabulary 6 and length 16; choose one"
+    assert problem in run("inspect", out, code=2).err
+
+
 def test_import_reports_what_it_left_out_and_ends_with_1(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "x.ndjson"
     file.write_text(exported_row() + "\nnonsense\n")
@@ -289,6 +305,7 @@ def test_command_builds_inspects_and_shows(tmp_path: Path, run: Run) -> None:
     assert json.loads(run(*build).out)["num_train"] == 9
     report = json.loads(run("inspect", out, "--json").out)
     assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
+    assert "no faults" in run("inspect", out).out
     assert "------+------" in run("show", out, "--split", "train", "--index", "8").out
     assert "exists already" in run(*build, code=2).err
     run("show", out, "--index", "4", code=2)

@@ -112,6 +112,11 @@ def test_tokens_without_a_value_decode_to_open_cells() -> None:
     assert MAZE.decode(tokens_T).reshape(-1)[:5].tolist() == [OPEN, WALL, OPEN, OPEN, OPEN]
 
 
+def test_boards_too_large_are_rejected() -> None:
+    with pytest.raises(ValueError, match="choose sides from 4 to 30"):
+        Maze(name="maze", rows=9, cols=31)
+
+
 @given(seed=seeds)
 @settings(deadline=None, max_examples=6)
 def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int) -> None:

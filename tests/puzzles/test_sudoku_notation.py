@@ -99,6 +99,11 @@ def test_every_size_reads_the_same_forms(name: str) -> None:
         assert puzzle.write(parsed.grid, parsed.notation) == notation
 
 
+def test_a_line_of_dashes_may_be_a_row_of_blanks() -> None:
+    parsed = registry.get("sudoku-4x4").parse("1234\n----\n2143\n4321")
+    assert parsed.grid[1].tolist() == [0, 0, 0, 0]
+
+
 def changed(cell: int, character: str) -> str:
     return QUESTION[:cell] + character + QUESTION[cell + 1 :]
 

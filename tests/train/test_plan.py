@@ -100,12 +100,6 @@ def test_presets_have_the_sizes_they_state() -> None:
     }
 
 
-def test_the_learning_rate_grows_with_the_real_batch() -> None:
-    recipe = recipe_for("published", registry.get("maze"), 192)
-    assert recipe.scaled(recipe.lr) == pytest.approx(1e-4 / 4)
-    assert dataclasses.replace(recipe, base_batch=0).scaled(recipe.lr) == 1e-4
-
-
 PLAIN = ("precision=fp32", "compile=false")  # --hw cpu chooses others on processors with AMX
 SMALL = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
 
