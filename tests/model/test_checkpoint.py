@@ -53,12 +53,6 @@ def test_a_failed_write_leaves_the_older_checkpoint_and_nothing_else(saved: Path
     assert [path.name for path in saved.parent.iterdir()] == ["step_1"]
 
 
-def test_a_pointer_names_the_checkpoint_beside_it(saved: Path) -> None:
-    checkpoint.point(saved.parent / "best", saved)
-    assert checkpoint.resolve(saved.parent / "best") == saved
-    assert checkpoint.resolve(saved) == saved
-
-
 @pytest.mark.parametrize("path", IN_REPOSITORY, ids=lambda path: path.name)
 def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(
     path: Path, request: pytest.FixtureRequest
