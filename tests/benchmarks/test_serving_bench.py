@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_tools import figures_of
+from bench_tools import bench, figures_of
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import policies
@@ -101,6 +101,13 @@ def test_a_file_without_a_histogram_is_rejected(tmp_path: Path, content: str) ->
     file.write_text(content)
     with pytest.raises(ValueError, match=r"bad\.json"):
         segment_shares(str(file))
+
+
+def test_the_table_names_every_policy() -> None:
+    shown = bench("serve --virtual-time --puzzles 20")
+    assert shown.exit_code == 0
+    for name in NAMES:
+        assert name in shown.stdout
 
 
 # Over a real engine the policies differ in time alone, never in their answers.
