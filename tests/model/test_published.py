@@ -277,8 +277,9 @@ def test_a_published_trm_equals_its_formulas_in_pytorch_and_onnx(
     model = model_from_published(tmp_path, SEQ_LEN)
     tokens_BT = np.random.default_rng(1).integers(1, VOCAB, (3, SEQ_LEN), dtype=np.int32)
     expected = reference.run_all(tokens_BT)
+    ids_B = np.arange(3, dtype=np.int32)
     questions = Questions(
-        tokens_NT=tokens_BT, labels_NT=tokens_BT, puzzle_ids_N=np.arange(3), source="here"
+        tokens_NT=tokens_BT, labels_NT=tokens_BT, puzzle_ids_N=ids_B, source="here"
     )
     engine = engine_of(segment_graph(model), model, questions, tmp_path)
     trace = record(model, questions)

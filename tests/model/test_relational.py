@@ -3,6 +3,8 @@
 Shapes: B rows, T cells, V vocabulary.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,7 @@ EXACT = 1e-5  # sums in another order
 NUM_SEGMENTS = 3
 
 
-def fresh_model(puzzle: str, **changes: object) -> HRM:
+def fresh_model(puzzle: str, **changes: Any) -> HRM:
     torch.manual_seed(0)
     depth = dict.fromkeys(("high_cycles", "low_cycles", "high_layers", "low_layers"), 1)
     model = HRM(HRMConfig(**{**relational_sizes(puzzle), **depth, **changes}))
