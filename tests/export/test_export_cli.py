@@ -45,7 +45,7 @@ SUDOKU = registry.get("sudoku-4x4")
 PLAIN = {"num_puzzle_ids": 1, "max_segments": 4}
 QUICK = {"high_cycles": 1, "low_cycles": 1, "low_layers": 1}
 CONFIG = small_model(num_puzzle_ids=1).config
-FEW = ("--golden", "4", "--held-out", "40")
+FEW = ("--golden", "4", "--held-out", "16")
 FAKES = Path(__file__).parents[1] / "support" / "fakes"
 
 
@@ -170,7 +170,7 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
     source = saved(tmp_path / "step_12", puzzle="maze-8x8", **sizes)
     result = exported(source, tmp_path / "larger.bundle", "--board", "9x11")
     assert result.exit_code == 0, result.output
-    cost = r"(\S+): 0.0% of 40 proven in 4.0 segments of [\d.]+ ms"  # untrained: nothing is proven
+    cost = r"(\S+): 0.0% of 16 proven in 4.0 segments of [\d.]+ ms"  # untrained: nothing is proven
     assert re.findall(cost, result.stderr) == ["maze-8x8", "maze-9x11"]
     bundle = Bundle.open(tmp_path / "larger.bundle")
     assert (bundle.manifest.puzzle, bundle.manifest.seq_len) == ("maze-9x11", 99)
@@ -187,7 +187,7 @@ def test_name_halting_and_golden_puzzles_are_as_given(
     """A puzzle may run longer or shorter than in training."""
     data = data_set(tmp_path / "data", 9)
     halting = ("--policy", "learned", "--threshold", "0.5", "--max-segments", str(limit))
-    options = ("--name", "mine", *halting, "--data", str(data))
+    options = ("--name", "mine", *halting, "--data", str(data), "--device", "cpu")
     bundle = bundle_of(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options)
     assert bundle.manifest.name == "mine"
     policy = bundle.manifest.halting_policy()
@@ -209,7 +209,7 @@ def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) 
     ratios = [row["ratio"] for row in rows]
     assert [row["precision"] for row in rows] == ["fp32", "fp16", "int8"]
     assert ratios == sorted(ratios, reverse=True)
-    assert found["num_held_out"] == 40
+    assert found["num_held_out"] == 16
     assert rows[2]["segment_ms"].keys() == {"1", "8"}
     assert {"calibration.json", "layers.png"} <= {file.name for file in report.iterdir()}
 
