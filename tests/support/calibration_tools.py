@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from export_tools import random_inputs as inputs_of_model
 from export_tools import run_once, small_model
 
 from hrm_export.segment import segment_graph
@@ -27,25 +28,26 @@ def table(rows: int = 3) -> np.ndarray:
     return np.random.default_rng(5).normal(size=(rows, 32)).astype(np.float32)
 
 
-def questions(count: int, seed: int = 0) -> Questions:
-    rng = np.random.default_rng(seed)
-    examples = [SUDOKU.generate(rng, "easy") for _ in range(count)]
-    tokens_NT = np.stack([SUDOKU.encode(example.question) for example in examples])
-    labels_NT = np.stack([SUDOKU.encode(example.answer) for example in examples])
-    ids_N = np.arange(count, dtype=np.int32) % 3
-    return Questions(tokens_NT=tokens_NT, labels_NT=labels_NT, puzzle_ids_N=ids_N, source="here")
+def questions(count: int) -> Questions:
+    rng = np.random.default_rng(0)
+    tokens: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    for _ in range(count):
+        example = SUDOKU.generate(rng, "easy")
+        tokens.append(SUDOKU.encode(example.question))
+        labels.append(SUDOKU.encode(example.answer))
+    return Questions(
+        tokens_NT=np.stack(tokens),
+        labels_NT=np.stack(labels),
+        puzzle_ids_N=np.arange(count, dtype=np.int32) % 3,
+        source="here",
+    )
 
 
-def random_inputs(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+def random_inputs(count: int) -> dict[str, np.ndarray]:
     """Return inputs of a running batch in which every third row is fresh."""
-    rng = np.random.default_rng(seed)
-    carry = (count, 17, 32)
-    inputs: dict[str, np.ndarray] = {}
-    inputs["tokens_BT"] = rng.integers(1, 6, (count, 16), dtype=np.int32)
-    inputs["puzzle_vector_BE"] = rng.normal(size=(count, 32)).astype(np.float32)
-    inputs["fresh_B"] = np.arange(count) % 3 == 0
-    inputs["z_high_BND"] = rng.normal(size=carry).astype(np.float32)
-    inputs["z_low_BND"] = rng.normal(size=carry).astype(np.float32)
+    inputs = inputs_of_model(small_model(), count)
+    inputs["fresh_B"][::3] = True
     return inputs
 
 

@@ -1,10 +1,11 @@
 """A GPU without a GPU, under both stand-ins for the driver's Python modules.
 
-Device memory is host memory at real addresses, full of garbage. Work put on a stream waits there until somebody
-synchronises, so a missing wait shows; while a stream is recorded, nothing runs and the work goes into the graph.
-FAKE_CUDA_INTEGRATED=0 makes it a card with memory of its own: pinned arrays and device memory are then different
-places, and a missing copy shows. FAKE_CUDA_FAILS names what gives an error: init, wait, capture (a copy in a recorded
-stream), crash (memory ends the process), or a driver function. What is released twice or never made is an assertion.
+Device memory is host memory at real addresses, full of garbage. Work put on a stream waits there
+until somebody synchronizes, so a missing wait shows. While a stream is recorded, nothing runs and
+the work goes into the graph. FAKE_CUDA_INTEGRATED=0 makes it a card with memory of its own: pinned
+arrays and device memory are then different places, and a missing copy shows. FAKE_CUDA_FAILS names
+what gives an error: init, wait, capture (a copy in a recorded stream), crash (memory ends the
+process), or a driver function. Releasing twice, or what was never made, is an assertion.
 """
 
 from __future__ import annotations
@@ -22,10 +23,24 @@ NUMPY_OF: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(bool)": np.bool_,
 }
-GARBAGE, THREAD_LOCAL, MAPPED, NO_TIMING, SLEEPS = 0xA5, 1, 2, 2, 1
+GARBAGE = 0xA5
+THREAD_LOCAL = 1
+MAPPED = 2
+NO_TIMING = 2
+SLEEPS = 1
 ALIGNMENT = 256
-NO_DEVICE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, CAPTURE_INVALIDATED, UNSUPPORTED = 100, 2, 700, 901, 900
-ATTRIBUTES = {75: 8, 76: 7, 16: int(os.environ.get("FAKE_CUDA_SMS", "8"))}
+NO_DEVICE = 100
+OUT_OF_MEMORY = 2
+ILLEGAL_ADDRESS = 700
+CAPTURE_INVALIDATED = 901
+UNSUPPORTED = 900
+INTEGRATED = 18
+ATTRIBUTES = {
+    75: 8,
+    76: 7,
+    16: int(os.environ.get("FAKE_CUDA_SMS", "8")),
+    INTEGRATED: int(os.environ.get("FAKE_CUDA_INTEGRATED", "1")),
+}
 
 depth = 0  # contexts on this thread's stack
 launches = 0
@@ -65,7 +80,7 @@ def memory_bytes() -> int:
 
 
 def attribute(number: int) -> int:
-    return int(os.environ.get("FAKE_CUDA_INTEGRATED", "1")) if number == 18 else ATTRIBUTES[number]
+    return ATTRIBUTES[number]
 
 
 def push() -> None:
@@ -88,7 +103,8 @@ class Stream:
         streams[self.handle] = self
 
     def put(self, work: Callable[[], None]) -> None:
-        (self.waiting if self.recording is None else self.recording).append(work)
+        works = self.waiting if self.recording is None else self.recording
+        works.append(work)
 
     def put_copy(self, target: int, source: int, num_bytes: int) -> None:
         if self.recording is not None and is_set_to_fail("capture"):
@@ -106,18 +122,18 @@ class Stream:
     def advance(self, num_works: int) -> None:
         assert self.recording is None, "a recorded stream cannot be waited for"
         refuse("wait", ILLEGAL_ADDRESS)
-        work, self.waiting = self.waiting[:num_works], self.waiting[num_works:]
-        for one in work:
-            one()
+        works = self.waiting[:num_works]
+        del self.waiting[:num_works]
+        for work in works:
+            work()
 
 
 class Event:
     """Waiting for it runs the stream as far as where it was recorded last, and no further."""
 
     def __init__(self, flags: int) -> None:
-        assert flags == NO_TIMING | (SLEEPS if attribute(18) else 0), (
-            "a board's cores sleep, a desktop's spin"
-        )
+        expected = NO_TIMING | SLEEPS if attribute(INTEGRATED) else NO_TIMING
+        assert flags == expected, "a board's cores sleep, a desktop's spin"
         refuse("cuEventCreate", OUT_OF_MEMORY)
         self.handle = next(event_handles)
         self.stream: Stream | None = None
@@ -126,16 +142,12 @@ class Event:
 
     def record(self, stream: Stream) -> None:
         refuse("cuEventRecord", ILLEGAL_ADDRESS)
-        self.stream, self.is_reached = (
-            stream,
-            lambda: None,
-        )  # a new mark: the one before no longer counts
+        self.stream = stream
+        self.is_reached = lambda: None  # a new mark: the one before no longer counts
         stream.put(self.is_reached)
 
     def synchronize(self) -> None:
-        assert self.stream is not None, (
-            "an event that was never recorded would be waited for in vain"
-        )
+        assert self.stream is not None, "an event that was never recorded never comes"
         if self.is_reached in self.stream.waiting:
             self.stream.advance(self.stream.waiting.index(self.is_reached) + 1)
         else:
@@ -164,11 +176,13 @@ def _aligned(num_bytes: int, held: dict[int, np.ndarray]) -> int:
 def begin_capture(stream: int, mode: int) -> None:
     assert mode == THREAD_LOCAL
     refuse("cuStreamBeginCapture", UNSUPPORTED)
-    streams[stream].recording, streams[stream].is_broken = [], False
+    streams[stream].recording = []
+    streams[stream].is_broken = False
 
 
 def end_capture(stream: int) -> int:
-    recorded, streams[stream].recording = streams[stream].recording, None
+    recorded = streams[stream].recording
+    streams[stream].recording = None
     assert recorded is not None
     if streams[stream].is_broken:
         raise RefusedError(CAPTURE_INVALIDATED)

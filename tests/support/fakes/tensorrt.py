@@ -1,10 +1,11 @@
-"""A stand-in for TensorRT's Python module: exactly the names of one real version, computing with ONNX Runtime.
+"""A stand-in for TensorRT's Python module: exactly the names of one version, over ONNX Runtime.
 
-The lists in `tensorrt_api/` were taken from NVIDIA's own bindings. Whatever the program asks of an object is looked up
-in the list of the version in FAKE_TENSORRT_VERSION first, so a name that version lacks fails as it would on the device;
-a name that is there and that the stand-in does not play fails too. Tensor addresses are real addresses: a segment binds
-them to ONNX Runtime, so what the engine around it computes is right or wrong as a whole. What it cannot show is
-TensorRT's own numbers, times and memory, and what the driver does.
+The lists in `tensorrt_api/` were taken from NVIDIA's own bindings. Every name that the program uses
+is looked up in the list of the version in FAKE_TENSORRT_VERSION first, so a name that this version
+lacks fails as it would on the device. A name that the stand-in does not play fails too. Tensor
+addresses are real addresses: a segment binds them to ONNX Runtime, so what the engine around it
+computes is right or wrong as a whole. It cannot show TensorRT's own numbers, times and memory, nor
+what the driver does.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ SCRATCH_BYTES = 4096
 
 
 def _names(version: str) -> dict[str, list[str]]:
-    lines = (LISTS / f"{version}.txt").read_text(encoding="ascii").splitlines()[1:]
-    return {name: members.split() for name, _, members in (line.partition(":") for line in lines)}
+    names: dict[str, list[str]] = {}
+    for line in (LISTS / f"{version}.txt").read_text(encoding="ascii").splitlines()[1:]:
+        name, _, members = line.partition(":")
+        names[name] = members.split()
+    return names
 
 
 NAMES = _names(__version__)
@@ -59,8 +63,8 @@ class Guard:
 
 
 def _enum(name: str) -> type[IntEnum]:
-    members = [member for member in NAMES[name] if member.isupper() or member[0].isupper()]
-    return IntEnum(name, {member: value for value, member in enumerate(members)})
+    members = [member for member in NAMES[name] if member[0].isupper()]
+    return IntEnum(name, members, start=0)
 
 
 BuilderFlag = _enum("BuilderFlag")
@@ -72,7 +76,7 @@ ProfilingVerbosity = _enum("ProfilingVerbosity")
 
 
 class ILogger:
-    """Base class; a program's own may define what TensorRT calls and nothing else of public name."""
+    """Base class; a program's own may define only the public names that TensorRT calls."""
 
     Severity = _enum("ILogger.Severity")
 
@@ -87,9 +91,8 @@ class IProgressMonitor:
 
 def _check_overrides(kind: type, name: str) -> None:
     own = {member for member in vars(kind) if not member.startswith("_")}
-    assert own <= set(NAMES[name]), (
-        f"TensorRT {__version__}: {name} has no {own - set(NAMES[name])}"
-    )
+    unknown = own - set(NAMES[name])
+    assert not unknown, f"TensorRT {__version__}: {name} has no {unknown}"
 
 
 def Builder(logger: ILogger) -> Guard:
@@ -125,7 +128,8 @@ class _Builder:
 
 
 class _Network:
-    onnx, name = b"", ""
+    onnx = b""
+    name = ""
 
 
 class _Profile:
@@ -190,7 +194,9 @@ class _Parser:
         return len(self.errors)
 
     def parse_from_file(self, path: str) -> bool:
-        self._network.onnx, self._network.name = Path(path).read_bytes(), Path(path).name
+        file = Path(path)
+        self._network.onnx = file.read_bytes()
+        self._network.name = file.name
         if b"DynamicQuantizeLinear" in self._network.onnx:
             self.errors.append(Guard("ParserError", _ParserError()))
         return not self.errors
@@ -219,6 +225,10 @@ class _Bytes:
         return self.content
 
 
+def _fails(what: str) -> bool:
+    return os.environ.get("FAKE_TENSORRT_FAILS") == what
+
+
 def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
     assert BuilderFlag.TF32 not in config.flags
     monitor, phase = config.progress_monitor, "Building Engine"
@@ -228,16 +238,15 @@ def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
             return None
     monitor.phase_finish(phase)
     print(os.environ.get("FAKE_TENSORRT_PRINTS", ""), end="")
-    while (gate := os.environ.get("FAKE_TENSORRT_WAITS_FOR")) and not Path(gate).exists():
+    gate = os.environ.get("FAKE_TENSORRT_WAITS_FOR")
+    while gate and not Path(gate).exists():
         time.sleep(0.01)
-    if os.environ.get("FAKE_TENSORRT_FAILS") in ("build", network.name):
+    if _fails("build") or _fails(network.name):
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None
     limits = {pool.name: limit for pool, limit in config.limits.items()}
-    head = json.dumps(
-        {"version": __version__, "profiles": config.profiles, "limits": limits}
-    ).encode()
-    return Guard("IHostMemory", _Bytes(head + b"\n" + network.onnx))
+    head = json.dumps({"version": __version__, "profiles": config.profiles, "limits": limits})
+    return Guard("IHostMemory", _Bytes(head.encode() + b"\n" + network.onnx))
 
 
 class _Runtime:
@@ -248,9 +257,8 @@ class _Runtime:
         head, _, onnx = plan.partition(b"\n")
         described = json.loads(head)
         if described["version"] != __version__:
-            self._logger.log(
-                ILogger.Severity.ERROR, "The engine plan file is not compatible with this version"
-            )
+            problem = "The engine plan file is not compatible with this version"
+            self._logger.log(ILogger.Severity.ERROR, problem)
             return None
         return Guard("ICudaEngine", _Engine(onnx, described["profiles"]))
 
@@ -301,9 +309,8 @@ class _Context:
         self._has_memory = False
 
     def update_device_memory_size_for_shapes(self) -> int:
-        assert set(self._shapes) == set(self._profile) & set(self._engine._names), (
-            "every input needs a shape"
-        )
+        inputs = set(self._profile) & set(self._engine._names)
+        assert set(self._shapes) == inputs, "every input needs a shape"
         return SCRATCH_BYTES
 
     def set_device_memory(self, address: int, num_bytes: int) -> None:
@@ -314,9 +321,7 @@ class _Context:
 
     def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
         assert stream
-        if (
-            os.environ.get("FAKE_TENSORRT_FAILS") == "profile"
-        ):  # the binding raises where the C++ API returns false
+        if _fails("profile"):  # the C++ API returns false, the binding raises
             raise RuntimeError("Error in set optimization profile async.")
         self._profile = self._engine.profiles[profile]
         return True
@@ -327,18 +332,16 @@ class _Context:
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         assert address, name
-        assert address % fake_gpu.ALIGNMENT == 0, (
-            f"TensorRT takes {name} at multiples of {fake_gpu.ALIGNMENT} alone"
-        )
+        assert address % fake_gpu.ALIGNMENT == 0, f"the address of {name} is not aligned"
         self._addresses[name] = address
         return True
 
     def execute_async_v3(self, stream: int) -> bool:
         assert self._has_memory
         recorded = fake_gpu.streams[stream]
-        if os.environ.get("FAKE_TENSORRT_FAILS") == "step":
+        if _fails("step"):
             return False
-        if os.environ.get("FAKE_TENSORRT_FAILS") == "capture" and recorded.recording is not None:
+        if _fails("capture") and recorded.recording is not None:
             recorded.is_broken = True
             return False
         assert set(self._addresses) == set(self._engine._names), "every tensor needs an address"
@@ -348,16 +351,16 @@ class _Context:
 
     def _run(self, addresses: dict[str, int]) -> None:
         num_rows = self._shapes["tokens_BT"][0]
-        binding = self._engine.session.io_binding()
-        for node in self._engine.session.get_inputs():
+        unused = addresses["tokens_BT"]  # an input that was dropped is never read
+        session = self._engine.session
+        binding = session.io_binding()
+        for node in session.get_inputs():
             dtype = fake_gpu.NUMPY_OF[node.type]
-            address = addresses.get(
-                node.name, addresses["tokens_BT"]
-            )  # what is dropped is never read
-            binding.bind_input(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], address)
-        for node in self._engine.session.get_outputs():
+            shape = [num_rows, *node.shape[1:]]
+            address = addresses.get(node.name, unused)
+            binding.bind_input(node.name, "cpu", 0, dtype, shape, address)
+        for node in session.get_outputs():
             dtype = fake_gpu.NUMPY_OF[node.type]
-            binding.bind_output(
-                node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name]
-            )
-        self._engine.session.run_with_iobinding(binding)
+            shape = [num_rows, *node.shape[1:]]
+            binding.bind_output(node.name, "cpu", 0, dtype, shape, addresses[node.name])
+        session.run_with_iobinding(binding)

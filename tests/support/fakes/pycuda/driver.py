@@ -1,4 +1,7 @@
-"""The part of `pycuda.driver` that `engines/trt/drivers.py` uses (names as in PyCUDA 2026.1), and a driver library."""
+"""The part of `pycuda.driver` that `engines/trt/drivers.py` uses, and a driver library.
+
+Names as in PyCUDA 2026.1.
+"""
 
 from __future__ import annotations
 
@@ -94,13 +97,12 @@ class PagelockedHostAllocation:
 
     def __init__(self, shape: int, dtype: Any, mem_flags: int) -> None:
         assert dtype == "uint8"
-        self._address, self._is_mapped = fake_gpu.pin(shape), mem_flags == fake_gpu.MAPPED
+        self._address = fake_gpu.pin(shape)
+        self._is_mapped = mem_flags == fake_gpu.MAPPED
         self.__array_interface__ = fake_gpu.pinned[self._address].__array_interface__
 
     def get_device_pointer(self) -> int:
-        assert self._is_mapped, (
-            "only memory that was asked for as mapped has an address on the device"
-        )
+        assert self._is_mapped, "only mapped memory has an address on the device"
         return self._address
 
     def __del__(self) -> None:

@@ -1,8 +1,9 @@
 """The part of `cuda.bindings.driver` that `engines/trt/drivers.py` uses, as in 12.9 and 13.5.
 
-Every function returns a tuple that begins with the status; where it fails the values are None. Handles and device
-addresses are objects of their own classes and are taken as those or as numbers; an enumeration is taken as itself
-alone. A host pointer is a plain number. Without a library the first call raises RuntimeError.
+Every function returns a tuple that begins with the status; if it fails the values are None. Handles
+and device addresses are objects of their own classes and are taken as those or as numbers; an
+enumeration is taken as itself alone. A host pointer is a plain number. Without a library the first
+call raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -67,12 +68,18 @@ class CUgraphExec(_Handle): ...
 
 
 def _answer(call: Callable[[], Any], kind: Callable[[Any], Any] | None = None) -> tuple[Any, ...]:
-    """The status, and the value where the function has one."""
+    """Return the status, and the value if the function has one."""
+    status = CUresult.CUDA_SUCCESS
+    value = None
     try:
         value = call()
     except fake_gpu.RefusedError as refused:
-        return (CUresult(refused.status),) if kind is None else (CUresult(refused.status), None)
-    return (CUresult.CUDA_SUCCESS,) if kind is None else (CUresult.CUDA_SUCCESS, kind(value))
+        status = CUresult(refused.status)
+    if kind is None:
+        return (status,)
+    if status is CUresult.CUDA_SUCCESS:
+        value = kind(value)
+    return status, value
 
 
 def cuInit(flags: int) -> tuple[Any, ...]:
@@ -161,12 +168,13 @@ def cuMemsetD8(address: Any, value: int, num_bytes: int) -> tuple[Any, ...]:
 
 
 def cuMemHostAlloc(num_bytes: int, flags: int) -> tuple[Any, ...]:
-    assert flags == (fake_gpu.MAPPED if fake_gpu.attribute(18) else 0)
+    assert flags == (fake_gpu.MAPPED if fake_gpu.attribute(fake_gpu.INTEGRATED) else 0)
     return _answer(lambda: fake_gpu.pin(num_bytes), int)
 
 
 def cuMemHostGetDevicePointer(pointer: int, flags: int) -> tuple[Any, ...]:
-    assert (flags, pointer in fake_gpu.pinned) == (0, True)
+    assert flags == 0
+    assert pointer in fake_gpu.pinned
     return _answer(lambda: pointer, CUdeviceptr)
 
 
