@@ -30,7 +30,7 @@ def test_the_order_in_which_values_arrive_changes_nothing(
     other = histogram_of(shuffled)
     assert one.top == other.top
     assert np.array_equal(one.counts, other.counts)
-    assert one.largest == np.abs(np.float32(values)).max()
+    assert one.largest == np.abs(np.array(values, np.float32)).max()
 
 
 def test_every_value_is_counted_in_bounded_memory_and_the_largest_is_in_the_upper_half() -> None:
