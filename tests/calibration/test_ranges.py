@@ -1,4 +1,4 @@
-"""Histograms forget nothing that matters, and each method clips where its definition says."""
+"""Histograms forget nothing that matters, and each method clips as its definition says."""
 
 import random
 

@@ -22,7 +22,7 @@ from hrm_train.evaluate import evaluate as validate
 
 SUDOKU = registry.get("sudoku-4x4")
 
-# Answers with the question itself, and is sure of it where the carry has counted to 2.
+# Answers with the question itself, and is sure of it once the carry has counted to 2.
 ECHO = """
 <ir_version: 10, opset_import: ["" : 20]>
 echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,

@@ -133,7 +133,7 @@ class Stream:
 
 
 class Event:
-    """Waiting for it runs the stream as far as where it was recorded last, and no further."""
+    """Waiting for it runs the stream up to its last record, and no further."""
 
     def __init__(self, flags: int) -> None:
         expected = NO_TIMING | SLEEPS if attribute(INTEGRATED) else NO_TIMING
