@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hrm_calibration.ranges import METHODS, NUM_BINS, Histogram, scale_of
 SMALL_FLOATS = st.floats(-1e6, 1e6, width=32)
 
 
-def histogram_of(*parts: object) -> Histogram:
+def histogram_of(*parts: npt.ArrayLike) -> Histogram:
     histogram = Histogram()
     for part in parts:
         histogram.add(np.asarray(part, np.float32))
