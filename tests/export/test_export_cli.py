@@ -97,6 +97,7 @@ def assert_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
     assert len(ended) == 5
     for attempt in ended:
         assert attempt.segments == model.config.max_segments
+        assert attempt.answer_T is not None
         assert np.array_equal(attempt.answer_T, truth.answer_SBT[-1, attempt.attempt_id])
 
 
