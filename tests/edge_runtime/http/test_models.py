@@ -24,7 +24,6 @@ from service_tools import Server, command, wait_for
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
-from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.middleware import Access
@@ -33,11 +32,6 @@ from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import (
     LaneDefaults,
     Lanes,
-    MemoryBudget,
-    OpenedLane,
-    OverBudgetError,
-    held_bytes,
-    open_lane,
     open_lanes,
 )
 from hrm_edge_runtime.worker.process import ThreadEngine
@@ -92,6 +86,7 @@ class House:
         return response.json()
 
     async def names(self) -> list[str]:
+        """Of the models that are served, in their order."""
         response = await self.http.get("/models", headers={"x-api-key": USER})
         return [model["name"] for model in response.json()["models"]]
 
@@ -168,8 +163,8 @@ async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Pat
         assert (reloaded.status_code, reloaded.json()["replaced"]) == (200, True)
         assert not any(one.done() for one in old)
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
-        answers = await asyncio.gather(*old)
-        assert [answer["segments"] for answer in answers] == [MANY] * 3
+        for answer in await asyncio.gather(*old):
+            assert answer["segments"] == MANY
         await until(lambda: house.lanes == ["slow#2"])
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         slots = (await house.http.get("/slots", headers={"x-api-key": USER})).json()
@@ -193,9 +188,12 @@ async def test_no_line_of_a_batch_is_lost_while_its_model_is_reloaded(
                 assert (await house.put("slow", "slow")).status_code == 200
             await asyncio.wait_for(asyncio.gather(*(batch.task for batch in batches)), 60)
             for batch in batches:
-                answers = [json.loads(answer) for answer in batch.body.splitlines()]
-                assert sorted(answer["line"] for answer in answers) == list(range(1, 51))
-                assert {answer["answer"]["segments"] for answer in answers} == {2}
+                answers = list(map(json.loads, batch.body.splitlines()))
+                answers.sort(key=lambda answer: answer["line"])
+                for number, answer in enumerate(answers, start=1):
+                    assert answer["line"] == number
+                    assert answer["answer"]["segments"] == 2
+                assert len(answers) == 50
         assert house.engine_client.process.num_losses == 0
         await until(lambda: len(house.lanes) == 1)
 
@@ -340,20 +338,3 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path) -> None:
         wait_for(lambda: server.slots()["engine"]["losses"] == 1)
         server.wait_until_ready()
         assert server.solve(SOLVED).json()["model"] == "second"
-
-
-def test_a_bundle_that_is_over_the_budget_is_refused_before_it_is_loaded() -> None:
-    bundle = Bundle.open(find_bundle("sudoku-6x6"))
-    held = held_bytes()
-    assert held > 10 * 2**20
-
-    def opened_with(spare_bytes: int) -> OpenedLane:
-        budget = MemoryBudget(limit_bytes=held + spare_bytes)
-        _, library = models_and_library([bundle], replace(DEFAULTS, budget=budget))
-        return open_lane(library.lanes["sudoku-6x6"])
-
-    with pytest.raises(OverBudgetError, match=r"past the budget of \d+ MiB: remove a model"):
-        opened_with(2**20)
-    lane = opened_with(2**30)
-    assert lane.report.num_slots == 2
-    lane.lane.engine.close()

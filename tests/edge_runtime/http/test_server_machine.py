@@ -181,14 +181,17 @@ class AnyServer(RuleBasedStateMachine):
     @rule(asked=st.lists(questions(), min_size=1, max_size=30))
     def ask_as_batch(self, asked: list[Question]) -> None:
         """No line names its model."""
-        lines = "\n".join(json.dumps(one.body) for one in asked)
+        content = "\n".join(json.dumps(one.body) for one in asked)
 
         def answers() -> list[Any]:
-            response = self.house.server.http.post("/solve/batch", content=lines, headers=NDJSON)
-            found = [json.loads(line) for line in response.text.splitlines()]
-            found.sort(key=lambda line: line["line"])
-            assert [line["line"] for line in found] == list(range(1, len(asked) + 1))
-            return [line.get("answer", line) for line in found]
+            response = self.house.server.http.post("/solve/batch", content=content, headers=NDJSON)
+            lines = list(map(json.loads, response.text.splitlines()))
+            lines.sort(key=lambda line: line["line"])
+            found: list[Any] = []
+            for number, line in enumerate(lines, start=1):
+                assert line["line"] == number
+                found.append(line.get("answer", line))
+            return found
 
         self._ask(answers, asked, is_batch=True)
 

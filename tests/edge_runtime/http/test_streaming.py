@@ -52,10 +52,13 @@ def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: S
         (2, False, QUESTION, [], -1.0),
         (3, True, SOLUTION, empty, 1.0),
     ]
-    names = ("segment", "verified", "solution", "changed", "margin")
-    assert [tuple(data[name] for name in names) for _, data in segments] == expected
-    assert {name for name, _ in segments} == {"segment"}
     assert name == "answer"
+    for (name, data), values in zip(segments, expected, strict=True):
+        assert name == "segment"
+        number, is_verified, board, changed, margin = values
+        assert (data["segment"], data["attempt"]) == (number, 0)
+        assert (data["solution"], data["changed"]) == (board, changed)
+        assert (data["verified"], data["margin"]) == (is_verified, margin)
     solved = server.solve(QUESTION).json()
     for time in ("queue_ms", "compute_ms"):
         del solved[time], answer[time]
@@ -64,10 +67,11 @@ def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: S
 
 def test_every_attempt_tells_its_segments_in_the_frame_of_the_question(server: Server) -> None:
     *segments, (_, answer) = streamed(server, QUESTION, attempts=2)
-    order = [(data["segment"], data["attempt"]) for _, data in segments]
-    assert order == [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
-    second = [data["solution"] for _, data in segments if data["attempt"] == 1]
-    assert set(second) == {QUESTION}  # the engine gives it back
+    order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+    for (_, data), (number, attempt) in zip(segments, order, strict=True):
+        assert (data["segment"], data["attempt"]) == (number, attempt)
+        if attempt == 1:
+            assert data["solution"] == QUESTION  # the engine gives it back
     assert (answer["attempts"], answer["total_segments"], answer["verified"]) == (2, 6, True)
 
 

@@ -46,6 +46,7 @@ def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_
 def test_set_outlives_a_reload_is_edited_and_lets_go_of_what_is_removed(page: Page) -> None:
     solve(page)
     page.click("#add")
+    expect(page.locator("#add")).to_have_text("In the set")
     page.click("#clear")
     page.reload()
     page.click("#tab-set")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,7 +17,6 @@ from web_tools import (
     choose,
     digits,
     expect,
-    paste,
     screen,
     solve,
     verdict,
@@ -26,39 +26,17 @@ pytestmark = pytest.mark.process
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
-UNNAMED = """() => {
-  const controls = "button, input, select, textarea, [role=grid], [role=gridcell], [role=img]";
-  const isNamed = node => node.ariaLabel || node.labels?.length || node.textContent.trim();
-  const unnamed = [...document.querySelectorAll(controls)].filter(node => !isNamed(node));
-  return unnamed.map(node => node.outerHTML);
-}"""
-CHANNELS = """name => {
-  const probe = document.createElement("i");
-  probe.style.color = `var(--${name})`;
-  document.body.append(probe);
-  const channels = getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number);
-  probe.remove();
-  return channels;
-}"""
-INKS = (
-    ("ink", "paper"),
-    ("quiet", "ground"),
-    ("quiet", "sunk"),
-    ("answer", "paper"),
-    ("on-accent", "accent"),
-    ("good", "good-ground"),
-    ("bad", "bad-ground"),
-    ("open", "open-ground"),
-)
+Scheme = Literal["light", "dark"]
 PHONE = {"width": 390, "height": 844}
 BOARD = "#board [role=gridcell]"
-SHOWN = (
-    ("sudoku-6x6", "puzzle"),
-    ("logistics-6x6", "puzzle"),
-    ("arc-7x7", "puzzle"),
-    ("maze-8x8", "set"),
-    ("maze-8x8", "evaluation"),
-    ("maze-8x8", "operations"),
+SHOWN: tuple[tuple[Scheme, str, str], ...] = (
+    ("light", "sudoku-6x6", "puzzle"),
+    ("light", "logistics-6x6", "puzzle"),
+    ("light", "arc-7x7", "puzzle"),
+    ("light", "maze-8x8", "set"),
+    ("light", "maze-8x8", "evaluation"),
+    ("dark", "maze-8x8", "operations"),
+    ("dark", "sudoku-6x6", "puzzle"),
 )
 
 
@@ -96,14 +74,6 @@ def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site
     assert page.is_hidden(".bubble")
 
 
-def test_text_of_another_size_leaves_the_board_and_says_what_is_expected(page: Page) -> None:
-    before = digits(page)
-    paste(page, "314125")
-    page.wait_for_selector(DONE)
-    assert "36" in page.inner_text("#verdict-text")
-    assert digits(page) == before
-
-
 def test_dark_mode_follows_the_system_and_the_choice(page: Page) -> None:
     def ground() -> str:
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -121,33 +91,6 @@ def test_dark_mode_follows_the_system_and_the_choice(page: Page) -> None:
     choose(page, "logistics-6x6", "Round trip")
     solve(page)
     screen(page, "dark")
-
-
-def test_text_has_enough_contrast_in_both_schemes(page: Page) -> None:
-    """WCAG 2.2 AA requires 4.5 : 1."""
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        for ink, ground in INKS:
-            dark, light = sorted([luminance(page, ink), luminance(page, ground)])
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (scheme, ink, ground)
-
-
-def luminance(page: Page, name: str) -> float:
-    red, green, blue = page.evaluate(CHANNELS, name)
-    return 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue)
-
-
-def linear(channel: float) -> float:
-    share = channel / 255
-    return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
-
-
-def test_every_control_has_a_name_and_no_id_stands_twice(page: Page) -> None:
-    for model in ("sudoku-6x6", "maze-8x8", "arc-colours"):
-        choose(page, model)
-        assert page.evaluate(UNNAMED) == []
-    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(node => node.id)")
-    assert len(ids) == len(set(ids))
 
 
 def test_phone_sees_all_of_the_board_without_scrolling_sideways(
@@ -245,10 +188,11 @@ def test_no_page_has_a_serious_finding_of_axe(browser: Browser, site: Server) ->
 
         page.goto(site.url)
         page.wait_for_selector(BOARD)
-        for model, tab in SHOWN:
+        for scheme, model, tab in SHOWN:
+            page.emulate_media(color_scheme=scheme)
             page.select_option("#model", model)
             page.click(f"#tab-{tab}")
-            check(f"{model}, {tab}")
+            check(f"{scheme}, {model}, {tab}")
         page.goto(f"{site.url}/docs")
         page.wait_for_selector("#examples option", state="attached")
         check("docs")
