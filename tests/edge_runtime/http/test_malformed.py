@@ -46,7 +46,7 @@ BAD_FIELDS: list[dict[str, Any]] = [
     {"extra": 1}, {"Puzzle": GOOD}, {"__class__": "x"}, {"kind": 1}, {"kind": ""}, {"kind": ["x"]},
     {"model": ""}, {"model": {}}, {"policy": "Verified"}, {"max_segments": 0},
     {"max_segments": 10**17}, {"max_segments": "3"}, {"max_segments": 3.0}, {"max_segments": True},
-    {"deadline_ms": 0}, {"deadline_ms": 0.5}, {"deadline_ms": False}, {"best_so_far": 1},
+    {"deadline_ms": 0}, {"deadline_ms": 0.5}, {"deadline_ms": False}, {"best_so_far": 1}, {"best_so_far": True},
 ]  # fmt: skip
 
 

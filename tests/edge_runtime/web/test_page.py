@@ -55,6 +55,9 @@ def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Enter")
     assert verdict(page) == "Proven"
     assert "." not in digits(page)
+    page.focus("#tab-puzzle")
+    page.keyboard.press("ArrowRight")
+    assert page.is_visible("#set")
 
 
 def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site: Server) -> None:
