@@ -161,9 +161,7 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
         assert asyncio.run(lines(size)) == expected
 
 
-async def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> (
-    None
-):
+async def test_batches_that_come_at_once_share_their_places_and_no_line_is_refused() -> None:
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client):
         calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]

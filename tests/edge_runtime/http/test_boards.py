@@ -1,4 +1,4 @@
-"""Fresh boards over HTTP: every kind that a generator makes, with the proven answer, without a model."""
+"""Fresh boards over HTTP: every kind that a generator makes, with its proven answer."""
 
 import functools
 from collections.abc import Iterator

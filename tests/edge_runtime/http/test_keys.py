@@ -1,4 +1,4 @@
-"""Keys: who is let in, how often, what the file holds, and how it changes under a running server."""
+"""Keys: who is let in, how often, what the file holds, and how it changes while a server runs."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What a server reports of requests: ids, log lines, metrics and traces, and never a puzzle or a key."""
+"""What a server reports of requests: ids, log lines, metrics, traces; never a puzzle or a key."""
 
 import contextlib
 import gzip

@@ -1,4 +1,4 @@
-"""The page of a server that requires keys: the browser asks for the password, then the page works."""
+"""The page of a server that requires keys: the browser asks for the password."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ SECRET = new_secret()
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:  # noqa: ARG001
+def guarded(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:
+    del browser  # without one nothing is started
     keys = tmp_path_factory.mktemp("keys") / "keys"
     write_keys(keys, [Key(label="kitchen", sha256=hash_of(SECRET))])
     served = command("serve", "sudoku-6x6", "--threads=1", "--slots=1", f"--keys={keys}")

@@ -1,4 +1,4 @@
-"""The page for everybody: by keyboard alone, in the dark, on a phone, with bad input, and with a hostile server."""
+"""The page for everybody: by keyboard, in the dark, on a phone, with bad input."""
 
 import json
 import re
