@@ -89,7 +89,7 @@ def test_description_shows_a_question_in_every_notation_and_an_answer_of_each_ki
     SolveAnswer.model_validate(arc)
 
 
-def test_curl_needs_no_header_and_is_told_of_a_body_that_is_no_json() -> None:
+def test_curl_needs_no_header_and_a_body_that_is_not_json_is_rejected() -> None:
     with serving(*app_over(QUICK)) as http:
         assert http.post("/solve", content=QUESTIONS[0], headers=FORM).status_code == 200
         assert http.post("/solve/batch", content=QUESTIONS[0], headers=FORM).status_code == 200
@@ -98,7 +98,7 @@ def test_curl_needs_no_header_and_is_told_of_a_body_that_is_no_json() -> None:
         assert http.get("/health").json() == http.get("/readyz").json() == {"state": "ready"}
 
 
-def test_metrics_tell_of_answers_segments_and_memory() -> None:
+def test_metrics_count_answers_segments_and_memory() -> None:
     with serving(*app_over(QUICK)) as http:
         for question in QUESTIONS:
             assert http.post("/solve", content=question).status_code == 200

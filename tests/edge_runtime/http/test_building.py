@@ -46,7 +46,7 @@ def child_of(server: Server) -> int:
     return int(child)
 
 
-def test_while_an_engine_is_built_the_port_answers_and_tells_how_far_it_is(
+def test_while_an_engine_is_built_the_port_answers_and_reports_progress(
     building: Server, gate: Path, examples: dict[str, str]
 ) -> None:
     question = next(iter(examples))

@@ -51,7 +51,7 @@ class House:
     """A server with nothing but connection limits.
 
     `/` answers with two bytes, `/large` with very many, `/echo` with the body. `/busy` waits for
-    `leave`, `/slow` as well but in the middle of its answer, `/told` until its client leaves.
+    `leave`, `/slow` as well but in the middle of its answer, `/wait` until its client leaves.
     """
 
     limits: ConnectionLimits
@@ -76,7 +76,7 @@ class House:
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"]
-        if path == "/told":
+        if path == "/wait":
             await self._wait_for_its_leaving(receive)
             return
         if path == "/busy":
@@ -259,7 +259,7 @@ async def test_client_that_leaves_is_seen_whatever_it_sent_behind_its_request(
     behind: bytes,
 ) -> None:
     async with house() as there:
-        _, writer = await there.connect(GET.replace(b"/ ", b"/told ") + behind)
+        _, writer = await there.connect(GET.replace(b"/ ", b"/wait ") + behind)
         while not there.num_waiting:
             await asyncio.sleep(0.01)
         writer.transport.abort()
@@ -416,7 +416,7 @@ print(fitting + server.BACKLOG + server.SPARE_FILES)
     assert done.stdout == "1000\n1000\n"
 
 
-def test_server_without_descriptors_says_so_once(
+def test_server_without_descriptors_logs_it_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)

@@ -104,7 +104,7 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
         assert is_served(http)
 
 
-def test_an_engine_that_hangs_while_it_starts_is_killed_told_of_and_replaced(
+def test_an_engine_that_hangs_while_it_starts_is_killed_reported_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process, "START_S", 0.2)
@@ -174,7 +174,7 @@ sys.addaudithook(hook)
 
 
 @pytest.mark.slow
-def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_and_telling_until_it_is_mended(
+def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_until_it_is_repaired(
     bundle: Path,
 ) -> None:
     graph = bundle / "step.fp32.onnx"

@@ -116,7 +116,7 @@ async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
         yield House(app=app, http=http, engine_client=engine_client, folder=folder)
 
 
-async def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) -> None:
+async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path: Path) -> None:
     async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
         added = await house.put("second", "second")

@@ -65,7 +65,7 @@ def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: S
     assert answer == solved
 
 
-def test_every_attempt_tells_its_segments_in_the_frame_of_the_question(server: Server) -> None:
+def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server: Server) -> None:
     *segments, (_, answer) = streamed(server, QUESTION, attempts=2)
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
     for (_, data), (number, attempt) in zip(segments, order, strict=True):

@@ -64,9 +64,9 @@ def page(window: Page, site: Server) -> Iterator[Page]:
     """The page as a new visitor finds it; a failing script or a breach of the policy fails it."""
     faults: list[str] = []
 
-    def note(said: ConsoleMessage) -> None:
-        if said.type in ("error", "warning") and not said.text.startswith(REFUSED):
-            faults.append(said.text)
+    def note(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not message.text.startswith(REFUSED):
+            faults.append(message.text)
 
     def note_error(error: Error) -> None:
         faults.append(str(error))

@@ -114,7 +114,7 @@ def test_phone_sees_all_of_the_board_without_scrolling_sideways(
         screen(page, "phone", whole=False)
 
 
-def test_what_a_server_says_is_never_markup(page: Page) -> None:
+def test_what_a_server_sends_is_never_markup(page: Page) -> None:
     def hostile(route: Route) -> None:
         error = {"reason": EVIL, "message": EVIL, "remedy": EVIL, "cell": [1, 1]}
         route.fulfill(status=422, json={"error": error})
@@ -145,13 +145,13 @@ def test_policy_forbids_foreign_hosts_and_markup_from_strings(
     assert hosts - {""} == {urlsplit(site.url).netloc}
 
 
-def test_lost_server_is_said_in_words(page: Page) -> None:
+def test_lost_server_is_reported_in_words(page: Page) -> None:
     page.route("**/solve/stream", lambda route: route.abort())
     page.click("#solve")
     expect(page.locator("#verdict-text")).to_contain_text("The server cannot be reached")
 
 
-def test_stream_that_breaks_off_is_said_in_words(page: Page) -> None:
+def test_stream_that_breaks_off_is_reported_in_words(page: Page) -> None:
     segment = {"segment": 1, "attempt": 0, "solution": [[1] * 6] * 6, "changed": []}
     segment |= {"margin": 0.0, "verified": False}
     body = f"event: segment\ndata: {json.dumps(segment)}\n\nevent: segment\ndata: {{"
