@@ -31,12 +31,11 @@ PHONE = {"width": 390, "height": 844}
 BOARD = "#board [role=gridcell]"
 SHOWN: tuple[tuple[Scheme, str, str], ...] = (
     ("light", "sudoku-6x6", "puzzle"),
-    ("light", "logistics-6x6", "puzzle"),
+    ("dark", "logistics-6x6", "puzzle"),
     ("light", "arc-7x7", "puzzle"),
     ("light", "maze-8x8", "set"),
     ("light", "maze-8x8", "evaluation"),
     ("dark", "maze-8x8", "operations"),
-    ("dark", "sudoku-6x6", "puzzle"),
 )
 
 
@@ -169,6 +168,7 @@ def test_docs_send_an_example_and_show_the_answer(page: Page, site: Server) -> N
     page.select_option("#examples", "maze-8x8, object")
     page.click("#send")
     expect(page.locator("#sent")).to_have_text("200 OK")
+    expect(page.locator("#said")).not_to_be_empty()
     answer = json.loads(page.inner_text("#said"))
     assert (answer["model"], answer["route"]["cost"]) == ("maze-8x8", answer["route"]["optimum"])
     assert page.inner_text("#example").startswith(f"curl {site.url}/solve -d '{{")
