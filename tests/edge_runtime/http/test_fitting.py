@@ -46,7 +46,7 @@ def model_for(models: list[ServedModel], puzzle: object) -> str:
         ),
     ],
 )
-def test_a_refusal_speaks_of_the_kinds_that_fit_best(
+def test_a_refusal_is_about_the_kinds_that_fit_best(
     models: list[ServedModel], puzzle: object, messages: list[str]
 ) -> None:
     with pytest.raises(ServiceError) as refused:

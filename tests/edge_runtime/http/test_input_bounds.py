@@ -1,4 +1,4 @@
-"""Every bound on an input that docs/promises.md states: a running server keeps it, and answers as the page says."""
+"""A running server keeps every bound on an input that docs/promises.md states."""
 
 from __future__ import annotations
 
