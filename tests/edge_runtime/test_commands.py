@@ -193,7 +193,8 @@ def test_without_arguments_every_shipped_model_answers_over_http() -> None:
         models = server.http.get("/models").json()["models"]
         assert [model["name"] for model in models] == list(shipped_bundles())
         for model in models:
-            assert server.solve(model["sample"]).json()["model"] == model["name"]
+            answer = server.solve(model["sample"], model=model["name"])
+            assert answer.json()["model"] == model["name"]
         described = server.http.get("/openapi.json").json()["paths"]["/solve"]["post"]
         schema = described["requestBody"]["content"]["application/json"]["schema"]
         example = schema["properties"]["puzzle"]["examples"][0]
