@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_cancels_its_attempts_in_slots_and_in_line() 
         await asyncio.wait_for(call.task, PATIENCE_S)
         assert engine_client.num_waiting == 0
 
-        def completed() -> dict[str, int]:
+        def completed() -> object:
             assert engine_client.snapshot is not None
             return engine_client.snapshot.lanes[NAME].completed
 
