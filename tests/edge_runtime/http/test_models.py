@@ -24,6 +24,8 @@ from service_tools import Server, command, wait_for
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.middleware import Access
@@ -38,7 +40,7 @@ from hrm_edge_runtime.worker.process import ThreadEngine
 
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
-MANY = 2000  # segments of the echo model, which take about a second
+MANY = 2000  # segments of the echo model, which take a second or more
 USER = new_secret()
 ADMIN = new_secret()
 BROKEN_STEP = ECHO_STEP.replace(
@@ -48,6 +50,18 @@ BROKEN_STEP = ECHO_STEP.replace(
 DEFAULTS = LaneDefaults(
     engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
 )
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment takes at least half a millisecond, however fast the machine is."""
+    plain_step = OnnxEngine.step
+
+    def step(engine: OnnxEngine, num_rows: int) -> StepOutput:
+        time.sleep(0.0005)
+        return plain_step(engine, num_rows)
+
+    monkeypatch.setattr(OnnxEngine, "step", step)
 
 
 @pytest.fixture(autouse=True)
