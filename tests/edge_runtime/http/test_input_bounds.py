@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
 GOOD = next(iter(examples()))
 JSON_TYPE = "content-type: application/json"
 KIB = 1024
-NUM_MAKERS = 40  # more than may wait for a fresh puzzle
+NUM_MAKERS = 60
 SLOW = "/puzzle?kind=logistics-30x30&difficulty=hard"
 
 
@@ -141,6 +141,7 @@ def of_makers(server: Server) -> str:
             connection.sendall(head(SLOW, method="GET"))
         refused = b""
         while not refused:
+            assert connections, "every request was answered, none refused"
             (answered, *_), _, _ = select.select(connections, [], [], PATIENCE_S)
             connections.remove(answered)
             answer = first_answer(answered)
