@@ -16,7 +16,7 @@ main = command.Command("hrm-export", extra="export")
     groups={
         "INT8": "int8 calib int8_budget report",
         "Loop and halting": "loop policy threshold max_segments",
-        "Measuring": "data held_out max_loss budget_minutes golden",
+        "Measuring": "data puzzle_ids held_out max_loss budget_minutes golden",
     },
     epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku",
 )

@@ -93,18 +93,21 @@ def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle)
     build = f"hrm-data build {puzzle.name} --out data/{puzzle.name}"
     raise ValueError(
         f"the puzzle table has {config.num_puzzle_ids} rows, and only the training's data set "
-        f"names them; give it with --data (made by {build}, or by the published builder)"
+        f"names them; give it with --data (made by {build}, or by the published builder), "
+        "or keep rows without names with --puzzle-ids"
     )
 
 
 def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
-    """Names of the rows of the puzzle table."""
-    names = [BLANK_IDENTIFIER]
-    if data is not None:
-        names = json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
+    """Names of the rows of the puzzle table; numbers without a data set."""
+    if data is None:
+        numbers = map(str, range(1, num_puzzle_ids))
+        return [BLANK_IDENTIFIER, *numbers]
+    names = json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
     if len(names) != num_puzzle_ids:
         problem = f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows"
-        raise ValueError(f"{problem}; give the data set that trained the model")
+        remedy = f"give the data set that trained the model, or keep {len(names)} rows"
+        raise ValueError(f"{problem}; {remedy} with --puzzle-ids {len(names)}")
     return names
 
 

@@ -23,6 +23,10 @@ ENGINE_HELP = "Build TensorRT engines for this GPU."
 POLICY_HELP = "verified, learned or fixed. Default: verified if answers can be proven."
 THRESHOLD_HELP = "Halt above this margin. Default: chosen on the held-out puzzles."
 SEGMENTS_HELP = "Maximum number of segments per puzzle. Default: as in training."
+PUZZLE_IDS_HELP = (
+    "Keep this many rows of the puzzle table, without names unless --data names as many. "
+    "Default: all rows, with the names of the data set."
+)
 DATA_HELP = "Data set with the held-out puzzles (test split). Default: generated puzzles."
 HELD_OUT_HELP = "Measure every precision on at most this many puzzles."
 MAX_LOSS_HELP = "Points of exact solves that a precision may lose against fp32."
@@ -56,6 +60,7 @@ class Options:
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None
     threshold: Annotated[float | None, typer.Option(help=THRESHOLD_HELP)] = None
     max_segments: Annotated[int | None, typer.Option(min=1, help=SEGMENTS_HELP)] = None
+    puzzle_ids: Annotated[int | None, typer.Option(min=1, help=PUZZLE_IDS_HELP)] = None
     data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None
     held_out: Annotated[int, typer.Option(min=1, help=HELD_OUT_HELP)] = 2000
     max_loss: Annotated[float, typer.Option(help=MAX_LOSS_HELP)] = 1.0
