@@ -29,7 +29,10 @@ PUZZLE_IDS_HELP = (
 )
 DATA_HELP = "Data set with the held-out puzzles (test split). Default: generated puzzles."
 HELD_OUT_HELP = "Measure every precision on at most this many puzzles."
-MAX_LOSS_HELP = "Points of exact solves that a precision may lose against fp32."
+MAX_LOSS_HELP = (
+    "Points of exact solves that a precision may lose against fp32. If the measured interval "
+    "contains this number, the precision is marked undecided and auto does not choose it."
+)
 MINUTES_HELP = "Time limit of the export in minutes; it measures fewer held-out puzzles to keep it."
 DEVICE_HELP = "Device that runs the puzzles and the golden traces."
 GOLDEN_HELP = "Compare with PyTorch on at most this many golden puzzles."
