@@ -8,7 +8,10 @@ import typer
 
 from hrm_calibration import INT8_BUDGET
 
-SOURCE_HELP = "Checkpoint, or a run's file latest or best. Default: runs/CALIB/best."
+SOURCE_HELP = (
+    "Checkpoint, run, or a run's file best or latest. A run means its best checkpoint, or its "
+    "latest if there is no best. Default: the run runs/CALIB."
+)
 OUT_HELP = "Bundle directory to create. Default: RUN.bundle."
 NAME_HELP = "Name of the model. Default: the name of the directory."
 BOARD_HELP = "Export relational weights for a board of this size, such as 30x30."
