@@ -133,8 +133,10 @@ def evaluate(subject: Subject, options: EvaluationOptions, stages: Stages) -> Ha
 
 
 def held_out(subject: Subject, options: EvaluationOptions, stages: Stages) -> Questions:
-    is_stored = Path(options.data).exists()
-    count = options.puzzles or (sys.maxsize if is_stored else NUM_FRESH)
+    count = options.puzzles
+    if count is None:
+        is_stored = Path(options.data).exists()
+        count = sys.maxsize if is_stored else NUM_FRESH
     questions = find_questions(
         options.data,
         subject.puzzle,
