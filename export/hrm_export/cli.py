@@ -1,5 +1,6 @@
 """hrm-export: turn a checkpoint into a bundle. Heavy imports wait until the command runs."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ main = command.Command("hrm-export", extra="export")
     groups={
         "INT8": "int8 calib int8_budget report",
         "Loop and halting": "loop policy threshold max_segments",
-        "Measuring": "data held_out max_loss budget_minutes golden",
+        "Measuring": "data puzzle_ids held_out max_loss budget_minutes golden",
     },
     epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku",
 )
@@ -25,7 +26,7 @@ def export(options: Options) -> None:
     """Make a bundle of step graphs, puzzle table and golden traces, compared with PyTorch."""
     from hrm_export.contents import contents_of
     from hrm_export.finished import FinishedForms
-    from hrm_export.inputs import bundle_name, find_checkpoint
+    from hrm_export.inputs import LATEST, bundle_name, find_checkpoint
     from hrm_export.precisions import judge_precisions
     from hrm_export.recipe import write_bundle
     from hrm_export.summary import print_json, print_table
@@ -34,6 +35,8 @@ def export(options: Options) -> None:
     source = find_checkpoint(options.source, options.calib)
     out = options.out or Path(f"{bundle_name(source)}.bundle")
     with stages_on() as stages:
+        if source.name == LATEST and source != options.source:
+            stages.say(f"{source.parent} has no best checkpoint; {source} is exported")
         contents = contents_of(options, source, out, stages)
         finished = FinishedForms(out, contents, options, stages)
         judged = judge_precisions(contents, options, finished, stages)
@@ -42,6 +45,7 @@ def export(options: Options) -> None:
         print_json(out, contents, judged.forms)
     else:
         print_table(out, contents, judged.forms)
+        typer.echo(f"Next: hrm-serve {shlex.quote(str(out))}")
     if options.build_engine:
         # in a process of its own, whose memory is free again once the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]

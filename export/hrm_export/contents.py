@@ -89,6 +89,7 @@ def contents_of(
     atomic.require_free(out)
     source = checkpoint.resolve(source)
     own, meta = checkpoint.load(source)
+    keep_rows(own, options.puzzle_ids, source)
     trained = puzzle_of(own.config, meta.get("puzzle"), source)
     puzzle = trained
     if options.board is not None:
@@ -96,7 +97,9 @@ def contents_of(
     model = geometry.on_board(own, puzzle)
     config = model.config
     policy = policy_of(options, config, puzzle)
-    data = data_of(options.data, source, config, puzzle)
+    data = options.data
+    if options.puzzle_ids is None:
+        data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
     tasks: Tasks = {}
     generated: list[str] = []
@@ -124,6 +127,18 @@ def contents_of(
         trained=trained_graph,
         generated=generated,
     )
+
+
+def keep_rows(model: hrm.HRM, num_rows: int | None, source: Path) -> None:
+    """Keep the first rows of the model's puzzle table; None keeps all."""
+    if num_rows is None:
+        return
+    num_found = model.config.num_puzzle_ids
+    if num_rows > num_found:
+        problem = f"--puzzle-ids {num_rows} but the table of {source} has {num_found} rows"
+        raise ValueError(f"{problem}; give at most {num_found}")
+    model.puzzle_table = model.puzzle_table[:num_rows].clone()
+    model.config = replace(model.config, num_puzzle_ids=num_rows)
 
 
 def planned(options: Options, served: ServedGraph, stages: progress.Stages) -> Options:

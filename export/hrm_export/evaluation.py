@@ -20,6 +20,7 @@ from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_export.eval_options import EvaluationOptions
+from hrm_export.inputs import checkpoint_of_run
 from hrm_export.torch_engine import TorchEngine, torch_device
 from hrm_host.board import num_cores
 from hrm_host.progress import Stages
@@ -47,10 +48,7 @@ class Subject:
 def subject_of(options: EvaluationOptions) -> Subject:
     """Open the checkpoint or the bundle that the options name."""
     path = Path(options.source)
-    best = path / "best"
-    if best.is_file():
-        path = best
-    path = checkpoint.resolve(path)
+    path = checkpoint.resolve(checkpoint_of_run(path) or path)
     if (path / checkpoint.CONFIG).is_file():
         return open_checkpoint(path, options)
     return open_bundle(path, options)

@@ -118,12 +118,16 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Form:
-    """A judged precision: `parity` with PyTorch by file name, `lost` against float32."""
+    """A judged precision: `parity` with PyTorch by file name, `lost` against float32.
+
+    `undecided` says why the held-out puzzles could not tell whether it loses too much.
+    """
 
     measured: Measured
     parity: Mapping[str, ParityReport]
     origin: Mapping[str, Any]
     lost: Mapping[str, Paired] | None = None
+    undecided: str | None = None
 
     @property
     def graphs(self) -> Graphs:

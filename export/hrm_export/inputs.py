@@ -13,6 +13,7 @@ import numpy as np
 
 from hrm_export.options import Options
 from hrm_host import board, progress
+from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
 from hrm_puzzles.arc.examples import num_by_task_in
@@ -22,6 +23,7 @@ from hrm_puzzles.puzzle import NamedVariants, Puzzle
 
 RUNS = Path("runs")
 BEST = "best"
+LATEST = "latest"
 NUM_CALIBRATION = 8192
 """Most puzzles reserved for calibration."""
 PER_HELD_OUT = 4
@@ -32,21 +34,36 @@ Tasks = dict[str, dict[str, list[Any]]]
 
 
 def find_checkpoint(source: Path | None, calib: str | None) -> Path:
-    """The named checkpoint, or the best one of the run with the name of the calibration puzzle."""
-    if source is not None:
-        if (source / BEST).exists() and not (source / "config.json").exists():
-            raise ValueError(f"{source} is a run; give its best checkpoint {source / BEST}")
+    """The named checkpoint, or that of the named run or of the run of the calibration puzzle."""
+    if source is None:
+        return _checkpoint_for(calib)
+    if (source / checkpoint.CONFIG).exists():
         return source
+    if source.name == BEST and not source.exists():
+        return checkpoint_of_run(source.parent) or source
+    return checkpoint_of_run(source) or source
+
+
+def _checkpoint_for(calib: str | None) -> Path:
     if calib is None:
         remedy = "give CHECKPOINT, or --calib NAME to export runs/NAME/best"
         raise ValueError(f"no checkpoint was given; {remedy}")
-    source = RUNS / Path(calib).name / BEST
-    if not source.exists():
+    run = RUNS / Path(calib).name
+    source = checkpoint_of_run(run)
+    if source is None:
         remedy = "give CHECKPOINT"
         if calib in registry.names():
             remedy = f"train first: hrm-train --puzzle {calib}"
-        raise ValueError(f"--calib {calib} selects {source}, which does not exist; {remedy}")
+        raise ValueError(f"--calib {calib} selects {run / BEST}, which does not exist; {remedy}")
     return source
+
+
+def checkpoint_of_run(run: Path) -> Path | None:
+    """The best checkpoint of a run, or its latest if there is no best; None without either."""
+    for pointer in (BEST, LATEST):
+        if (run / pointer).exists():
+            return run / pointer
+    return None
 
 
 def bundle_name(source: Path) -> str:
@@ -94,18 +111,21 @@ def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle)
     build = f"hrm-data build {puzzle.name} --out data/{puzzle.name}"
     raise ValueError(
         f"the puzzle table has {config.num_puzzle_ids} rows, and only the training's data set "
-        f"names them; give it with --data (made by {build}, or by the published builder)"
+        f"names them; give it with --data (made by {build}, or by the published builder), "
+        "or keep rows without names with --puzzle-ids"
     )
 
 
 def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
-    """Names of the rows of the puzzle table."""
-    names = [BLANK_IDENTIFIER]
-    if data is not None:
-        names = json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
+    """Names of the rows of the puzzle table; numbers without a data set."""
+    if data is None:
+        numbers = map(str, range(1, num_puzzle_ids))
+        return [BLANK_IDENTIFIER, *numbers]
+    names = json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
     if len(names) != num_puzzle_ids:
         problem = f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows"
-        raise ValueError(f"{problem}; give the data set that trained the model")
+        remedy = f"give the data set that trained the model, or keep {len(names)} rows"
+        raise ValueError(f"{problem}; {remedy} with --puzzle-ids {len(names)}")
     return names
 
 

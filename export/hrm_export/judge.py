@@ -1,5 +1,6 @@
 """Compare a measured precision with PyTorch and float32; reject one that loses too much."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -8,6 +9,7 @@ from hrm_calibration.int8_report import Paired
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.parity import walk
+from hrm_edge_runtime.parity.measures import loss_interval
 from hrm_edge_runtime.parity.report import (
     GOLDEN_FP32,
     LOGIT_TOLERANCE,
@@ -23,6 +25,12 @@ _STRICT_SEGMENTS = SegmentLimits(
 )
 STRICT = GOLDEN_FP32.model_copy(update={"every_segment": _STRICT_SEGMENTS})
 """Stricter than replaying elsewhere: PyTorch ran on this processor, so every segment must agree."""
+
+
+GROWTH = 1.1
+"""Factor between two numbers of puzzles that `num_deciding` tries."""
+MOST_DECIDING = 10**6
+"""A gate that needs more puzzles lies almost on the loss."""
 
 
 class ParityError(ValueError):
@@ -56,15 +64,21 @@ def judge_lower(
 ) -> Form:
     """The form of a precision below float32.
 
-    Raises ParityError if it loses more than `max_loss` points or if its logits are not finite.
+    Raises ParityError if it certainly loses more than `max_loss` points or if its logits are not
+    finite.
     """
     precision = measured.graphs.precision
     lost = measured.losses_against(fp32.measured)
     parity = compare(measured, served, golden)
     require_small_loss(precision, lost["exact"], max_loss)
     require_finite(precision, parity)
-    origin = measured.graphs.origin
-    return Form(measured=measured, parity=parity, origin=origin, lost=lost)
+    return Form(
+        measured=measured,
+        parity=parity,
+        origin=measured.graphs.origin,
+        lost=lost,
+        undecided=doubt_about(lost["exact"], max_loss),
+    )
 
 
 def require_parity(reports: Mapping[str, ParityReport]) -> None:
@@ -79,17 +93,47 @@ def require_parity(reports: Mapping[str, ParityReport]) -> None:
 
 
 def require_small_loss(precision: str, exact: Paired, max_loss: float) -> None:
+    """Raise ParityError if even the low end of the interval exceeds `max_loss` points."""
     points = 100 * exact.loss
-    if points <= max_loss:
-        return
     low = 100 * exact.low
     high = 100 * exact.high
+    if low <= max_loss:
+        return
     raise ParityError(
         f"{precision} loses {points:.2f} points of exact solves against fp32 over "
         f"{exact.num_puzzles} puzzles (95 %: {low:.2f} to {high:.2f}) but --max-loss allows "
         f"{max_loss:g}, so no bundle was written; allow more, omit {precision}, or give INT8 "
         "a smaller --int8-budget"
     )
+
+
+def doubt_about(exact: Paired, max_loss: float) -> str | None:
+    """The loss and what would decide, if its interval contains `max_loss` points; else None."""
+    low = 100 * exact.low
+    high = 100 * exact.high
+    if high <= max_loss:
+        return None
+    middle = (low + high) / 2
+    half = (high - low) / 2
+    count = num_deciding(exact, max_loss)
+    needed = f"more than {MOST_DECIDING:,} puzzles"
+    if count is not None:
+        needed = f"about {count:,} puzzles"
+    return f"loss {middle:.1f} ± {half:.1f} points, {needed} would decide"
+
+
+def num_deciding(exact: Paired, max_loss: float) -> int | None:
+    """About how many puzzles would decide if they are lost and won at the same rates."""
+    count = exact.num_puzzles
+    while count < MOST_DECIDING:
+        count = math.ceil(GROWTH * count)
+        scale = count / exact.num_puzzles
+        num_lost = round(exact.num_lost * scale)
+        num_won = round(exact.num_won * scale)
+        low, high = loss_interval(num_lost, num_won, count)
+        if 100 * high <= max_loss or 100 * low > max_loss:
+            return count
+    return None
 
 
 def require_finite(precision: str, reports: Mapping[str, ParityReport]) -> None:

@@ -8,7 +8,10 @@ import typer
 
 from hrm_calibration import INT8_BUDGET
 
-SOURCE_HELP = "Checkpoint, or a run's file latest or best. Default: runs/CALIB/best."
+SOURCE_HELP = (
+    "Checkpoint, run, or a run's file best or latest. A run means its best checkpoint, or its "
+    "latest if there is no best. Default: the run runs/CALIB."
+)
 OUT_HELP = "Bundle directory to create. Default: RUN.bundle."
 NAME_HELP = "Name of the model. Default: the name of the directory."
 BOARD_HELP = "Export relational weights for a board of this size, such as 30x30."
@@ -23,9 +26,16 @@ ENGINE_HELP = "Build TensorRT engines for this GPU."
 POLICY_HELP = "verified, learned or fixed. Default: verified if answers can be proven."
 THRESHOLD_HELP = "Halt above this margin. Default: chosen on the held-out puzzles."
 SEGMENTS_HELP = "Maximum number of segments per puzzle. Default: as in training."
+PUZZLE_IDS_HELP = (
+    "Keep this many rows of the puzzle table, without names unless --data names as many. "
+    "Default: all rows, with the names of the data set."
+)
 DATA_HELP = "Data set with the held-out puzzles (test split). Default: generated puzzles."
 HELD_OUT_HELP = "Measure every precision on at most this many puzzles."
-MAX_LOSS_HELP = "Points of exact solves that a precision may lose against fp32."
+MAX_LOSS_HELP = (
+    "Points of exact solves that a precision may lose against fp32. If the measured interval "
+    "contains this number, the precision is marked undecided and auto does not choose it."
+)
 MINUTES_HELP = "Time limit of the export in minutes; it measures fewer held-out puzzles to keep it."
 DEVICE_HELP = "Device that runs the puzzles and the golden traces."
 GOLDEN_HELP = "Compare with PyTorch on at most this many golden puzzles."
@@ -56,6 +66,7 @@ class Options:
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None
     threshold: Annotated[float | None, typer.Option(help=THRESHOLD_HELP)] = None
     max_segments: Annotated[int | None, typer.Option(min=1, help=SEGMENTS_HELP)] = None
+    puzzle_ids: Annotated[int | None, typer.Option(min=1, help=PUZZLE_IDS_HELP)] = None
     data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None
     held_out: Annotated[int, typer.Option(min=1, help=HELD_OUT_HELP)] = 2000
     max_loss: Annotated[float, typer.Option(help=MAX_LOSS_HELP)] = 1.0

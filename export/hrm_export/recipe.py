@@ -139,6 +139,7 @@ def manifest_fields(
         "precisions": {form.precision: form.graphs.file_name for form in forms},
         "cpu_graphs": cpu_graphs,
         "unrolled": unrolled,
+        "undecided": {form.precision: form.undecided for form in forms if form.undecided},
         "attempts": best_attempts(fp32.origin["attempts"]),
         "curves": {form.precision: form.measured.halting_curve() for form in forms},
         "held_out_tasks": results,

@@ -49,6 +49,9 @@ def print_table(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
     console = Console()
     console.print(table)
     console.print(footnote(contents, forms[0]), highlight=False, soft_wrap=True)
+    for form in forms:
+        if form.undecided is not None:
+            console.print(undecided_line(form), highlight=False, soft_wrap=True)
 
 
 def footnote(contents: Contents, fp32: Form) -> str:
@@ -62,6 +65,13 @@ def footnote(contents: Contents, fp32: Form) -> str:
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of "
         f"{report.num_puzzles} of {num_candidates} puzzles (others may amplify rounding). "
         f"Times on this machine ({device})."
+    )
+
+
+def undecided_line(form: Form) -> str:
+    return (
+        f"{form.precision} is undecided: {form.undecided}. auto does not choose it; "
+        f"--engine cpu:{form.precision} and tensorrt:{form.precision} do."
     )
 
 
@@ -101,6 +111,7 @@ def figures(contents: Contents, form: Form, size_of: Mapping[str, int]) -> dict[
         "mean_segments": score.mean_segments,
         "threshold": form.policy.threshold,
         "lost": lost,
+        "undecided": form.undecided,
         "segment_ms": times_ms,
     }
 

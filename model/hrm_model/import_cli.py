@@ -8,6 +8,7 @@ import typer
 from hrm_host.command import Command
 from hrm_puzzles import registry
 from hrm_puzzles.data import sources
+from hrm_puzzles.puzzle import NamedVariants, Puzzle
 
 SETTINGS_FILE = "all_config.yaml"
 WEIGHTS_FILE = "checkpoint"
@@ -50,5 +51,12 @@ def import_checkpoint(
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     export = f"hrm-export {out}"
     if config.num_puzzle_ids > 1:
-        export += f" --data data/{puzzle}"
+        export += f" {_rows_to_export(kind)}"
     typer.echo(f"imported {num_parameters:,} parameters into {out}; export them with '{export}'")
+
+
+def _rows_to_export(puzzle: Puzzle) -> str:
+    """The option for a table of several rows. Puzzles without named tasks read the first row only."""
+    if isinstance(puzzle, NamedVariants):
+        return f"--data data/{puzzle.name}"
+    return "--puzzle-ids 1"

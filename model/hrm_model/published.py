@@ -2,13 +2,15 @@
 
 A published run holds `step_N` or `checkpoint` beside `all_config.yaml`. A file that carries its
 settings (`model_config` beside `model_state_dict`, with the published names) needs no
-`all_config.yaml`. The weight file is a pickle. PyTorch's restricted loader opens it: it rebuilds
-only tensors and plain values, so a hostile file is rejected and never run.
+`all_config.yaml`; the scripts of HRM-v2 write such files. The weight file is a pickle. PyTorch's
+restricted loader opens it: it rebuilds only tensors and plain values, so a hostile file is rejected
+and never run.
 
 Source of key names and shapes: sapientinc/HRM at 42410da; for TRM
-SamsungSAILMontreal/TinyRecursiveModels at e7b6871.
+SamsungSAILMontreal/TinyRecursiveModels at e7b6871; for HRM-v2 Hrishnugg/HRM at d41462e.
 """
 
+import operator
 import re
 import reprlib  # shows only a few values: in YAML a short text can mean billions
 from collections.abc import Mapping
@@ -39,6 +41,10 @@ LEVELS = {"H_level": "high_level", "L_level": "low_level"}
 NAMES = re.compile(
     r"(H_init|L_init|embed_tokens|embed_pos|puzzle_emb|lm_head|q_head|H_level|L_level)(\.|$)"
 )
+OWN_SETTINGS = {"name": "hrm_act_v1", "expansion": 4.0, "pos_encodings": "rope"}
+"""Defaults of HRM-v2's `HRMACTv1Config`, for files that carry their settings."""
+WEIGHT_FILES = ("checkpoint", "checkpoint_final.pt")
+"""Names besides `step_N`; HRM-v2 writes the second one."""
 SETTINGS = "all_config.yaml"
 MAX_SETTINGS_BYTES = 1 << 18  # the published ones have 2,000
 
@@ -59,7 +65,10 @@ def model_from_published(source: Path, seq_len: int, weights_name: str | None = 
         settings = directory / SETTINGS
         arch = _arch_of(settings)
     state = {_our_name(name): tensor for name, tensor in tensors.items()}
-    model = HRM(_config(settings, arch, state, seq_len))
+    config = _config(settings, arch, state, seq_len)
+    if config.puzzle_vector_size == 0 and "puzzle_table" not in state:
+        state["puzzle_table"] = torch.zeros(1, 0)
+    model = HRM(config)
     floats = {name: tensor.float() for name, tensor in state.items()}
     load_state(model, floats, directory)
     return model.eval()
@@ -71,15 +80,17 @@ def _weight_file(source: Path, name: str | None) -> Path:
         return source
     if name is not None:
         return source / name
-    file = source / "checkpoint"
     steps = [path for path in source.glob("step_*") if STEP.fullmatch(path.name)]
     if steps:
-        file = max(steps, key=lambda path: int(path.name.removeprefix("step_")))
-    if not file.is_file():
-        raise CheckpointError(
-            f"{source} holds neither step_N nor checkpoint; give a published run's directory"
-        )
-    return file
+        return max(steps, key=lambda path: int(path.name.removeprefix("step_")))
+    for known in WEIGHT_FILES:
+        file = source / known
+        if file.is_file():
+            return file
+    names = " nor ".join(WEIGHT_FILES)
+    raise CheckpointError(
+        f"{source} holds neither step_N nor {names}; give a published run's directory"
+    )
 
 
 def _opened(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any] | None]:
@@ -93,7 +104,7 @@ def _opened(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any] | None]
             raise CheckpointError(
                 f"{file} has the model_config {reprlib.repr(arch)}; only a dict can be read"
             )
-        arch = {"name": "hrm_act_v1", **arch}
+        arch = {**OWN_SETTINGS, **arch}
     if not isinstance(loaded, Mapping) or not all(map(_is_plain, loaded.items())):
         raise CheckpointError(
             f"{file} holds something other than named tensors; give the published weight file"
@@ -200,10 +211,9 @@ def _sizes(arch: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, An
     """The fields of HRMConfig that an HRM and a TRM share."""
     vocab_size, hidden_size = state["embed_tokens"].shape
     num_puzzle_ids = 1
-    puzzle_vector_size = 0
+    puzzle_vector_size = operator.index(arch.get("puzzle_emb_ndim", 0))
     if "puzzle_table" in state:
-        num_puzzle_ids = state["puzzle_table"].shape[0]
-        puzzle_vector_size = state["puzzle_table"].shape[1]
+        num_puzzle_ids, puzzle_vector_size = state["puzzle_table"].shape
     return {
         "vocab_size": vocab_size,
         "num_puzzle_ids": num_puzzle_ids,

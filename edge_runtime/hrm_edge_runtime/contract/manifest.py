@@ -129,6 +129,7 @@ class Manifest(_Strict):
     `num_positions` is prefix + `seq_len`. `precisions` names the step graph of each precision.
     `cpu_graphs` are forms that ONNX Runtime runs faster on a CPU; the form for INT8 has weights of
     seven bits. `unrolled` are whole loops in one graph. `curves` are the costs of halting early.
+    `undecided` says of a precision why its loss against float32 is not known well enough.
     """
 
     format_version: Literal[2] = FORMAT_VERSION
@@ -145,6 +146,7 @@ class Manifest(_Strict):
     precisions: Annotated[Graphs, Field(min_length=1)]
     cpu_graphs: Graphs = {}
     unrolled: Graphs = {}
+    undecided: dict[Text, Text] = {}
     attempts: AttemptKind = "symmetries"
     curves: dict[Text, HaltingCurve] = {}
     held_out_tasks: TaskResults | None = None
@@ -156,6 +158,7 @@ class Manifest(_Strict):
         by_precision: dict[str, Iterable[str]] = {
             "cpu_graphs": self.cpu_graphs,
             "unrolled": self.unrolled,
+            "undecided": self.undecided,
             "curves": self.curves,
         }
         known = sorted(self.precisions)
@@ -164,6 +167,11 @@ class Manifest(_Strict):
             if unknown:
                 raise ValueError(f"{name} names {unknown} where the precisions are {known}")
         return self
+
+    @property
+    def decided(self) -> list[str]:
+        """The precisions that lose no more than the export allowed."""
+        return [precision for precision in self.precisions if precision not in self.undecided]
 
     @property
     def graphs(self) -> list[str]:

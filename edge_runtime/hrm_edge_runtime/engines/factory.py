@@ -37,6 +37,8 @@ OnnxEngine(sys.argv[1], num_slots=1, provider=CUDA).step(1)
 ONNX Runtime's list of providers only shows what it was compiled with.
 """
 PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
+DECIDED_ON_TENSORRT = ("fp16", "int8", "fp32")
+"""The order in which a precision is built if the export marked others as undecided."""
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -67,6 +69,7 @@ def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choic
     """The engine and precision to run; raises BundleError if the bundle lacks its graph.
 
     By default float32 on a CPU, float16 on a GPU, and on TensorRT the fastest engine that is built.
+    A precision that the manifest calls undecided runs only if it is named.
     """
     named, precision = _resolved(bundle, engine)
     if precision is None:
@@ -116,6 +119,8 @@ def prepare(
     from hrm_edge_runtime.engines.trt import build
 
     _, precision = parse_choice(engine)
+    if precision is None:
+        precision = _decided_to_build(bundle)
     running = build.Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
     if watch is not None:
         watch(running)
@@ -196,8 +201,17 @@ def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
         from hrm_edge_runtime.engines.trt import cache
 
         return cache.fastest(bundle, num_slots=num_slots)
-    held = bundle.manifest.precisions
     for precision in PREFERRED[engine]:
-        if precision in held:
+        if precision in bundle.manifest.decided:
             return precision
-    return next(iter(held))
+    return next(iter(bundle.manifest.precisions))
+
+
+def _decided_to_build(bundle: Bundle) -> str | None:
+    """The precision to build for TensorRT; None lets the build try all, if all are decided."""
+    if not bundle.manifest.undecided:
+        return None
+    for precision in DECIDED_ON_TENSORRT:
+        if precision in bundle.manifest.decided:
+            return precision
+    return None

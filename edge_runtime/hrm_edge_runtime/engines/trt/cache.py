@@ -141,10 +141,13 @@ def plan_folder() -> Path:
 
 
 def fastest(bundle: Bundle, *, num_slots: int) -> str:
-    """The precision whose engine is fastest; raises EngineUnavailableError if none is built."""
+    """The decided precision whose engine is fastest.
+
+    Raises EngineUnavailableError if none is built.
+    """
     machine = this_machine()
     built: list[Built] = []
-    for precision in bundle.manifest.precisions:
+    for precision in bundle.manifest.decided:
         key = EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots)
         page = covering(key)
         if page is not None and page.step_ms:

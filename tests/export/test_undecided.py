@@ -1,0 +1,169 @@
+"""A loss that the held-out puzzles do not know well enough passes no gate and fails none."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from export_tools import made_questions, small_model
+from typer.testing import CliRunner
+
+from hrm_calibration.int8_report import Paired, paired
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines import factory
+from hrm_edge_runtime.engines.factory import choose
+from hrm_edge_runtime.parity.measures import loss_interval
+from hrm_export.cli import main as app
+from hrm_export.judge import ParityError, doubt_about, num_deciding, require_small_loss
+from hrm_model import checkpoint
+from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
+
+NUM_PUZZLES = 40
+
+
+def result(num_puzzles: int, num_lost: int, num_won: int) -> Paired:
+    """A reference that solves half, and a candidate that loses and wins some."""
+    reference_N = np.arange(num_puzzles) % 2 == 0
+    ours_N = reference_N.copy()
+    ours_N[np.flatnonzero(reference_N)[:num_lost]] = False
+    ours_N[np.flatnonzero(~reference_N)[:num_won]] = True
+    return paired(reference_N, ours_N)
+
+
+@pytest.mark.parametrize(
+    ("num_puzzles", "num_lost", "num_won", "verdict"),
+    [
+        (2000, 3, 2, "passes"),
+        (2000, 60, 10, "fails"),
+        (2000, 25, 5, "undecided"),  # 1.0 points: the interval reaches over the gate
+        (40, 0, 1, "undecided"),  # it won, but 40 puzzles tell nothing about a point
+        (24, 0, 0, "undecided"),
+        (300, 0, 0, "passes"),
+    ],
+)
+def test_the_gate_compares_the_bounds_of_the_interval(
+    num_puzzles: int, num_lost: int, num_won: int, verdict: str
+) -> None:
+    exact = result(num_puzzles, num_lost, num_won)
+    doubt = doubt_about(exact, 1.0)
+    if verdict == "fails":
+        with pytest.raises(ParityError, match=r"int8 loses 2\.50 points"):
+            require_small_loss("int8", exact, 1.0)
+        return
+    require_small_loss("int8", exact, 1.0)
+    assert (doubt is not None) == (verdict == "undecided")
+
+
+def test_the_doubt_names_the_loss_and_the_puzzles_that_would_decide() -> None:
+    exact = result(24, 0, 0)
+    assert doubt_about(exact, 1.0) == "loss 0.0 ± 7.5 points, about 207 puzzles would decide"
+    _, high = loss_interval(0, 0, 207)
+    assert 100 * high <= 1.0
+    _, high = loss_interval(0, 0, 180)
+    assert 100 * high > 1.0
+
+
+def test_a_loss_on_the_gate_needs_more_puzzles_than_anyone_measures() -> None:
+    exact = result(2000, 20, 0)
+    assert num_deciding(exact, 1.0) is None
+    doubt = doubt_about(exact, 1.0)
+    assert doubt is not None
+    assert doubt.endswith("more than 1,000,000 puzzles would decide")
+
+
+def exported(folder: Path, *options: str) -> str:
+    """Export a small model in all precisions, measured on 40 puzzles; returns what it printed."""
+    puzzle = registry.get("sudoku-4x4")
+    model = small_model(num_puzzle_ids=1, max_segments=2, high_cycles=1, low_cycles=1)
+    checkpoint.save(folder / "step_12", model, {"puzzle": puzzle.name, "step": 12})
+    asked = made_questions(puzzle, 4 * NUM_PUZZLES // 3)
+    data = folder / "data"
+    datasets.write_split(data, "test", asked.tokens_NT, asked.labels_NT, puzzle=puzzle)
+    datasets.write_identifiers(data)
+    source = str(folder / "step_12")
+    out = str(folder / "small.bundle")
+    fixed = ("--golden", "2", "--data", str(data), "--fp16", "--int8")
+    ended = CliRunner().invoke(app, [source, "--out", out, *fixed, *options])
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def undecided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("undecided")
+    said = exported(folder)
+    return folder / "small.bundle", said
+
+
+def test_an_undecided_precision_is_exported_marked_and_reported(
+    undecided: tuple[Path, str],
+) -> None:
+    path, said = undecided
+    manifest = Bundle.open(path).manifest
+    assert set(manifest.precisions) == {"fp32", "fp16", "int8"}
+    assert set(manifest.undecided) == {"fp16", "int8"}
+    assert manifest.decided == ["fp32"]
+    for precision, doubt in manifest.undecided.items():
+        assert doubt.startswith("loss ")
+        assert f"{precision} is undecided: {doubt}" in said
+
+
+def test_auto_does_not_choose_an_undecided_precision_but_its_name_does(
+    undecided: tuple[Path, str],
+) -> None:
+    path, _ = undecided
+    bundle = Bundle.open(path)
+    assert choose(bundle, "cuda").precision == "fp32"
+    assert choose(bundle, "cuda:fp16").precision == "fp16"
+    assert choose(bundle, "cpu").precision == "fp32"
+    assert choose(bundle, "cpu:int8").precision == "int8"
+    sure = replace(bundle, manifest=bundle.manifest.model_copy(update={"undecided": {}}))
+    assert choose(sure, "cuda").precision == "fp16"
+
+
+def test_tensorrt_builds_a_decided_precision_unless_another_is_named(
+    undecided: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = undecided
+    bundle = Bundle.open(path)
+    asked: list[Any] = []
+
+    class Recorded:
+        def __init__(self, _: Bundle, *, precision: str | None, num_slots: int) -> None:
+            del num_slots
+            asked.append(precision)
+
+        def result(self, *, to_judge: bool) -> str:
+            del to_judge
+            return asked[-1] or "int8"
+
+    monkeypatch.setattr("hrm_edge_runtime.engines.trt.build.Build", Recorded)
+    assert factory.prepare(bundle, "tensorrt", num_slots=1).precision == "fp32"
+    assert factory.prepare(bundle, "tensorrt:int8", num_slots=1).precision == "int8"
+    only_int8 = bundle.manifest.model_copy(update={"undecided": {"int8": "loss 2 ± 3 points"}})
+    factory.prepare(replace(bundle, manifest=only_int8), "tensorrt", num_slots=1)
+    sure = bundle.manifest.model_copy(update={"undecided": {}})
+    factory.prepare(replace(bundle, manifest=sure), "tensorrt", num_slots=1)
+    assert asked == ["fp32", "int8", "fp16", None]
+
+
+def test_a_loss_that_is_allowed_leaves_no_doubt(tmp_path: Path) -> None:
+    exported(tmp_path, "--max-loss", "100")
+    assert Bundle.open(tmp_path / "small.bundle").manifest.undecided == {}
+
+
+def test_a_manifest_without_the_field_is_read_and_unknown_precisions_are_rejected(
+    undecided: tuple[Path, str],
+) -> None:
+    path, _ = undecided
+    fields = json.loads((path / "manifest.json").read_text())
+    del fields["undecided"]
+    bundle = Bundle.open(path)
+    older = type(bundle.manifest).model_validate(fields)
+    assert older.undecided == {}
+    assert older.decided == list(older.precisions)
+    with pytest.raises(ValueError, match="undecided names"):
+        type(bundle.manifest).model_validate({**fields, "undecided": {"int4": "loss"}})
