@@ -8,10 +8,9 @@ bit. TensorRT's own arithmetic, times and memory are not shown here, nor what a 
 """
 
 import json
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -22,6 +21,7 @@ import numpy as np
 import onnx
 import pytest
 from board_tree import board
+from stand_ins import SUPPORT, SetUp
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane, run_all
@@ -49,55 +49,12 @@ from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
 
-SUPPORT = Path(__file__).parents[2] / "support"
-FAKES = SUPPORT / "fakes"
 VERSIONS = sorted(file.stem for file in (SUPPORT / "tensorrt_api").glob("*.txt"))
-FAKE_MODULES = (
-    "tensorrt",
-    "fake_gpu",
-    "pycuda",
-    "pycuda.driver",
-    "cuda",
-    "cuda.bindings",
-    "cuda.bindings.driver",
-)
 SLOTS = 3
 
 CARD = {"FAKE_CUDA_INTEGRATED": "0"}
 
-SetUp = Callable[..., None]
 MakeDriver = Callable[[], Driver]
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
-    """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
-    monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
-
-    def set_up(version: str = "10.3.0", **settings: str) -> None:
-        forget_stand_ins()
-        monkeypatch.setenv("FAKE_TENSORRT_VERSION", version)
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-
-    set_up()
-    yield set_up
-    forget_stand_ins()
-
-
-def forget_stand_ins() -> None:
-    for name in FAKE_MODULES:
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    return Bundle.open(copytree(tiny_bundle, tmp_path / "tiny.bundle"))
 
 
 @pytest.fixture

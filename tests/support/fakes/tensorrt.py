@@ -95,7 +95,15 @@ def _check_overrides(kind: type, name: str) -> None:
     assert not unknown, f"TensorRT {__version__}: {name} has no {unknown}"
 
 
+def _start(what: str, logger: ILogger) -> None:
+    """Fail as pybind11 does when TensorRT's factory returns a null pointer."""
+    if _fails(what):
+        logger.log(ILogger.Severity.ERROR, "CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+
 def Builder(logger: ILogger) -> Guard:
+    _start("builder", logger)
     return Guard("Builder", _Builder(logger))
 
 
@@ -105,6 +113,7 @@ def OnnxParser(network: Guard, logger: ILogger) -> Guard:
 
 
 def Runtime(logger: ILogger) -> Guard:
+    _start("runtime", logger)
     return Guard("Runtime", _Runtime(logger))
 
 
@@ -118,7 +127,7 @@ class _Builder:
         return Guard("INetworkDefinition", _Network())
 
     def create_builder_config(self) -> Guard:
-        return Guard("IBuilderConfig", _Config())
+        return Guard("IBuilderConfig", _Config(self.logger))
 
     def create_optimization_profile(self) -> Guard:
         return Guard("IOptimizationProfile", _Profile())
@@ -143,7 +152,8 @@ class _Profile:
 
 
 class _Config:
-    def __init__(self) -> None:
+    def __init__(self, logger: ILogger) -> None:
+        self.logger = logger
         self.builder_optimization_level = 3
         self.profiling_verbosity = None
         self.progress_monitor: Any = None
@@ -162,7 +172,10 @@ class _Config:
         self.profiles.append(profile._player.shapes)
         return len(self.profiles) - 1
 
-    def create_timing_cache(self, kept: bytes) -> Guard:
+    def create_timing_cache(self, kept: bytes) -> Guard | None:
+        if _fails("timing cache"):
+            self.logger.log(ILogger.Severity.ERROR, "Error Code 2: no timing cache")
+            return None
         return Guard("ITimingCache", _TimingCache(kept))
 
     def set_timing_cache(self, cache: Guard, ignore_mismatch: bool) -> bool:

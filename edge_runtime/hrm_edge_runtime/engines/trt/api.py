@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hrm_edge_runtime.contract.arrays import Shape
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
@@ -35,9 +35,12 @@ LIBRARIES = (
     "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; "
     "or choose --engine cpu"
 )
+START = "restart the board, or choose --engine cpu; `hrm-doctor --device` tests the driver"
 HEADLESS = (
     "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
 )
+
+T = TypeVar("T")
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
@@ -91,6 +94,30 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
     return Logger()
 
 
+def check_start() -> None:
+    """Create a builder, which starts CUDA; raises EngineUnavailableError if that fails."""
+    last_error = LastError()
+    _builder_for(logger_for(last_error), last_error)
+
+
+def _builder_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Builder:
+    import tensorrt as trt
+
+    return _started(lambda: trt.Builder(logger), last_error)
+
+
+def _started(create: Callable[[], T], last_error: LastError) -> T:
+    """The object that `create` returns; raises EngineUnavailableError if CUDA does not start."""
+    try:
+        return create()
+    except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
+        raise _unavailable("does not start here", last_error, START) from error
+
+
+def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnavailableError:
+    return EngineUnavailableError(f"TensorRT {version()} {problem} ({last_error.text}): {remedy}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
     """How hard the builder tries, for an 8 GB board; `tactic_mb` bounds the trial of a kernel."""
@@ -111,6 +138,8 @@ def plan_from_onnx(
 ) -> bytes:
     """Build a plan; raises ValueError with TensorRT's last error.
 
+    It is an EngineUnavailableError if the builder does not start.
+
     Each profile fixes the shape of every input, since the narrowest profile gives the best kernels.
     `adjust` may change the builder's configuration last: the check on a machine without a GPU sets
     its target there.
@@ -119,7 +148,7 @@ def plan_from_onnx(
 
     last_error = LastError()
     logger = logger_for(last_error)
-    builder = trt.Builder(logger)
+    builder = _builder_for(logger, last_error)
     network = network_from_onnx(builder, logger, graph)
     config = _config(builder, settings)
     monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
@@ -127,7 +156,7 @@ def plan_from_onnx(
     for shapes in profiles:
         config.add_optimization_profile(_profile(builder, shapes))
     if timing_cache is not None:
-        _use_timing_cache(config, timing_cache)
+        _use_timing_cache(config, timing_cache, last_error)
     if adjust is not None:
         adjust(config)
     plan = builder.build_serialized_network(network, config)
@@ -143,13 +172,19 @@ def plan_from_onnx(
     return bytes(plan)
 
 
-def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
+def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, last_error: LastError) -> None:
     """Give the builder the kernel times of earlier builds."""
     kept = file.read_bytes() if file.is_file() else b""
-    is_taken = config.set_timing_cache(config.create_timing_cache(kept), False)
-    if not is_taken:
+    cache = config.create_timing_cache(kept)
+    is_taken = cache is not None and config.set_timing_cache(cache, False)
+    if is_taken:
+        return
+    if kept:
         _log.warning("TensorRT does not take %s, so kernels are timed anew", file)
-        config.set_timing_cache(config.create_timing_cache(b""), False)
+    empty = config.create_timing_cache(b"")
+    if empty is None:
+        raise _unavailable("creates no timing cache", last_error, HEADLESS)
+    config.set_timing_cache(empty, False)
 
 
 def network_from_onnx(
@@ -236,11 +271,15 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
     return Monitor()
 
 
-def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEngine | None:
-    """Open a plan; None if this TensorRT or GPU rejects it. The engine keeps its runtime alive."""
+def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine | None:
+    """Open a plan; None if this TensorRT or GPU rejects it. The engine keeps its runtime alive.
+
+    Raises EngineUnavailableError if TensorRT does not start.
+    """
     import tensorrt as trt
 
-    runtime = trt.Runtime(logger)
+    logger = logger_for(last_error)
+    runtime = _started(lambda: trt.Runtime(logger), last_error)
     return runtime.deserialize_cuda_engine(plan)
 
 
