@@ -24,7 +24,7 @@ from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError, max_
 from hrm_host.board import cuda_devices
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.engines.trt.build import Build
+    from hrm_edge_runtime.engines.trt.building import Build
 
 ENGINES = ("auto", "cpu", "cuda", "tensorrt", "unrolled")
 CUDA_TRIAL = """
@@ -106,20 +106,20 @@ def prepare(
 ) -> Choice:
     """Like `choose`, but first builds the TensorRT engines that it needs, which takes minutes.
 
-    `num_slots` defaults to `max_slots`. `watch` is called with the build when it begins. Raises
+    `num_slots` defaults to `max_slots`. `watch` is called with the build before it begins. Raises
     EngineUnavailableError for a TensorRT engine that breaks the golden traces, unless it is opened
     `to_judge` it.
     """
     choice = presumed(bundle, engine)
     if choice.engine != "tensorrt":
         return choice
-    from hrm_edge_runtime.engines.trt import build
+    from hrm_edge_runtime.engines.trt.building import Build
 
     _, precision = parse_choice(engine)
-    running = build.Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
+    build = Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
     if watch is not None:
-        watch(running)
-    return replace(choice, precision=running.result(to_judge=to_judge))
+        watch(build)
+    return replace(choice, precision=build.result(to_judge=to_judge))
 
 
 def engine_for(

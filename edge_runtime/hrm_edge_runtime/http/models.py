@@ -28,7 +28,7 @@ from hrm_edge_runtime.engines import engine, factory
 from hrm_edge_runtime.worker import client, lane_manager, lanes, trial
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.engines.trt.build import Build
+    from hrm_edge_runtime.engines.trt.building import Build
 
 MAX_TRIALS = 4  # processes at once, each bounded in time and memory
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread

@@ -21,14 +21,13 @@ import numpy as np
 import onnx
 import pytest
 from board_tree import board
-from stand_ins import SUPPORT, SetUp
+from stand_ins import SUPPORT, SetUp, with_precisions
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import (
@@ -493,23 +492,15 @@ def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bund
         opened(built)
 
 
-def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
-    """The bundle with further step graphs."""
-    names = {"fp32": "step.fp32.onnx"}
-    for precision, graph in graphs.items():
-        names[precision] = f"step.{precision}.onnx"
-        onnx.save(graph, bundle.path / names[precision])
-    fields = bundle.manifest.model_dump(exclude={"files"})
-    write_manifest(bundle.path, **{**fields, "precisions": names})
-    return Bundle.open(bundle.path)
-
-
-def test_a_precision_that_does_not_build_leaves_the_others(bundle: Bundle, device: SetUp) -> None:
+@pytest.mark.process
+def test_a_precision_that_does_not_build_leaves_the_others(
+    bundle: Bundle, device: SetUp, caplog: pytest.LogCaptureFixture
+) -> None:
     device(FAKE_TENSORRT_FAILS="step.int8.onnx")
     graph = onnx.load(bundle.graph_path("fp32"))
     done = build(with_precisions(bundle, fp16=graph, int8=graph), "--json")
     assert (done.exit_code, told_by(done)["chosen"]) == (0, "fp16")
-    assert "int8: TensorRT 10.3.0 builds no engine" in done.stderr
+    assert "int8: TensorRT 10.3.0 builds no engine" in caplog.text
 
 
 @pytest.mark.process

@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import sys
 import time
 from enum import IntEnum
 from pathlib import Path
@@ -254,6 +256,9 @@ def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
     gate = os.environ.get("FAKE_TENSORRT_WAITS_FOR")
     while gate and not Path(gate).exists():
         time.sleep(0.01)
+    if _fails(f"kill {network.name}"):
+        print("[TRT] timing a kernel of", network.name, file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     if _fails("build") or _fails(network.name):
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.contract.arrays import Shape
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
@@ -35,12 +35,11 @@ LIBRARIES = (
     "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; "
     "or choose --engine cpu"
 )
+NO_START = "does not start here"
 START = "restart the board, or choose --engine cpu; `hrm-doctor --device` tests the driver"
 HEADLESS = (
     "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
 )
-
-T = TypeVar("T")
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
@@ -103,15 +102,10 @@ def check_start() -> None:
 def _builder_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Builder:
     import tensorrt as trt
 
-    return _started(lambda: trt.Builder(logger), last_error)
-
-
-def _started(create: Callable[[], T], last_error: LastError) -> T:
-    """The object that `create` returns; raises EngineUnavailableError if CUDA does not start."""
     try:
-        return create()
+        return trt.Builder(logger)
     except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
-        raise _unavailable("does not start here", last_error, START) from error
+        raise _unavailable(NO_START, last_error, START) from error
 
 
 def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnavailableError:
@@ -279,7 +273,10 @@ def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine
     import tensorrt as trt
 
     logger = logger_for(last_error)
-    runtime = _started(lambda: trt.Runtime(logger), last_error)
+    try:
+        runtime = trt.Runtime(logger)
+    except TypeError as error:  # as in `_builder_for`
+        raise _unavailable(NO_START, last_error, START) from error
     return runtime.deserialize_cuda_engine(plan)
 
 
