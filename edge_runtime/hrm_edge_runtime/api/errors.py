@@ -17,6 +17,7 @@ from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.worker.client import NoAnswerError, NoAnswerReason
 from hrm_puzzles.puzzle import PuzzleError
 
+FAILED_RETRY_S = 60  # a model that failed needs an operator
 MESSAGE_LIMIT = 500  # a message may quote what the client sent, and that can be long
 JSON = "application/json"
 SAFE_HEADERS = (  # of every answer
@@ -146,6 +147,18 @@ def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
         cause.remedy,
         field=field,
         headers=headers,
+    )
+
+
+def model_failed(name: str, problem: str) -> ServiceError:
+    """503: the model is configured, but this machine could not build or open its engine."""
+    return ServiceError(
+        503,
+        "model-failed",
+        f"the model {name!r} has no engine here: {without_folders(problem)}",
+        "use another model of /models, or have an operator repair this one",
+        field="model",
+        headers={"Retry-After": str(FAILED_RETRY_S)},
     )
 
 

@@ -55,6 +55,8 @@ class Library:
         self._build: Build | None = None
         self._is_closed = False
         self.lanes: dict[str, lanes.LaneOptions] = {}
+        self.failed: dict[str, str] = {}
+        """Why a model of the start has no engine, by name; the others are served."""
 
     def find(self, text: str) -> Path:
         """The directory of a path or a name, with or without `.bundle`.
@@ -86,15 +88,33 @@ class Library:
         return is_inside or path in self._named
 
     def build(self) -> Iterator[ServedModel]:
-        """Build what the models of the start need, which can take minutes; yields each model."""
+        """Build what the models of the start need, which can take minutes; yields each model.
+
+        A model without an engine is `failed`. Raises EngineUnavailableError if none has one.
+        """
         while self._unbuilt:
             bundle = self._unbuilt[0]
-            model, lane = self.open(bundle, bundle.manifest.name)
-            self.lanes[lane.key] = lane
-            if bundle.path.resolve().parent != SHIPPED_BUNDLES:
-                self._try_at_start(lane)
-            yield model
+            name = bundle.manifest.name
+            try:
+                model, lane = self.open(bundle, name)
+            except engine.EngineUnavailableError as error:
+                if self._is_closed:
+                    raise
+                self._note_failure(name, error)
+            else:
+                self.lanes[lane.key] = lane
+                if bundle.path.resolve().parent != SHIPPED_BUNDLES:
+                    self._try_at_start(lane)
+                yield model
             del self._unbuilt[0]
+
+    def _note_failure(self, name: str, error: engine.EngineUnavailableError) -> None:
+        """Go on without this model; raises the error if it is the last one and none is served."""
+        self.lanes.pop(name, None)
+        if len(self._unbuilt) == 1 and not self.lanes:
+            raise error
+        self.failed[name] = str(error)
+        _log.error("%s is not served: %s", name, error)
 
     def _try_at_start(self, lane: lanes.LaneOptions) -> None:
         """Try a lane in a thread without an event loop; raises BundleError."""
@@ -222,6 +242,7 @@ class ModelManager:
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
             self.library.lanes[lane.key] = lane
+            self.library.failed.pop(name, None)
             if before is None:
                 _log.info("added %s", name)
             else:
@@ -244,6 +265,7 @@ class ModelManager:
                 remedy = "add another first, or stop the server"
                 raise ServiceError(409, "last-model", message, remedy)
             del self._models[name]
+            self.library.failed.pop(name, None)
             self._retire_later(model)
             _log.info("removed %s", name)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -14,6 +14,7 @@ from starlette.types import Receive
 
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import (
+    model_failed,
     needing_a_thread,
     no_answer,
     out_of_threads,
@@ -61,7 +62,25 @@ class SolveService:
         self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, after other work
 
     def view(self, model: ServedModel) -> schema.ModelView:
-        return model.view(self.engine_client.lane_manager.reports.get(model.lane))
+        report = self.engine_client.lane_manager.reports.get(model.lane)
+        return model.view(report, problem=self._failed.get(model.name))
+
+    @property
+    def _failed(self) -> Mapping[str, str]:
+        """Why a model has no engine, by name."""
+        if self.model_manager is None:
+            return {}
+        return self.model_manager.library.failed
+
+    def _candidates(self, request: SolveRequest) -> list[ServedModel]:
+        """The models that may take the request, among those that have an engine."""
+        failed = self._failed
+        if request.model is not None and request.model in failed:
+            raise model_failed(request.model, failed[request.model])
+        models: Iterable[ServedModel] = self.models.values()
+        if failed:
+            models = [model for model in models if model.name not in failed]
+        return candidate_models(models, request)
 
     def close(self) -> None:
         self._parsers.close()
@@ -90,7 +109,7 @@ class SolveService:
         *,
         wait_s: float | None = None,
     ) -> Admission[ServedModel]:
-        candidates = partial(candidate_models, self.models.values(), request)
+        candidates = partial(self._candidates, request)
         return await self.engine_client.admit(candidates, wait_s=wait_s)
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:
