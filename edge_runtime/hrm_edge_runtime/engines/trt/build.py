@@ -61,7 +61,7 @@ def build_command(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Precision to build. Default: int8 and fp16 (else fp32); all are measured."
+            help="Precision to build. Default: fp16 (else fp32), and int8 from a million weights."
         ),
     ] = None,
     slots: Annotated[
