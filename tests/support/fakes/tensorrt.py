@@ -158,6 +158,7 @@ class _Config:
         self.logger = logger
         self.builder_optimization_level = 3
         self.profiling_verbosity = None
+        self.max_aux_streams = -1
         self.progress_monitor: Any = None
         self.profiles: list[dict[str, list[int]]] = []
         self.flags = {BuilderFlag.TF32}
@@ -263,7 +264,8 @@ def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None
     limits = {pool.name: limit for pool, limit in config.limits.items()}
-    head = json.dumps({"version": __version__, "profiles": config.profiles, "limits": limits})
+    settings = {"limits": limits, "aux_streams": config.max_aux_streams}
+    head = json.dumps({"version": __version__, "profiles": config.profiles, **settings})
     return Guard("IHostMemory", _Bytes(head.encode() + b"\n" + network.onnx))
 
 

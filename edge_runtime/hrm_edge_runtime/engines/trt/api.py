@@ -212,6 +212,8 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
     config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, settings.tactic_mb << 20)
     config.builder_optimization_level = settings.optimization_level
+    # small kernels gain nothing from further streams, and each takes scratch memory of its own
+    config.max_aux_streams = 0
     # the fused attention kernels are counted by name
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     # on by default, it keeps only ten bits of each factor
