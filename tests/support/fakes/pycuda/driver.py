@@ -176,5 +176,8 @@ class Library:
         del fake_gpu.executables[executable.value or 0]
         return 0
 
+    def cuGraphUpload(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> int:
+        return _status_of(lambda: fake_gpu.upload(executable.value or 0, stream.value or 0))
+
     def cuGraphLaunch(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> int:
         return _status_of(lambda: fake_gpu.launch(executable.value or 0, stream.value or 0))

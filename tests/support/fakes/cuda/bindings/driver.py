@@ -217,6 +217,10 @@ def cuGraphExecDestroy(graph: Any) -> tuple[Any, ...]:
     return _answer(lambda: fake_gpu.executables.pop(int(graph)))
 
 
+def cuGraphUpload(graph: Any, stream: Any) -> tuple[Any, ...]:
+    return _answer(lambda: fake_gpu.upload(int(graph), int(stream)))
+
+
 def cuGraphLaunch(graph: Any, stream: Any) -> tuple[Any, ...]:
     return _answer(lambda: fake_gpu.launch(int(graph), int(stream)))
 
