@@ -31,7 +31,7 @@ FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^/\\\s'\"]+[/\\])*(?=[
 as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which every terminal and proxy passes on; rejects NaN."""
 
-Refused = NoAnswerReason | Literal["too-many-connections"]
+Refused = NoAnswerReason | Literal["too-many-connections", "partial"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,16 @@ _NO_ANSWER: dict[Refused, NoAnswer] = {
         503,
         "the engine is still loading",
         "wait until /readyz answers 200",
+    ),
+    "model-loading": NoAnswer(
+        503,
+        "the engine of this model is still being built",
+        "send it again after Retry-After seconds, or use a model that /models lists as ready",
+    ),
+    "partial": NoAnswer(
+        503,
+        "the server answers for some models, and others are still being built",
+        "use a model that /models lists as ready, or wait until /readyz answers 200",
     ),
     "draining": NoAnswer(
         503,

@@ -314,6 +314,6 @@ class LiveAnswer(BaseModel):
 
 
 class ReadyAnswer(BaseModel):
-    """The server takes new work."""
+    """The server takes new work; it is `partial` while models join, with --ready first."""
 
-    state: EngineState
+    state: Literal["ready", "partial"]
