@@ -61,6 +61,12 @@ StallSeconds = Annotated[
         min=1, help="Kill and restart an engine that makes no step for this many seconds."
     ),
 ]
+Ready = Annotated[
+    Literal["all", "first"],
+    typer.Option(
+        help="When /readyz answers 200: when all models that did not fail are ready, or one."
+    ),
+]
 KeyFile = Annotated[
     Path | None, typer.Option(help="Key file written by hrm-key; every request then needs a key.")
 ]
@@ -139,6 +145,7 @@ class ServeOptions:
     queue_limit: QueueLimit = 256
     drain_seconds: DrainSeconds = 30.0
     stall_seconds: StallSeconds = 60.0
+    ready: Ready = "all"
     max_connections: Connections = 4096
     keys: KeyFile = None
     cors: Cors = None
@@ -152,7 +159,7 @@ class ServeOptions:
 
 @serve.command(
     groups={
-        "Engine": "engine slots threads memory_budget stall_seconds",
+        "Engine": "engine slots threads memory_budget stall_seconds ready",
         "Limits": "max_attempts queue_limit max_connections drain_seconds",
         "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
     },
@@ -230,6 +237,7 @@ def _server_options(options: ServeOptions, access: "Access") -> "ServerOptions":
         access=access,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
+        ready=options.ready,
         log=options.log,
     )
 

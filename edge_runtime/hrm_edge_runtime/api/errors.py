@@ -17,6 +17,7 @@ from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.worker.client import NoAnswerError, NoAnswerReason
 from hrm_puzzles.puzzle import PuzzleError
 
+FAILED_RETRY_S = 60  # a model that failed needs an operator
 MESSAGE_LIMIT = 500  # a message may quote what the client sent, and that can be long
 JSON = "application/json"
 SAFE_HEADERS = (  # of every answer
@@ -30,7 +31,7 @@ FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^/\\\s'\"]+[/\\])*(?=[
 as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which every terminal and proxy passes on; rejects NaN."""
 
-Refused = NoAnswerReason | Literal["too-many-connections"]
+Refused = NoAnswerReason | Literal["too-many-connections", "partial"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,16 @@ _NO_ANSWER: dict[Refused, NoAnswer] = {
         503,
         "the engine is still loading",
         "wait until /readyz answers 200",
+    ),
+    "model-loading": NoAnswer(
+        503,
+        "the engine of this model is still being built",
+        "send it again after Retry-After seconds, or use a model that /models lists as ready",
+    ),
+    "partial": NoAnswer(
+        503,
+        "the server answers for some models, and others are still being built",
+        "use a model that /models lists as ready, or wait until /readyz answers 200",
     ),
     "draining": NoAnswer(
         503,
@@ -148,6 +159,18 @@ def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
         cause.remedy,
         field=field,
         headers=headers,
+    )
+
+
+def model_failed(name: str, problem: str) -> ServiceError:
+    """503: the model is configured, but this machine could not build or open its engine."""
+    return ServiceError(
+        503,
+        "model-failed",
+        f"the model {name!r} has no engine here: {without_folders(problem)}",
+        "use another model of /models, or have an operator repair this one",
+        field="model",
+        headers={"Retry-After": str(FAILED_RETRY_S)},
     )
 
 

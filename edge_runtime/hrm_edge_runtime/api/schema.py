@@ -158,10 +158,15 @@ class HaltingView(BaseModel):
     threshold: float
 
 
+ModelState = Literal["loading", "ready", "failed"]
+
+
 class ModelView(BaseModel):
     """One served model."""
 
     name: str
+    state: ModelState = Field(description="Whether its engine is ready.")
+    problem: str | None = Field(description="Why it failed; null unless it did.")
     kind: str = Field(description="The puzzle it solves.")
     proof_exists: bool = Field(description="Whether an answer to this puzzle can be proven right.")
     seq_len: int
@@ -313,6 +318,6 @@ class LiveAnswer(BaseModel):
 
 
 class ReadyAnswer(BaseModel):
-    """The server takes new work."""
+    """The server takes new work; it is `partial` while models join, with --ready first."""
 
-    state: EngineState
+    state: Literal["ready", "partial"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hrm_edge_runtime.api.errors import without_folders
 from hrm_edge_runtime.api.schema import HaltingView, ModelView
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
@@ -90,12 +91,17 @@ class ServedModel:
     def halting(self) -> HaltingPolicy:
         return self.manifest.halting_policy(self.precision)
 
-    def view(self, report: LaneReport | None = None) -> ModelView:
-        """The entry in /models. Without a report of the engine, some fields are null."""
+    def view(self, report: LaneReport | None = None, problem: str | None = None) -> ModelView:
+        """The entry in /models. Without a report of the engine, some fields are null.
+
+        `problem` is the reason if the model failed.
+        """
         size = board_size(self.puzzle)
         rows, cols = size or (None, None)
         view = ModelView(
             **{name: getattr(self.manifest, name) for name in AS_IN_MANIFEST},
+            state="failed" if problem else "loading",
+            problem=problem and without_folders(problem),
             kind=self.puzzle.name,
             proof_exists=self.puzzle.proof_exists,
             halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
@@ -118,6 +124,7 @@ class ServedModel:
 
 def _add_report(view: ModelView, report: LaneReport) -> None:
     """Add what the engine reported of the lane."""
+    view.state = "ready"
     view.slots = report.num_slots
     view.slots_rule = report.slots_rule
     view.memory_bytes = report.memory_bytes

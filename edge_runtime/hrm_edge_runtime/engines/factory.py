@@ -11,6 +11,7 @@ Only the chosen engine's modules are imported: a Jetson lacks ONNX Runtime, a de
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import subprocess
@@ -24,7 +25,7 @@ from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError, max_
 from hrm_host.board import cuda_devices
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.engines.trt.build import Build
+    from hrm_edge_runtime.engines.trt.building import Build
 
 ENGINES = ("auto", "cpu", "cuda", "tensorrt", "unrolled")
 CUDA_TRIAL = """
@@ -36,6 +37,20 @@ OnnxEngine(sys.argv[1], num_slots=1, provider=CUDA).step(1)
 
 ONNX Runtime's list of providers only shows what it was compiled with.
 """
+TENSORRT_TRIAL = """
+import sys
+from hrm_edge_runtime.engines.trt import api, cuda
+try:
+    api.version()
+    cuda.look()
+    api.check_start()
+except ValueError as error:
+    sys.exit(str(error))
+"""
+"""Imports TensorRT, starts the driver and creates a builder, in a process of its own: TensorRT's
+files may be there and belong to another CUDA, or end the process.
+"""
+TRIAL_S = 120.0  # a driver that takes longer is stuck
 PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
 DECIDED_ON_TENSORRT = ("fp16", "int8", "fp32")
 """The order in which a precision is built if the export marked others as undecided."""
@@ -109,22 +124,22 @@ def prepare(
 ) -> Choice:
     """Like `choose`, but first builds the TensorRT engines that it needs, which takes minutes.
 
-    `num_slots` defaults to `max_slots`. `watch` is called with the build when it begins. Raises
+    `num_slots` defaults to `max_slots`. `watch` is called with the build before it begins. Raises
     EngineUnavailableError for a TensorRT engine that breaks the golden traces, unless it is opened
     `to_judge` it.
     """
     choice = presumed(bundle, engine)
     if choice.engine != "tensorrt":
         return choice
-    from hrm_edge_runtime.engines.trt import build
+    from hrm_edge_runtime.engines.trt.building import Build
 
     _, precision = parse_choice(engine)
     if precision is None:
         precision = _decided_to_build(bundle)
-    running = build.Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
+    build = Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
     if watch is not None:
-        watch(running)
-    return replace(choice, precision=running.result(to_judge=to_judge))
+        watch(build)
+    return replace(choice, precision=build.result(to_judge=to_judge))
 
 
 def engine_for(
@@ -175,25 +190,53 @@ def num_gpus() -> int:
 
 
 def _first_that_runs(bundle: Bundle) -> str:
+    """The first of tensorrt, cuda and cpu that this machine runs; logs what it passes over."""
     if num_gpus() == 0:
         return "cpu"
     from hrm_edge_runtime.engines.trt.drivers import is_installed
 
+    problem = "it is not installed"
     has_bindings = is_installed("cuda.bindings") or is_installed("pycuda")
     if has_bindings and is_installed("tensorrt"):
-        return "tensorrt"
+        found = tensorrt_problem()
+        if found is None:
+            return "tensorrt"
+        problem = found
     if importlib.util.find_spec("onnxruntime") is None:
-        return "cpu"
+        raise EngineUnavailableError(
+            f"TensorRT does not run here ({problem}) and onnxruntime is not installed: "
+            "install hrm-edge[serve], or repair TensorRT."
+        )
     graph = bundle.graph_path(_preferred(bundle, "cuda", num_slots=1))
-    command = [sys.executable, "-c", CUDA_TRIAL, str(graph)]
-    trial = subprocess.run(command, capture_output=True, text=True)
-    if trial.returncode == 0:
+    problem = _problem_of(CUDA_TRIAL, str(graph))
+    if problem is None:
         return "cuda"
-    reason = trial.stderr.strip().rpartition("\n")[2]
-    _log.warning(
-        "auto runs on the CPU although there is a GPU (status %d: %s)", trial.returncode, reason
-    )
+    _log.warning("auto runs on the CPU although there is a GPU (%s)", problem)
     return "cpu"
+
+
+@functools.cache
+def tensorrt_problem() -> str | None:
+    """Why TensorRT does not start here, or None; tried and logged once in each process."""
+    problem = _problem_of(TENSORRT_TRIAL)
+    if problem is not None:
+        _log.warning("auto passes over TensorRT and tries CUDA and the CPU (%s)", problem)
+    return problem
+
+
+def _problem_of(trial: str, *arguments: str) -> str | None:
+    """Run a Python text in a process of its own; returns its end and last line if it fails."""
+    from hrm_edge_runtime.engines.trt.failures import describe_status
+
+    command = [sys.executable, "-c", trial, *arguments]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S)
+    except subprocess.TimeoutExpired:
+        return f"the trial did not end within {TRIAL_S:g} s"
+    if ended.returncode == 0:
+        return None
+    last_line = ended.stderr.strip().rpartition("\n")[2]
+    return f"the trial {describe_status(ended.returncode)}: {last_line}"
 
 
 def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:

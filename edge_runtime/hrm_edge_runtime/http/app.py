@@ -24,7 +24,7 @@ from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware
 from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.pages import WebFiles
 from hrm_edge_runtime.http.routes import OF_FASTAPI, ROUTES, solving
-from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.http.solve import ReadyRule, SolveService
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 
 CLIENT_GONE = 499  # no client receives it; it shows in the metrics
@@ -44,17 +44,19 @@ def create_app(
     access: Access | None = None,
     *,
     library: Library | None = None,
+    ready: ReadyRule = "all",
 ) -> fastapi.FastAPI:
     """The application over an engine, which starts and stops with it.
 
-    With a `library` an admin may change the models.
+    With a `library` an admin may change the models. `ready` is the rule of /readyz.
     """
     access = access or Access()
-    service = SolveService(models, engine_client, library)
+    service = SolveService(models, engine_client, library, ready)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: fastapi.FastAPI) -> AsyncGenerator[None]:
         async with engine_client:
+            service.start()
             yield
             service.close()
 

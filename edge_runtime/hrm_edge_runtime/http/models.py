@@ -28,9 +28,10 @@ from hrm_edge_runtime.engines import engine, factory
 from hrm_edge_runtime.worker import client, lane_manager, lanes, trial
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.engines.trt.build import Build
+    from hrm_edge_runtime.engines.trt.building import Build
 
 MAX_TRIALS = 4  # processes at once, each bounded in time and memory
+LOOK_AGAIN_S = 0.1  # whether the engine is ready for a model that joins
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
 Shortage = lane_manager.LaneNotOpenedError  # with `lacking_bytes`
@@ -55,6 +56,10 @@ class Library:
         self._build: Build | None = None
         self._is_closed = False
         self.lanes: dict[str, lanes.LaneOptions] = {}
+        self.failed: dict[str, str] = {}
+        """Why a model of the start has no engine, by name; the others are served."""
+        self.joining: set[str] = set()
+        """The models that the engine started without, by name, until they are open or failed."""
 
     def find(self, text: str) -> Path:
         """The directory of a path or a name, with or without `.bundle`.
@@ -86,15 +91,60 @@ class Library:
         return is_inside or path in self._named
 
     def build(self) -> Iterator[ServedModel]:
-        """Build what the models of the start need, which can take minutes; yields each model."""
-        while self._unbuilt:
-            bundle = self._unbuilt[0]
-            model, lane = self.open(bundle, bundle.manifest.name)
+        """Build what the engine needs to start, which can take minutes; yields each model.
+
+        On TensorRT that is the first model that builds; the others are `joining`. Other engines
+        build nothing, so all models are there. Raises EngineUnavailableError if no model builds.
+        """
+        while self._unbuilt and not self.joining:
+            opened = self.build_next()
+            if opened is None:
+                continue
+            model, lane = opened
             self.lanes[lane.key] = lane
-            if bundle.path.resolve().parent != SHIPPED_BUNDLES:
-                self._try_at_start(lane)
             yield model
-            del self._unbuilt[0]
+            if lane.choice.engine == OPENED_WHERE_USED:
+                self._let_others_join()
+
+    def build_next(self) -> Opened | None:
+        """Build the next model of the start; None if it fails."""
+        bundle = self._unbuilt[0]
+        name = bundle.manifest.name
+        try:
+            model, lane = self.open(bundle, name)
+        except engine.EngineUnavailableError as error:
+            is_last = len(self._unbuilt) == 1 and not self.lanes.keys() - {name}
+            if self._is_closed or is_last:
+                raise
+            self.skip_next(str(error))
+            return None
+        if bundle.path.resolve().parent != SHIPPED_BUNDLES:
+            self._try_at_start(lane)
+        del self._unbuilt[0]
+        return model, lane
+
+    def skip_next(self, problem: str) -> None:
+        """Go on without the next model of the start."""
+        bundle = self._unbuilt.pop(0)
+        self.note_failure(bundle.manifest.name, problem)
+
+    def note_failure(self, name: str, problem: str) -> None:
+        """List a model of the start as failed."""
+        self.lanes.pop(name, None)
+        self.failed[name] = problem
+        self.joining.discard(name)
+        _log.error("%s is not served: %s", name, problem)
+
+    def note_joined(self, lane: lanes.LaneOptions) -> None:
+        """The engine opened a model's lane, and opens it again when it restarts."""
+        self.lanes[lane.key] = lane
+        self.joining.discard(lane.key)
+
+    def _let_others_join(self) -> None:
+        for bundle in self._unbuilt:
+            name = bundle.manifest.name
+            self.lanes.pop(name, None)
+            self.joining.add(name)
 
     def _try_at_start(self, lane: lanes.LaneOptions) -> None:
         """Try a lane in a thread without an event loop; raises BundleError."""
@@ -122,13 +172,15 @@ class Library:
     def open(self, bundle: Bundle, key: str) -> Opened:
         """The model, and how to open it as the lane `key`; builds what its engine needs."""
         defaults = self._defaults
-        choice = factory.prepare(
-            bundle,
-            defaults.engine,
-            num_slots=defaults.num_slots,
-            watch=self._watch,
-        )
-        self._build = None
+        try:
+            choice = factory.prepare(
+                bundle,
+                defaults.engine,
+                num_slots=defaults.num_slots,
+                watch=self._watch,
+            )
+        finally:
+            self._build = None
         return self.open_with(choice, bundle, key)
 
     def open_with(self, choice: factory.Choice, bundle: Bundle, key: str) -> Opened:
@@ -205,6 +257,11 @@ class ModelManager:
         self._trials = asyncio.Semaphore(MAX_TRIALS)
         self._numbers = itertools.count(2)
         self._retirements: set[asyncio.Task[None]] = set()
+        self._joining: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Open the models that the engine starts without, each as soon as it is built."""
+        self._joining = asyncio.create_task(self._join_all(), name="models-joining")
 
     async def put(self, name: str, bundle: str) -> ChangeAnswer:
         """Serve a bundle under its name.
@@ -222,6 +279,7 @@ class ModelManager:
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
             self.library.lanes[lane.key] = lane
+            self.library.failed.pop(name, None)
             if before is None:
                 _log.info("added %s", name)
             else:
@@ -239,23 +297,71 @@ class ModelManager:
             if model is None:
                 message = f"there is no model {name!r} here"
                 raise ServiceError(404, "unknown-model", message, "see /models")
-            if len(self._models) == 1:
+            served = [one for one in self._models if one not in self.library.failed]
+            if served == [name]:
                 message = f"{name!r} is the only model here"
                 remedy = "add another first, or stop the server"
                 raise ServiceError(409, "last-model", message, remedy)
             del self._models[name]
+            self.library.failed.pop(name, None)
             self._retire_later(model)
             _log.info("removed %s", name)
 
     def close(self) -> None:
         self.library.close()
+        if self._joining is not None:
+            self._joining.cancel()
         for task in self._retirements:
             task.cancel()
+
+    async def _join_all(self) -> None:
+        await self._engine_is_ready()
+        while self.library.joining:
+            num_models = len(self._models)
+            num_ready = num_models - len(self.library.joining) - len(self.library.failed)
+            _log.info("serving %d of %d models", num_ready, num_models)
+            await self._join_next()
+
+    async def _join_next(self) -> None:
+        """Build and open the next model; if that fails, the model is listed with the reason."""
+        try:
+            opened = await asyncio.to_thread(self.library.build_next)
+        except (OSError, ValueError) as error:
+            self.library.skip_next(str(error))
+            return
+        if opened is None:
+            return
+        model, lane = opened
+        async with self._one_at_a_time:
+            await self._engine_is_ready()
+            problem = await self._problem_of_loading(model, lane)
+            if problem is None:
+                self._models[model.name] = model
+                self.library.note_joined(lane)
+            else:
+                self.library.note_failure(model.name, problem)
+
+    async def _problem_of_loading(self, model: ServedModel, lane: lanes.LaneOptions) -> str | None:
+        """Open the lane in the engine; returns the reason if that fails."""
+        try:
+            # other lanes stand still while a TensorRT lane opens, so its figures are right
+            shortage = await self._load(model, lane, keeps_figures=True)
+        except ServiceError as error:
+            return f"{error.detail.message}: {error.detail.remedy}."
+        except client.NoAnswerError:
+            return "the engine died while it opened the model: see the log."
+        return str(shortage) if shortage else None
+
+    async def _engine_is_ready(self) -> None:
+        while self._engine_client.state != "ready":
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def _check_ready(self) -> None:
         state = self._engine_client.state
         if state != "ready":
             raise no_answer(state)
+        if self.library.joining:
+            raise no_answer("partial")
 
     def _read(self, name: str, text: str) -> Opened:
         try:
@@ -303,10 +409,12 @@ class ModelManager:
         async with self._trials:
             return await _shortage_of(trial.try_lane(lane))
 
-    async def _load(self, model: ServedModel, lane: lanes.LaneOptions) -> Shortage | None:
+    async def _load(
+        self, model: ServedModel, lane: lanes.LaneOptions, *, keeps_figures: bool = False
+    ) -> Shortage | None:
         """Open a lane in the engine beside those that run; returns and refuses as `_try`."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
-        make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
+        make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=keeps_figures)
         manager = self._engine_client.lane_manager
         load = manager.load(lane.key, model.name, make_lane, beside=is_beside)
         return await _shortage_of(load)

@@ -211,8 +211,8 @@ async def livez(request: Request) -> schema.LiveAnswer:
 async def readyz(request: Request) -> schema.ReadyAnswer:
     """Whether the server takes new work; until then, what it is building."""
     service = service_of(request)
-    state = service.engine_client.state
-    if state == "ready":
+    state = "partial" if service.is_partial else service.engine_client.state
+    if state == "ready" or (state == "partial" and service.ready == "first"):
         return schema.ReadyAnswer(state=state)
     refusal = no_answer(state)
     last_error = service.engine_client.process.last_error

@@ -25,7 +25,7 @@ from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.models import Library
-from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.http.solve import ReadyRule, SolveService
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
@@ -145,6 +145,7 @@ class ServerOptions:
     access: Access = field(default_factory=Access)
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    ready: ReadyRule = "all"
     log: LogForm = "text"
 
 
@@ -156,7 +157,8 @@ def run_server(
     """Serve models until a signal ends it.
 
     With a library an admin may change the models, and a new engine process opens those served at
-    that moment. It builds what they need while the port answers.
+    that moment. It builds what they need while the port answers. On TensorRT the first model that
+    is built serves, and the others join it.
 
     Raises OSError if the port is taken, and EngineUnavailableError if the engine refuses to start.
     """
@@ -173,7 +175,7 @@ def run_server(
 
     limit_of = {model.name: model.num_slots + options.queue_limit for model in models}
     engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
-    app = create_app(engine_client, models, options.access, library=library)
+    app = create_app(engine_client, models, options.access, library=library, ready=options.ready)
     service = cast(SolveService, app.state.service)
     max_connections = _with_descriptors_for(options.max_connections)
     limits = ConnectionLimits(max_connections=max_connections)

@@ -3,10 +3,18 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from anyio import CapacityLimiter, to_thread
@@ -14,6 +22,7 @@ from starlette.types import Receive
 
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import (
+    model_failed,
     needing_a_thread,
     no_answer,
     out_of_threads,
@@ -37,6 +46,8 @@ BUFFER_SIZE = 256  # segments that a reader may fall behind
 
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
+ReadyRule = Literal["all", "first"]
+"""Whether the server is ready with all models that did not fail, or with the first."""
 Parse = Callable[[], ParsedRequest]
 Parsing = asyncio.Future[ParsedRequest]
 
@@ -49,7 +60,9 @@ class SolveService:
         models: Sequence[ServedModel],
         engine_client: EngineClient,
         library: Library | None,
+        ready: ReadyRule = "all",
     ) -> None:
+        self.ready: ReadyRule = ready
         self.models = {model.name: model for model in models}
         self.model_manager: ModelManager | None = None
         if library is not None:
@@ -60,8 +73,46 @@ class SolveService:
         self._parsers = ParserThreads()
         self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, after other work
 
+    def start(self) -> None:
+        """Begin the work that needs the event loop and the engine."""
+        if self.model_manager is not None:
+            self.model_manager.start()
+
     def view(self, model: ServedModel) -> schema.ModelView:
-        return model.view(self.engine_client.lane_manager.reports.get(model.lane))
+        report = self.engine_client.lane_manager.reports.get(model.lane)
+        return model.view(report, problem=self._failed.get(model.name))
+
+    @property
+    def _failed(self) -> Mapping[str, str]:
+        """Why a model has no engine, by name."""
+        if self.model_manager is None:
+            return {}
+        return self.model_manager.library.failed
+
+    def _candidates(self, request: SolveRequest) -> list[ServedModel]:
+        """The models that may take the request, the ones that are ready first."""
+        failed = self._failed
+        if request.model is not None and request.model in failed:
+            raise model_failed(request.model, failed[request.model])
+        models: Iterable[ServedModel] = self.models.values()
+        if failed:
+            models = [model for model in models if model.name not in failed]
+        joining = self._joining
+        if joining:
+            models = sorted(models, key=lambda model: model.name in joining)
+        return candidate_models(models, request)
+
+    @property
+    def _joining(self) -> Collection[str]:
+        """The names of the models that the engine does not run yet."""
+        if self.model_manager is None:
+            return ()
+        return self.model_manager.library.joining
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the engine runs some models and others are still to join."""
+        return self.engine_client.state == "ready" and bool(self._joining)
 
     def close(self) -> None:
         self._parsers.close()
@@ -90,7 +141,7 @@ class SolveService:
         *,
         wait_s: float | None = None,
     ) -> Admission[ServedModel]:
-        candidates = partial(candidate_models, self.models.values(), request)
+        candidates = partial(self._candidates, request)
         return await self.engine_client.admit(candidates, wait_s=wait_s)
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:

@@ -34,7 +34,7 @@ MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a t
 # bytes of a line; ten times the longest answer, a 30x30 city with its route
 MAX_LINE_BYTES = 1 << 20
 # Reasons of a refused line that may not apply to the next try.
-TEMPORARY = frozenset(("queue-full", "loading", "draining", "engine-lost"))
+TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "engine-lost"))
 # Retrying does not help: the deadline starts again with each request.
 MISSED_DEADLINE = "cannot-make-deadline"
 

@@ -16,12 +16,14 @@ from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import lane_manager, messages, process
 
 LOOK_AGAIN_S = 0.05  # a waiting admission checks this often even if no place is given back
+LOADING_RETRY_S = 10.0  # a model that is being built takes minutes
 GRACE_S = 0.1  # a best-effort answer may come this much, plus a segment, after its deadline
 
 EngineState = Literal["loading", "ready", "draining", "engine-lost"]
 NoAnswerReason = Literal[
     "queue-full",
     "loading",
+    "model-loading",
     "draining",
     "engine-lost",
     "cannot-make-deadline",
@@ -217,6 +219,8 @@ class EngineClient:
             state = self.state
             assert state != "ready"
             raise NoAnswerError(state, self.process.retry_after_s)
+        if self.limits.is_open(lane) and lane not in self.lane_manager.reports:
+            raise NoAnswerError("model-loading", LOADING_RETRY_S)
         if self.limits.is_full(lane, for_batch=for_batch):
             raise self._queue_full(lane)
 

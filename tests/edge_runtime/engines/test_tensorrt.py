@@ -8,10 +8,9 @@ bit. TensorRT's own arithmetic, times and memory are not shown here, nor what a 
 """
 
 import json
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -22,10 +21,10 @@ import numpy as np
 import onnx
 import pytest
 from board_tree import board
+from stand_ins import SUPPORT, SetUp, with_precisions
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import (
@@ -45,60 +44,20 @@ from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
 
-SUPPORT = Path(__file__).parents[2] / "support"
-FAKES = SUPPORT / "fakes"
 VERSIONS = sorted(file.stem for file in (SUPPORT / "tensorrt_api").glob("*.txt"))
-FAKE_MODULES = (
-    "tensorrt",
-    "fake_gpu",
-    "pycuda",
-    "pycuda.driver",
-    "cuda",
-    "cuda.bindings",
-    "cuda.bindings.driver",
-)
 SLOTS = 3
+
+pytestmark = pytest.mark.usefixtures("device")
 
 CARD = {"FAKE_CUDA_INTEGRATED": "0"}
 
-SetUp = Callable[..., None]
 MakeDriver = Callable[[], Driver]
 
 
-@pytest.fixture(autouse=True)
-def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
-    """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
-    monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
-
-    def set_up(version: str = "10.3.0", **settings: str) -> None:
-        forget_stand_ins()
-        monkeypatch.setenv("FAKE_TENSORRT_VERSION", version)
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-
-    set_up()
-    yield set_up
-    forget_stand_ins()
-
-
-def forget_stand_ins() -> None:
-    for name in FAKE_MODULES:
-        sys.modules.pop(name, None)
-
-
 @pytest.fixture
-def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    return Bundle.open(copytree(tiny_bundle, tmp_path / "tiny.bundle"))
-
-
-@pytest.fixture
-def built(bundle: Bundle) -> Bundle:
+def built(bundle: Bundle, device: SetUp) -> Bundle:
     """A bundle with an engine, built on an integrated GPU by the oldest TensorRT."""
+    del device
     assert build(bundle).exit_code == 0
     return bundle
 
@@ -489,24 +448,16 @@ def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bund
         opened(built)
 
 
-def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
-    """The bundle with further step graphs."""
-    names = {"fp32": "step.fp32.onnx"}
-    for precision, graph in graphs.items():
-        names[precision] = f"step.{precision}.onnx"
-        onnx.save(graph, bundle.path / names[precision])
-    fields = bundle.manifest.model_dump(exclude={"files"})
-    write_manifest(bundle.path, **{**fields, "precisions": names})
-    return Bundle.open(bundle.path)
-
-
-def test_a_precision_that_does_not_build_leaves_the_others(bundle: Bundle, device: SetUp) -> None:
+@pytest.mark.process
+def test_a_precision_that_does_not_build_leaves_the_others(
+    bundle: Bundle, device: SetUp, caplog: pytest.LogCaptureFixture
+) -> None:
     device(FAKE_TENSORRT_FAILS="step.int8.onnx")
     graph = onnx.load(bundle.graph_path("fp32"))
     done = build(with_precisions(bundle, fp16=graph, int8=graph), "--json")
     assert done.exit_code == 0
     assert told_by(done)["chosen"] == "fp16"
-    assert "int8: TensorRT 10.3.0 builds no engine" in done.stderr
+    assert "int8: TensorRT 10.3.0 builds no engine" in caplog.text
 
 
 @pytest.mark.process

@@ -49,6 +49,7 @@ streams: dict[int, Stream] = {}
 memory: dict[int, np.ndarray] = {}
 pinned: dict[int, np.ndarray] = {}
 graphs: dict[int, list[Callable[[], None]]] = {}
+uploaded: set[int] = set()
 executables: dict[int, list[Callable[[], None]]] = {}
 events: dict[int, Event] = {}
 event_handles = itertools.count(9000)
@@ -201,6 +202,13 @@ def instantiate(graph: int, flags: int) -> int:
     number = 5000 + len(executables)
     executables[number] = graphs[graph]
     return number
+
+
+def upload(executable: int, stream: int) -> None:
+    """Send a graph to the device, which its first launch would do otherwise."""
+    refuse("cuGraphUpload", UNSUPPORTED)
+    assert stream in streams
+    uploaded.add(executable)
 
 
 def launch(executable: int, stream: int) -> None:

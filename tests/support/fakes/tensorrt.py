@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import sys
 import time
 from enum import IntEnum
 from pathlib import Path
@@ -95,7 +97,15 @@ def _check_overrides(kind: type, name: str) -> None:
     assert not unknown, f"TensorRT {__version__}: {name} has no {unknown}"
 
 
+def _start(what: str, logger: ILogger) -> None:
+    """Fail as pybind11 does when TensorRT's factory returns a null pointer."""
+    if _fails(what):
+        logger.log(ILogger.Severity.ERROR, "CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+
 def Builder(logger: ILogger) -> Guard:
+    _start("builder", logger)
     return Guard("Builder", _Builder(logger))
 
 
@@ -105,6 +115,7 @@ def OnnxParser(network: Guard, logger: ILogger) -> Guard:
 
 
 def Runtime(logger: ILogger) -> Guard:
+    _start("runtime", logger)
     return Guard("Runtime", _Runtime(logger))
 
 
@@ -118,7 +129,7 @@ class _Builder:
         return Guard("INetworkDefinition", _Network())
 
     def create_builder_config(self) -> Guard:
-        return Guard("IBuilderConfig", _Config())
+        return Guard("IBuilderConfig", _Config(self.logger))
 
     def create_optimization_profile(self) -> Guard:
         return Guard("IOptimizationProfile", _Profile())
@@ -143,9 +154,11 @@ class _Profile:
 
 
 class _Config:
-    def __init__(self) -> None:
+    def __init__(self, logger: ILogger) -> None:
+        self.logger = logger
         self.builder_optimization_level = 3
         self.profiling_verbosity = None
+        self.max_aux_streams = -1
         self.progress_monitor: Any = None
         self.profiles: list[dict[str, list[int]]] = []
         self.flags = {BuilderFlag.TF32}
@@ -162,7 +175,10 @@ class _Config:
         self.profiles.append(profile._player.shapes)
         return len(self.profiles) - 1
 
-    def create_timing_cache(self, kept: bytes) -> Guard:
+    def create_timing_cache(self, kept: bytes) -> Guard | None:
+        if _fails("timing cache"):
+            self.logger.log(ILogger.Severity.ERROR, "Error Code 2: no timing cache")
+            return None
         return Guard("ITimingCache", _TimingCache(kept))
 
     def set_timing_cache(self, cache: Guard, ignore_mismatch: bool) -> bool:
@@ -239,13 +255,19 @@ def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
     monitor.phase_finish(phase)
     print(os.environ.get("FAKE_TENSORRT_PRINTS", ""), end="")
     gate = os.environ.get("FAKE_TENSORRT_WAITS_FOR")
+    if network.name not in os.environ.get("FAKE_TENSORRT_WAITS_IN", network.name):
+        gate = None
     while gate and not Path(gate).exists():
         time.sleep(0.01)
+    if _fails(f"kill {network.name}"):
+        print("[TRT] timing a kernel of", network.name, file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     if _fails("build") or _fails(network.name):
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None
     limits = {pool.name: limit for pool, limit in config.limits.items()}
-    head = json.dumps({"version": __version__, "profiles": config.profiles, "limits": limits})
+    settings = {"limits": limits, "aux_streams": config.max_aux_streams}
+    head = json.dumps({"version": __version__, "profiles": config.profiles, **settings})
     return Guard("IHostMemory", _Bytes(head.encode() + b"\n" + network.onnx))
 
 

@@ -35,6 +35,8 @@ LIBRARIES = (
     "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; "
     "or choose --engine cpu"
 )
+NO_START = "does not start here"
+START = "restart the board, or choose --engine cpu; `hrm-doctor --device` tests the driver"
 HEADLESS = (
     "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
 )
@@ -91,6 +93,25 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
     return Logger()
 
 
+def check_start() -> None:
+    """Create a builder, which starts CUDA; raises EngineUnavailableError if that fails."""
+    last_error = LastError()
+    _builder_for(logger_for(last_error), last_error)
+
+
+def _builder_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Builder:
+    import tensorrt as trt
+
+    try:
+        return trt.Builder(logger)
+    except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
+        raise _unavailable(NO_START, last_error, START) from error
+
+
+def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnavailableError:
+    return EngineUnavailableError(f"TensorRT {version()} {problem} ({last_error.text}): {remedy}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
     """How hard the builder tries, for an 8 GB board; `tactic_mb` bounds the trial of a kernel."""
@@ -111,6 +132,8 @@ def plan_from_onnx(
 ) -> bytes:
     """Build a plan; raises ValueError with TensorRT's last error.
 
+    It is an EngineUnavailableError if the builder does not start.
+
     Each profile fixes the shape of every input, since the narrowest profile gives the best kernels.
     `adjust` may change the builder's configuration last: the check on a machine without a GPU sets
     its target there.
@@ -119,7 +142,7 @@ def plan_from_onnx(
 
     last_error = LastError()
     logger = logger_for(last_error)
-    builder = trt.Builder(logger)
+    builder = _builder_for(logger, last_error)
     network = network_from_onnx(builder, logger, graph)
     config = _config(builder, settings)
     monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
@@ -127,7 +150,7 @@ def plan_from_onnx(
     for shapes in profiles:
         config.add_optimization_profile(_profile(builder, shapes))
     if timing_cache is not None:
-        _use_timing_cache(config, timing_cache)
+        _use_timing_cache(config, timing_cache, last_error)
     if adjust is not None:
         adjust(config)
     plan = builder.build_serialized_network(network, config)
@@ -143,13 +166,19 @@ def plan_from_onnx(
     return bytes(plan)
 
 
-def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
+def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, last_error: LastError) -> None:
     """Give the builder the kernel times of earlier builds."""
     kept = file.read_bytes() if file.is_file() else b""
-    is_taken = config.set_timing_cache(config.create_timing_cache(kept), False)
-    if not is_taken:
+    cache = config.create_timing_cache(kept)
+    is_taken = cache is not None and config.set_timing_cache(cache, False)
+    if is_taken:
+        return
+    if kept:
         _log.warning("TensorRT does not take %s, so kernels are timed anew", file)
-        config.set_timing_cache(config.create_timing_cache(b""), False)
+    empty = config.create_timing_cache(b"")
+    if empty is None:
+        raise _unavailable("creates no timing cache", last_error, HEADLESS)
+    config.set_timing_cache(empty, False)
 
 
 def network_from_onnx(
@@ -183,6 +212,8 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
     config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, settings.tactic_mb << 20)
     config.builder_optimization_level = settings.optimization_level
+    # small kernels gain nothing from further streams, and each takes scratch memory of its own
+    config.max_aux_streams = 0
     # the fused attention kernels are counted by name
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     # on by default, it keeps only ten bits of each factor
@@ -236,11 +267,18 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
     return Monitor()
 
 
-def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEngine | None:
-    """Open a plan; None if this TensorRT or GPU rejects it. The engine keeps its runtime alive."""
+def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine | None:
+    """Open a plan; None if this TensorRT or GPU rejects it. The engine keeps its runtime alive.
+
+    Raises EngineUnavailableError if TensorRT does not start.
+    """
     import tensorrt as trt
 
-    runtime = trt.Runtime(logger)
+    logger = logger_for(last_error)
+    try:
+        runtime = trt.Runtime(logger)
+    except TypeError as error:  # as in `_builder_for`
+        raise _unavailable(NO_START, last_error, START) from error
     return runtime.deserialize_cuda_engine(plan)
 
 

@@ -2,19 +2,18 @@
 
     python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4
 
-On an 8 GB board the builder needs more memory than everything after it, so `hrm-serve` runs this
-command as a process of its own (`Build`). Not run on a GPU yet; the same code runs on TensorRT-RTX
-in the check without a GPU.
+One precision is built in this process, several in a process each (`building`), as `hrm-serve` does.
+Not run on a GPU yet; the same code runs on TensorRT-RTX in the check without a GPU.
 """
 
 import hashlib
 import json
 import re
-import subprocess
+import shlex
 import sys
 import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -31,8 +30,9 @@ from hrm_edge_runtime.engines.engine import (
     median_step_ms,
     shapes_of,
 )
-from hrm_edge_runtime.engines.trt import api, cache
+from hrm_edge_runtime.engines.trt import api, cache, failures
 from hrm_edge_runtime.engines.trt.api import BuildSettings
+from hrm_edge_runtime.engines.trt.building import Build, worth_a_try
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
 from hrm_edge_runtime.parity.report import breaks, read_gates
@@ -43,7 +43,6 @@ from hrm_host.progress import Stages, stages_on
 
 app = Command("tensorrt_build")
 
-WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
 MEASURE_S = 0.5
 MIN_STEPS = 10
@@ -56,78 +55,13 @@ BUILDER_MB = 2000
 COPIES_OF_GRAPH = 4
 
 
-class Build:
-    """A build in a process of its own, which shows its progress on the terminal.
-
-    Ctrl-C does not reach it; any thread may call `kill`.
-    """
-
-    def __init__(self, bundle: Bundle, *, precision: str | None, num_slots: int) -> None:
-        self._bundle = bundle
-        self._precision = ""
-        self._began_s = time.monotonic()
-        command = cache.build_command(bundle, precision=precision, num_slots=num_slots)
-        self._child = subprocess.Popen(
-            [*command, "--json"], stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        self.kill = self._child.kill
-
-    def progress(self) -> dict[str, str | float]:
-        """The model, the precision that is building, and the seconds since the start."""
-        return {
-            "model": self._bundle.manifest.name,
-            "precision": self._precision,
-            "elapsed_s": round(time.monotonic() - self._began_s, 1),
-        }
-
-    def result(self, *, to_judge: bool) -> str:
-        """Wait for the build; returns the precision to run.
-
-        Raises EngineUnavailableError if nothing was built, or if the engine breaks PyTorch's
-        answers and is not opened `to_judge` it.
-        """
-        outcome = self._outcome()
-        if outcome["chosen"] is not None:
-            return str(outcome["chosen"])
-        page = outcome["engines"][0]
-        precision = str(page["key"]["precision"])
-        if not to_judge:
-            raise EngineUnavailableError(
-                f"{precision} on TensorRT breaks parity here ({page['breaks'][0]}): serve another "
-                "precision, or inspect it with "
-                f"`hrm-parity {self._bundle.path} --engine tensorrt:{precision}`."
-            )
-        return precision
-
-    def _outcome(self) -> dict[str, Any]:
-        """Read the child's lines to the end; returns the last."""
-        message: dict[str, Any] = {}
-        with self._child as child:
-            assert child.stdout is not None
-            try:
-                for line in child.stdout:
-                    if line.startswith(
-                        ('{"building"', '{"chosen"')
-                    ):  # libraries may print lines of their own
-                        message = json.loads(line)
-                        self._precision = message.get("building", self._precision)
-                status = child.wait()
-            finally:
-                child.kill()
-        if status or "chosen" not in message:
-            raise EngineUnavailableError(
-                f"no TensorRT engine was built (status {status}): see the line above."
-            )
-        return message
-
-
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4")
 def build_command(
     bundle: Annotated[str, typer.Argument(help="Bundle directory or shipped name.")],
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Precision to build. Default: int8 and fp16 (else fp32); all are measured."
+            help="Precision to build. Default: fp16 (else fp32), and int8 from a million weights."
         ),
     ] = None,
     slots: Annotated[
@@ -149,36 +83,35 @@ def build_command(
     ] = False,
 ) -> None:
     """Build a bundle's TensorRT engines on this device, measure them and pick the fastest."""
-    settings = BuildSettings(workspace_mb=workspace_mb, optimization_level=level)
-    console = Console(stderr=True)
-    built: list[Built] = []
     opened = Bundle.open(find_bundle(bundle))
-    slots = slots or max_slots(opened)
-    precisions = [precision] if precision else _worth_a_try(opened)
-    for one in precisions:
-        if as_json:
-            _print_line({"building": one})
-        try:
-            page = _built(
-                opened, one, slots, settings=settings, again=again, force=force, console=console
-            )
-        except (ValueError, OSError, EngineLostError) as error:
-            sys.stderr.write(f"tensorrt_build: {one}: {error}\n")
-        else:
-            built.append(page)
-    if not built:
-        raise typer.Exit(1)
-    console.print(cache.verdict(built, slots), markup=False, highlight=False)
+    num_slots = slots or max_slots(opened)
+    precisions = [precision] if precision else worth_a_try(opened)
+    console = Console(stderr=True)
+    if len(precisions) == 1:
+        one = _OneBuild(
+            bundle=opened,
+            precision=precisions[0],
+            num_slots=num_slots,
+            settings=BuildSettings(workspace_mb=workspace_mb, optimization_level=level),
+            again=again,
+            force=force,
+            console=console,
+            as_json=as_json,
+        )
+        built = [one.run()]
+    else:
+        options = [f"--workspace-mb={workspace_mb}", f"--level={level}"]
+        if again:
+            options.append("--again")
+        if force:
+            options.append("--force")
+        build = Build(opened, precision=None, num_slots=num_slots, options=options)
+        built = build.engines()
     if as_json:
         pages = [page.model_dump(mode="json") for page in built]
-        _print_line({"chosen": cache.fastest_of(built, slots), "engines": pages})
-
-
-def _worth_a_try(bundle: Bundle) -> list[str]:
-    """The precisions to build: fp32 only if the bundle has nothing else."""
-    held = [precision for precision in WORTH_A_TRY if precision in bundle.manifest.precisions]
-    reduced = [precision for precision in held if precision != "fp32"]
-    return reduced or held
+        _print_line({"chosen": cache.fastest_of(built, num_slots), "engines": pages})
+    else:
+        console.print(cache.verdict(built, num_slots), markup=False, highlight=False)
 
 
 def _print_line(message: dict[str, Any]) -> None:
@@ -186,32 +119,74 @@ def _print_line(message: dict[str, Any]) -> None:
     print("\n" + json.dumps(message), flush=True)
 
 
-def _built(
-    bundle: Bundle,
-    precision: str,
-    slots: int,
-    *,
-    settings: BuildSettings,
-    again: bool,
-    force: bool,
-    console: Console,
-) -> Built:
-    """The page of an engine, which is built and measured if it is not on disk."""
-    key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
-    built = None
-    if not again:
-        built = cache.find(key)
-    if built is None:
-        if not force:
-            _check_memory(bundle, precision, settings)
-        with stages_on(console) as stages:
-            built = _build_engine(bundle, key, settings, stages)
-        console.print(_summary(built), markup=False, highlight=False)
-    if built.step_ms is None:
-        built = _measured(bundle, built)
-        built = _judged(bundle, built)
-        cache.write(built)
-    return built
+@dataclass(frozen=True, kw_only=True)
+class _OneBuild:
+    """The build of one precision in this process."""
+
+    bundle: Bundle
+    precision: str
+    num_slots: int
+    settings: BuildSettings
+    again: bool
+    force: bool
+    console: Console
+    as_json: bool
+
+    def run(self) -> Built:
+        """The engine's page; ends the command with status 1 and the reason if the build fails."""
+        try:
+            return self._built()
+        except (ValueError, OSError, EngineLostError) as error:
+            if self.as_json:
+                _print_line({"failed": str(error)})
+            else:
+                sys.stderr.write(f"tensorrt_build: {self.precision}: {error}\n")
+            raise typer.Exit(1) from None
+
+    def _built(self) -> Built:
+        """The page of the engine, which is built and measured if it is not on disk."""
+        machine = cache.this_machine()
+        key = EngineKey.of(self.bundle, machine, precision=self.precision, num_slots=self.num_slots)
+        if self.as_json:
+            _print_line({"building": asdict(key)})
+        built = None if self.again else cache.find(key)
+        if built is not None and built.step_ms is not None:
+            return built
+        if not self.again:
+            self._check_history(key)
+        if built is None:
+            built = self._built_anew(key)
+        measured = _judged(self.bundle, _measured(self.bundle, built))
+        cache.write(measured)
+        failures.forget(key)
+        return measured
+
+    def _check_history(self, key: EngineKey) -> None:
+        """Raise EngineUnavailableError if this build has failed before."""
+        problem = failures.find(key)
+        if problem is None:
+            return
+        command = cache.build_command(
+            self.bundle, precision=self.precision, num_slots=self.num_slots
+        )
+        raise EngineUnavailableError(
+            f"an earlier build failed ({problem}): "
+            f"try it again with `{shlex.join([*command, '--again'])}`."
+        )
+
+    def _built_anew(self, key: EngineKey) -> Built:
+        if not self.force:
+            _check_memory(self.bundle, self.precision, self.settings)
+        try:
+            with stages_on(self.console) as stages:
+                built = _build_engine(self.bundle, key, self.settings, stages)
+        except EngineUnavailableError:  # a state of the machine, which may pass
+            raise
+        except ValueError as error:
+            failures.remember(key, str(error).rstrip("."))
+            raise
+        self.console.print(_summary(built), markup=False, highlight=False)
+        return built
 
 
 def _check_memory(bundle: Bundle, precision: str, settings: BuildSettings) -> None:

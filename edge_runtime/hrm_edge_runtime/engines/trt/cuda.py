@@ -139,9 +139,10 @@ class Gpu:
                     self._driver.end_capture(self.stream)
                 raise
             graph = self._driver.end_capture(self.stream)
+            self._keep(self._driver.destroy, graph)
+            self._driver.upload_graph(graph, self.stream)  # else the first launch does it
         except (CudaError, EngineLostError) as error:
             raise CaptureError(str(error)) from error
-        self._keep(self._driver.destroy, graph)
         return partial(self._do, self._driver.launch, graph, self.stream)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The CUDA driver through NVIDIA's cuda-bindings, or through PyCUDA if only that is installed.
 
 cuda-bindings has wheels for aarch64, so nothing is compiled on a board. PyCUDA (2026.1) is compiled
-on the machine and lacks graphs, so its driver calls six functions of the CUDA C library by name.
+on the machine and lacks graphs, so its driver calls seven functions of the CUDA C library by name.
 Only cuda-bindings ran on a GPU (an H100).
 """
 
@@ -85,6 +85,7 @@ class BindingsDriver:
         self.record = partial(self._call, "cuEventRecord")
         self.wait_for = partial(self._call, "cuEventSynchronize")
         self.destroy_event = partial(self._call, "cuEventDestroy")
+        self.upload_graph = partial(self._call, "cuGraphUpload")
         self.launch = partial(self._call, "cuGraphLaunch")
         self.destroy = partial(self._call, "cuGraphExecDestroy")
 
@@ -262,6 +263,9 @@ class PycudaDriver:
         finally:
             self._call("cuGraphDestroy", recorded)
         return graph.value or 0
+
+    def upload_graph(self, graph: int, stream: int) -> None:
+        self._call("cuGraphUpload", ctypes.c_void_p(graph), ctypes.c_void_p(stream))
 
     def launch(self, graph: int, stream: int) -> None:
         self._call("cuGraphLaunch", ctypes.c_void_p(graph), ctypes.c_void_p(stream))

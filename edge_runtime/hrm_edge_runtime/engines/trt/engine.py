@@ -241,7 +241,7 @@ class TensorRTEngine(Engine):
 
 def _opened(plan: bytes, last_error: api.LastError) -> tensorrt.ICudaEngine:
     version = api.version()
-    engine = api.engine_from_plan(api.logger_for(last_error), plan)
+    engine = api.engine_from_plan(plan, last_error)
     if engine is None:
         raise EngineUnavailableError(
             f"TensorRT {version} does not open this engine ({last_error.text}): build it again."

@@ -142,5 +142,8 @@ class Library:
     def cuGraphExecDestroy(self, executable: ctypes.c_void_p) -> int:
         return _status_of(fake_gpu.executables.pop, executable)
 
+    def cuGraphUpload(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> int:
+        return _status_of(lambda: fake_gpu.upload(executable.value or 0, stream.value or 0))
+
     def cuGraphLaunch(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> int:
         return _status_of(fake_gpu.launch, executable, stream)

@@ -177,6 +177,7 @@ FUNCTIONS: dict[str, Function] = {
     "cuGraphInstantiate": _function(fake_gpu.instantiate, CUgraphExec),
     "cuGraphDestroy": _function(lambda graph: fake_gpu.graphs[graph]),
     "cuGraphExecDestroy": _function(lambda executable: fake_gpu.executables.pop(executable)),
+    "cuGraphUpload": _function(fake_gpu.upload),
     "cuGraphLaunch": _function(fake_gpu.launch),
 }
 globals().update(FUNCTIONS)

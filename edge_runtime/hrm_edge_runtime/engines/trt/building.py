@@ -1,0 +1,247 @@
+"""Builds a bundle's engines, each precision in a process of its own.
+
+On an 8 GB board the builder needs more memory than everything after it. A build that dies leaves
+the engines of the other precisions, and it is not repeated (`failures`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import IO, Any
+
+from pydantic import TypeAdapter
+
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.trt import api, cache, failures
+from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
+
+WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
+FP16_BYTES = 2
+FEW_WEIGHTS = 1_000_000  # below, INT8 needs more kernels than FP16 and saves few bytes
+MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own
+CHUNK_BYTES = 4096
+TAIL_CHARACTERS = 500  # of a child's standard error, enough for its last line
+CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colors and moves of the cursor
+JOIN_S = 5.0  # for the rest of a child's output after its end
+
+_log = logging.getLogger("hrm_edge_runtime.tensorrt")
+
+
+class BuildFailedError(Exception):
+    """One precision was not built."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}: {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+class Build:
+    """Builds in processes of their own, which show their progress on the terminal.
+
+    `options` are passed on to the build command. Ctrl-C does not reach the processes; any thread
+    may call `kill`.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        precision: str | None,
+        num_slots: int,
+        options: Sequence[str] = (),
+    ) -> None:
+        self._bundle = bundle
+        self._precisions = [precision] if precision else worth_a_try(bundle)
+        self._num_slots = num_slots
+        self._options = options
+        self._key: EngineKey | None = None  # of the engine that is being built
+        self._began_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._is_stopped = False
+
+    def progress(self) -> dict[str, str | float]:
+        """The model, the precision that is building, and the seconds since the start."""
+        key = self._key
+        return {
+            "model": self._bundle.manifest.name,
+            "precision": key.precision if key else "",
+            "elapsed_s": round(time.monotonic() - self._began_s, 1),
+        }
+
+    def kill(self) -> None:
+        """End the build; it raises EngineUnavailableError in the thread that waits for it."""
+        with self._lock:
+            self._is_stopped = True
+            if self._child is not None:
+                self._child.kill()
+
+    def result(self, *, to_judge: bool) -> str:
+        """Build; returns the precision to run.
+
+        Raises EngineUnavailableError if nothing was built, or if the engine breaks PyTorch's
+        answers and is not opened `to_judge` it.
+        """
+        engines = self.engines()
+        _log.info("%s: %s", self._bundle.manifest.name, cache.verdict(engines, self._num_slots))
+        chosen = cache.fastest_of(engines, self._num_slots)
+        if chosen is not None:
+            return chosen
+        page = engines[0]
+        precision = page.key.precision
+        if not to_judge:
+            raise EngineUnavailableError(
+                f"{precision} on TensorRT breaks parity here ({page.breaks[0]}): serve another "
+                "precision, or inspect it with "
+                f"`hrm-parity {self._bundle.path} --engine tensorrt:{precision}`."
+            )
+        return precision
+
+    def engines(self) -> list[Built]:
+        """Build every precision; returns the pages of those that succeed.
+
+        Logs the others. Raises EngineUnavailableError if none succeeds.
+        """
+        built: list[Built] = []
+        failed: dict[str, BuildFailedError] = {}
+        for precision in self._precisions:
+            try:
+                built.append(self._engine(precision))
+            except BuildFailedError as error:
+                failed[precision] = error
+        if not built:
+            problems = [f"{precision}: {error.problem}" for precision, error in failed.items()]
+            remedy = next(iter(failed.values())).remedy
+            raise EngineUnavailableError(
+                f"no TensorRT engine was built ({'; '.join(problems)}): {remedy}"
+            )
+        name = self._bundle.manifest.name
+        for precision, error in failed.items():
+            _log.warning("%s runs without %s: %s", name, precision, error)
+        return built
+
+    def _engine(self, precision: str) -> Built:
+        """Build one precision; raises BuildFailedError."""
+        command = cache.build_command(self._bundle, precision=precision, num_slots=self._num_slots)
+        child = self._started([*command, *self._options, "--json"])
+        assert child.stdout is not None
+        assert child.stderr is not None
+        errors = _CopiedErrors(child.stderr)
+        with child:
+            try:
+                message = self._last_message(child.stdout)
+                status = child.wait()
+            finally:
+                child.kill()
+                errors.join()
+        self._check_not_stopped()
+        if "failed" in message:
+            problem, _, remedy = str(message["failed"]).rpartition(": ")
+            raise BuildFailedError(problem, remedy)
+        if status or "engines" not in message:
+            raise self._death(status, errors.last_line(), [*command, "--again"])
+        return Built.model_validate(message["engines"][0])
+
+    def _started(self, command: list[str]) -> subprocess.Popen[bytes]:
+        environment = dict(os.environ)
+        if sys.stderr.isatty():
+            environment["FORCE_COLOR"] = "1"  # so that rich draws its bars into our pipe
+        with self._lock:
+            self._key = None
+            self._child = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+            if self._is_stopped:
+                self._child.kill()
+            return self._child
+
+    def _last_message(self, output: IO[bytes]) -> dict[str, Any]:
+        """Read the child's lines to the end; the first message is the key that it builds."""
+        message: dict[str, Any] = {}
+        for line in output:
+            if line.startswith(MESSAGES):
+                message = json.loads(line)
+            if "building" in message:
+                self._key = TypeAdapter(EngineKey).validate_python(message["building"])
+        return message
+
+    def _check_not_stopped(self) -> None:
+        if self._is_stopped:
+            raise EngineUnavailableError("the build was stopped: start it again.")
+
+    def _death(self, status: int, last_line: str, command: list[str]) -> BuildFailedError:
+        """The error of a child that did not report its end; remembers the failure."""
+        problem = f"the build {failures.describe_status(status)}"
+        if last_line:
+            problem += f"; its last line is {last_line!r}"
+        remedy = f"build it again with `{shlex.join(command)}`."
+        if status == -failures.KILLED:
+            remedy = f"{api.HEADLESS}, and {remedy}"
+        if self._key is not None and failures.is_worth_remembering(status):
+            failures.remember(self._key, problem)
+        return BuildFailedError(problem, remedy)
+
+
+class _CopiedErrors:
+    """Copies a child's standard error to ours as it comes, and keeps its last line."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._descriptor = pipe.fileno()
+        self._tail = ""
+        self._thread = threading.Thread(target=self._copy, name="build-errors", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join(JOIN_S)
+
+    def last_line(self) -> str:
+        """The last line with text, after `join`."""
+        for line in reversed(re.split(r"[\r\n]+", CONTROLS.sub("", self._tail))):
+            if line.strip():
+                return line.strip()
+        return ""
+
+    def _copy(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for chunk in iter(partial(os.read, self._descriptor, CHUNK_BYTES), b""):
+            text = decoder.decode(chunk)
+            self._tail = (self._tail + text)[-TAIL_CHARACTERS:]
+            with suppress(OSError):  # ours may be closed
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+
+def worth_a_try(bundle: Bundle) -> list[str]:
+    """The precisions to build: fp32 only if the bundle has nothing else.
+
+    A small model is built in int8 only on request, or if the bundle has no other reduced form.
+    """
+    held = [precision for precision in WORTH_A_TRY if precision in bundle.manifest.precisions]
+    reduced = [precision for precision in held if precision != "fp32"]
+    if "fp16" in reduced and _num_weights(bundle) < FEW_WEIGHTS:
+        return ["fp16"]
+    return reduced or held
+
+
+def _num_weights(bundle: Bundle) -> int:
+    """About the number of weights, from the size of the fp16 step graph."""
+    file = bundle.manifest.precisions["fp16"]
+    return bundle.manifest.files[file].size_bytes // FP16_BYTES

@@ -1,0 +1,40 @@
+"""A device made of stand-ins, and a bundle of its own for each test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from stand_ins import FAKES, SetUp, forget_stand_ins
+
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines.trt import build as tensorrt_build
+from hrm_edge_runtime.engines.trt import building
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
+    """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
+    monkeypatch.syspath_prepend(str(FAKES))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
+    monkeypatch.setattr(building, "FEW_WEIGHTS", 0)  # tiny models stand for large ones
+
+    def set_up(version: str = "10.3.0", **settings: str) -> None:
+        forget_stand_ins()
+        monkeypatch.setenv("FAKE_TENSORRT_VERSION", version)
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+
+    set_up()
+    yield set_up
+    forget_stand_ins()
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(copytree(tiny_bundle, tmp_path / "tiny.bundle"))
