@@ -1,5 +1,6 @@
 """Files and directories that appear complete or not at all, even if the machine stops."""
 
+import glob
 import hashlib
 import os
 import shutil
@@ -94,6 +95,11 @@ def sha256_of(file: Path) -> str:
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Temporary files and directories of `path`: of killed processes, or of running ones."""
+    return sorted(path.parent.glob(f".{glob.escape(path.name)}.tmp-*"))
 
 
 def _temporary(path: Path) -> Path:

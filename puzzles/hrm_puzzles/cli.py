@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from hrm_host.atomic import unfinished
 from hrm_host.command import Command, taking
 from hrm_host.progress import stages_on
 from hrm_puzzles import registry
@@ -168,12 +169,23 @@ def build(options: BuildOptions) -> None:
     began_s = time.perf_counter()
     puzzle = registry.get(options.puzzle)
     options.require_effect(puzzle)
+    _report_leftovers(options.out)
     built = _built(options, puzzle)
     seconds = round(time.perf_counter() - began_s, 2)
     if options.as_json:
         print(json.dumps({**asdict(built), "seconds": seconds}))
     else:
         print(f"{options.out}: {_built_text(built)}")
+
+
+def _report_leftovers(out: Path) -> None:
+    """Name what killed builds of this data set left on disk."""
+    for path in unfinished(out):
+        remedy = "remove it, unless that build still runs"
+        print(f"{path} is left from an interrupted build: {remedy}", file=sys.stderr)
+    for path in data_build.chunk_folders(out):
+        remedy = "the same command continues it; otherwise remove it"
+        print(f"{path} is left from an interrupted build: {remedy}", file=sys.stderr)
 
 
 def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:

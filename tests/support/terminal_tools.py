@@ -7,19 +7,22 @@ from pathlib import Path
 
 PIECE_BYTES = 65536
 PATIENCE_S = 60
-WIDE = {"TERM": "xterm-256color", "COLUMNS": "200"}
+TERMINAL = {"TERM": "xterm-256color"}
 
 
-def shown(arguments: list[str], answers: Path | None = None) -> str:
+def shown(
+    arguments: list[str], answers: Path | None = None, *, columns: int = 200, typed: str = ""
+) -> str:
     """Run a command on a terminal and return what it shows.
 
-    With `answers`, the command's standard output goes to that file instead.
+    With `answers`, the command's standard output goes to that file instead. `typed` is typed in.
     """
     master, slave = pty.openpty()
     out = slave
     if answers is not None:
         out = os.open(answers, os.O_WRONLY | os.O_CREAT)
-    environment = {**os.environ, **WIDE}
+    environment = {**os.environ, **TERMINAL, "COLUMNS": str(columns)}
+    os.write(master, typed.encode())
     with subprocess.Popen(
         arguments, stdout=out, stderr=slave, stdin=slave, env=environment
     ) as process:

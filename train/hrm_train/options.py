@@ -99,7 +99,10 @@ class PlanOptions:
     ] = None
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Allow a data set to take a fifth of the free disk or more."),
+        typer.Option(
+            "--yes",
+            help="Build a data set of a fifth of the free disk or more, or ARC on a CPU, unasked.",
+        ),
     ] = False
     resume: Annotated[
         bool,

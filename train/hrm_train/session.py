@@ -10,7 +10,16 @@ import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
-from hrm_train import checkpoints, distributed, forecast, meter, resume, telemetry, tuning
+from hrm_train import (
+    checkpoints,
+    distributed,
+    first_run,
+    forecast,
+    meter,
+    resume,
+    telemetry,
+    tuning,
+)
 from hrm_train.options import TrainOptions
 from hrm_train.plan import open_plan
 from hrm_train.run import TrainingRun, run_of
@@ -33,6 +42,8 @@ def train(options: TrainOptions) -> None:
         return
     if options.wandb:
         telemetry.require_wandb()
+    if ranks.is_first:
+        first_run.confirm(options, _say)
     plan = _plan(options)
     lock = nullcontext()
     if ranks.is_first:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,13 @@ PuzzleSource = Annotated[
         "NDJSON), or - for standard input."
     ),
 ]
-Url = Annotated[str, typer.Option(help="Address of the server.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of the server. Default: http://127.0.0.1:8000, or the shipped models on "
+        "this machine if no server answers there."
+    ),
+]
 BundleName = Annotated[
     str | None,
     typer.Option(help="Solve on this machine with a bundle: a directory or a shipped name."),
@@ -104,7 +111,7 @@ class SolveOptions:
     """The argument and the options of `hrm-solve`, in the order of its help."""
 
     puzzle: PuzzleSource
-    url: Url = "http://127.0.0.1:8000"
+    url: Url = None
     bundle: BundleName = None
     kind: Kind = None
     model: Model = None
@@ -128,7 +135,7 @@ class SolveOptions:
     groups={
         "Answer": "kind model policy max_segments attempts how",
         "With a server": "url key_file patience deadline_ms best_so_far priority",
-        "With --bundle": "bundle slots threads engine",
+        "On this machine": "bundle slots threads engine",
     },
     epilog="Examples: hrm-solve "
     '"53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
@@ -146,14 +153,31 @@ def solve(options: SolveOptions) -> None:
     puzzles.require_file(options.puzzle)
     fields = solvers.options_of(_stated(options))
     with contextlib.ExitStack() as stack:
-        if options.bundle is not None:
-            solver = _with_bundle(options.bundle, options)
-        else:
-            server = _with_server(options)
-            solver = stack.enter_context(server)
+        solver = _solver(options, stack)
         out = options.out
         status = output.run(options.puzzle, solver, fields, out=out, as_json=options.as_json)
     raise typer.Exit(status)
+
+
+def _solver(options: SolveOptions, stack: contextlib.ExitStack) -> "Solver":
+    """The named bundle, the named server, or the usual server if it answers."""
+    from hrm_edge_runtime.solve import client
+    from hrm_edge_runtime.solve.puzzles import NoServerError
+
+    if options.bundle is not None:
+        return _with_bundle(options.bundle, options)
+    if options.url is not None:
+        server = _with_server(options.url, options)
+        return stack.enter_context(server)
+    usual = _with_server(client.DEFAULT_URL, options)
+    try:
+        return stack.enter_context(usual)
+    except NoServerError:
+        if options.key_file is not None:  # only a server takes a key
+            raise
+    remark = f"no server answers at {client.DEFAULT_URL}: solving here with the shipped models"
+    print(remark, file=sys.stderr)
+    return _with_shipped(options)
 
 
 def _stated(options: SolveOptions) -> dict[str, Any]:
@@ -178,11 +202,21 @@ def _with_bundle(name: str, options: SolveOptions) -> "Solver":
     return from_bundle(bundle, choice, num_slots=slots, num_threads=options.threads)
 
 
-def _with_server(options: SolveOptions) -> "AbstractContextManager[Solver]":
+def _with_shipped(options: SolveOptions) -> "Solver":
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import shipped_bundles
+    from hrm_edge_runtime.solve.solvers import from_bundles
+
+    bundles = map(Bundle.open, shipped_bundles().values())
+    slots = options.slots
+    return from_bundles(bundles, options.engine, num_slots=slots, num_threads=options.threads)
+
+
+def _with_server(url: str, options: SolveOptions) -> "AbstractContextManager[Solver]":
     from hrm_edge_runtime.solve.solvers import from_server
 
     return from_server(
-        options.url,
+        url,
         api_key=read_key(options.key_file),
         patience_s=options.patience,
         kind=options.kind,

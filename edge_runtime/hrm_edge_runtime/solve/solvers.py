@@ -5,7 +5,7 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -13,14 +13,25 @@ from pydantic import ValidationError
 
 from hrm_edge_runtime.api import decoding
 from hrm_edge_runtime.api.errors import ServiceError
-from hrm_edge_runtime.api.request import ParsedRequest, answer_from, parse_request
+from hrm_edge_runtime.api.request import (
+    ParsedRequest,
+    answer_from,
+    candidate_models,
+    parse_request,
+)
 from hrm_edge_runtime.api.schema import ErrorDetail, ModelView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.factory import Choice, engine_for
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare, presumed
 from hrm_edge_runtime.solve.client import TEMPORARY, Client, ServerError, UnreachableError
-from hrm_edge_runtime.solve.puzzles import Entry, OutOfReachError, SolvingError
+from hrm_edge_runtime.solve.puzzles import (
+    Entry,
+    NoServerError,
+    OutOfReachError,
+    SolvingError,
+)
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError
 
@@ -53,7 +64,10 @@ def from_server(
     kind: str | None = None,
     model: str | None = None,
 ) -> Generator[Solver]:
-    """A solver behind HTTP with its models of this kind and name; raises OutOfReachError."""
+    """A solver behind HTTP with its models of this kind and name; raises OutOfReachError.
+
+    If nothing answers, the error is a NoServerError.
+    """
     try:
         with Client(url, api_key=api_key, patience_s=patience_s) as client:
             puzzles: dict[str, Puzzle] = {}
@@ -66,7 +80,7 @@ def from_server(
                 raise OutOfReachError(f"{problem}: {remedy}.")
             yield Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
     except UnreachableError as error:
-        raise OutOfReachError(str(error)) from error
+        raise NoServerError(str(error)) from error
     except ServerError as error:
         if error.status != UNAUTHORIZED:
             raise OutOfReachError(str(error)) from error
@@ -126,58 +140,128 @@ def answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
 def from_bundle(
     bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threads: int | None = None
 ) -> Solver:
-    """A solver in this process that parses and answers as a server; each run opens an engine."""
-    solve_all = functools.partial(_solve_offline, bundle, choice, num_slots, num_threads)
-    return Solver(puzzles={bundle.manifest.name: bundle.puzzle}, solve_all=solve_all)
+    """A solver in this process that parses and answers as a server; each run opens an engine.
+
+    The bundle solves every puzzle, also a request that names another model.
+    """
+    open_engine = functools.partial(
+        engine_for, bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads
+    )
+    model = _served(bundle, choice, num_slots)
+    local = _LocalModel(bundle=bundle, model=model, open_engine=open_engine)
+    return _offline([local], num_slots)
+
+
+def from_bundles(
+    bundles: Iterable[Bundle],
+    engine: str = "auto",
+    *,
+    num_slots: int = 4,
+    num_threads: int | None = None,
+) -> Solver:
+    """As `from_bundle`; the first model that reads a puzzle solves it.
+
+    Each run opens the engines of the models that it needs.
+    """
+    local_models: list[_LocalModel] = []
+    for bundle in bundles:
+        open_engine = functools.partial(_built_engine, bundle, engine, num_slots, num_threads)
+        model = _served(bundle, presumed(bundle, engine), num_slots)
+        local_models.append(_LocalModel(bundle=bundle, model=model, open_engine=open_engine))
+    return _offline(local_models, num_slots)
+
+
+def _served(bundle: Bundle, choice: Choice, num_slots: int) -> ServedModel:
+    return ServedModel.of(
+        bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS
+    )
+
+
+def _built_engine(bundle: Bundle, engine: str, num_slots: int, num_threads: int | None) -> Engine:
+    choice = prepare(bundle, engine, num_slots=num_slots)
+    return engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LocalModel:
+    """A model of this process; `open_engine` is called once in each run that needs it."""
+
+    bundle: Bundle
+    model: ServedModel
+    open_engine: Callable[[], Engine]
+
+    @contextlib.contextmanager
+    def lane(self, num_slots: int) -> Generator[TaskLane]:
+        with contextlib.closing(self.open_engine()) as engine:
+            yield TaskLane(
+                engine,
+                self.bundle.puzzle,
+                self.bundle.puzzle_table,
+                queue_limit=num_slots,
+                max_attempts=MAX_ATTEMPTS,
+                identifiers=self.bundle.identifiers,
+            )
+
+
+def _offline(local_models: Sequence[_LocalModel], num_slots: int) -> Solver:
+    puzzles = {local.model.name: local.bundle.puzzle for local in local_models}
+    solve_all = functools.partial(_solve_offline, local_models, num_slots)
+    return Solver(puzzles=puzzles, solve_all=solve_all)
 
 
 def _solve_offline(
-    bundle: Bundle,
-    choice: Choice,
-    num_slots: int,
-    num_threads: int | None,
-    requests: Iterable[SolveRequest],
+    local_models: Sequence[_LocalModel], num_slots: int, requests: Iterable[SolveRequest]
 ) -> Iterator[tuple[int, Reply]]:
-    model = ServedModel.of(
-        bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS
-    )
-    engine = engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
-    lane = TaskLane(
-        engine,
-        bundle.puzzle,
-        bundle.puzzle_table,
-        queue_limit=num_slots,
-        max_attempts=MAX_ATTEMPTS,
-        identifiers=bundle.identifiers,
-    )
+    by_name = {local.model.name: local for local in local_models}
+    served = [local.model for local in local_models]
+    lanes: dict[str, TaskLane] = {}
     max_pending = 2 * num_slots  # requests to read ahead: a full batch and the next one
     pending: dict[int, ParsedRequest] = {}
-    with contextlib.closing(engine):
+    with contextlib.ExitStack() as opened:
         for position, request in enumerate(requests):
             while len(pending) >= max_pending:
-                yield from _step(lane, pending)
+                yield from _step(lanes.values(), pending)
             try:
                 parsed = parse_request(
-                    [model], request, task_id=position, arrival_s=time.monotonic()
+                    _candidates(served, request),
+                    request,
+                    task_id=position,
+                    arrival_s=time.monotonic(),
                 )
             except ServiceError as refusal:
                 yield position, refusal.detail
-            else:
-                pending[position] = parsed
-                lane.submit(parsed.task)
+                continue
+            name = parsed.model.name
+            if name not in lanes:
+                lane = by_name[name].lane(num_slots)
+                lanes[name] = opened.enter_context(lane)
+            pending[position] = parsed
+            lanes[name].submit(parsed.task)
         while pending:
-            yield from _step(lane, pending)
+            yield from _step(lanes.values(), pending)
 
 
-def _step(lane: TaskLane, pending: dict[int, ParsedRequest]) -> Iterator[tuple[int, Reply]]:
-    """Run one segment and yield the answers that it finished."""
-    results, _ = lane.step()
-    for result in results:
-        parsed = pending.pop(result.task_id)
-        try:
-            yield result.task_id, answer_from(parsed, result)
-        except ServiceError as failure:
-            yield result.task_id, failure.detail
+def _candidates(served: Sequence[ServedModel], request: SolveRequest) -> Sequence[ServedModel]:
+    """The models that may take a request; the only one takes all."""
+    if len(served) == 1:
+        return served
+    return candidate_models(served, request)
+
+
+def _step(
+    lanes: Iterable[TaskLane], pending: dict[int, ParsedRequest]
+) -> Iterator[tuple[int, Reply]]:
+    """Run one segment of each model and yield the answers that it finished."""
+    for lane in lanes:
+        if not lane.has_work:
+            continue
+        results, _ = lane.step()
+        for result in results:
+            parsed = pending.pop(result.task_id)
+            try:
+                yield result.task_id, answer_from(parsed, result)
+            except ServiceError as failure:
+                yield result.task_id, failure.detail
 
 
 def options_of(stated: Options) -> Options:

@@ -156,4 +156,4 @@ class LaneManager:
     def _open(self, lane: str, report: LaneReport) -> None:
         self.reports[lane] = report
         self._limits.open(lane, report.num_slots + report.queue_limit)
-        _log.info("lane %s: %s", lane, report)
+        _log.debug("lane %s: %s", lane, report)

@@ -78,6 +78,7 @@ def sizing_from(step_s: Mapping[int, float]) -> tuple[int, str]:
 
 class _Figures(BaseModel):
     step_s: dict[PositiveInt, PositiveFloat] = {}
+    was_busy: bool = False  # other work lengthened the step times
     memory_bytes: dict[PositiveInt, NonNegativeInt] = {}
 
 
@@ -99,23 +100,22 @@ class StepTimesFile:
         self._key = f"{choice}, {num_threads or cores} threads, {machine}"
 
     def step_times(self, max_slots: int) -> StepTimes:
-        """The kept times up to `max_slots`; empty unless they include one slot."""
-        kept = self._kept().step_s
-        if 1 not in kept:
+        """The kept times up to `max_slots`; empty unless they include one slot.
+
+        Times of a busy machine hold until it is idle; then they are measured again.
+        """
+        kept = self._kept()
+        is_outdated = kept.was_busy and not _is_busy()
+        if is_outdated or 1 not in kept.step_s:
             return {}
-        return {size: seconds for size, seconds in kept.items() if size <= max_slots}
+        return {size: seconds for size, seconds in kept.step_s.items() if size <= max_slots}
 
     def memory_bytes(self, num_slots: int) -> int:
         """The memory that a lane of `num_slots` took last time; 0 if unknown."""
         return self._kept().memory_bytes.get(num_slots, 0)
 
     def keep_step_times(self, step_s: StepTimes) -> None:
-        """Keep step times, unless the machine was overloaded and they are too long."""
-        load = system.load_average() or 0.0
-        if load > board.num_cores():
-            _log.info("the step times were measured on a busy machine, so they are not kept")
-            return
-        self._keep(step_s=dict(step_s))
+        self._keep(step_s=dict(step_s), was_busy=_is_busy())
 
     def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
         kept = self._kept().memory_bytes
@@ -142,3 +142,9 @@ class StepTimesFile:
             if self._file.stat().st_size <= MAX_FILE_BYTES:
                 return _ENTRIES.validate_json(self._file.read_bytes())
         return {}
+
+
+def _is_busy() -> bool:
+    """Whether more processes want to run than there are cores."""
+    load = system.load_average() or 0.0
+    return load > board.num_cores()

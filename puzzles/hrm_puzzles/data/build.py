@@ -5,6 +5,7 @@ JSON objects, in one list or one per line: {"puzzle": ..., "solution": ...}, eac
 that the puzzle reads. Shapes: N examples, T tokens.
 """
 
+import glob
 import hashlib
 import json
 import shutil
@@ -105,6 +106,11 @@ def _chunk_folder(recipe: DataRecipe, out: Path) -> Path:
     """The folder of the generated chunks. The same recipe finds it again."""
     digest = hashlib.sha256(json.dumps(asdict(recipe)).encode()).hexdigest()
     return out.with_name(f".{out.name}.chunks-{digest[:12]}")
+
+
+def chunk_folders(out: Path) -> list[Path]:
+    """The folders of generated chunks that stopped builds of `out` left, of any recipe."""
+    return sorted(out.parent.glob(f".{glob.escape(out.name)}.chunks-*"))
 
 
 def _without_copies(puzzle: Puzzle, train: Examples, test: Examples) -> Examples:

@@ -43,6 +43,11 @@ def build_if_absent(
         raise typer.Exit(status)
 
 
+def largest_bytes(puzzle: Arc, settings: Mapping[str, Any]) -> int:
+    """Upper bound of the bytes of an ARC data set with the defaults changed by `settings`."""
+    return most_bytes(ArcRecipe(puzzle=puzzle.name, **settings), puzzle)
+
+
 def _options(settings: Mapping[str, Any]) -> list[str]:
     """Settings as options of `hrm-data build`: num_train=6000 becomes --train 6000."""
     options: list[str] = []
@@ -62,7 +67,7 @@ def _check_disk(
     *,
     may_fill_disk: bool,
 ) -> None:
-    size = most_bytes(ArcRecipe(puzzle=puzzle.name, **settings), puzzle)
+    size = largest_bytes(puzzle, settings)
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free
     sizes = f"at most {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"
