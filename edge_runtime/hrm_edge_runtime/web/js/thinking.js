@@ -52,6 +52,7 @@ export class Thinking {
     $("intro").hidden = true;
     this.#busy(true);
     this.#say("busy", "Thinking …", "");
+    this.#look();
     const { question } = this.editor;
     this.asked = { question, grid: this.editor.state.grid, label: this.editor.state.label };
     this.run = new Run();
@@ -135,13 +136,21 @@ export class Thinking {
     $("try-more").textContent = `Try ${more} attempts`;
     $("figures").replaceChildren(...figuresOf(answer, this.model, elapsedMs).flatMap(([name, value]) =>
       [element("dt", {}, name), element("dd", {}, value)]));
+    this.#look();
     this.onAnswer(this.asked.question, mood === "bad" ? { ...answer, verified: false } : answer);
+  }
+
+  /** Scrolls the answer and the verdict into view; on a laptop they already are. */
+  #look() {
+    const answer = this.apart ? $("answer-board") : $("board");
+    for (const node of [answer, $("verdict")]) node.scrollIntoView({ block: "nearest" });
   }
 
   #refuse(refusal) {
     this.forget();
     $("intro").hidden = true;
     this.#say("bad", refusal.reason === "bad-puzzle" ? "Not a puzzle" : "No answer", refusal.message);
+    this.#look();
     this.editor.board.accuse(refusal.cell, refusal.message);
   }
 
