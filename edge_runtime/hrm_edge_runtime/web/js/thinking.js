@@ -104,7 +104,8 @@ export class Thinking {
     this.#draw(frame.solution, { changed: frame.changed, beat: segment });
     this.curve.draw(run.attempts, this.chosen, segment);
     this.attempts.draw(run, this.asked.grid, this.chosen, segment);
-    $("playback").hidden = $("margins").hidden = false;
+    $("playback").hidden = false;
+    $("margins").hidden = run.length < 2;  // one point is not a curve
     $("segment").max = run.length;
     $("segment").value = segment;
     $("segment-now").textContent = `${segment}`;
@@ -134,7 +135,7 @@ export class Thinking {
     $("try-more").hidden = mood !== "bad" || this.numAttempts >= more;
     $("try-more").value = more;
     $("try-more").textContent = `Try ${more} attempts`;
-    $("figures").replaceChildren(...figuresOf(answer, this.model, elapsedMs).flatMap(([name, value]) =>
+    $("figures").replaceChildren(...figuresOf(answer, this.kind, this.model, elapsedMs).flatMap(([name, value]) =>
       [element("dt", {}, name), element("dd", {}, value)]));
     this.#look();
     this.onAnswer(this.asked.question, mood === "bad" ? { ...answer, verified: false } : answer);

@@ -11,6 +11,7 @@
 //   isApart               whether an answer has a board of its own
 //   goal, help            what is asked, and which keys there are, in a sentence each
 //   proven, disproven     what a verdict means, in a sentence; or told(route) where the answer is a way
+//   measured(route)       the length or cost of a way, as a figure
 //   marked(asked, value)  what drawing an answer puts over a cell of the question
 
 import { arc } from "./arc.js";

@@ -2,6 +2,7 @@
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readObject } from "../notation.js";
+import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
 
 const [BUILDING, ROAD, BUSY, JAMMED, DEPOT, CUSTOMER, ON_TOUR] = [0, 1, 2, 4, 5, 6, 10];
@@ -38,6 +39,7 @@ export function logistics(model) {
     marked: (asked) => ([ROAD, BUSY, JAMMED].includes(asked) ? asked + ON_TOUR : asked),
     told: ({ cost, optimum }) => cost === optimum ? `The tour costs ${cost}, and none is cheaper.`
       : `${cost ? `Its tour costs ${cost}` : "Its marks lead nowhere"}; the cheapest costs ${optimum}.`,
+    measured: (route) => measured(route, (cost) => `cost ${cost}`, "the least possible"),
     spare: "It marks more roads than the tour needs.",
     levels: size.rows * size.cols < 64 ? CUSTOMERS_SMALL : CUSTOMERS,
     help: "Keys: arrows to move, space to draw, # . 2 4 D C to write, Enter to solve.",

@@ -2,6 +2,7 @@
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readObject } from "../notation.js";
+import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
 
 const [OPEN, WALL, START, GOAL, PATH] = [0, 1, 2, 3, 4];
@@ -31,6 +32,7 @@ export function maze(model) {
     marked: (asked) => (asked === OPEN ? PATH : asked),
     told: ({ cost, optimum }) => cost === optimum ? `${cost} moves from start to goal, and no way is shorter.`
       : `${cost ? `Its way has ${cost} moves` : "Its marks lead nowhere"}; the shortest has ${optimum}.`,
+    measured: (route) => measured(route, (moves) => `${moves} moves`, "the fewest possible"),
     spare: "It marks more than the way.",
     help: "Keys: arrows to move, space to draw, # . S G to write, Enter to solve.",
   };
