@@ -1,6 +1,7 @@
 // The page: which model, which kind of puzzle, and what happens when somebody presses a button.
 
 import { getJson, Refusal } from "./api.js";
+import { Chooser } from "./chooser.js";
 import { DrawnSet } from "./drawn.js";
 import { $, element } from "./dom.js";
 import { Editor } from "./editor.js";
@@ -8,6 +9,7 @@ import { Evaluation } from "./evaluation.js";
 import { kindOf } from "./kinds/index.js";
 import { valueOf } from "./notation.js";
 import { Operations } from "./operations.js";
+import { recordInWords } from "./record.js";
 import { SAMPLES } from "./samples.js";
 import { startTabs } from "./tabs.js";
 import { questionOf, showTasks, tasksOf } from "./tasks.js";
@@ -35,10 +37,9 @@ async function start() {
   };
   const boards = kinds.filter(({ kind }) => models.every((model) => model.kind !== kind)).map(boardOf).filter(kindOf);
   Object.assign(page, { kinds, models: [...models, ...boards], drawn: new DrawnSet(look), evaluation: new Evaluation(look) });
-  const options = (some) => some.map(({ name }) => element("option", {}, name));
-  $("model").replaceChildren(...options(models), ...(boards.length ? [element("optgroup", { label: "Boards without a model" }, ...options(boards))] : []));
-  $("model").onchange = () => open(page.models[$("model").selectedIndex]);
+  page.chooser = new Chooser(models, boards, open);
   listen();
+  page.chooser.choose(models[0]);
   open(models[0]);
 }
 
@@ -50,8 +51,7 @@ const boardOf = (kind) => ({ ...kind, name: kind.kind, isBoard: true, tasks: 0, 
 function open(model) {
   const { drawn } = page;
   const kind = kindOf(model);
-  $("about").textContent = model.isBoard ? "No model here solves this board: draw it, label it, and train one."
-    : model.tasks ? `This one has learned ${model.tasks} tasks and knows no others.` : "";
+  $("about").textContent = aboutOf(model);
   $("undrawable").hidden = kind !== null;
   $("workplace").hidden = kind === null;
   page.thinking?.forget();
@@ -79,6 +79,12 @@ function open(model) {
   keepText();
   showLabels(null);
   chooseTask(model, kind);
+}
+
+function aboutOf(model) {
+  if (model.isBoard) return "No model here solves this board: draw it, label it, and train one.";
+  const tasks = model.tasks ? `This one has learned ${model.tasks} tasks and knows no others.` : "";
+  return `${tasks} ${recordInWords(model)}`.trim();
 }
 
 const levelsOf = (model, kind) => (page.kinds.find((one) => one.kind === model.kind)?.difficulties ?? [])
@@ -161,10 +167,10 @@ function solve() {
 /** Takes what was pasted or typed; where only the kind of another model reads it, that model's board is shown. */
 function take(text) {
   const read = (model) => kindOf(model)?.read(valueOf(text));
-  const fitting = page.models.findIndex((model) => read(model)?.isSound && (read(model).task || !kindOf(model).isApart));
-  if (fitting >= 0 && !read(page.models[$("model").selectedIndex])?.isSound) {
-    $("model").selectedIndex = fitting;
-    open(page.models[fitting]);
+  const fitting = page.models.find((model) => read(model)?.isSound && (read(model).task || !kindOf(model).isApart));
+  if (fitting && !read(page.chooser.chosen)?.isSound) {
+    page.chooser.choose(fitting);
+    open(fitting);
   }
   page.editor?.take(text);
 }

@@ -20,9 +20,17 @@ import { maze } from "./maze.js";
 import { sudoku } from "./sudoku.js";
 
 const FAMILIES = new Map(Object.entries({ sudoku, maze, logistics, arc }));
+const GROUPS = new Map(Object.entries({ sudoku: "Sudoku", maze: "Mazes", logistics: "Cities", arc: "ARC" }));
+
+const familyOf = (model) => model.kind.split("-")[0];
+
+/** The name of a model's group, for all kinds. */
+export function groupOf(model) {
+  return GROUPS.get(familyOf(model)) ?? "Other puzzles";
+}
 
 /** The kind of a model, or null where this page has no board for it. */
 export function kindOf(model) {
-  const family = FAMILIES.get(model.kind.split("-")[0]);
+  const family = FAMILIES.get(familyOf(model));
   return family ? family(model) : null;
 }
