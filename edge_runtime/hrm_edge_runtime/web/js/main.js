@@ -1,5 +1,6 @@
 // The page: which model, which kind of puzzle, and what happens when somebody presses a button.
 
+import { addressOf, modelNamed, readAddress } from "./address.js";
 import { getJson, Refusal } from "./api.js";
 import { Chooser } from "./chooser.js";
 import { DrawnSet } from "./drawn.js";
@@ -11,8 +12,9 @@ import { valueOf } from "./notation.js";
 import { Operations } from "./operations.js";
 import { recordInWords } from "./record.js";
 import { SAMPLES } from "./samples.js";
+import { Share } from "./share.js";
 import { startTabs } from "./tabs.js";
-import { questionOf, showTasks, tasksOf } from "./tasks.js";
+import { knownQuestion, questionOf, showTasks, tasksOf } from "./tasks.js";
 import { startTheme } from "./theme.js";
 import { Thinking } from "./thinking.js";
 
@@ -29,7 +31,11 @@ async function start() {
     return;
   }
   const operations = new Operations(models);
-  const tabs = startTabs((name) => (name === "operations" ? operations.start() : operations.stop()));
+  const tabs = startTabs((name) => {
+    if (name === "operations") operations.start();
+    else operations.stop();
+    if (location.hash === "#puzzle") keepAddress();
+  });
   const look = (puzzle) => {
     tabs.go("puzzle");
     page.editor.take(puzzle);
@@ -39,16 +45,43 @@ async function start() {
   Object.assign(page, { kinds, models: [...models, ...boards], drawn: new DrawnSet(look), evaluation: new Evaluation(look) });
   page.chooser = new Chooser(models, boards, open);
   listen();
-  page.chooser.choose(models[0]);
-  open(models[0]);
+  page.share = new Share(() => location.origin + location.pathname + address());
+  const link = readAddress(location.hash);
+  if (link) openLink(link);
+  else show(models[0]);
+  page.isOpen = true;
+  addEventListener("hashchange", () => {
+    const linked = readAddress(location.hash);
+    if (linked) openLink(linked);
+  });
+}
+
+/** Shows a model as if a person had chosen it. */
+function show(model, line = null) {
+  page.chooser.choose(model);
+  open(model, line);
+}
+
+/** Shows the puzzle of an address. */
+function openLink({ name, line }) {
+  const model = modelNamed(page.models, name);
+  show(model ?? page.models[0], model ? line : null);
+  if (!model) page.thinking?.tell("bad", "Not here", `This server has no model or board named ${name}.`);
+}
+
+const address = () => addressOf(page.model, page.kind, page.editor.state);
+
+/** Writes the puzzle into the address bar. A first visit keeps its plain address until the person changes something. */
+function keepAddress() {
+  if (page.isOpen && page.editor && !$("puzzle").hidden) history.replaceState(null, "", address());
 }
 
 /** What stands in for a model where none here solves a kind: its boards can be made, drawn and labelled. */
 const boardOf = (kind) => ({ ...kind, name: kind.kind, isBoard: true, tasks: 0, max_attempts: 1, max_segments: 1,
   seq_len: kind.rows * kind.cols, halting: { threshold: 0 } });
 
-/** Shows the board of a model. */
-function open(model) {
+/** Shows the board of a model, with the puzzle of an address or the first sample. */
+function open(model, line = null) {
   const { drawn } = page;
   const kind = kindOf(model);
   $("about").textContent = aboutOf(model);
@@ -58,12 +91,15 @@ function open(model) {
   if (!kind) return;
   Object.assign(page, { model, kind, fresh: null });
   page.editor = new Editor(kind, {
-    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); showLabels(null); },
+    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); showLabels(null); keepAddress(); },
     onSolve: solve,
     onUnread: (value) => page.thinking.explain(value),
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null }),
   });
-  page.thinking = new Thinking(model, kind, page.editor, (question, answer) => drawn.offer(question, answer));
+  page.thinking = new Thinking(model, kind, page.editor, {
+    onAnswer: (question, answer) => { drawn.offer(question, answer); page.share.offer(page.thinking?.result ?? null); },
+    onForget: () => page.share.offer(null),
+  });
   drawn.show(model, kind);
   $("attempts-wanted").max = model.max_attempts;
   $("attempts-wanted").value = 1;
@@ -75,10 +111,13 @@ function open(model) {
   $("difficulty").replaceChildren(...levels.map(([value, name]) => element("option", { value }, name)));
   $("difficulty").value = levels[1]?.[0] ?? levels[0]?.[0] ?? "";
   page.evaluation.show(model, kind, levels);
-  showSamples(model);
+  const samples = showSamples(model);
+  if (line) page.editor.take(kind.fromLine(line));
+  else if (samples.length) page.editor.take(samples[0]);
+  else makeBoard();
   keepText();
   showLabels(null);
-  chooseTask(model, kind);
+  chooseTask(model, kind, line);
 }
 
 function aboutOf(model) {
@@ -90,6 +129,7 @@ function aboutOf(model) {
 const levelsOf = (model, kind) => (page.kinds.find((one) => one.kind === model.kind)?.difficulties ?? [])
   .map((name) => [name, kind.levels?.[name] ?? name]);
 
+/** Lists the samples of a model and returns them. */
 function showSamples(model) {
   const samples = { ...SAMPLES[model.kind], "The server's own": model.sample };
   const named = Object.entries(samples).filter(([, value]) => value !== undefined);
@@ -100,18 +140,19 @@ function showSamples(model) {
     if (value !== undefined) page.editor.take(value);
     $("samples").selectedIndex = 0;
   };
-  if (named.length) page.editor.take(named[0][1]);
-  else makeBoard();
+  return named.map(([, value]) => value);
 }
 
-/** The tasks that an ARC model knows; the first is on the board. */
-async function chooseTask(model, kind) {
+/** The tasks that an ARC model knows; the first is on the board, or the one of the address. */
+async function chooseTask(model, kind, line) {
   $("tasks").hidden = true;
   const tasks = await tasksOf(model);
   if (page.model !== model) return;
   showTasks(tasks, kind, (question) => { page.editor.take(question); page.editor.board.focus(); });
-  const [name] = Object.keys(tasks);
-  if (name) page.editor.take(questionOf(name, tasks[name]));
+  const linked = line ? knownQuestion(tasks, kind.fromLine(line)) : null;
+  const [first] = Object.keys(tasks);
+  if (linked) page.editor.take(linked);
+  else if (first && !line) page.editor.take(questionOf(first, tasks[first]));
 }
 
 /** A fresh board from the generator, which knows its answer. */
@@ -169,8 +210,7 @@ function take(text) {
   const read = (model) => kindOf(model)?.read(valueOf(text));
   const fitting = page.models.find((model) => read(model)?.isSound && (read(model).task || !kindOf(model).isApart));
   if (fitting && !read(page.chooser.chosen)?.isSound) {
-    page.chooser.choose(fitting);
-    open(fitting);
+    show(fitting);
   }
   page.editor?.take(text);
 }

@@ -9,9 +9,9 @@ import { Player, Run } from "./run.js";
 import { figuresOf, verdictOf } from "./verdict.js";
 
 export class Thinking {
-  /** Solves what `editor` holds with `model`; `onAnswer(question, answer)` hears of each answer. */
-  constructor(model, kind, editor, onAnswer) {
-    Object.assign(this, { model, kind, editor, onAnswer });
+  /** Solves what `editor` holds with `model`. `onAnswer(question, answer)` hears of each answer, `onForget()` of its end. */
+  constructor(model, kind, editor, { onAnswer, onForget }) {
+    Object.assign(this, { model, kind, editor, onAnswer, onForget });
     this.run = null;
     this.chosen = null;
     this.abort = null;
@@ -42,6 +42,14 @@ export class Thinking {
     this.apart?.forget(this.editor.state.grid);
     this.editor.drawAnswer(null);
     this.editor.draw();
+    this.onForget();
+  }
+
+  /** The answer and how the shown attempt came to it; null without an answer. */
+  get result() {
+    const { run, model, kind, asked } = this;
+    if (!run?.answer) return null;
+    return { model, kind, grid: asked.grid, solution: run.answer.solution, frames: run.attempts.get(this.chosen) ?? [] };
   }
 
   async solve(options) {

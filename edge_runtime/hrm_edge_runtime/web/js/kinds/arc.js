@@ -15,6 +15,8 @@ export function arc(model) {
     marks: COLOURS.map((name, value) => ({ value, name, keys: value ? [`${value}`] : ["0", ".", "Delete", "Backspace"] })),
     read: (value) => read(value, most),
     written: (state) => JSON.stringify(question(state)),
+    toLine,
+    fromLine,
     question,
     picture,
     goal: "Find what changes from left to right, and do the same to the board.",
@@ -23,6 +25,14 @@ export function arc(model) {
 }
 
 const question = ({ grid, task }) => ({ task, input: grid });
+
+/** A task and its rows, as in 0520fde7:1050110/0100501. */
+const toLine = ({ grid, task }) => `${task}:${grid.map((row) => row.join("")).join("/")}`;
+
+function fromLine(line) {
+  const end = line.lastIndexOf(":");
+  return { task: line.slice(0, Math.max(0, end)), input: line.slice(end + 1).split("/") };
+}
 
 /** A question, a whole task (whose demonstrations are shown), or rows alone. */
 function read(value, most) {

@@ -6,6 +6,7 @@
 //   paints                whether a pointer draws with the chosen mark, or chooses a cell to write into
 //   read(value)           {grid, isSound, ...} of a JSON value or a text; null where nothing can be drawn
 //   written(state)        the puzzle as text, for people
+//   toLine, fromLine      the puzzle in one line of an address, and what read() takes of such a line
 //   question(state)       the puzzle as JSON, for the server, whose answer comes back as a grid of the same numbers
 //   picture(asked, said)  what to draw: {rows, cols, cells: [{text, look, label}], line}; `said` is an answer or null
 //   isApart               whether an answer has a board of its own

@@ -2,6 +2,7 @@
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readObject } from "../notation.js";
+import { fromLine, toLine } from "./line.js";
 import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
 
@@ -32,7 +33,9 @@ export function logistics(model) {
     read: (value) => Array.isArray(value) || typeof value === "string"
       ? readCells(value, { ...form, characters })
       : readObject(value, { ...form, marks: MARKS }),
-    written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
+    written,
+    toLine: (state) => toLine(written(state)),
+    fromLine,
     question: ({ grid }) => grid,
     picture,
     goal: "Drive from the depot to every customer and back for the least cost. A road costs 1, a busy one 2, a jammed one 4.",
@@ -45,6 +48,8 @@ export function logistics(model) {
     help: "Keys: arrows to move, space to draw, # . 2 4 D C to write, Enter to solve.",
   };
 }
+
+const written = ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n");
 
 /** With a route, customers are numbered in the order of their visits, and the line is the one that is driven. */
 function picture(asked, said, route = null) {

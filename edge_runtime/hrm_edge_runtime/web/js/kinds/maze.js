@@ -2,6 +2,7 @@
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readObject } from "../notation.js";
+import { fromLine, toLine } from "./line.js";
 import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
 
@@ -25,7 +26,9 @@ export function maze(model) {
     read: (value) => Array.isArray(value) || typeof value === "string"
       ? readCells(value, { ...form, characters: CHARACTERS, padsLines: true })
       : readObject(value, { ...form, marks: MARKS }),
-    written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
+    written,
+    toLine: (state) => toLine(written(state)),
+    fromLine,
     question: ({ grid }) => grid,
     picture,
     goal: "Find a shortest way from the start to the goal.",
@@ -37,6 +40,8 @@ export function maze(model) {
     help: "Keys: arrows to move, space to draw, # . S G to write, Enter to solve.",
   };
 }
+
+const written = ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n");
 
 function picture(asked, said) {
   const questions = cellsOf(asked);
