@@ -17,6 +17,7 @@ import { startTabs } from "./tabs.js";
 import { knownQuestion, questionOf, showTasks, tasksOf } from "./tasks.js";
 import { startTheme } from "./theme.js";
 import { Thinking } from "./thinking.js";
+import { isKnown, isTaskFile, taskWithoutModel, unknownTask } from "./unknown.js";
 
 const page = { editor: null, thinking: null, models: [], kinds: [], drawn: null };
 
@@ -56,16 +57,17 @@ async function start() {
   });
 }
 
-/** Shows a model as if a person had chosen it. */
-function show(model, line = null) {
+/** Shows a model as if a person had chosen it, with that puzzle or its first sample. */
+function show(model, puzzle = null) {
   page.chooser.choose(model);
-  open(model, line);
+  open(model, puzzle);
 }
 
 /** Shows the puzzle of an address. */
 function openLink({ name, line }) {
   const model = modelNamed(page.models, name);
-  show(model ?? page.models[0], model ? line : null);
+  if (model) show(model, kindOf(model)?.fromLine(line));
+  else show(page.models[0]);
   if (!model) page.thinking?.tell("bad", "Not here", `This server has no model or board named ${name}.`);
 }
 
@@ -80,8 +82,8 @@ function keepAddress() {
 const boardOf = (kind) => ({ ...kind, name: kind.kind, isBoard: true, tasks: 0, max_attempts: 1, max_segments: 1,
   seq_len: kind.rows * kind.cols, halting: { threshold: 0 } });
 
-/** Shows the board of a model, with the puzzle of an address or the first sample. */
-function open(model, line = null) {
+/** Shows the board of a model, with a puzzle or the first sample. */
+function open(model, puzzle = null) {
   const { drawn } = page;
   const kind = kindOf(model);
   $("about").textContent = aboutOf(model);
@@ -89,11 +91,11 @@ function open(model, line = null) {
   $("workplace").hidden = kind === null;
   page.thinking?.forget();
   if (!kind) return;
-  Object.assign(page, { model, kind, fresh: null });
+  Object.assign(page, { model, kind, fresh: null, tasks: null });
   page.editor = new Editor(kind, {
     onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); showLabels(null); keepAddress(); },
     onSolve: solve,
-    onUnread: (value) => page.thinking.explain(value),
+    onUnread: (value, isDrawn) => page.thinking.explain(value, isDrawn),
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null }),
   });
   page.thinking = new Thinking(model, kind, page.editor, {
@@ -112,12 +114,12 @@ function open(model, line = null) {
   $("difficulty").value = levels[1]?.[0] ?? levels[0]?.[0] ?? "";
   page.evaluation.show(model, kind, levels);
   const samples = showSamples(model);
-  if (line) page.editor.take(kind.fromLine(line));
+  if (puzzle !== null) page.editor.take(puzzle);
   else if (samples.length) page.editor.take(samples[0]);
   else makeBoard();
   keepText();
   showLabels(null);
-  chooseTask(model, kind, line);
+  chooseTask(model, kind, puzzle !== null);
 }
 
 function aboutOf(model) {
@@ -143,17 +145,29 @@ function showSamples(model) {
   return named.map(([, value]) => value);
 }
 
-/** The tasks that an ARC model knows; the first is on the board, or the one of the address. */
-async function chooseTask(model, kind, line) {
+/** The tasks that an ARC model knows. The first goes onto the board, unless a person brought a puzzle. */
+async function chooseTask(model, kind, isBrought) {
   $("tasks").hidden = true;
   const tasks = await tasksOf(model);
   if (page.model !== model) return;
+  page.tasks = tasks;
   showTasks(tasks, kind, (question) => { page.editor.take(question); page.editor.board.focus(); });
-  const linked = line ? knownQuestion(tasks, kind.fromLine(line)) : null;
   const [first] = Object.keys(tasks);
-  if (linked) page.editor.take(linked);
-  else if (first && !line) page.editor.take(questionOf(first, tasks[first]));
+  if (isBrought) judgeTask();
+  else if (first) page.editor.take(questionOf(first, tasks[first]));
 }
+
+/** A known task gets its demonstrations and its answer; for one that the model cannot know, the page says so. */
+function judgeTask() {
+  const { model, kind, editor, tasks, thinking } = page;
+  if (!kind.isApart || !tasks) return;
+  const { task, grid } = editor.state;
+  const known = knownQuestion(tasks, task, grid);
+  if (known) editor.take(known);
+  else if (!isKnown(task, tasks)) tellCommands(thinking, unknownTask(task, model));
+}
+
+const tellCommands = (thinking, { title, text, commands }) => thinking.tell("open", title, text, commands);
 
 /** A fresh board from the generator, which knows its answer. */
 async function makeBoard() {
@@ -207,12 +221,18 @@ function solve() {
 
 /** Takes what was pasted or typed; where only the kind of another model reads it, that model's board is shown. */
 function take(text) {
-  const read = (model) => kindOf(model)?.read(valueOf(text));
-  const fitting = page.models.find((model) => read(model)?.isSound && (read(model).task || !kindOf(model).isApart));
+  const value = valueOf(text);
+  const isTask = isTaskFile(value);
+  const read = (model) => kindOf(model)?.read(value);
+  const fitting = page.models.find((model) => read(model)?.isSound && (isTask || read(model).task || !kindOf(model).isApart));
   if (fitting && !read(page.chooser.chosen)?.isSound) {
-    show(fitting);
+    show(fitting, text);
+  } else if (isTask && !fitting) {
+    tellCommands(page.thinking, taskWithoutModel());
+  } else {
+    page.editor?.take(text);
+    judgeTask();
   }
-  page.editor?.take(text);
 }
 
 function keepText() {

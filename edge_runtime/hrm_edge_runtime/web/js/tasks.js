@@ -30,9 +30,9 @@ export function showTasks(tasks, kind, onChoose) {
 }
 
 /** The question of a known task with this input, which brings its demonstrations and its answer; else null. */
-export function knownQuestion(tasks, { task, input }) {
+export function knownQuestion(tasks, task, grid) {
   const known = Object.hasOwn(tasks, task) ? tasks[task] : null;
-  const index = known?.test.findIndex((pair) => isSame(pair.input.map((row) => row.join("")), input)) ?? -1;
+  const index = known?.test.findIndex(({ input }) => isSame(input, grid)) ?? -1;
   return index < 0 ? null : questionOf(task, known, index);
 }
 

@@ -79,14 +79,20 @@ export class Thinking {
     this.#say("", "Stopped", "The puzzle was cancelled, and its slot is free.");
   }
 
-  /** Lets the server say what is wrong with something that this page cannot draw. */
-  async explain(puzzle) {
+  /** Lets the server say what is wrong with a puzzle. If nothing of it is on the board, no cell is to blame. */
+  async explain(puzzle, isDrawn) {
     try {
       await post("/solve", { puzzle, model: this.model.name, max_segments: 1 });
       this.#say("bad", "Not drawn", "The server reads this, but this page cannot draw it; send it with hrm-solve.");
     } catch (error) {
-      this.#refuse(error);
+      if (error.cell && !isDrawn) this.tell("bad", "Not a puzzle", this.#expectation());
+      else this.#refuse(error);
     }
+  }
+
+  #expectation() {
+    const { rows, cols } = this.kind;
+    return `This text is not a board of ${this.model.name}, which has ${rows} lines of ${cols} cells.`;
   }
 
   async #listen(body) {
@@ -172,14 +178,17 @@ export class Thinking {
     $("thinking").setAttribute("aria-busy", `${isBusy}`);
   }
 
-  /** Says something that is not about an answer of the model. */
-  tell(mood, title, text) {
+  /** Says something that is not about an answer of the model, with commands for a shell if there are any. */
+  tell(mood, title, text, commands = "") {
     $("intro").hidden = true;
     this.#say(mood, title, text);
+    $("verdict-commands").textContent = commands;
+    $("verdict-commands").hidden = !commands;
   }
 
   #say(mood, title, text) {
     $("try-more").hidden = true;
+    $("verdict-commands").hidden = true;
     $("verdict").className = `verdict ${mood}`;
     $("verdict-title").textContent = title;
     $("verdict-text").textContent = text;
