@@ -92,6 +92,13 @@ def test_rooms_import_only_what_is_below_them(package: str) -> None:
     assert found == {}
 
 
+def test_the_lowest_room_names_no_other_not_even_in_a_string() -> None:
+    for file in files_of("hrm_host"):
+        named = re.findall(r"\bhrm_[a-z]\w*", file.read_text(encoding="utf-8"))
+        # hrm_edge is the prefix of the entry-point groups.
+        assert set(named) <= {"hrm_host", "hrm_edge"}, file
+
+
 @pytest.mark.parametrize(
     ("package", "source", "names"),
     [

@@ -121,8 +121,11 @@ def bundle_bench(
         bundle, precision=precision, num_slots=num_slots, num_threads=num_threads
     )
     halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
-    clock = time.process_time if cpu_clock else time.perf_counter
-    seconds = "CPU" if cpu_clock else "wall"
+    clock = time.perf_counter
+    seconds = "wall"
+    if cpu_clock:
+        clock = time.process_time
+        seconds = "CPU"
     sizes = f"{num_slots} slots, {num_threads} threads, {seconds} seconds"
     return Bench(
         engine=engine,

@@ -102,7 +102,9 @@ class _Sender:
 
 
 async def _batches(server: RunningServer, sender: _Sender, rate: float | None) -> Row:
-    rate_of_stream = None if rate is None else rate / STREAMS
+    rate_of_stream = None
+    if rate is not None:
+        rate_of_stream = rate / STREAMS
     streams = [sender.stream(rate_of_stream) for _ in range(STREAMS)]
     passage = _Passage(server, "/solve/batch", rate)
     return await passage.measured(_total(streams))
@@ -149,7 +151,9 @@ class _Passage:
         self._server = server
         self._route = route
         self._rate = rate
-        self._offered = "all it takes" if rate is None else f"{rate:.0f}"
+        self._offered = "all it takes"
+        if rate is not None:
+            self._offered = f"{rate:.0f}"
 
     async def measured(self, counting: Awaitable[int]) -> Row:
         """Wait for the number of answers, and return it beside what the server used meanwhile."""

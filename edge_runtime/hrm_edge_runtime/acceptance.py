@@ -107,7 +107,9 @@ def accept_command(
         typer.echo(name, err=True)
         report.run(name, part)
     report.finish()
-    verdict = "FAILED: " + "; ".join(report.faults) if report.faults else "passed"
+    verdict = "passed"
+    if report.faults:
+        verdict = "FAILED: " + "; ".join(report.faults)
     typer.echo(f"{verdict}: {out}", err=True)
     raise typer.Exit(1 if report.faults else 0)
 
@@ -139,7 +141,8 @@ class _Report:
 
     def _write(self, *, passed: bool, running: str | None) -> None:
         state = {"faults": self.faults, "passed": passed, "running": running}
-        atomic.write_text(self.out, json.dumps({**self.findings, **state}, indent=1) + "\n")
+        content = {**self.findings, **state}
+        atomic.write_text(self.out, json.dumps(content, indent=1) + "\n")
 
 
 def _versions() -> dict[str, str]:
@@ -232,8 +235,8 @@ class _Served:
         command = [sys.executable, "-c", BENCH, "throughput", *model, *options]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            return None, [lines[-1] if lines else f"status {done.returncode}"]
+            lines = [f"status {done.returncode}", *done.stderr.strip().splitlines()]
+            return None, lines[-1:]
         return json.loads(done.stdout), []
 
     def opened(self) -> Engine:
@@ -288,8 +291,11 @@ def _soak(served: _Served, soak_s: float) -> Found:
         lane = Lane(engine, served.bundle.puzzle, queue_limit=engine.num_slots)
         began_s = time.monotonic()
         sampled_s = began_s
-        for result in run_all(lane, served.attempts(until_s=began_s + soak_s)):
-            answer = b"" if result.answer_T is None else result.answer_T.tobytes()
+        attempts = served.attempts(until_s=began_s + soak_s)
+        for result in run_all(lane, attempts):
+            answer = b""
+            if result.answer_T is not None:
+                answer = result.answer_T.tobytes()
             puzzle = result.attempt_id % num_puzzles
             first_answer = first_answers.setdefault(puzzle, answer)
             counts["puzzles"] += 1
@@ -330,15 +336,20 @@ def _soak_findings(counts: Counter[str], samples: list[dict[str, Any]]) -> Found
 
 def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
     host = board.Host()
+    available_mb = None
     account = memory.read_memory()
-    clocks = list(host.gpu_clocks())
+    if account is not None:
+        available_mb = account.available_mb
+    gpu_mhz = None
+    for clock in host.gpu_clocks():
+        gpu_mhz = str(clock.now_hz // 10**6)
     return {
         "at_s": round(at_s, 1),
         "step_ms": round(1e3 * lane.counters.mean_step_s, 3),
         "rss_mb": memory.resident_bytes() // memory.MIB or None,
-        "available_mb": None if account is None else account.available_mb,
+        "available_mb": available_mb,
         "temperature_c": host.hottest_c(),
-        "gpu_mhz": str(clocks[-1].now_hz // 10**6) if clocks else None,
+        "gpu_mhz": gpu_mhz,
     }
 
 

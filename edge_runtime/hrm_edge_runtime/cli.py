@@ -206,7 +206,9 @@ def _access(options: ServeOptions) -> "Access":
     from hrm_edge_runtime.http.auth import KeyRing, checked_origins
     from hrm_edge_runtime.http.middleware import Access
 
-    keys = KeyRing(options.keys) if options.keys else None
+    keys = None
+    if options.keys:
+        keys = KeyRing(options.keys)
     origins = checked_origins(options.cors or ())
     trace = None
     if options.otlp_endpoint:

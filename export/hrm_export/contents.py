@@ -14,6 +14,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
 from hrm_export.inputs import (
+    Tasks,
     data_of,
     find_puzzles,
     identifiers_of,
@@ -28,6 +29,7 @@ from hrm_export.torch_engine import torch_device
 from hrm_host import atomic, board, progress
 from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
+from hrm_puzzles.arc.examples import num_by_task_in
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
@@ -40,9 +42,10 @@ class Contents:
     """Everything that goes into a bundle.
 
     `calibration` and `held_out` share no puzzle. `identifiers` name the rows of the puzzle table,
-    `tasks` holds the pairs of named tasks, and `meta` is the checkpoint's. `trained` is the model
-    on the board of its training, if another board is exported. The threshold of `served.policy`
-    is 0 unless the options give one.
+    `tasks` holds the pairs of named tasks, `generated` names those that were also trained on
+    generated examples, and `meta` is the checkpoint's. `trained` is the model on the board of its
+    training, if another board is exported. The threshold of `served.policy` is 0 unless the options
+    give one.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Contents:
     tasks: Mapping[str, Any]
     meta: Mapping[str, Any]
     trained: ServedGraph | None = None
+    generated: Sequence[str] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -94,7 +98,11 @@ def contents_of(
     policy = policy_of(options, config, puzzle)
     data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
-    tasks = {} if data is None else tasks_of(data, puzzle, identifiers)
+    tasks: Tasks = {}
+    generated: list[str] = []
+    if data is not None:
+        tasks = tasks_of(data, puzzle, identifiers)
+        generated = list(num_by_task_in(data))
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
     options = planned(options, served, stages)
@@ -114,6 +122,7 @@ def contents_of(
         tasks=tasks,
         meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
         trained=trained_graph,
+        generated=generated,
     )
 
 

@@ -48,7 +48,9 @@ def subject_of(options: EvaluationOptions) -> Subject:
     """Open the checkpoint or the bundle that the options name."""
     path = Path(options.source)
     best = path / "best"
-    path = checkpoint.resolve(best if best.is_file() else path)
+    if best.is_file():
+        path = best
+    path = checkpoint.resolve(path)
     if (path / checkpoint.CONFIG).is_file():
         return open_checkpoint(path, options)
     return open_bundle(path, options)
@@ -133,8 +135,10 @@ def evaluate(subject: Subject, options: EvaluationOptions, stages: Stages) -> Ha
 
 
 def held_out(subject: Subject, options: EvaluationOptions, stages: Stages) -> Questions:
-    is_stored = Path(options.data).exists()
-    count = options.puzzles or (sys.maxsize if is_stored else NUM_FRESH)
+    count = options.puzzles
+    if count is None:
+        is_stored = Path(options.data).exists()
+        count = sys.maxsize if is_stored else NUM_FRESH
     questions = find_questions(
         options.data,
         subject.puzzle,

@@ -50,7 +50,9 @@ class Graphs:
     @property
     def on_cpu(self) -> ModelProto:
         """The graph that a CPU runs."""
-        return self.portable if self.cpu is None else self.cpu
+        if self.cpu is None:
+            return self.portable
+        return self.cpu
 
     @property
     def file_name(self) -> str:

@@ -15,6 +15,7 @@ from hrm_export.options import Options
 from hrm_host import board, progress
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
+from hrm_puzzles.arc.examples import num_by_task_in
 from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, Split, open_split
 from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import NamedVariants, Puzzle
@@ -109,7 +110,10 @@ def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
 
 
 def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
-    """The original pairs of each task, without its variants, by split."""
+    """The original pairs of each task, without its variants, by split.
+
+    Demonstrations only: the generated examples of a task would be most of the bundle.
+    """
     if not isinstance(puzzle, NamedVariants):
         return {}
     named: dict[int, str] = {}
@@ -121,6 +125,8 @@ def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
         split = open_split(data, split_name)
         for name, pair in pairs_of(split, puzzle, named):
             tasks[name][split_name].append(pair)
+    for name, count in num_by_task_in(data).items():
+        del tasks[name]["train"][-count:]
     return tasks
 
 

@@ -47,14 +47,19 @@ def plan_export(served: ServedGraph, options: Options) -> ExportPlan:
 
 def seconds_per_puzzle(served: ServedGraph, options: Options) -> float:
     """Estimated time that an export spends on one held-out puzzle in all its forms."""
-    with served.engine(served.graph) as engine:
-        load_blanks(engine, served.puzzle_table[0])
-        num_slots = engine.num_slots
-        batch_ms = median_step_ms(engine, num_slots, seconds=TIMED_S, min_steps=1)
-    segment_s = batch_ms / 1000 / num_slots
     num_runs = FP32_RUNS
     if options.fp16:
         num_runs += FP16_RUNS
     if options.int8:
         num_runs += INT8_RUNS
-    return num_runs * served.policy.max_segments * segment_s
+    return num_runs * seconds_per_attempt(served)
+
+
+def seconds_per_attempt(served: ServedGraph, num_slots: int | None = None) -> float:
+    """Estimated time of one attempt at a puzzle through all segments, in a full batch."""
+    with served.engine(served.graph, num_slots=num_slots) as engine:
+        load_blanks(engine, served.puzzle_table[0])
+        batch = engine.num_slots
+        batch_ms = median_step_ms(engine, batch, seconds=TIMED_S, min_steps=1)
+    segment_s = batch_ms / 1000 / batch
+    return served.policy.max_segments * segment_s

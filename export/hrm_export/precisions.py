@@ -19,6 +19,7 @@ from hrm_export.forms import Form, Graphs, Measured, make_fp16, make_int8, measu
 from hrm_export.half import record_ranges
 from hrm_export.judge import compare, judge_lower, require_parity
 from hrm_export.options import Options
+from hrm_export.task_results import TaskScores, task_scores
 from hrm_export.torch_engine import golden_traces
 from hrm_host.progress import Stages
 
@@ -30,10 +31,15 @@ NUM_RANGE_PUZZLES = 64
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JudgedForms:
-    """The forms of a bundle, float32 first, and the golden traces that judged them."""
+    """The forms of a bundle, float32 first, and the golden traces that judged them.
+
+    `task_scores` are those of float32; None if the model has no tasks with held-out questions, or
+    if there was no time to ask them.
+    """
 
     forms: list[Form]
     golden: Golden
+    task_scores: TaskScores | None
 
 
 def judge_precisions(
@@ -56,7 +62,10 @@ def judge_precisions(
     for lower in measured_lower(contents, fp32, options, finished, stages):
         form = judge_lower(lower, fp32, contents.served, golden, options.max_loss)
         forms.append(form)
-    return JudgedForms(forms=forms, golden=golden)
+    served = replace(contents.served, policy=fp32.policy)
+    budget_s = 60 * options.budget_minutes
+    scores = task_scores(served, contents.tasks, contents.identifiers, budget_s, stages)
+    return JudgedForms(forms=forms, golden=golden, task_scores=scores)
 
 
 def measured_fp32(

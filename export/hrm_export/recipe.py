@@ -17,7 +17,6 @@ from hrm_edge_runtime.contract.bundle import (
     PUZZLE_TABLE_NAME,
     TASKS_NAME,
     Bundle,
-    Golden,
 )
 from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_export.contents import Contents
@@ -25,6 +24,7 @@ from hrm_export.finished import drop_finished
 from hrm_export.forms import Form
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.precisions import JudgedForms
+from hrm_export.task_results import TaskScores
 from hrm_export.torch_engine import SIZES
 from hrm_export.unrolled import unrolled_graph
 from hrm_host import atomic
@@ -46,9 +46,9 @@ def write_bundle(
     with atomic.new_directory(path) as unfinished:
         write_graphs(unfinished, forms)
         unrolled = write_unrolled(unfinished, forms, num_unrolled)
-        write_data(unfinished, contents, judged.golden)
+        write_data(unfinished, contents, judged)
         write_parity(unfinished, forms)
-        write_manifest(unfinished, **manifest_fields(contents, forms, unrolled))
+        write_manifest(unfinished, **manifest_fields(contents, judged, unrolled))
         Bundle.open(unfinished)
     drop_finished(path)
 
@@ -86,15 +86,25 @@ def write_graph(file: Path, graph: ModelProto) -> None:
     file.write_bytes(graph.SerializeToString(deterministic=True))
 
 
-def write_data(directory: Path, contents: Contents, golden: Golden) -> None:
+def write_data(directory: Path, contents: Contents, judged: JudgedForms) -> None:
     """Write the puzzle table, the names of its rows, the tasks if there are any, and the traces."""
+    golden = judged.golden
     np.save(directory / PUZZLE_TABLE_NAME, contents.served.puzzle_table)
     identifiers = json.dumps(list(contents.identifiers))
     (directory / IDENTIFIERS_NAME).write_text(identifiers + "\n")
     if contents.tasks:
-        tasks = json.dumps(contents.tasks, separators=(",", ":"))
-        (directory / TASKS_NAME).write_text(tasks + "\n")
+        tasks = in_order(contents.tasks, judged.task_scores)
+        text = json.dumps(tasks, separators=(",", ":"))
+        (directory / TASKS_NAME).write_text(text + "\n")
     np.savez_compressed(directory / GOLDEN_NAME, allow_pickle=False, **vars(golden))
+
+
+def in_order(tasks: Mapping[str, Any], scores: TaskScores | None) -> dict[str, Any]:
+    """The tasks, those with right answers first: a page begins with the first ones."""
+    first: dict[str, Any] = {}
+    if scores is not None:
+        first = {name: tasks[name] for name in scores.in_order()}
+    return first | dict(tasks)
 
 
 def write_parity(directory: Path, forms: Sequence[Form]) -> None:
@@ -104,15 +114,22 @@ def write_parity(directory: Path, forms: Sequence[Form]) -> None:
 
 def manifest_fields(
     contents: Contents,
-    forms: Sequence[Form],
+    judged: JudgedForms,
     unrolled: Mapping[str, str],
 ) -> dict[str, Any]:
     config = contents.model.config
+    forms = judged.forms
     fp32 = forms[0]
     cpu_graphs: dict[str, str] = {}
     for form in forms:
         if form.graphs.cpu is not None:
             cpu_graphs[form.precision] = list(form.graphs.files())[-1]
+    scores = judged.task_scores
+    results = None
+    provenance = contents.provenance()
+    if scores is not None:
+        results = scores.results(contents.generated)
+        provenance |= scores.shares()
     return {
         "name": contents.name,
         "puzzle": contents.served.puzzle.name,
@@ -124,7 +141,8 @@ def manifest_fields(
         "unrolled": unrolled,
         "attempts": best_attempts(fp32.origin["attempts"]),
         "curves": {form.precision: form.measured.halting_curve() for form in forms},
-        "provenance": contents.provenance(),
+        "held_out_tasks": results,
+        "provenance": provenance,
     }
 
 

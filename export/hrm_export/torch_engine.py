@@ -171,7 +171,9 @@ def torch_device(device: str, option: str) -> str:
         raise ValueError(f"{problem}; omit {option}")
     if device != "auto":
         return device
-    return "cuda" if has_cuda else "cpu"
+    if has_cuda:
+        return "cuda"
+    return "cpu"
 
 
 class TorchEngine(Engine):

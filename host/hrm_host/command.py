@@ -114,9 +114,8 @@ class Command(typer.Typer):
         return self._registering(register, extra or self._extra)
 
     def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
-        return self._registering(
-            super().callback(*args, cls=_grouped(TyperGroup, groups), **settings), self._extra
-        )
+        register = super().callback(*args, cls=_grouped(TyperGroup, groups), **settings)
+        return self._registering(register, self._extra)
 
     def _registering(
         self, register: Callable[[Any], Any], extra: str

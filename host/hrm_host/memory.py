@@ -169,4 +169,6 @@ def _glibc() -> Any:
     if not sys.platform.startswith("linux"):
         return None
     library = ctypes.CDLL(None)
-    return library if hasattr(library, "gnu_get_libc_version") else None
+    if hasattr(library, "gnu_get_libc_version"):
+        return library
+    return None

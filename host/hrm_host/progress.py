@@ -70,7 +70,9 @@ class Stages:
                 _print(self.console, f"{stage}: {total} done in {elapsed_s:.0f} s", note)
         elif now_s >= shown.next_line_s:
             shown.next_line_s = now_s + self.line_every_s
-            count = str(done) if total is None else f"{done} of {total}"
+            count = str(done)
+            if total is not None:
+                count = f"{done} of {total}"
             _print(self.console, f"{stage}: {count}", note, _time_left(shown, done, total, now_s))
 
     def say(self, text: str) -> None:

@@ -74,7 +74,9 @@ else:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY:
             return None
-        raised = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+        raised = hard
+        if hard == resource.RLIM_INFINITY:
+            raised = max(soft, wanted)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         except (OSError, ValueError):  # a service manager may forbid the call

@@ -107,8 +107,8 @@ def _damaged(path: Path) -> str:
 
 def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
     """Copies tensors in; raises CheckpointError with the names of those that do not fit."""
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    expected = _shapes_of(model.state_dict())
+    found = _shapes_of(state)
     if found != expected:
         names = sorted({*expected, *found})
         odd = [name for name in names if expected.get(name) != found.get(name)]
@@ -120,6 +120,10 @@ def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
             "the files come from different runs"
         )
     model.load_state_dict(dict(state))
+
+
+def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def read_json(file: Path) -> dict[str, Any]:

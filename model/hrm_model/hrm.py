@@ -263,7 +263,9 @@ class HRM(nn.Module):
 
 def _vectors(count: int, width: int) -> nn.Parameter:
     """Fresh embedding vectors [count, width] of unit norm on average."""
-    return nn.Parameter(truncated_normal_(torch.empty(count, width), 1 / math.sqrt(width)))
+    vectors = torch.empty(count, width)
+    truncated_normal_(vectors, std=1 / math.sqrt(width))
+    return nn.Parameter(vectors)
 
 
 def _block_of(config: HRMConfig) -> type[nn.Module]:

@@ -42,7 +42,8 @@ class Linear(nn.Module):
     def __init__(self, num_in: int, num_out: int) -> None:
         super().__init__()
         weight = torch.empty(num_out, num_in)
-        self.weight = nn.Parameter(truncated_normal_(weight, 1 / math.sqrt(num_in)))
+        truncated_normal_(weight, std=1 / math.sqrt(num_in))
+        self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(*self.operands(x))
@@ -65,7 +66,8 @@ def rotary_table(config: HRMConfig) -> Rotation:
     On a board of colours, a cell's row takes half of the width and its column the other half.
     """
     if config.has_colours:
-        rows, columns = torch.meshgrid(*map(torch.arange, config.board), indexing="ij")
+        axes = map(torch.arange, config.board)
+        rows, columns = torch.meshgrid(*axes, indexing="ij")
         width = config.num_channels // 2
         row_angles = _angles(rows.flatten(), width, BOARD_THETA)
         column_angles = _angles(columns.flatten(), width, BOARD_THETA)
@@ -111,7 +113,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Attends from the first `num_queries` positions, or from all, to all positions."""
         if num_queries is None:
-            q, k, v = self._heads(self.qkv_proj(x_BND)).chunk(3, dim=1)
+            qkv = self._heads(self.qkv_proj(x_BND))
+            q, k, v = qkv.chunk(3, dim=1)
         else:
             q, k, v = self._few_queries(x_BND, num_queries)
         if rotation is not None:
@@ -124,8 +127,10 @@ class Attention(nn.Module):
         """Queries of the first positions; keys and values of all."""
         operand_BND, weight = self.qkv_proj.operands(x_BND)
         width = x_BND.shape[-1]
-        q = self._heads(F.linear(operand_BND[:, :num_queries], weight[:width]))
-        k, v = self._heads(F.linear(operand_BND, weight[width:])).chunk(2, dim=1)
+        few_BND = operand_BND[:, :num_queries]
+        q = self._heads(F.linear(few_BND, weight[:width]))
+        kv = self._heads(F.linear(operand_BND, weight[width:]))
+        k, v = kv.chunk(2, dim=1)
         return q, k, v
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -44,7 +44,9 @@ def gated(gate_up: Tensor) -> Tensor:
 
 class _ResidualNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, change: Tensor, eps: float) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, change: Tensor, eps: float
+    ) -> Tensor:
         wide = (x + change).float()
         scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

@@ -66,12 +66,18 @@ class UnitBlock(nn.Module):
         messages = _biased(self.message_proj, h, self.message_bias).relu()
         row_minis = messages.sum(COLUMN, keepdim=True)
         column_minis = messages.sum(ROW, keepdim=True)
-        rows = self.mini_proj(row_minis) + self.line_proj(row_minis.sum(STACK, keepdim=True))
-        rows += self.box_proj(row_minis.sum(ROW, keepdim=True))
+        rows = self.mini_proj(row_minis)
+        whole_rows = row_minis.sum(STACK, keepdim=True)
+        rows = rows + self.line_proj(whole_rows)
+        boxes = row_minis.sum(ROW, keepdim=True)
+        rows += self.box_proj(boxes)
         columns = self.mini_proj(column_minis)
-        columns = columns + self.line_proj(column_minis.sum(BAND, keepdim=True))
-        inner = _biased(self.state_proj, h, self.state_bias) + self.own_proj(messages)
-        inner += self.cell_proj(messages.sum(SYMBOL, keepdim=True))
+        whole_columns = column_minis.sum(BAND, keepdim=True)
+        columns = columns + self.line_proj(whole_columns)
+        inner = _biased(self.state_proj, h, self.state_bias)
+        inner = inner + self.own_proj(messages)
+        cells = messages.sum(SYMBOL, keepdim=True)
+        inner += self.cell_proj(cells)
         inner += rows
         inner += columns
         change = self.out_proj(inner.relu_())
@@ -129,18 +135,23 @@ class ColourBlock(nn.Module):
         near = self._neighborhood(h)
         cells = messages.sum(3)
         of_board = messages.mean((1, 2), keepdim=True)
-        board = self.board_proj(of_board) + self.all_proj(of_board.mean(3, keepdim=True))
-        seen = self.seen_proj(self._attended(messages, cells, rotation))
-        seen = seen.view(*h.shape[:4], -1)
-        around = _near(self.cell_proj, cells)[:, :, :, None] + seen + board
-        change = self.out_proj((near + around).relu())
+        board = self.board_proj(of_board)
+        of_all = of_board.mean(3, keepdim=True)
+        board = board + self.all_proj(of_all)
+        attended = self._attended(messages, cells, rotation)
+        seen = self.seen_proj(attended).view(*h.shape[:4], -1)
+        nine = _near(self.cell_proj, cells)[:, :, :, None]
+        around = nine + seen + board
+        known = near + around
+        change = self.out_proj(known.relu())
         return residual_norm(h, change, self.eps).view_as(x_BND)
 
     def _neighborhood(self, h: Tensor) -> Tensor:
         """Weights of each colour's nine cells [B, r, c, S, F]; every colour is an image."""
         images_ArcC = h.movedim(3, 1).flatten(0, 1)
         near_ArcF = _near(self.near_proj, images_ArcC, self.near_bias)
-        return near_ArcF.unflatten(0, (-1, self.num_symbols)).movedim(1, 3)
+        near_BSrcF = near_ArcF.unflatten(0, (-1, self.num_symbols))
+        return near_BSrcF.movedim(1, 3)
 
     def _attended(self, messages: Tensor, cells: Tensor, rotation: Rotation) -> Tensor:
         """Messages of each colour, gathered by attention between cells [B, N, S, C]."""
@@ -150,7 +161,8 @@ class ColourBlock(nn.Module):
         parts = messages.flatten(1, 2).unflatten(3, (self.num_heads, -1))
         values = parts.movedim(3, 1)  # [B, heads, N, S, C / heads]
         seen = F.scaled_dot_product_attention(q, k, values.flatten(3))
-        return seen.unflatten(3, values.shape[3:]).movedim(1, 3).flatten(3)
+        seen = seen.unflatten(3, values.shape[3:])
+        return seen.movedim(1, 3).flatten(3)
 
 
 def _near(linear: Linear, x_ArcC: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -159,12 +171,14 @@ def _near(linear: Linear, x_ArcC: Tensor, bias: Tensor | None = None) -> Tensor:
     weight_FCrc = weight.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
     if bias is not None:
         bias = bias.to(x.dtype)
-    near_AFrc = F.conv2d(x.permute(0, 3, 1, 2), weight_FCrc, bias, padding=1)
+    x_ACrc = x.permute(0, 3, 1, 2)
+    near_AFrc = F.conv2d(x_ACrc, weight_FCrc, bias, padding=1)
     return near_AFrc.permute(0, 2, 3, 1)
 
 
 def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
-    return F.linear(*linear.operands(x), bias.to(x.dtype))
+    operand, weight = linear.operands(x)
+    return F.linear(operand, weight, bias.to(x.dtype))
 
 
 def block_of(config: HRMConfig) -> type[nn.Module]:

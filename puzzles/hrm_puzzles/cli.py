@@ -121,6 +121,14 @@ class BuildOptions:
             help="Only turn and mirror grids; for relational models, which treat colours alike.",
         ),
     ] = False
+    more: Annotated[
+        Path | None,
+        typer.Option(help="Further examples of the tasks: RE-ARC's folder or zip, or JSON."),
+    ] = None
+    more_licence: Annotated[
+        Path | None,
+        typer.Option(help="Licence of --more; by default the licence file beside it."),
+    ] = None
     as_json: AsJson = False
 
     def recipe(self, kind: type[Recipe], **changed: object) -> Recipe:
@@ -145,7 +153,7 @@ class BuildOptions:
     groups={
         "Generated puzzles": "train test difficulty",
         "Rows of a CSV file": "source csv_train csv_test csv_sample",
-        "ARC": "dataset tasks augment hold_out_all keep_colours",
+        "ARC": "dataset tasks augment hold_out_all keep_colours more more_licence",
     }
 )
 @taking(BuildOptions)
@@ -175,7 +183,11 @@ def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
 
 
 def _built_from_tasks(options: BuildOptions, puzzle: Arc) -> BuiltSet:
-    recipe = options.recipe(ArcRecipe)
+    recipe = options.recipe(
+        ArcRecipe,
+        more=_text_of(options.more),
+        more_licence=_text_of(options.more_licence),
+    )
     with stages_on() as stages:
         progress = partial(stages.show, "tasks")
         return build_arc(
@@ -297,7 +309,11 @@ def _built_text(built: BuiltSet) -> str:
     text = f"{counts}, sha256 {built.fingerprint}"
     if built.num_tasks is not None:
         tasks = f"{built.num_tasks} tasks in {built.num_puzzles} variants"
-        return f"{text}\n{tasks}, {built.num_left_out} tasks too large."
+        text = f"{text}\n{tasks}, {built.num_left_out} tasks too large."
+        if built.num_more is None:
+            return text
+        left_out = f"{built.num_more_left_out} left out: too large, or copies of test inputs"
+        return f"{text}\n{built.num_more} further examples; {left_out}."
     if built.num_left_out:
         left_out = f"{built.num_left_out} training questions left out"
         return f"{text}\n{left_out}: symmetric copies of test questions."

@@ -86,7 +86,9 @@ def _with_one_tour(city: _City, draw: Random) -> _Tour | None:
     while True:
         others_T = _on_cheapest_T(city, cheapest, distance_PT) & ~tour.cells_T
         if not others_T.any():
-            return tour if _is_minimal(city, tour) else None
+            if _is_minimal(city, tour):
+                return tour
+            return None
         if not _congest(city, draw, others_T, tour.cells_T):
             return None
         distance_PT = _distances_PT(city)

@@ -112,6 +112,17 @@ def test_models_of_different_puzzles_are_not_compared() -> None:
     assert "the bundles are for sudoku-6x6 and maze-8x8" in sentence
 
 
+def test_answers_that_cannot_be_proven_are_rejected() -> None:
+    assert "cannot be proven" in refusal_of("accuracy --bundle arc-7x7")
+
+
+def test_a_csv_brings_its_own_solutions(tmp_path: Path) -> None:
+    file = tmp_path / "held_out.csv"
+    file.write_text(f"source,question,answer,rating\na,{QUESTIONS[0]},{SOLUTION},1\n")
+    (known,) = puzzles_from_file(file, PUZZLE, 100)
+    assert np.array_equal(known.solution, SOLUTION_44)
+
+
 def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path) -> None:
     file = tmp_path / "hard.txt"
     file.write_text(f"{QUESTIONS[0]}\n11{'.' * 14}\n")

@@ -1,8 +1,9 @@
-"""Histograms forget nothing that matters, and each method clips where its definition says."""
+"""Histograms forget nothing that matters, and each method clips as its definition says."""
 
 import random
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hrm_calibration.ranges import METHODS, NUM_BINS, Histogram, scale_of
 SMALL_FLOATS = st.floats(-1e6, 1e6, width=32)
 
 
-def histogram_of(*parts: object) -> Histogram:
+def histogram_of(*parts: npt.ArrayLike) -> Histogram:
     histogram = Histogram()
     for part in parts:
         histogram.add(np.asarray(part, np.float32))
@@ -30,7 +31,7 @@ def test_the_order_in_which_values_arrive_changes_nothing(
     other = histogram_of(shuffled)
     assert one.top == other.top
     assert np.array_equal(one.counts, other.counts)
-    assert one.largest == np.abs(np.float32(values)).max()
+    assert one.largest == np.abs(np.array(values, np.float32)).max()
 
 
 def test_every_value_is_counted_in_bounded_memory_and_the_largest_is_in_the_upper_half() -> None:

@@ -145,14 +145,8 @@ EXTRAS_OF_A_DESKTOP = ("train", "export", "serve", "bench", "otel")
 
 
 def resolver(uv: str, python: str, extras: Iterable[str], output: Path) -> subprocess.Popen[str]:
-    command = [
-        uv,
-        "pip",
-        "compile",
-        "--quiet",
-        "--only-binary=:all:",
-        "--constraint=constraints.txt",
-    ]
+    command = [uv, "pip", "compile", "--quiet", "--only-binary=:all:"]
+    command.append("--constraint=constraints.txt")
     command += [f"--extra={extra}" for extra in extras]
     command.append(f"--python-version={python}")
     command.append(f"--python-platform=aarch64-manylinux_{GLIBC_OF[python]}")
@@ -242,6 +236,7 @@ esac
     ("of_control", "of_ours", "arguments", "status", "output"),
     [
         (FINDS_BAD, CLEAN, [], 0, ""),
+        (FINDS_BAD, FINDS_OURS, [], 1, "h11 0.1 CVE-1"),
         (FINDS_BAD, FINDS_OURS, ["--or-say-so"], 1, "h11 0.1 CVE-1"),
         (SKIPS, CLEAN, [], 3, "NOT AUDITED"),
         (FAILS, CLEAN, [], 3, "NOT AUDITED"),

@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(folder: Path) -> Iterator[Fleet]:
+def fleet(folder: Path) -> Generator[Fleet]:
     """Run the boards behind HAProxy, and yield them when the fleet is ready."""
     keys = folder / "keys"
     write_keys(keys, [Key(label="fleet", sha256=hash_of(SECRET))])
@@ -88,7 +88,7 @@ def fleet(folder: Path) -> Iterator[Fleet]:
 
 
 @contextlib.contextmanager
-def board_with(keys: Path) -> Iterator[Server]:
+def board_with(keys: Path) -> Generator[Server]:
     with running(step_s=STEP_S, segments=SEGMENTS, slots=SLOTS, queue_limit=4, keys=keys) as board:
         board.http.headers.update(OWN_KEY)
         board.wait_until_ready()

@@ -16,6 +16,7 @@ import onnx
 import pytest
 from onnx.external_data_helper import set_external_data
 
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import PUZZLE_TABLE_NAME, Bundle, Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError, read_manifest, write_manifest
@@ -250,7 +251,7 @@ def test_a_file_the_manifest_does_not_list_is_refused(bundle: Path, name: str) -
     refused(bundle, f"does not list {name}")
 
 
-def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> None:
+def test_each_precision_halts_at_the_threshold_chosen_for_it_and_shows_it(bundle: Path) -> None:
     shutil.copy(bundle / "step.fp32.onnx", bundle / "step.int8.onnx")
     precisions = {"fp32": "step.fp32.onnx", "int8": "step.int8.onnx"}
     halting = {"policy": "learned", "threshold": 0.25}
@@ -259,6 +260,8 @@ def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> No
     own = HaltingPolicy(kind="learned", threshold=1.5, max_segments=6)
     assert manifest.halting_policy("int8") == own
     assert manifest.halting_policy().threshold == 0.25
+    served = ServedModel.of(Bundle.open(bundle), precision="int8", num_slots=1, max_attempts=1)
+    assert served.view().halting.threshold == 1.5
 
 
 def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) -> None:
@@ -332,5 +335,57 @@ def test_the_tasks_of_a_bundle_are_those_of_its_names_where_no_file_states_them(
     bundle = Bundle.open(find_bundle("arc-7x7"))
     files = {name: entry for name, entry in bundle.manifest.files.items() if name != "tasks.json"}
     older = replace(bundle, manifest=bundle.manifest.model_copy(update={"files": files}))
-    assert older.tasks() == bundle.tasks()
+    assert sorted(older.tasks()) == sorted(bundle.tasks())
     assert len(bundle.tasks()) == 76
+    assert older.example() == older.golden_example()
+
+
+@pytest.fixture
+def arc(tmp_path: Path) -> Path:
+    """A copy of the smallest ARC bundle."""
+    return Path(shutil.copytree(find_bundle("arc-7x7"), tmp_path / "arc.bundle"))
+
+
+def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path) -> None:
+    bundle = Bundle.open(arc)
+    results = bundle.manifest.held_out_tasks
+    assert results is not None
+    assert bundle.tasks()[: len(results.right)] == results.right
+    name = results.right[0]
+    pair = json.loads((arc / "tasks.json").read_text())[name]["test"][0]
+    question = {"task": name, "input": pair["input"]}
+    answer = {"task": name, "input": pair["output"]}
+    assert bundle.example() == (question, answer)
+
+
+def test_a_bundle_without_task_results_begins_with_a_golden_puzzle(arc: Path) -> None:
+    edit(arc, lambda fields: fields.pop("held_out_tasks"))
+    bundle = Bundle.open(arc)
+    assert bundle.manifest.held_out_tasks is None
+    assert bundle.example() == bundle.golden_example()
+
+
+@pytest.mark.parametrize(
+    ("results", "problem"),
+    [
+        ({"attempts": 16, "num_tasks": 1, "right": ["a", "b"]}, "right names 2 of 1 tasks"),
+        ({"attempts": 16, "num_tasks": 9, "right": ["a", "a"]}, "right names a task twice"),
+        ({"attempts": 0, "num_tasks": 9, "right": []}, "held_out_tasks.attempts"),
+        ({"attempts": 1, "num_tasks": 9, "right": ["\u202e"]}, "control or direction"),
+    ],
+)
+def test_task_results_that_cannot_be_are_rejected(arc: Path, results: Fields, problem: str) -> None:
+    edit(arc, lambda fields: fields.update(held_out_tasks=results))
+    refused(arc, problem)
+
+
+@pytest.mark.parametrize("tests", [[], [{"input": [[1]]}], [{"input": [[1]], "output": "x"}], 5])
+def test_a_right_task_without_its_held_out_pair_is_rejected_when_it_is_shown(
+    arc: Path, tests: object
+) -> None:
+    tasks = json.loads((arc / "tasks.json").read_text())
+    tasks[next(iter(tasks))]["test"] = tests
+    (arc / "tasks.json").write_text(json.dumps(tasks))
+    rewrite(arc)
+    with pytest.raises(BundleError, match="lacks a held-out pair of the task '25ff71a9'"):
+        Bundle.open(arc).example()

@@ -1,4 +1,4 @@
-"""The table of options in docs/api.md is the parser's own; run this file with Python to write it again."""
+"""The table of options in docs/api.md is the parser's; run this file to write it again."""
 
 import re
 from pathlib import Path

@@ -22,7 +22,7 @@ def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads() -> None:
     listed = json.loads(CliRunner().invoke(models, ["--json"]).stdout)
     assert [model["name"] for model in listed] == list(shipped_bundles())
     for model in listed:
-        _, _, puzzle, _, name = shlex.split(model["example"])
+        _, _, puzzle, _, name, *_ = shlex.split(model["example"])
         opened = Bundle.open(find_bundle(name))
         opened.puzzle.parse(puzzle)
         size_bytes = opened.graph_path("fp32").stat().st_size
@@ -53,6 +53,17 @@ def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
     assert accuracy_text(about(str(path))) in shown.splitlines()[0]
 
 
+@pytest.mark.parametrize(("name", "share"), [("arc-7x7", "23 of 76"), ("arc-15x15", "34 of 455")])
+def test_a_model_of_tasks_names_those_that_it_answers_right(name: str, share: str) -> None:
+    shown = CliRunner().invoke(models, [name]).stdout.splitlines()
+    assert shown[0].endswith(f"right on {share} tasks with 16 attempts")
+    right = about(name)["held_out_tasks"]["right"]
+    assert shown[2] == f"  right: {right[0]}, {right[1]}, {right[2]} and {len(right) - 3} more"
+    _, _, puzzle, *rest = shlex.split(shown[3])
+    assert json.loads(puzzle)["task"] == right[0]
+    assert rest == ["--bundle", name, "--attempts", "16"]
+
+
 @pytest.mark.process
 def test_models_are_listed_without_torch_or_an_engine() -> None:
     script = (
@@ -70,6 +81,12 @@ def test_models_are_listed_without_torch_or_an_engine() -> None:
 def test_a_demo_draws_the_answer_and_names_three_next_steps(kind: str) -> None:
     shown = CliRunner().invoke(demo, [kind])
     assert shown.exit_code == 0, shown.stderr
-    assert f"--bundle {KINDS[kind]}\n" in shown.stdout
+    assert f"--bundle {KINDS[kind]}" in shown.stdout.splitlines()[1]
     assert ("proven right" in shown.stdout) == (kind != "arc")
     assert len(shown.stdout.partition("Next:\n")[2].splitlines()) == 3
+
+
+def test_the_demo_of_arc_is_a_right_answer_and_shows_how_many_are() -> None:
+    shown = " ".join(CliRunner().invoke(demo, ["arc"]).stdout.split())
+    assert "right by its label" in shown
+    assert "arc-7x7 is right on 23 of 76 tasks with 16 attempts." in shown

@@ -22,7 +22,7 @@ from hrm_train.evaluate import evaluate as validate
 
 SUDOKU = registry.get("sudoku-4x4")
 
-# Answers with the question itself, and is sure of it where the carry has counted to 2.
+# Answers with the question itself, and is sure of it once the carry has counted to 2.
 ECHO = """
 <ir_version: 10, opset_import: ["" : 20]>
 echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
@@ -102,11 +102,13 @@ def test_json_holds_the_whole_curve(bundle: Path, data: Path) -> None:
     assert report["verified"]["scores"]["all"]["proven"] == pytest.approx(1 / 3)
 
 
-def test_a_choice_of_puzzles_is_the_same_each_time(bundle: Path, data: Path) -> None:
-    one = report_of(bundle, "--data", data, "--puzzles", 3)
-    other = report_of(bundle, "--data", data, "--puzzles", 3)
-    assert one == other
-    assert one["verified"]["scores"]["all"]["num_puzzles"] == 3
+def test_a_choice_of_puzzles_and_fresh_ones_are_the_same_each_time(
+    bundle: Path, data: Path
+) -> None:
+    for source in (data, "sudoku-4x4"):
+        one = report_of(bundle, "--data", source, "--puzzles", 3)
+        assert one == report_of(bundle, "--data", source, "--puzzles", 3)
+        assert one["plain"]["scores"]["all"]["num_puzzles"] == 3
 
 
 def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path: Path) -> None:
@@ -148,11 +150,6 @@ def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for word in ("all (1)", "1-9 (1)", "verified", "learned", "calibrated", "fixed"):
         assert word in result.stdout
-
-
-def test_puzzles_may_be_fresh_ones(bundle: Path) -> None:
-    report = report_of(bundle, "--data", "sudoku-4x4", "--puzzles", 3)
-    assert report["plain"]["scores"]["all"]["num_puzzles"] == 3
 
 
 def assert_rejected(*arguments: object, saying: str) -> None:

@@ -36,9 +36,12 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
+from hrm_train.batches import open_source
 from hrm_train.hardware import PRESETS
 
 SUDOKU = registry.get("sudoku-4x4")
@@ -94,6 +97,7 @@ def assert_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
     assert len(ended) == 5
     for attempt in ended:
         assert attempt.segments == model.config.max_segments
+        assert attempt.answer_T is not None
         assert np.array_equal(attempt.answer_T, truth.answer_SBT[-1, attempt.attempt_id])
 
 
@@ -104,6 +108,37 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     assert (manifest.name, manifest.halting.policy) == ("tiny", "verified")
     assert manifest.provenance["checkpoint"] == "step_12"
     assert_answers_as_pytorch_does(bundle, small_model(**PLAIN))
+
+
+def test_a_bundle_of_tasks_names_those_that_are_right_and_those_with_generated_examples(
+    tmp_path: Path,
+) -> None:
+    arc = registry.get("arc-7x7")
+    assert isinstance(arc, Arc)
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps({"25ff71a9": [{"input": [[7]], "output": [[7]]}]}))
+    (tmp_path / "LICENSE").write_text("MIT License")
+    recipe = ArcRecipe(
+        puzzle=arc.name,
+        tasks="0d3d703e,25ff71a9,3618c87e",
+        augment=7,
+        keep_colours=True,
+        hold_out_all=True,
+        more=str(more),
+    )
+    data = tmp_path / "data"
+    build_arc(recipe, arc, data)
+    num_ids = open_source(data, "test", arc).num_puzzle_ids
+    sizes = {"vocab_size": 12, "seq_len": 49, "num_puzzle_ids": num_ids, "max_segments": 2}
+    source = saved(tmp_path / "step_12", arc.name, **sizes)
+    result = exported(source, tmp_path / "arc.bundle", "--data", str(data))
+    assert result.exit_code == 0, result.output
+    manifest = Bundle.open(tmp_path / "arc.bundle").manifest
+    results = manifest.held_out_tasks
+    assert results is not None
+    assert (results.attempts, results.num_tasks, results.generated) == (16, 3, ["25ff71a9"])
+    assert manifest.provenance["held_out"] == 3
+    assert manifest.provenance["solved_16_attempts"] == round(len(results.right) / 3, 4)
 
 
 @pytest.mark.gpu

@@ -113,8 +113,13 @@ def test_a_moved_puzzle_goes_on_and_a_loaded_one_begins_anew() -> None:
     alone.step(1)
     engine.move(1, 0)
     engine.load(1, tokens_BT[2], table[1])
-    together = engine.step(2)
-    assert np.allclose(together.logits_BTV[0], alone.step(1).logits_BTV[0], atol=1e-5)
+    together_BTV = engine.step(2).logits_BTV
+    alone_BTV = alone.step(1).logits_BTV
+    carry = engine.read_carry(2)
+    assert together_BTV is not None
+    assert alone_BTV is not None
+    assert carry is not None
+    assert np.allclose(together_BTV[0], alone_BTV[0], atol=1e-5)
     fresh = MODEL.segment(MODEL.start(1), torch.from_numpy(tokens_BT[2:]), torch.tensor([1]))
-    assert_near(together.logits_BTV[1], fresh.logits_BTV[0])
-    assert_near(engine.read_carry(2)[0][1], fresh.carry.z_high_BND[0])
+    assert_near(together_BTV[1], fresh.logits_BTV[0])
+    assert_near(carry[0][1], fresh.carry.z_high_BND[0])

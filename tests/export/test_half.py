@@ -91,7 +91,9 @@ def test_within_the_range_of_float16_every_normalization_and_nothing_else_stays_
 
 def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarray:
     with np.errstate(over="ignore"):
-        return ReferenceEvaluator(graph).run(["logits_BTV"], inputs)[0]
+        (logits_BTV,) = ReferenceEvaluator(graph).run(["logits_BTV"], inputs)
+    assert isinstance(logits_BTV, np.ndarray)
+    return logits_BTV
 
 
 def test_a_float32_node_keeps_finite_what_would_overflow() -> None:

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -85,7 +86,7 @@ def _installed(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(desk))
 
 
-def parity(bundle: Path, *arguments: object) -> dict[str, object]:
+def parity(bundle: Path, *arguments: object) -> dict[str, Any]:
     ended = CliRunner().invoke(app, [str(bundle), "--threads", "1", "--json", *map(str, arguments)])
     assert ended.stdout, ended.stderr
     found = json.loads(ended.stdout)
@@ -93,7 +94,7 @@ def parity(bundle: Path, *arguments: object) -> dict[str, object]:
     return found
 
 
-def assert_breaks_in_segment_1(found: dict[str, object]) -> None:
+def assert_breaks_in_segment_1(found: dict[str, Any]) -> None:
     assert not found["passed"]
     assert "in segment 1" in found["breaks"][0]
 

@@ -16,13 +16,17 @@ POLICY = HaltingPolicy(kind="learned", max_segments=16)
 SERVED = served_graph(small_model(), registry.get("sudoku-4x4"), POLICY)
 
 
+def one_second(*_: object) -> float:
+    return 1.0
+
+
 @pytest.mark.parametrize(
     ("budget_s", "num_held_out"), [(1999, 1000), (2000, 2000), (40, 31), (1, plan.MIN_HELD_OUT)]
 )
 def test_held_out_puzzles_are_halved_until_they_fit(
     monkeypatch: pytest.MonkeyPatch, budget_s: float, num_held_out: int
 ) -> None:
-    monkeypatch.setattr(plan, "seconds_per_puzzle", lambda _served, _options: 1.0)
+    monkeypatch.setattr(plan, "seconds_per_puzzle", one_second)
     planned = plan.plan_export(SERVED, replace(EVERY_FORM, budget_minutes=budget_s / 60))
     assert planned.num_held_out == num_held_out
     assert planned.estimate_s == num_held_out

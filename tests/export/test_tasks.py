@@ -13,14 +13,20 @@ TEST = [{"input": [[5, 5, 5]], "output": [[6]]}]
 TASK = {"train": PAIRS, "test": TEST}
 
 
-def test_tasks_hold_their_pairs_and_no_variant(tmp_path: Path) -> None:
+def test_tasks_hold_their_pairs_and_no_variant_or_further_example(tmp_path: Path) -> None:
     folder = tmp_path / "arc" / "training"
     folder.mkdir(parents=True)
     for name in ("first", "second"):
         (folder / f"{name}.json").write_text(json.dumps(TASK))
     arc = registry.get("arc-7x7")
     assert isinstance(arc, Arc)
-    recipe = ArcRecipe(puzzle=arc.name, dataset=str(folder.parent), augment=3, hold_out_all=True)
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps({"second": [{"input": [[7]], "output": [[8]]}] * 3}))
+    (tmp_path / "LICENSE").write_text("MIT License")
+    dataset = str(folder.parent)
+    recipe = ArcRecipe(
+        puzzle=arc.name, dataset=dataset, augment=3, hold_out_all=True, more=str(more)
+    )
     data = tmp_path / "data"
     build_arc(recipe, arc, data)
     identifiers = identifiers_of(data, 9)

@@ -40,7 +40,7 @@ def inputs_of(questions: Questions, table: np.ndarray) -> Outputs:
 
 
 def looped(engine: Engine, inputs: Outputs, policy: HaltingPolicy) -> Outputs:
-    """Run the runtime's loop over all rows; keep each row's output of the segment that halted it."""
+    """Run the runtime's loop; keep each row's output of the segment that halted it."""
     count = len(inputs["tokens_BT"])
     for slot in range(count):
         engine.load(slot, inputs["tokens_BT"][slot], inputs["puzzle_vector_BE"][slot])

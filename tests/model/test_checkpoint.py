@@ -5,14 +5,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
+from hrm_export.torch_engine import record
 from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.config import HRMConfig
+from hrm_model.geometry import on_board
 from hrm_model.hrm import HRM
-from hrm_puzzles import registry
+from hrm_puzzles.data.sources import Questions
 
 SIZES = HRMConfig(
     vocab_size=6, seq_len=16, hidden_size=16, num_heads=2, puzzle_vector_size=16, max_segments=4
@@ -48,18 +53,29 @@ def test_a_failed_write_leaves_the_older_checkpoint_and_nothing_else(saved: Path
     assert [path.name for path in saved.parent.iterdir()] == ["step_1"]
 
 
-def test_a_pointer_names_the_checkpoint_beside_it(saved: Path) -> None:
-    checkpoint.point(saved.parent / "best", saved)
-    assert checkpoint.resolve(saved.parent / "best") == saved
-    assert checkpoint.resolve(saved) == saved
-
-
 @pytest.mark.parametrize("path", IN_REPOSITORY, ids=lambda path: path.name)
-def test_the_weights_in_the_repository_open(path: Path) -> None:
-    model, meta = checkpoint.load(path)
-    assert meta["puzzle"].startswith(path.name)
+def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(
+    path: Path, request: pytest.FixtureRequest
+) -> None:
+    if path.name == "logistics":
+        reason = "the bundle holds step 20,000, the checkpoint step 20,313"
+        request.applymarker(pytest.mark.xfail(reason=reason))
     assert (path / checkpoint.WEIGHTS).stat().st_size < 1_000_000
-    assert model.config.seq_len == registry.get(meta["puzzle"]).seq_len
+    model, meta = checkpoint.load(path)
+    bundle = Bundle.open(SHIPPED_BUNDLES / f"{path.name}.bundle")
+    if meta["puzzle"] != bundle.puzzle.name:
+        model = on_board(model, bundle.puzzle)
+    golden = bundle.golden()
+    questions = Questions(
+        tokens_NT=golden.tokens_BT,
+        labels_NT=golden.tokens_BT,
+        puzzle_ids_N=golden.puzzle_ids_B,
+        source="the bundle",
+    )
+    found = record(model, questions, num_segments=1)
+    expected_BTV = golden.logits_SBTV[0]
+    assert np.abs(found.logits_SBTV[0] - expected_BTV).max() < 1e-3
+    assert expected_BTV.std() > 1
 
 
 def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path) -> None:

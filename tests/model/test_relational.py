@@ -3,6 +3,8 @@
 Shapes: B rows, T cells, V vocabulary.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,6 @@ from export_tools import relational_sizes
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import on_board, widened
 from hrm_model.hrm import HRM, SegmentOutput
-from hrm_model.layers import rotary_table
 from hrm_puzzles import registry
 from hrm_puzzles.grid.board import GridSymmetry
 
@@ -19,7 +20,7 @@ EXACT = 1e-5  # sums in another order
 NUM_SEGMENTS = 3
 
 
-def fresh_model(puzzle: str, **changes: object) -> HRM:
+def fresh_model(puzzle: str, **changes: Any) -> HRM:
     torch.manual_seed(0)
     depth = dict.fromkeys(("high_cycles", "low_cycles", "high_layers", "low_layers"), 1)
     model = HRM(HRMConfig(**{**relational_sizes(puzzle), **depth, **changes}))
@@ -107,104 +108,6 @@ def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str
         widened(fresh_model(puzzle), fresh_model(puzzle, **sizes))
 
 
-def test_a_block_of_units_sums_what_the_candidates_of_each_unit_say() -> None:
-    """Against the formula in float64, candidate by candidate, unit by unit."""
-    puzzle = registry.get("sudoku-6x6")
-    block = fresh_model("sudoku-6x6").high_level.layers[0]
-    w = as_float64(block)
-    h_NSC = np.random.default_rng(0).standard_normal((36, 6, 16))
-    m_NSC = np.maximum(h_NSC @ w["message_proj.weight"].T + w["message_bias"], 0)
-    row_N, column_N, box_N = puzzle.groups_GT
-    inner_NSF = h_NSC @ w["state_proj.weight"].T + w["state_bias"]
-    inner_NSF += m_NSC @ w["own_proj.weight"].T
-    inner_NSF += m_NSC.sum(1, keepdims=True) @ w["cell_proj.weight"].T
-    for cell in range(36):
-        row = row_N == row_N[cell]
-        column = column_N == column_N[cell]
-        box = box_N == box_N[cell]
-        lines = m_NSC[row].sum(0) + m_NSC[column].sum(0)
-        minis = m_NSC[row & box].sum(0) + m_NSC[column & box].sum(0)
-        inner_NSF[cell] += lines @ w["line_proj.weight"].T
-        inner_NSF[cell] += minis @ w["mini_proj.weight"].T
-        inner_NSF[cell] += m_NSC[box].sum(0) @ w["box_proj.weight"].T
-    expected = normed(h_NSC + np.maximum(inner_NSF, 0) @ w["out_proj.weight"].T)
-    computed = block(torch.from_numpy(h_NSC.reshape(1, 36, 96)).float())
-    assert computed.detach().numpy() == pytest.approx(expected.reshape(1, 36, 96), abs=EXACT)
-
-
-def test_a_block_of_a_grid_weighs_each_cell_and_its_eight_neighbours() -> None:
-    """Against the formula in float64; cells beyond the edge are zeros."""
-    block = fresh_model("maze-8x8").high_level.layers[0]
-    w = as_float64(block)
-    h_RCD = np.random.default_rng(0).standard_normal((8, 8, 16))
-    padded = np.pad(h_RCD, ((1, 1), (1, 1), (0, 0)))
-    around: list[np.ndarray] = []
-    for row, col in np.ndindex(8, 8):
-        around.append(padded[row : row + 3, col : col + 3].ravel())
-    inner = np.stack(around) @ w["near_proj.weight"].T + w["near_bias"]
-    change = np.maximum(inner, 0) @ w["out_proj.weight"].T
-    expected = normed(h_RCD.reshape(64, 16) + change)
-    computed = block(torch.from_numpy(h_RCD.reshape(1, 64, 16)).float())
-    assert computed.detach().numpy()[0] == pytest.approx(expected, abs=EXACT)
-
-
-def test_a_block_of_colours_hears_neighbours_the_cells_it_looks_at_and_the_board() -> None:
-    """Against the formula in float64; cells beyond the edge are zeros."""
-    model = fresh_model("arc-7x7")
-    block = model.high_level.layers[0]
-    w = as_float64(block)
-    h_RCSD = np.random.default_rng(0).standard_normal((7, 7, 12, 16))
-    m_RCSD = np.maximum(h_RCSD @ w["message_proj.weight"].T + w["message_bias"], 0)
-    cells_RCD = m_RCSD.sum(2)
-    inner = nine_cells(h_RCSD, w["near_proj.weight"]) + w["near_bias"]
-    inner = inner + nine_cells(cells_RCD[:, :, None], w["cell_proj.weight"])
-    looks_NHD = (cells_RCD @ w["look_proj.weight"].T).reshape(49, 4, 16)
-    seen_NSD = attended(rotated(looks_NHD), m_RCSD.reshape(49, 12, 16))
-    inner += seen_NSD.reshape(7, 7, 12, 16) @ w["seen_proj.weight"].T
-    inner += m_RCSD.mean((0, 1)) @ w["board_proj.weight"].T
-    inner += m_RCSD.mean((0, 1, 2)) @ w["all_proj.weight"].T
-    expected = normed(h_RCSD + np.maximum(inner, 0) @ w["out_proj.weight"].T)
-    h_BND = torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float()
-    computed = block(h_BND, rotary_table(model.config))
-    assert computed.detach().numpy() == pytest.approx(expected.reshape(1, 49, 192), abs=EXACT)
-
-
-def nine_cells(values: np.ndarray, weight_FD: np.ndarray) -> np.ndarray:
-    """Weights of each cell of a 7x7 board and its eight neighbors."""
-    padded = np.pad(values, ((1, 1), (1, 1), (0, 0), (0, 0)))
-    total = 0
-    for place, (down, right) in enumerate(np.ndindex(3, 3)):
-        part = weight_FD[:, 16 * place : 16 * place + 16]
-        total = total + padded[down : down + 7, right : right + 7] @ part.T
-    return np.asarray(total)
-
-
-def rotated(looks_NHD: np.ndarray) -> np.ndarray:
-    """Rotary positions of a 7x7 board: half of the width for rows, half for columns."""
-    frequencies = 30.0 ** -(np.arange(4) / 4)
-    angles: list[np.ndarray] = []
-    for row, col in np.ndindex(7, 7):
-        angles.append(np.tile(np.concatenate([row * frequencies, col * frequencies]), 2))
-    angles_N1D = np.stack(angles)[:, None]
-    turned_NHD = np.concatenate([-looks_NHD[..., 8:], looks_NHD[..., :8]], axis=-1)
-    return looks_NHD * np.cos(angles_N1D) + turned_NHD * np.sin(angles_N1D)
-
-
-def attended(looks_NHD: np.ndarray, m_NSD: np.ndarray) -> np.ndarray:
-    """Attention of two heads between cells: queries, then keys; values are the messages."""
-    seen_NSD = np.empty_like(m_NSD)
-    for head in range(2):
-        shares_NN = np.exp(looks_NHD[:, head] @ looks_NHD[:, 2 + head].T / 4)
-        shares_NN /= shares_NN.sum(1, keepdims=True)
-        part = slice(8 * head, 8 * head + 8)
-        seen_NSD[..., part] = np.einsum("nm,msd->nsd", shares_NN, m_NSD[..., part])
-    return seen_NSD
-
-
-def normed(wide: np.ndarray) -> np.ndarray:
-    return wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
     """Its vector's parts are exchanged alike. Pad, end and black keep their places."""
@@ -223,10 +126,6 @@ def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
     plain_TV, moved_TV = output.logits_BTV
     assert torch.allclose(moved_TV[:, order_V], plain_TV, atol=EXACT)
     assert plain_TV.std(1).min() > 0.001
-
-
-def as_float64(block: torch.nn.Module) -> dict[str, np.ndarray]:
-    return {name: weight.detach().double().numpy() for name, weight in block.named_parameters()}
 
 
 def test_with_a_random_start_a_symmetric_copy_is_another_attempt() -> None:

@@ -28,6 +28,9 @@ class Vote:
     task: str = "t"
     question: Grid = field(default_factory=lambda: QUESTION)
 
+    def tokens(self, grid: Grid) -> np.ndarray:
+        return PUZZLE.encode(self.variant.apply(grid))
+
 
 def right(q_halt: float = 0.0, variant: Variant = UNCHANGED) -> Vote:
     return Vote(answer=RIGHT, q_halt=q_halt, variant=variant)
@@ -40,13 +43,11 @@ def other(q_halt: float = 0.0, variant: Variant = UNCHANGED) -> Vote:
 def scored(*votes: Vote) -> list[float]:
     """pass@1, pass@2 and pass@10."""
     names = [vote.variant.name(vote.task) for vote in votes]
-    questions = [PUZZLE.encode(vote.variant.apply(vote.question)) for vote in votes]
-    labels = [PUZZLE.encode(vote.variant.apply(RIGHT)) for vote in votes]
-    answers = [PUZZLE.encode(vote.variant.apply(vote.answer)) for vote in votes]
+    questions = np.stack([vote.tokens(vote.question) for vote in votes])
+    labels = np.stack([vote.tokens(RIGHT) for vote in votes])
+    answers = np.stack([vote.tokens(vote.answer) for vote in votes])
     q_halts = np.array([vote.q_halt for vote in votes])
-    shares = PUZZLE.pass_at(
-        names, np.stack(questions), np.stack(labels), np.stack(answers), q_halts
-    )
+    shares = PUZZLE.pass_at(names, questions, labels, answers, q_halts)
     assert tuple(shares) == TRIALS
     return list(shares.values())[:3]
 
@@ -79,6 +80,12 @@ def test_garbage_votes_for_the_empty_grid_and_spoils_nothing() -> None:
     assert shares[2] == 1.0
 
 
+def test_no_answers_score_nothing() -> None:
+    nothing = np.zeros((0, 100), np.int32)
+    shares = PUZZLE.pass_at([], nothing, nothing, nothing, np.zeros(0))
+    assert set(shares.values()) == {0.0}
+
+
 def test_a_task_is_solved_when_all_of_its_test_inputs_are() -> None:
     second = np.array([[7]], dtype=np.int8)
     second_other = Vote(answer=OTHER, q_halt=1.0, question=second)
@@ -86,9 +93,3 @@ def test_a_task_is_solved_when_all_of_its_test_inputs_are() -> None:
     half = (right(), second_other, second_right)
     assert scored(*half) == [0, 1, 1]
     assert scored(*half, Vote(answer=OTHER, task="u")) == [0, 0.5, 0.5]
-
-
-def test_no_answers_score_nothing() -> None:
-    nothing = np.zeros((0, 100), np.int32)
-    shares = PUZZLE.pass_at([], nothing, nothing, nothing, np.zeros(0))
-    assert set(shares.values()) == {0.0}

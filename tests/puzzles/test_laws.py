@@ -81,6 +81,15 @@ def test_rows_of_padding_are_wrong(puzzle: Puzzle) -> None:
 
 
 @each
+def test_tokens_that_do_not_exist_decode_to_a_board(puzzle: Puzzle) -> None:
+    tokens_T = np.resize([0, 1, puzzle.vocab_size, 10**6, -5], puzzle.seq_len)
+    again_T = puzzle.encode(puzzle.decode(tokens_T))
+    assert (again_T[tokens_T == 1] == 1).all()
+    assert again_T.min() >= 1
+    assert again_T.max() < puzzle.vocab_size
+
+
+@each
 @given(seed=seeds)
 @quick
 def test_inverse_of_a_symmetry_undoes_it(puzzle: Puzzle, seed: int) -> None:

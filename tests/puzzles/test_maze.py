@@ -1,5 +1,6 @@
-"""Maze tokens, the check, symmetries and hints, on square and other boards."""
+"""Mazes: tokens, the check, symmetries, hints, and labels against an independent search."""
 
+from collections import deque
 from itertools import combinations
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.maze import PATH_TOKEN, WALL_TOKEN, Maze
-from hrm_puzzles.maze_generator import GOAL, OPEN, PATH, START, WALL
-from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
+from hrm_puzzles.maze_generator import GOAL, OPEN, PATH, START, WALL, lengths
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid
 
 MAZE = registry.get("maze-10x10")
 MAZES = [
@@ -18,6 +19,8 @@ MAZES = [
     Maze(name="maze-6x9", rows=6, cols=9),
     Maze(name="maze-10x10", rows=10, cols=10),
 ]
+GENERATED = [*MAZES, Maze(name="maze-30x30", rows=30, cols=30)]
+DIFFICULTIES = ["easy", "medium", "hard"]
 NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 quick = settings(deadline=None, max_examples=12)
@@ -31,9 +34,13 @@ def verdict(maze: Maze, question: Grid, answer: Grid) -> int:
     return int(maze.check_BT(inputs_1T, answers_1T)[0])
 
 
-def cells_with(question: Grid, value: int) -> list[Cell]:
-    rows, cols = np.nonzero(question == value)
+def cells_where(is_set: np.typing.NDArray[np.bool_]) -> list[Cell]:
+    rows, cols = np.nonzero(is_set)
     return list(zip(rows.tolist(), cols.tolist(), strict=True))
+
+
+def cells_with(question: Grid, value: int) -> list[Cell]:
+    return cells_where(question == value)
 
 
 def neighbours(cell: Cell) -> list[Cell]:
@@ -59,16 +66,29 @@ def simple_paths(question: Grid) -> list[frozenset[Cell]]:
     return found
 
 
-def all_moves_left(question: Grid) -> dict[Cell, int]:
-    """The moves to the goal of every cell that reaches it, one ring of cells after the other."""
-    ring = set(cells_with(question, GOAL))
-    free = ring | set(cells_with(question, OPEN)) | set(cells_with(question, START))
-    found = dict.fromkeys(ring, 0)
-    for moves in range(1, question.size):
-        near = {beside for cell in ring for beside in neighbours(cell)}
-        ring = (near & free) - found.keys()
-        found |= dict.fromkeys(ring, moves)
-    return found
+def moves_to_goal(question: Grid) -> dict[Cell, int]:
+    free = set(cells_where(question != WALL))
+    (goal,) = cells_with(question, GOAL)
+    moves = {goal: 0}
+    waiting = deque([goal])
+    while waiting:
+        cell = waiting.popleft()
+        for near in neighbours(cell):
+            if near in free and near not in moves:
+                moves[near] = moves[cell] + 1
+                waiting.append(near)
+    return moves
+
+
+def first_path(question: Grid) -> list[Cell]:
+    """From the start, always to the first neighbour that is nearer."""
+    moves = moves_to_goal(question)
+    path = cells_with(question, START)
+    while moves[path[-1]]:
+        wanted = moves[path[-1]] - 1
+        nearer = [near for near in neighbours(path[-1]) if moves.get(near) == wanted]
+        path.append(nearer[0])
+    return path
 
 
 def marked(question: Grid, cells: frozenset[Cell]) -> Grid:
@@ -87,34 +107,19 @@ def test_tokens_are_the_published_ones() -> None:
     assert (MAZES[0].decode(tokens_T) == grid).all()
 
 
-def test_tokens_without_a_value_decode_to_open_cells() -> None:
-    tokens_T = np.resize(np.array([0, 1, 6, 10**6, -5]), 100)
-    assert MAZE.decode(tokens_T).reshape(-1)[:5].tolist() == [OPEN, WALL, OPEN, OPEN, OPEN]
-
-
-@pytest.mark.parametrize("sides", [(3, 9), (9, 31)])
-def test_boards_too_small_or_too_large_are_refused(sides: tuple[int, int]) -> None:
+def test_boards_too_large_are_rejected() -> None:
     with pytest.raises(ValueError, match="choose sides from 4 to 30"):
-        Maze(name="maze", rows=sides[0], cols=sides[1])
+        Maze(name="maze", rows=9, cols=31)
 
 
 @given(seed=seeds)
-@quick
-def test_of_all_simple_paths_only_the_shortest_are_right(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    question = (rng.random((4, 4)) < 0.25).astype(np.int8)
-    ends = rng.choice(16, 2, replace=False)
-    question.reshape(-1)[ends] = (START, GOAL)
-    paths = simple_paths(question)
-    shortest = min(map(len, paths), default=0)
-    for path in paths:
-        is_right = verdict(MAZES[0], question, marked(question, path)) == RIGHT
-        assert is_right == (len(path) == shortest)
-
-
-def test_of_all_sets_of_marks_only_the_shortest_paths_are_right() -> None:
+@settings(deadline=None, max_examples=6)
+def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int) -> None:
     maze = MAZES[0]
-    question = maze.board_of("S..#.#.....G#...")
+    places = np.random.default_rng(seed).permutation(16)
+    question = np.full((4, 4), OPEN, np.int8)
+    question.reshape(-1)[places[:2]] = (START, GOAL)
+    question.reshape(-1)[places[2:6]] = WALL
     cells = cells_with(question, OPEN)
     sets: list[frozenset[Cell]] = []
     for size in range(len(cells) + 1):
@@ -124,9 +129,8 @@ def test_of_all_sets_of_marks_only_the_shortest_paths_are_right() -> None:
     verdict_B = maze.check_BT(inputs_BT, answers_BT)
     right = {sets[index] for index in np.flatnonzero(verdict_B == RIGHT).tolist()}
     paths = simple_paths(question)
-    length = min(map(len, paths))
+    length = min(map(len, paths), default=0)
     assert right == {path for path in paths if len(path) == length}
-    assert len(right) > 1
 
 
 def test_shortest_path_with_a_ring_beside_it_is_wrong() -> None:
@@ -166,7 +170,7 @@ def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -
     hints = maze.hints(inputs_1T, maze.encode(example.answer)[None])
     kinds = hints.kinds_BT.reshape(maze.rows, maze.cols)
     after = hints.after_BT.reshape(maze.rows, maze.cols)
-    moves_left = all_moves_left(example.question)
+    moves_left = moves_to_goal(example.question)
     for cell, moves in moves_left.items():
         expected = 1
         if moves:
@@ -221,3 +225,58 @@ def test_rendered_answer_shows_the_path_and_crosses_out_what_is_broken() -> None
         "│        │",
         "└────────┘",
     ]
+
+
+def check(maze: Maze, example: Example) -> None:
+    """The rating, the marks of the first shortest path and all other cells are right."""
+    path = first_path(example.question)
+    assert example.rating == len(path) - 1
+    is_marked = example.answer == PATH
+    assert set(cells_where(is_marked)) == set(path[1:-1])
+    without_marks = np.where(is_marked, 0, example.answer)
+    assert (without_marks == example.question).all()
+    inputs_1T = maze.encode(example.question)[None]
+    labels_1T = maze.encode(example.answer)[None]
+    assert maze.check_BT(inputs_1T, labels_1T).tolist() == [RIGHT]
+
+
+def check_many(maze: Maze, difficulty: str, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        example = maze.generate(rng, difficulty)
+        check(maze, example)
+        assert example.rating in lengths(maze.shape, difficulty)
+
+
+@pytest.mark.parametrize("maze", GENERATED, ids=lambda maze: maze.name)
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+def test_label_is_the_first_shortest_path(maze: Maze, difficulty: str) -> None:
+    count = 5 if maze.rows == 30 else 20
+    check_many(maze, difficulty, count=count, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+@pytest.mark.parametrize("maze", GENERATED[2:], ids=lambda maze: maze.name)
+def test_ten_thousand_labels_are_the_first_shortest_path(maze: Maze, difficulty: str) -> None:
+    check_many(maze, difficulty, count=3334, seed=2)
+
+
+def test_hard_mazes_of_30x30_are_those_of_the_published_set() -> None:
+    assert lengths(GENERATED[3].shape, "hard").start == 111
+    starts = [lengths(GENERATED[2].shape, difficulty).start for difficulty in DIFFICULTIES]
+    assert starts == [2, 13, 26]
+
+
+def has_open_square(question: Grid) -> bool:
+    is_free = question != WALL
+    rows = is_free[:-1] & is_free[1:]
+    return bool((rows[:, :-1] & rows[:, 1:]).any())
+
+
+def test_hard_mazes_of_30x30_are_not_only_trees() -> None:
+    rng = np.random.default_rng(3)
+    questions = [GENERATED[3].generate(rng, "hard").question for _ in range(12)]
+    # Corridors of trees are one cell wide. Random walls leave open squares.
+    assert {has_open_square(question) for question in questions} == {False, True}

@@ -90,12 +90,13 @@ def digits(page: Page) -> str:
     return "".join(text or "." for text in cells)
 
 
-def screen(page: Page, name: str, *, whole: bool = True) -> None:
-    """Take a picture for docs/screens if HRM_SCREENS names a folder."""
+def screen(page: Page, name: str, *, whole: bool = True, after_ms: int = 0) -> None:
+    """Take a picture for docs/screens, after a while, if HRM_SCREENS names a folder."""
     folder = os.environ.get("HRM_SCREENS")
     if not folder:
         return
     path = Path(folder) / f"{name}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     page.mouse.move(0, 0)
+    page.wait_for_timeout(after_ms)
     page.screenshot(path=path, full_page=whole)

@@ -12,18 +12,8 @@ from hrm_puzzles.cli import main as app
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small 4x4 data set, built by the command a person would use."""
     out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
-    options = [
-        "build",
-        "sudoku-4x4",
-        "--out",
-        str(out),
-        "--train",
-        "200",
-        "--test",
-        "40",
-        "--seed",
-        "3",
-    ]
+    sizes = ["--train", "200", "--test", "40", "--seed", "3"]
+    options = ["build", "sudoku-4x4", "--out", str(out), *sizes]
     built = CliRunner().invoke(app, options)
     assert built.exit_code == 0, built.output
     return out

@@ -1,5 +1,6 @@
 """A run whose files are cut, empty or of another kind is not resumed, and one sentence says so."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -80,7 +81,7 @@ def forget_hashes(saved: Path) -> None:
 
 OF_JSON = ("config.json", "meta.json", "trainer.json")
 DAMAGED = [("model.safetensors", "cut"), ("trainer.safetensors", "")]
-DAMAGED += [(name, content) for name in OF_JSON for content in ("cut", "null", NO_VALUES)]
+DAMAGED += itertools.product(OF_JSON, ("cut", "null", NO_VALUES))
 
 
 @pytest.mark.parametrize("knows_hashes", [True, False], ids=["hashed", "of an older version"])

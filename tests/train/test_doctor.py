@@ -122,6 +122,12 @@ LOG = """\
 [  93.4] NVRM: Xid (PCI:0000:01:00): 31, pid=4242, name=python, Ch 00000008, MMU Fault
 [ 200.7] Out of memory: Killed process 815 (python) total-vm:80000000kB
 """
+HUNG = """\
+[ 363.1] INFO: task nv_queue:512 blocked for more than 122 seconds.
+[ 485.9] INFO: task nv_queue:512 blocked for more than 245 seconds.
+[ 490.0] watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [UVM GPU1 BH:901]
+[ 500.0] INFO: task jbd2/sda1-8:77 blocked for more than 122 seconds.
+"""
 
 
 def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
@@ -132,16 +138,7 @@ def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
         "kernel log: memory": "warn",
     }
     assert found[1].text == "the driver reported an error (2x, PCI:0000:01:00)"
-
-
-def test_a_worker_of_the_driver_that_hangs_is_a_fault() -> None:
-    log = """\
-[ 363.1] INFO: task nv_queue:512 blocked for more than 122 seconds.
-[ 485.9] INFO: task nv_queue:512 blocked for more than 245 seconds.
-[ 490.0] watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [UVM GPU1 BH:901]
-[ 500.0] INFO: task jbd2/sda1-8:77 blocked for more than 122 seconds.
-"""
-    video, queue = doctor_machine.read_log(log)
+    video, queue = doctor_machine.read_log(HUNG)
     assert (video.level, queue.level) == ("fail", "fail")
     assert video.text.startswith("its worker UVM GPU1 BH hung (1x)")
     assert queue.text.startswith("its worker nv_queue hung (2x)")

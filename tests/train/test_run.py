@@ -216,16 +216,6 @@ def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) 
     assert {"best_score", "best_loss_step"} <= set(meta)
 
 
-def test_a_row_of_metrics_says_where_the_time_went(data: Path, tmp_path: Path) -> None:
-    trainer = small_trainer(data, total_samples=40 * SAMPLES_PER_STEP)
-    run_of(tmp_path / "run", trainer, whole_set(data)).finish(Stages())
-    rows = read_lines(tmp_path / "run" / METRICS)
-    assert [row["step"] for row in rows] == [20, 40]
-    assert {"data", "forward", "backward", "optimiser"} == set(rows[-1]["phase_ms"])
-    assert 0 < sum(rows[-1]["phase_ms"].values()) <= rows[-1]["step_ms"]
-    assert (tmp_path / "run" / "curve.png").stat().st_size > 1000
-
-
 def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path: Path) -> None:
     held = whole_set(data)
     total = 12 * SAMPLES_PER_STEP

@@ -1,6 +1,7 @@
 """What the source documents ask of the trainer; each test names document and passage."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from hrm_puzzles import registry
 from hrm_train.cli import main as app
 from hrm_train.doctor_machine import read_log
 from hrm_train.draft import draft
-from hrm_train.hardware import PRESETS, hardware_from_name, threads_for
+from hrm_train.hardware import GIGABYTE, PRESETS, hardware_from_name, threads_for
 from hrm_train.meter import Reading
 from hrm_train.options import PlanOptions
 from hrm_train.recipe import RECIPES, config_for, recipe_for
+from hrm_train.run_plan import filled
 from hrm_train.telemetry import AnomalyMonitor
 
 
@@ -119,3 +121,23 @@ def test_the_threads_of_a_run_are_recorded_and_kept_by_a_resume(
     assert ended.exit_code == 0, ended.output
     assert torch.get_num_threads() == 1
     assert json.loads((run / "run.json").read_text())["hardware"]["threads"] == 1
+
+
+def test_a_card_is_filled_to_the_requested_share(tmp_path: Path) -> None:
+    # 002, "VRAM Usage Journey": 14 of 32 GB at a batch of 32; the author wanted the card full.
+    options = PlanOptions(recipe="maze-1k", hw="rtx5090", data=tmp_path / "absent")
+    plan = draft(options, hardware_from_name("rtx5090", is_here=False))
+    fuller = filled(plan, 0.9)
+    share = fuller.memory().total / (32 * GIGABYTE)
+    assert 0.85 <= share <= 0.9
+    assert fuller.recipe == plan.recipe
+    more = replace(fuller.hardware, micro_batch=fuller.micro_batch + 8)
+    assert replace(fuller, hardware=more).memory().total > 0.9 * 32 * GIGABYTE
+
+
+def test_a_dry_run_names_the_basis_of_its_estimate(tmp_path: Path) -> None:
+    arguments = ["--hw=rtx5090", "--recipe=maze-1k", "--dry-run", f"--data={tmp_path / 'absent'}"]
+    shown = CliRunner().invoke(app, [*arguments, "--fill=0.9"])
+    assert shown.exit_code == 0, shown.output
+    words = " ".join(shown.output.split())
+    assert "calculated; measured only at 81 tokens on an H100" in words

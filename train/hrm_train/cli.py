@@ -24,7 +24,7 @@ main = command.Command("hrm-train", extra="train", cannot=(FloatingPointError,))
     groups={
         "Run": "run resume init yes wandb keep checkpoint_steps checkpoint_minutes",
         "Validation": "validate_steps validate_whole_steps validation_puzzles",
-        "Speed": "threads tune tune_batch profile profile_window dry_run samples_per_s",
+        "Speed": "threads fill tune tune_batch profile profile_window dry_run samples_per_s",
     },
     invoke_without_command=True,
     epilog="Example: hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku",

@@ -94,8 +94,11 @@ def evaluate(
         between_batches()
         batch = rows.rows(slice(start, start + batch_size))
         parts.append(_rollout(model, puzzle, batch, loss))
-    found = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-    curves = {name: tuple(found[name].mean(1).tolist()) for name in CURVES}
+    found = _joined(parts)
+    curves: dict[str, tuple[float, ...]] = {}
+    for name in CURVES:
+        shares_S = found[name].mean(1)
+        curves[name] = tuple(shares_S.tolist())
     wants_SB = found["margin"] > 0
     wants_SB[-1] = True
     halted_at_B = wants_SB.argmax(0)
@@ -109,6 +112,15 @@ def evaluate(
         loss=float(found["loss"].mean()),
         pass_at=_pass_at(puzzle, rows, found, identifiers),
     )
+
+
+def _joined(parts: Sequence[_Figures]) -> _Figures:
+    """The figures of all batches side by side."""
+    joined: _Figures = {}
+    for name in parts[0]:
+        arrays = [part[name] for part in parts]
+        joined[name] = np.concatenate(arrays, axis=1)
+    return joined
 
 
 def _pass_at(
@@ -144,16 +156,21 @@ def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: recipe.LossKind) -> 
         if puzzle.proof_exists and new_B.any():
             verdict_B = puzzle.check_BT(rows.tokens_BT[new_B], answers_BT[new_B])
             proven_B[new_B] = verdict_B == RIGHT
+        loss_B = window.answer_loss_B(output.logits_BTV, labels_BT, loss)
         seen["answers"].append(answers_BT)
         seen["proven"].append(proven_B.copy())
-        figures = {
-            "margin": model.margin(output),
-            "q_halt": output.q_halt_B,
-            "loss": window.answer_loss_B(output.logits_BTV, labels_BT, loss),
-        }
-        for name, values_B in figures.items():
-            seen[name].append(values_B.double().cpu().numpy())
-    found = {name: np.stack(values) for name, values in seen.items()}
+        seen["margin"].append(_numbers(model.margin(output)))
+        seen["q_halt"].append(_numbers(output.q_halt_B))
+        seen["loss"].append(_numbers(loss_B))
+    return _scored(rows, {name: np.stack(values) for name, values in seen.items()})
+
+
+def _numbers(values_B: torch.Tensor) -> NDArray[np.float64]:
+    return values_B.double().cpu().numpy()
+
+
+def _scored(rows: Batch, found: _Figures) -> _Figures:
+    """Adds the scores of all segments; of loss and answers only the last segment stays."""
     counted_BT = rows.labels_BT != IGNORE
     open_BT = (rows.tokens_BT != rows.labels_BT) & counted_BT
     right_SBT = found["answers"] == rows.labels_BT

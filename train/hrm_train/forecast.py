@@ -17,11 +17,12 @@ from hrm_train.draft import draft
 from hrm_train.hardware import hardware_from_name
 from hrm_train.memory import FILLED
 from hrm_train.options import PlanOptions
-from hrm_train.run_plan import RunPlan
+from hrm_train.run_plan import RunPlan, filled
 
 PUBLISHED_ARC_IDS = 876_000  # puzzle ids of 960 tasks in 1,000 variants, without duplicates
 SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # factors of the planned micro-batch
 SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s; the forecast shows the hours at each
+BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
 CHECKPOINTS = 4  # checkpoints on disk at once: the last two, the best, and the one being written
 LONGEST_WARMUP = 10  # warn if the warm-up takes more than one part in this many of the run
 
@@ -32,10 +33,13 @@ def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | 
         raise ValueError("--dry-run plans a new run; omit --resume")
     machine = hardware_from_name(options.hw or "auto", is_here=False)
     plan = _with_expected_ids(draft(options, machine))
+    if options.fill is not None:
+        plan = filled(plan, options.fill)
     lines = [_model_line(plan), schedule(plan), disk(plan), *warnings(plan, options)]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(_memory_table(plan))
+    console.print(BASIS, soft_wrap=True, markup=False, highlight=False)
     speeds = SPEEDS
     if samples_per_s is not None:
         speeds = (samples_per_s,)

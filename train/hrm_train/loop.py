@@ -3,7 +3,7 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -127,7 +127,7 @@ class Trainer:
             self.progress.take_in(solved, finished, recipe.curriculum_target)
             self._counted.zero_()
         # On a CPU reading a tensor is free, so the draw is saved if no slot has halted.
-        if self.device.type == "cpu" and not any(bool(part.halted_B.any()) for part in self._parts):
+        if self.device.type == "cpu" and not self._has_halted():
             return
         offer = self._offer(step)
         begin = 0
@@ -135,6 +135,9 @@ class Trainer:
             rows = offer.rows(slice(begin, begin + len(part)))
             part.refill(self.model, rows, recipe.explore, self.max_segments)
             begin += len(part)
+
+    def _has_halted(self) -> bool:
+        return any(bool(part.halted_B.any()) for part in self._parts)
 
     def _offer(self, step: int) -> Offer:
         drawn = self._prefetcher.at(step, self.progress.num_revealed)
@@ -156,8 +159,8 @@ class Trainer:
             before = [replace(part) for part in self._parts]
             try:
                 results = [self._learn_part(part) for part in self._parts]
-                sums = _added([sums for sums, _ in results])
-                return sums, torch.cat([gradient for _, gradient in results])
+                sums, gradients = zip(*results, strict=True)
+                return _added(sums), torch.cat(gradients)
             except RuntimeError as error:
                 if not memory.is_out_of_memory(error):
                     raise
@@ -343,8 +346,9 @@ class Trainer:
         self.regroup(micro_batch)
 
 
-def _added(parts: list[StepSums]) -> StepSums:
+def _added(parts: Sequence[StepSums]) -> StepSums:
     """The sums of several micro-batches."""
-    stacked = torch.stack([torch.stack([*vars(part).values()]) for part in parts])
+    rows = [torch.stack([*vars(part).values()]) for part in parts]
+    totals = torch.stack(rows).sum(0)
     names = StepSums.__dataclass_fields__
-    return StepSums(**dict(zip(names, stacked.sum(0), strict=True)))
+    return StepSums(**dict(zip(names, totals, strict=True)))

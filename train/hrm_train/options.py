@@ -89,6 +89,14 @@ class PlanOptions:
             help="CPU threads for arithmetic. [default: 1 for a small model, else one per core]",
         ),
     ] = None
+    fill: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=0.95,
+            help="Share of the card's memory that the micro-batch may fill. [default: the table's]",
+        ),
+    ] = None
     yes: Annotated[
         bool,
         typer.Option("--yes", help="Allow a data set to take a fifth of the free disk or more."),

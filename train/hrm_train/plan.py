@@ -12,7 +12,7 @@ from hrm_train import distributed, status
 from hrm_train.draft import draft
 from hrm_train.hardware import Say, hardware_from_name
 from hrm_train.options import PlanOptions
-from hrm_train.run_plan import RunPlan, read_plan, write_plan
+from hrm_train.run_plan import RunPlan, filled, read_plan, write_plan
 
 Adjust = Callable[[RunPlan], RunPlan]
 
@@ -65,4 +65,7 @@ def _new(options: PlanOptions, say: Say) -> RunPlan:
     if options.data is None:
         build_if_absent(puzzle, plan.data, options.examples, say, may_fill_disk=options.yes)
     meta = meta_for(puzzle, plan.data, "train")
-    return plan.with_puzzle_ids(meta.num_puzzle_identifiers)
+    plan = plan.with_puzzle_ids(meta.num_puzzle_identifiers)
+    if options.fill is not None:
+        return filled(plan, options.fill)
+    return plan

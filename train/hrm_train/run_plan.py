@@ -1,5 +1,6 @@
 """The record of what a run will do, in `run.json` of its directory. A resume needs nothing else."""
 
+import bisect
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_train import distributed, memory, status
-from hrm_train.hardware import Hardware, hardware_from_name
+from hrm_train.hardware import GIGABYTE, Hardware, hardware_from_name
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
@@ -95,6 +96,27 @@ class RunPlan:
             "events": [asdict(event) for event in self.events],
         }
         return json.dumps(values, indent=2) + "\n"
+
+
+def filled(plan: RunPlan, share: float) -> RunPlan:
+    """The plan with the largest micro-batch whose estimate fits a share of the card's memory.
+
+    The batch and its rates stay. Raises ValueError for a machine of unknown memory.
+    """
+    machine = plan.hardware
+    if not machine.memory_gb:
+        raise ValueError(
+            f"--fill needs a card of known memory, and {machine.name} is none; omit it"
+        )
+    limit = share * machine.memory_gb * GIGABYTE
+
+    def fits(rows: int) -> bool:
+        probed = replace(plan, hardware=replace(machine, micro_batch=rows))
+        return probed.memory().total <= limit
+
+    num_slots = len(distributed.ranks().slots(plan.recipe.batch_size))
+    rows = bisect.bisect_right(range(1, num_slots + 1), False, key=lambda rows: not fits(rows))
+    return replace(plan, hardware=replace(machine, micro_batch=max(1, rows)))
 
 
 def write_plan(plan: RunPlan) -> None:

@@ -237,9 +237,8 @@ def table_of(status: Mapping[str, Any]) -> Table:
             rows[name] = form.format(train[name])
     shares = status["phase_share"]
     if shares:
-        rows["a step"] = ", ".join(
-            f"{phase} {100 * share:.0f} %" for phase, share in shares.items()
-        )
+        texts = [f"{phase} {100 * share:.0f} %" for phase, share in shares.items()]
+        rows["a step"] = ", ".join(texts)
     machine = {"cpu_cores": status["cpu_cores"], **status["system"]}
     known = {name: value for name, value in machine.items() if value is not None}
     if any(known.values()):
@@ -334,7 +333,8 @@ def draw(run: Path) -> None:
         xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles"
     )
     # The whole set's row comes after the fast one of the same step and replaces it.
-    rows = list({row["step"]: row for row in History(run).rows()}.values())
+    row_of = {row["step"]: row for row in History(run).rows()}
+    rows = list(row_of.values())
     early = min(4, len(rows[0]["exact"])) - 1
     curves = {
         "exact after the last segment": ("exact", -1),
@@ -345,7 +345,8 @@ def draw(run: Path) -> None:
         curves["proven at any segment"] = ("proven", -1)
     samples = [row["samples"] for row in rows]
     for label, (name, index) in curves.items():
-        axes.plot(samples, [row[name][index] for row in rows], label=label)
+        shares = [row[name][index] for row in rows]
+        axes.plot(samples, shares, label=label)
     whole = [row for row in rows if row["kind"] == "whole"]
     whole_samples = [row["samples"] for row in whole]
     scores = [row["score"] for row in whole]

@@ -79,9 +79,10 @@ def window_loss(
     right_BT = segments[-1].right_BT
     num_wrong_B = (open_BT & ~right_BT).sum(-1)
     num_open_B = open_BT.sum(-1).clamp(min=1)
+    answer_losses = [found.answer_loss.detach() for found in segments]
     return WindowLoss(
         loss=torch.stack(losses).sum(),
-        answer_loss=torch.stack([found.answer_loss.detach() for found in segments]).sum(),
+        answer_loss=torch.stack(answer_losses).sum(),
         exact_B=right_BT.all(-1),
         cells_B=1 - num_wrong_B / num_open_B,
         margin_B=margins[-1],

@@ -136,9 +136,11 @@ def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
     """503 (not now, perhaps later or elsewhere), 504 (past the client's deadline) or 500."""
     cause = _NO_ANSWER[reason]
     headers: dict[str, str] = {}
+    field = None
     if cause.status == 503:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
-    field = "deadline_ms" if cause.status == 504 else None
+    elif cause.status == 504:
+        field = "deadline_ms"
     return ServiceError(
         cause.status,
         reason,

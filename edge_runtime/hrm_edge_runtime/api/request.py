@@ -69,7 +69,9 @@ def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> li
 
 def _task_of(request: SolveRequest) -> object:
     """The name of the task that a puzzle belongs to, if it is an object that names one."""
-    return request.puzzle.get("task") if isinstance(request.puzzle, dict) else None
+    if isinstance(request.puzzle, dict):
+        return request.puzzle.get("task")
+    return None
 
 
 def outline_of(request: SolveRequest) -> SolveRequest:
@@ -136,7 +138,9 @@ def _first_guessing(model: ServedModel, request: SolveRequest) -> int | None:
     """The first attempt that tries hypotheses; None if none does."""
     if request.how == "plain" or model.manifest.attempts != "hypotheses":
         return None
-    return 0 if request.how == "hypotheses" else 1
+    if request.how == "hypotheses":
+        return 0
+    return 1
 
 
 def _unread(notation: object, errors: Sequence[Error]) -> ServiceError:
@@ -184,15 +188,18 @@ def _fit(notation: object, puzzle: Puzzle, error: PuzzleError) -> float:
 
 def _cells_off(notation: object, seq_len: int) -> int:
     """How far the number of cells is from the expected one, with or without separators."""
-    rows = notation.split("\n") if isinstance(notation, str) else notation
+    if isinstance(notation, str):
+        notation = notation.split("\n")
     written = 0
     bare = 0
-    for row in cast("Sequence[object]", rows):
+    for row in cast("Sequence[object]", notation):
         if isinstance(row, str):
             written += len(row)
             bare += len(SEPARATORS.sub("", row))
         else:
-            num_cells = len(row) if isinstance(row, list) else 1
+            num_cells = 1
+            if isinstance(row, list):
+                num_cells = len(cast("list[object]", row))
             written += num_cells
             bare += num_cells
     return min(abs(written - seq_len), abs(bare - seq_len))
@@ -256,7 +263,11 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
 def _check_task(model: ServedModel, identifier: str) -> None:
     if model.identifiers.row_of(identifier) is not None:
         return
-    message = f"{model.name!r} has not learned the task {identifier[:80]!r}"
+    task = f"the task {identifier[:80]!r}"
+    message = (
+        f"{model.name!r} has not learned {task}: it learns tasks by name from many examples, "
+        "and a task's own demonstrations are too few"
+    )
     examples = ", ".join(model.tasks[:3])
-    remedy = f"use one of its {len(model.tasks)}, as {examples}, or train on its demonstrations"
+    remedy = f"use one of its {len(model.tasks)} tasks, such as {examples}"
     raise invalid("unknown-task", message, remedy, field="puzzle")

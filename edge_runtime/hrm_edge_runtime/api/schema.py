@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome, Status
 from hrm_edge_runtime.batching.task import How
 from hrm_edge_runtime.contract.halting import PolicyKind
-from hrm_edge_runtime.contract.manifest import AttemptKind
+from hrm_edge_runtime.contract.manifest import AttemptKind, TaskResults
 from hrm_edge_runtime.worker.client import EngineState
 from hrm_puzzles.puzzle import Route
 
@@ -189,6 +189,10 @@ class ModelView(BaseModel):
     )
     tasks: int = Field(
         description="How many tasks it knows by name, each with its variants; 0 if it has one."
+    )
+    held_out_tasks: TaskResults | None = Field(
+        default=None,
+        description="Tasks whose held-out questions it answers right; null if that is unknown.",
     )
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]

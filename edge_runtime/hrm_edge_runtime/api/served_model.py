@@ -21,6 +21,7 @@ AS_IN_MANIFEST = (
     "hidden_size",
     "max_segments",
     "attempts",
+    "held_out_tasks",
     "provenance",
 )
 
@@ -63,7 +64,7 @@ class ServedModel:
             max_attempts=max_attempts,
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
-            held_out=bundle.golden_example(),
+            held_out=bundle.example(),
             tasks_file=bundle.path / TASKS_NAME if has_tasks else None,
         )
 
@@ -81,7 +82,9 @@ class ServedModel:
     @cached_property
     def routed(self) -> Routed | None:
         """Its puzzle if an answer is a route. Cached: checking a protocol takes 20 us and more."""
-        return self.puzzle if isinstance(self.puzzle, Routed) else None
+        if isinstance(self.puzzle, Routed):
+            return self.puzzle
+        return None
 
     @cached_property
     def halting(self) -> HaltingPolicy:
@@ -126,4 +129,6 @@ def board_size(puzzle: Puzzle) -> tuple[int, int] | None:
     """Rows and columns of the (largest) board; None if the puzzle has none."""
     tokens_T = np.full(puzzle.seq_len, puzzle.vocab_size - 1, np.int32)
     shape = puzzle.decode(tokens_T).shape
-    return (shape[0], shape[1]) if len(shape) == 2 else None
+    if len(shape) == 2:
+        return (shape[0], shape[1])
+    return None

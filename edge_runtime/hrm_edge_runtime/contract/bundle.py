@@ -36,7 +36,10 @@ GOLDEN_NAME = "golden.npz"
 MAX_NAME = 200  # characters; every name takes the space of the longest one
 MAX_ARRAY_BYTES = 1 << 29  # the logits of fifty 30 x 30 boards over 16 segments take 35 MB
 TASKS_NAME = "tasks.json"
-"""Tasks by name (ARC): {name: {"train": [{"input": rows, "output": rows}, ...], "test": [...]}}."""
+"""Tasks by name (ARC): {name: {"train": [{"input": rows, "output": rows}, ...], "test": [...]}}.
+
+The tasks of `held_out_tasks` in the manifest come first.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,7 +80,9 @@ class Identifiers:
         if place == len(self):
             return None
         row = int(self._order_N[place])
-        return row if self[row] == name else None
+        if self[row] == name:
+            return row
+        return None
 
     def rows_beginning(self, start: str) -> list[int]:
         first = start.encode()
@@ -131,14 +136,17 @@ class Bundle:
             return []
         if TASKS_NAME not in self.manifest.files:
             return self._tasks_of_identifiers(self.puzzle)
+        names = list(self._tasks_of_file())
+        _require_legible(self.path / TASKS_NAME, names)
+        return names
+
+    def _tasks_of_file(self) -> dict[str, Any]:
         file = self.path / TASKS_NAME
         tasks = _json(file)
         if not isinstance(tasks, dict):
             problem = f"{file} is not an object with a key for each task"
             raise BundleError(f"{problem}: export the bundle again.")
-        names = list(cast("dict[str, object]", tasks))
-        _require_legible(file, names)
-        return names
+        return cast("dict[str, Any]", tasks)
 
     def _tasks_of_identifiers(self, puzzle: NamedVariants) -> list[str]:
         """The tasks of an older bundle without a list; takes seconds for many variants."""
@@ -175,6 +183,28 @@ class Bundle:
             raise BundleError(f"{self.path} holds no {GOLDEN_NAME}: {remedy}.")
         with self._golden_arrays() as arrays:
             return _golden(arrays, self.manifest)
+
+    def example(self) -> tuple[object, object] | None:
+        """A puzzle that the model never saw, and its answer; None if the bundle holds none.
+
+        It is a question that the model answers right if the manifest names such a task, otherwise a
+        golden puzzle.
+        """
+        results = self.manifest.held_out_tasks
+        has_tasks = TASKS_NAME in self.manifest.files
+        if results is None or not results.right or not has_tasks:
+            return self.golden_example()
+        name = results.right[0]
+        try:
+            pair = self._tasks_of_file()[name]["test"][0]
+            question = {"task": name, "input": pair["input"]}
+            answer = {"task": name, "input": pair["output"]}
+            for grid in (question, answer):
+                self.puzzle.parse(grid)
+        except (KeyError, TypeError, IndexError, PuzzleError) as error:
+            problem = f"{self.path / TASKS_NAME} lacks a held-out pair of the task {name!r}"
+            raise BundleError(f"{problem} ({error}): export the bundle again.") from error
+        return question, answer
 
     def golden_example(self) -> tuple[object, object] | None:
         """A golden puzzle and its answer; None without traces.

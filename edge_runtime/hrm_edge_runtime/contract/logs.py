@@ -118,7 +118,9 @@ class QueuedLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not hasattr(record, "request"):  # a record of the engine process has its own
             context = request.get()
-            record.request = context.request_id if context else ""
+            record.request = ""
+            if context is not None:
+                record.request = context.request_id
         try:
             self._lines.put_nowait(self._line(record))
         except queue.Full:

@@ -31,7 +31,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 def _inside(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name):
-        raise ValueError(f"{name!r} is not a plain file name, so it could point outside the bundle")
+        raise ValueError(f"{name!r} is not a plain file name, so it could point out of the bundle")
     return name
 
 
@@ -97,6 +97,32 @@ class HaltingCurve(_Strict):
     points: Annotated[list[CurvePoint], Field(min_length=1)]
 
 
+class TaskResults(_Strict):
+    """How a model did on the held-out questions of its tasks (ARC) when it was exported.
+
+    `right` names the tasks whose questions were all answered right with `attempts` attempts. Those
+    that one attempt also answers come first. `generated` names the tasks that were also trained on
+    generated examples.
+    """
+
+    attempts: Size
+    num_tasks: Size
+    right: list[Text]
+    generated: list[Text] = []
+
+    @model_validator(mode="after")
+    def _only_some_of_the_tasks(self) -> "TaskResults":
+        if len(set(self.right)) != len(self.right):
+            raise ValueError("right names a task twice")
+        if len(self.right) > self.num_tasks:
+            raise ValueError(f"right names {len(self.right)} of {self.num_tasks} tasks")
+        return self
+
+    @property
+    def share(self) -> str:
+        return f"{len(self.right)} of {self.num_tasks} tasks with {self.attempts} attempts"
+
+
 class Manifest(_Strict):
     """What `manifest.json` holds.
 
@@ -121,6 +147,7 @@ class Manifest(_Strict):
     unrolled: Graphs = {}
     attempts: AttemptKind = "symmetries"
     curves: dict[Text, HaltingCurve] = {}
+    held_out_tasks: TaskResults | None = None
     files: dict[FileName, FileEntry]
     provenance: dict[Text, Text | int | float] = {}
 
@@ -197,6 +224,7 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         first = error.errors(include_url=False)[0]
         problem = first["msg"].removeprefix("Value error, ")
         place = ".".join(map(str, first["loc"]))
-        at = f" at {place!r}" if place else ""
-        message = f"the manifest of {path} is wrong{at} ({problem}): export it again."
+        if place:
+            problem = f"at {place!r}: {problem}"
+        message = f"the manifest of {path} is wrong ({problem}): export it again."
         raise BundleError(message) from error

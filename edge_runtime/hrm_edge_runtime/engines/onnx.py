@@ -132,7 +132,8 @@ def engine_from_bundle(
     want_logits: bool = False,
 ) -> "OnnxEngine":
     """Open a bundle's step graph; raises BundleError if its sizes differ from the manifest's."""
-    path = bundle.graph_path(precision, device="cpu" if provider is CPU else "any")
+    device = "cpu" if provider is CPU else "any"
+    path = bundle.graph_path(precision, device=device)
     engine = OnnxEngine(
         path,
         num_slots=num_slots,

@@ -1,16 +1,19 @@
 """The HTTP application: routes, one middleware, and one form of answer for every refusal."""
 
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import fastapi
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid, refusal_from
@@ -20,7 +23,7 @@ from hrm_edge_runtime.http.body import ClientGoneError
 from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware, response_to
 from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.pages import WebFiles
-from hrm_edge_runtime.http.routes import ROUTES
+from hrm_edge_runtime.http.routes import OF_FASTAPI, ROUTES, solving
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 
@@ -64,16 +67,12 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        routes=ROUTES,  # `include_router` would match every request twice
+        routes=OF_FASTAPI,  # `include_router` would match every request twice
         telemetry=NO_TELEMETRY,
     )
     app.mount("/web", WebFiles())
-    app.add_exception_handler(ServiceError, _refused)
-    app.add_exception_handler(NoAnswerError, _refused)
-    app.add_exception_handler(ClientGoneError, _client_gone)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _not_routed)
-    app.add_exception_handler(Exception, _failed)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     return app
 
 
@@ -105,14 +104,25 @@ class EdgeApp(fastapi.FastAPI):
         self._access = access
 
     def build_middleware_stack(self) -> ASGIApp:
-        return _entrance(super().build_middleware_stack(), self.state.service, self._access)
+        """Our middleware around a router: the routes that solve, and FastAPI for all others."""
+        others = super().build_middleware_stack()
+        lifespan = self.router.lifespan_context
+        router = Router(solving.routes, redirect_slashes=False, default=others, lifespan=lifespan)
+        handlers = {kind: _HANDLERS[kind] for kind in _HANDLERS if kind is not Exception}
+        answering = ExceptionMiddleware(router, handlers)
+        return _entrance(answering, self.state.service, self._access)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI description of the models that are served now; kept until they change."""
         service = cast(SolveService, self.state.service)
         models = tuple(service.models.values())
         if self._description is None or self._described_models != models:
-            base = super().openapi()
+            base = get_openapi(
+                title=self.title,
+                version=self.version,
+                description=self.description,
+                routes=ROUTES,
+            )
             with_keys = self.state.keys is not None
             self._description = openapi.described(base, models, with_keys=with_keys)
             self._described_models = models
@@ -151,3 +161,13 @@ async def _not_routed(_: Request, error: Exception) -> Response:
 async def _failed(_: Request, error: Exception) -> Response:
     del error
     return response_to(INTERNAL)
+
+
+_HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    ServiceError: _refused,
+    NoAnswerError: _refused,
+    ClientGoneError: _client_gone,
+    RequestValidationError: _invalid,
+    HTTPException: _not_routed,
+    Exception: _failed,
+}

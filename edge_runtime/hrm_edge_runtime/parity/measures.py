@@ -176,7 +176,9 @@ class Column:
         return self.sum_S / np.maximum(self.count_S, 1)
 
     def by(self, how: How) -> Float64:
-        return self.mean_S if how == "mean" else self.worst_S
+        if how == "mean":
+            return self.mean_S
+        return self.worst_S
 
     def cut(self, num_segments: int) -> None:
         """Keep only the first segments."""

@@ -117,12 +117,10 @@ class _Pair:
         ours, ours_stop_B = self._step_side(self.candidate)
         measures = output_measures(theirs, ours, ours_stop_B != theirs_stop_B)
         measures.update(self._carry_measures())
-        self.report.add_segment(
-            np.array([row.segment for row in self.rows]),
-            np.array([row.asked.index for row in self.rows]),
-            np.array([row.asked.puzzle_id for row in self.rows]),
-            measures,
-        )
+        segment_B = np.array([row.segment for row in self.rows])
+        question_B = np.array([row.asked.index for row in self.rows])
+        puzzle_id_B = np.array([row.asked.puzzle_id for row in self.rows])
+        self.report.add_segment(segment_B, question_B, puzzle_id_B, measures)
 
     def _step_side(self, side: Side) -> tuple[StepOutput, NDArray[np.bool_]]:
         """Run one segment on one side; also returns which rows would stop now."""

@@ -102,4 +102,6 @@ def _ink_on(colour: str) -> str:
     """Black or white, whichever contrasts with a colour "#rrggbb"."""
     red, green, blue = bytes.fromhex(colour[1:])
     luminance = 0.3 * red + 0.59 * green + 0.11 * blue
-    return "black" if luminance > LIGHT else "white"
+    if luminance > LIGHT:
+        return "black"
+    return "white"

@@ -88,7 +88,9 @@ class RetryPolicy:
 
     def wait(self, failure: Exception | None) -> bool:
         """Sleep until the next try; returns False after the limit."""
-        retry_after_s = failure.retry_after_s if isinstance(failure, ServerError) else 0.0
+        retry_after_s = 0.0
+        if isinstance(failure, ServerError):
+            retry_after_s = failure.retry_after_s
         pause_s = self.pause_s(retry_after_s)
         if pause_s is None:
             return False
@@ -288,8 +290,10 @@ def _read(fields: type[Fields], content: bytes, status: int) -> Fields:
         return fields.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
+        problem = first["msg"]
         place = ".".join(map(str, first["loc"][:4]))
-        problem = f"{place}: {first['msg']}" if place else first["msg"]
+        if place:
+            problem = f"{place}: {problem}"
         message = f"the server does not answer as hrm-serve does ({problem[:200]})"
         raise _foreign(status, message) from None
 
@@ -320,4 +324,6 @@ def _error_from(response: httpx.Response, content: bytes) -> ServerError:
 
 def _retry_after_s(response: httpx.Response) -> float:
     text = response.headers.get("retry-after", "")
-    return float(text) if text.isdecimal() else DEFAULT_RETRY_S
+    if text.isdecimal():
+        return float(text)
+    return DEFAULT_RETRY_S

@@ -49,7 +49,9 @@ def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as
         print(tally.as_json())
     elif out is not None or puzzles.is_many(argument):
         print(tally.text(), file=sys.stderr)
-    return 0 if tally.counts["solved"] == tally.num_puzzles else 1
+    if tally.counts["solved"] == tally.num_puzzles:
+        return 0
+    return 1
 
 
 def _to_stdout(argument: str, solver: Solver, options: Options, *, as_json: bool) -> "Tally":

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hrm_edge_runtime.contract.manifest import Manifest
 
 KINDS = {"sudoku": "sudoku", "maze": "maze-8x8", "city": "logistics-6x6", "arc": "arc-7x7"}
+SHOWN_TASKS = 3  # names of right tasks in a list of models
 NEXT_STEPS = """
 Next:
   hrm serve                       # all models, and a page to try them: http://127.0.0.1:8000
@@ -31,7 +32,10 @@ def list_models(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """List models: board, size, accuracy on held-out puzzles, notation, and a puzzle to try."""
+    """List models: board, size, accuracy on held-out puzzles, notation, and a puzzle to try.
+
+    A model of tasks names some that it answers right.
+    """
     from hrm_edge_runtime.contract.shipped import shipped_bundles
 
     found = [about(name) for name in bundles or shipped_bundles()]
@@ -42,7 +46,10 @@ def list_models(
         size = f"{model['board']}, {model['size_kb']} KB"
         print(f"{model['name']}: {model['kind']}, {size}; {accuracy_text(model)}")
         notation, _, _ = (model["notation"] or "").partition(";")
-        print(f"  {notation}\n  {model['example']}\n")
+        print(f"  {notation}")
+        if model["held_out_tasks"]:
+            print(f"  {_right_tasks_text(model['held_out_tasks'])}")
+        print(f"  {model['example']}\n")
 
 
 def about(name: str) -> dict[str, Any]:
@@ -55,16 +62,23 @@ def about(name: str) -> dict[str, Any]:
     bundle = Bundle.open(find_bundle(name))
     manifest = bundle.manifest
     puzzle = bundle.puzzle
-    size = board_size(puzzle)
     graph = manifest.files[manifest.precisions["fp32"]]
+    board = None
+    size = board_size(puzzle)
+    if size is not None:
+        board = "x".join(map(str, size))
+    notation = None
+    if isinstance(puzzle, Described):
+        notation = puzzle.about
     return {
         "name": manifest.name,
         "kind": puzzle.name,
-        "board": "x".join(map(str, size)) if size else None,
+        "board": board,
         "size_kb": round(graph.size_bytes / 1000),
         **_accuracy(manifest),
+        "held_out_tasks": _task_results(manifest),
         "proof_exists": puzzle.proof_exists,
-        "notation": puzzle.about if isinstance(puzzle, Described) else None,
+        "notation": notation,
         "example": _example_command(bundle, name),
     }
 
@@ -78,24 +92,67 @@ def _accuracy(manifest: "Manifest") -> dict[str, Any]:
         "solved_16_attempts": provenance.get("solved_16_attempts"),
     }
     curve = manifest.curves.get("fp32")
-    if accuracy["solved"] is None:
-        accuracy["held_out"] = None if curve is None else curve.num_puzzles
-        accuracy["solved"] = None if curve is None else max(one.exact for one in curve.points)
+    if accuracy["solved"] is not None:
+        return accuracy
+    accuracy["held_out"] = None
+    if curve is not None:
+        accuracy["held_out"] = curve.num_puzzles
+        accuracy["solved"] = max(point.exact for point in curve.points)
     return accuracy
 
 
+def _task_results(manifest: "Manifest") -> dict[str, Any] | None:
+    if manifest.held_out_tasks is None:
+        return None
+    return manifest.held_out_tasks.model_dump()
+
+
+def _right_tasks_text(results: dict[str, Any]) -> str:
+    right = results["right"]
+    if not right:
+        return "right: none of its tasks"
+    text = f"right: {', '.join(right[:SHOWN_TASKS])}"
+    if len(right) > SHOWN_TASKS:
+        text += f" and {len(right) - SHOWN_TASKS} more"
+    return text
+
+
+def _example_options(bundle: "Bundle") -> dict[str, object]:
+    """Fields of a request beside the puzzle: as many attempts as made the model's tasks right."""
+    results = bundle.manifest.held_out_tasks
+    if results is None:
+        return {}
+    return {"attempts": results.attempts}
+
+
 def _example_command(bundle: "Bundle", name: str) -> str:
-    """A command that solves a golden puzzle, or the puzzle's own sample without traces."""
-    sample = bundle.golden_example()
-    question = bundle.puzzle.sample(bundle.tasks()) if sample is None else sample[0]
-    is_text = isinstance(question, str)
-    text = question.replace("\n", "") if is_text else json.dumps(question)
-    return f"hrm solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
+    """A command that solves a held-out puzzle, or the puzzle's own sample without any."""
+    example = bundle.example()
+    if example is not None:
+        question, _ = example
+    else:
+        question = bundle.puzzle.sample(bundle.tasks())
+    if isinstance(question, str):
+        text = question.replace("\n", "")
+    else:
+        text = json.dumps(question)
+    command = f"hrm solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
+    for option, value in _example_options(bundle).items():
+        command += f" --{option} {value}"
+    return command
 
 
 def accuracy_text(model: dict[str, Any]) -> str:
     if model["solved"] is None:
         return "not measured"
+    results = model["held_out_tasks"]
+    if results is not None:
+        num_right = len(results["right"])
+        share = f"right on {num_right} of {results['num_tasks']} tasks"
+        text = f"{share} with {results['attempts']} attempts"
+        if results["generated"]:
+            text += f"; {len(results['generated'])} tasks were learned from generated examples"
+        return text
     verb = "proves" if model["proof_exists"] else "right on"
     text = f"{verb} {100 * model['solved']:.1f} % of {model['held_out']} held out"
     with_attempts = model["solved_16_attempts"]
@@ -128,10 +185,11 @@ def _demonstrate(name: str) -> None:
     from hrm_edge_runtime.solve import boards, output, puzzles, solvers
 
     bundle = Bundle.open(find_bundle(name))
-    example = bundle.golden_example()
+    example = bundle.example()
     assert example is not None, "every shipped bundle has golden traces"
     question, known = example
-    entry = puzzles.Entry(number=1, fields={"puzzle": question}, known=known)
+    fields = {"puzzle": question, **_example_options(bundle)}
+    entry = puzzles.Entry(number=1, fields=fields, known=known)
     solver = solvers.from_bundle(bundle, prepare(bundle, num_slots=1), num_slots=1)
     ((_, reply),) = solvers.solve_in_order(solver, iter([entry]), {})
     answer = output.judged(solver, entry, reply)
@@ -141,3 +199,6 @@ def _demonstrate(name: str) -> None:
     console.print(f"\n$ {command}\n", markup=False, highlight=False, soft_wrap=True)
     console.print(boards.board(bundle.puzzle, entry.puzzle, answer.solution))
     console.print(output.summary(answer), markup=False, highlight=False)
+    results = bundle.manifest.held_out_tasks
+    if results is not None:
+        console.print(f"{name} is right on {results.share}.", markup=False, highlight=False)

@@ -33,11 +33,15 @@ fail = partial(Finding, level="fail")
 
 
 def warn_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
-    return warn(name, text, remedy) if is_bad else ok(name, text)
+    if is_bad:
+        return warn(name, text, remedy)
+    return ok(name, text)
 
 
 def fail_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
-    return fail(name, text, remedy) if is_bad else ok(name, text)
+    if is_bad:
+        return fail(name, text, remedy)
+    return ok(name, text)
 
 
 def python_finding(version: tuple[int, ...]) -> Finding:

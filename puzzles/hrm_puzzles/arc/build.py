@@ -23,6 +23,14 @@ from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.canvas import END, FIRST_COLOUR
+from hrm_puzzles.arc.examples import (
+    MORE,
+    Examples,
+    Extended,
+    extended,
+    read_examples,
+    require_known,
+)
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
 from hrm_puzzles.arc.variants import NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
 from hrm_puzzles.data import datasets
@@ -30,6 +38,8 @@ from hrm_puzzles.puzzle import Grid
 
 SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
+MOST_DRAWN = 4096  # examples of these variants; a task of RE-ARC has 1,000 in each
+MORE_LICENCE = "LICENSE-more.txt"
 
 UInt8Array = NDArray[np.uint8]
 IntpArray = NDArray[np.intp]
@@ -40,7 +50,8 @@ class ArcRecipe:
     """Up to `augment` variants of each task, besides the task itself.
 
     `read_tasks` and `chosen` explain `dataset` and `tasks`. With `hold_out_all`, the test pairs of
-    training tasks are also held out. With `keep_colours`, variants only turn the grids.
+    training tasks are also held out. With `keep_colours`, variants only turn the grids. `more` is a
+    file of further examples, and `more_licence` the file of their licence (`read_examples`).
     """
 
     puzzle: str
@@ -49,11 +60,22 @@ class ArcRecipe:
     augment: int = 1000
     hold_out_all: bool = False
     keep_colours: bool = False
+    more: str | None = None
+    more_licence: str | None = None
     seed: int = 0
 
     def variants(self, task: ArcTask) -> list[Variant]:
         rng = self.generator(task, "variants")
         return variants_of(task.pairs, self.augment, rng, keep_colours=self.keep_colours)
+
+    def examples(self) -> Examples | None:
+        """The further examples; None if the recipe names no file."""
+        if self.more is None:
+            return None
+        licence = None
+        if self.more_licence is not None:
+            licence = Path(self.more_licence)
+        return read_examples(Path(self.more), licence)
 
     def generator(self, task: ArcTask, purpose: str) -> np.random.Generator:
         """A generator for one task. It does not depend on the choice of other tasks."""
@@ -65,14 +87,37 @@ class ArcRecipe:
 def most_bytes(recipe: ArcRecipe, puzzle: Arc) -> int:
     """Upper bound of the bytes of a data set. A task with few symmetries has fewer variants."""
     num_pairs = 0
-    for task in _fitting(chosen(read_tasks(recipe.dataset), recipe.tasks), puzzle):
+    for task in _source(recipe, puzzle).tasks:
         num_pairs += sum(len(_pairs(task, split)) for split in SPLITS)
     bytes_per_pair = 2 * puzzle.seq_len
     return bytes_per_pair * num_pairs * (recipe.augment + 1)
 
 
-def _fitting(tasks: Sequence[ArcTask], puzzle: Arc) -> list[ArcTask]:
-    return [task for task in tasks if task.side <= puzzle.side]
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """The tasks that fit the board, with further examples among their demonstrations.
+
+    `num_left_out` counts the chosen tasks that do not fit.
+    """
+
+    tasks: list[ArcTask]
+    num_left_out: int
+    more: Extended | None = None
+
+
+def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
+    all_tasks = read_tasks(recipe.dataset)
+    wanted = chosen(all_tasks, recipe.tasks)
+    tasks = [task for task in wanted if task.side <= puzzle.side]
+    if recipe.hold_out_all:
+        tasks = [replace(task, is_held_out=True) for task in tasks]
+    num_left_out = len(wanted) - len(tasks)
+    examples = recipe.examples()
+    if examples is None:
+        return _Source(tasks=tasks, num_left_out=num_left_out)
+    require_known(examples, [task.name for task in all_tasks])
+    more = extended(tasks, examples, puzzle)
+    return _Source(tasks=more.tasks, num_left_out=num_left_out, more=more)
 
 
 def build_arc(
@@ -88,13 +133,11 @@ def build_arc(
     A seed gives the same data set for any number of workers.
     """
     require_free(out)
-    all_tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
-    tasks = _fitting(all_tasks, puzzle)
-    if recipe.hold_out_all:
-        tasks = [replace(task, is_held_out=True) for task in tasks]
+    source = _source(recipe, puzzle)
+    tasks = source.tasks
     _check_held_out(recipe, puzzle, tasks)
-    unfinished = _unfinished_folder(recipe, tasks, out)
-    counts = _begin(recipe, puzzle, tasks, unfinished)
+    unfinished = _unfinished_folder(recipe, source, out)
+    counts = _begin(recipe, puzzle, source, unfinished)
     jobs = list(_jobs(tasks, counts, unfinished / "done"))
     missing = [job for job in jobs if not job.done.exists()]
     num_done = len(jobs) - len(missing)
@@ -107,13 +150,18 @@ def build_arc(
     shutil.rmtree(unfinished, ignore_errors=True)
     train = _layout(tasks, counts, "train")
     test = _layout(tasks, counts, "test")
-    return datasets.BuiltSet(
+    built = datasets.BuiltSet(
         num_tasks=len(tasks),
-        num_left_out=len(all_tasks) - len(tasks),
+        num_left_out=source.num_left_out,
         num_puzzles=train.num_puzzle_ids - 1,
         num_train=train.num_examples,
         num_test=test.num_examples,
         fingerprint=datasets.fingerprint(out),
+    )
+    if source.more is None:
+        return built
+    return replace(
+        built, num_more=source.more.num_added, num_more_left_out=source.more.num_left_out
     )
 
 
@@ -124,9 +172,11 @@ def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> Non
         raise datasets.DatasetError(f"{problem}; choose other tasks or a larger canvas.")
 
 
-def _unfinished_folder(recipe: ArcRecipe, tasks: list[ArcTask], out: Path) -> Path:
+def _unfinished_folder(recipe: ArcRecipe, source: _Source, out: Path) -> Path:
     """The folder of a build until it is complete. The same recipe and tasks find it again."""
-    contents = {**asdict(recipe), "tasks": [task.name for task in tasks]}
+    contents = {**asdict(recipe), "tasks": [task.name for task in source.tasks]}
+    if source.more is not None:
+        contents["more"] = source.more.examples.sha256
     digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
     return out.with_name(f".{out.name}.unfinished-{digest[:12]}")
 
@@ -134,13 +184,14 @@ def _unfinished_folder(recipe: ArcRecipe, tasks: list[ArcTask], out: Path) -> Pa
 def _begin(
     recipe: ArcRecipe,
     puzzle: Arc,
-    tasks: list[ArcTask],
+    source: _Source,
     unfinished: Path,
 ) -> list[int]:
     """Write everything except the examples, and keep those of an earlier run.
 
     Returns the number of variants of each task.
     """
+    tasks = source.tasks
     data = unfinished / "data"
     done = unfinished / "done"
     data.mkdir(parents=True, exist_ok=True)
@@ -151,10 +202,21 @@ def _begin(
             shutil.rmtree(data / split, ignore_errors=True)
             layout = _layout(tasks, counts, split)
             datasets.create_split(data, split, puzzle=puzzle, layout=layout)
-        named = replace(recipe, dataset=Path(recipe.dataset).name)
-        datasets.write_recipe(data, puzzle, asdict(named))
+        _write_provenance(recipe, puzzle, source.more, data)
         done.mkdir()
     return counts
+
+
+def _write_provenance(recipe: ArcRecipe, puzzle: Arc, more: Extended | None, data: Path) -> None:
+    """Write the recipe without the folders of this machine, and the licence of further examples."""
+    values = asdict(recipe)
+    values["dataset"] = Path(recipe.dataset).name
+    del values[MORE]
+    del values["more_licence"]
+    if more is not None:
+        values[MORE] = more.provenance()
+        (data / MORE_LICENCE).write_bytes(more.examples.licence.encode())
+    datasets.write_recipe(data, puzzle, values)
 
 
 def _names(recipe: ArcRecipe, tasks: list[ArcTask], counts: list[int]) -> Iterator[str]:
@@ -196,8 +258,12 @@ def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _pairs(task: ArcTask, split: str) -> tuple[Pair, ...]:
     """The examples of a task in a split."""
     if split == "test":
-        return task.tests if task.is_held_out else ()
-    return task.demonstrations if task.is_held_out else task.pairs
+        if task.is_held_out:
+            return task.tests
+        return ()
+    if task.is_held_out:
+        return task.demonstrations
+    return task.pairs
 
 
 class _Job(NamedTuple):
@@ -226,8 +292,9 @@ def _write_task(job: _Job, recipe: ArcRecipe, side: int, data: Path) -> None:
         rng = None
         if split == "train":
             rng = recipe.generator(job.task, "places")
-        for first in range(0, len(variants), BLOCK):
-            block = variants[first : first + BLOCK]
+        step = max(1, min(BLOCK, MOST_DRAWN // len(pairs)))
+        for first in range(0, len(variants), step):
+            block = variants[first : first + step]
             inputs_VET, labels_VET = _drawn_VET(pairs, block, side, rng)
             row = start + first * len(pairs)
             inputs_BT = inputs_VET.reshape(-1, side**2)

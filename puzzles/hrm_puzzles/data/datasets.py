@@ -58,6 +58,8 @@ class BuiltSet:
     fingerprint: str  # sha256 of all files
     num_tasks: int | None = None
     num_puzzles: int | None = None  # variants of tasks
+    num_more: int | None = None  # further examples of tasks
+    num_more_left_out: int | None = None  # of them, too large or copies of test questions
     faults: list[str] = field(default_factory=list[str])
 
 

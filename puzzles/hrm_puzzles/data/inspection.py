@@ -89,12 +89,17 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
         problem = f"{path} has neither a train nor a test directory"
         raise DatasetError(f"{problem}; give the directory of a data set.")
     splits = {name: open_split(path, name) for name in names}
-    puzzle = puzzle_at(path, splits[names[0]].meta, puzzle_name)
-    facts = {name: _facts(puzzle, split) for name, split in splits.items()}
+    first = splits[names[0]]
+    puzzle = puzzle_at(path, first.meta, puzzle_name)
+    facts: dict[str, Facts] = {}
+    reports: list[SplitReport] = []
+    for name, split in splits.items():
+        facts[name] = _facts(puzzle, split)
+        reports.append(_report(name, split, facts[name]))
     return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
-        splits=[_report(name, split, facts[name]) for name, split in splits.items()],
+        splits=reports,
         num_shared=_num_shared(facts, "example"),
         num_equivalent=_num_shared(facts, "equivalence"),
     )
@@ -152,6 +157,7 @@ def _report(name: str, split: Split, facts: Facts) -> SplitReport:
 
 def _named_facts(split: Split, facts: Facts) -> dict[str, object]:
     givens, counts = np.unique(facts["givens"], return_counts=True)
+    count_of_givens = dict(zip(givens.tolist(), counts.tolist(), strict=True))
     examples_of_group = np.diff(split.puzzle_offsets[split.group_offsets])
     ratings = None
     if split.ratings_N is not None:
@@ -165,7 +171,7 @@ def _named_facts(split: Split, facts: Facts) -> dict[str, object]:
         "examples of a group": _quantiles(examples_of_group),
         "tokens": _range(split.inputs_NT),
         "labels": _range(split.labels_NT),
-        "givens": dict(zip(givens.tolist(), counts.tolist(), strict=True)),
+        "givens": count_of_givens,
         "filled positions of a label": _quantiles(facts["length"]),
         "rating": ratings,
         "questions that stand there before": num_repeated,
@@ -180,8 +186,12 @@ def _facts(puzzle: Puzzle, split: Split) -> Facts:
     """The facts of each example, [N] each."""
     blocks: list[Facts] = []
     for start in range(0, len(split), BLOCK):
-        blocks.append(_facts_of_block(puzzle, split, slice(start, start + BLOCK)))
-    return {fact: np.concatenate([block[fact] for block in blocks]) for fact in blocks[0]}
+        block = slice(start, start + BLOCK)
+        blocks.append(_facts_of_block(puzzle, split, block))
+    joined: Facts = {}
+    for fact in blocks[0]:
+        joined[fact] = np.concatenate([found[fact] for found in blocks])
+    return joined
 
 
 def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
@@ -192,11 +202,12 @@ def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
     numbered_inputs_BT = np.concatenate([ids_B1, inputs_BT], axis=1)
     is_given_BT = inputs_BT == labels_BT
     is_filled_BT = labels_BT != split.meta.pad_id
+    num_outside_B = _num_outside_B(puzzle, inputs_BT) + _num_outside_B(puzzle, labels_BT)
     return {
         "is_wrong": _is_wrong_B(puzzle, inputs_BT, labels_BT),
         "givens": is_given_BT.sum(axis=1, dtype=np.int32),
         "length": is_filled_BT.sum(axis=1, dtype=np.int32),
-        "num_outside": _num_outside_B(puzzle, inputs_BT) + _num_outside_B(puzzle, labels_BT),
+        "num_outside": num_outside_B,
         "question": _hash_B(inputs_BT),
         "example": _hash_B(numbered_inputs_BT),
         "equivalence": puzzle.equivalence_hash_B(inputs_BT, labels_BT),

@@ -57,7 +57,8 @@ class GridShape:
 def num_neighbours_BT(shape: GridShape, is_set_BT: BoolArray) -> NDArray[np.int8]:
     """The number of set cells among the four neighbours of each cell."""
     is_set_BRC = is_set_BT.reshape(-1, shape.rows, shape.cols)
-    padded_BRC = np.pad(is_set_BRC.astype(np.int8), ((0, 0), (1, 1), (1, 1)))
+    margins = ((0, 0), (1, 1), (1, 1))
+    padded_BRC = np.pad(is_set_BRC.astype(np.int8), margins)
     rows_BRC = padded_BRC[:, 1:-1]
     cols_BRC = padded_BRC[:, :, 1:-1]
     along_BRC = rows_BRC[:, :, :-2] + rows_BRC[:, :, 2:]

@@ -130,11 +130,9 @@ class SudokuBoard:
         """
         if question is None:
             question = np.zeros_like(grid)
+        digits = grid.reshape(-1).tolist()
         givens = question.reshape(-1).tolist()
-        cells = [
-            _picture(digit, given)
-            for digit, given in zip(grid.reshape(-1).tolist(), givens, strict=True)
-        ]
+        cells = list(map(_picture, digits, givens))
         lines: list[str] = []
         for row in _chunks(cells, self.side):
             boxes = _chunks(row, self.box_cols)

@@ -78,6 +78,7 @@ class AnyLane(RuleBasedStateMachine):
         self.alive: dict[int, Attempt] = {}
         self.ended: set[int] = set()
         self.answered: list[tuple[Attempt, list[int]]] = []
+        self.jobs: list[int | None] = [None] * num_slots  # the last one of each slot
         self.generations = [0] * num_slots
         self.seated: set[int] = set()
 
@@ -139,7 +140,12 @@ class AnyLane(RuleBasedStateMachine):
                 num_alive += one.deadline_s is None or one.deadline_s > began
             width = min(self.num_slots, num_alive)
             assert widths[-1] == width, "an idle row, or a slot idle"
-        self.check_ageing()
+        if not is_within_a_run:
+            for one in self.alive.values():
+                assert one.deadline_s is None or one.deadline_s > began, "a deadline passed"
+            slots = [one.slot for one in self.lane.scheduler.dense]
+            assert slots == list(range(len(slots))), "a gap between the slots in use"
+        self.check_order()
 
     def take(self, result: Attempt, began: float) -> None:
         assert result.attempt_id not in self.ended, "a job ended twice"
@@ -150,9 +156,12 @@ class AnyLane(RuleBasedStateMachine):
         if result.halted_by == "deadline":
             assert one.deadline_s is not None
             assert one.deadline_s <= max(began, self.now)
+            if result.answer_T is not None:
+                self.answered.append((result, one.tokens_T.tolist()))
         elif result.halted_by == "failed":
             assert is_garbage
-            assert (result.answer_T, result.verified) == (None, None)
+            assert result.answer_T is None
+            assert result.verified is None
         else:
             assert not is_garbage
             proven = segments <= MAX_SEGMENTS
@@ -162,14 +171,17 @@ class AnyLane(RuleBasedStateMachine):
             right_T = one.tokens_T + proven
             self.answered.append((result, right_T.tolist()))
 
-    def check_ageing(self) -> None:
-        """A new attempt overtook none that waited longer by the age that outweighs priorities."""
+    def check_order(self) -> None:
+        """First in, first out among equals; age outweighs priority."""
         views = self.lane.snapshot().slots
         seated = {view.job_id for view in views if view.job_id is not None}
         waiting = [one for one in self.alive.values() if one.attempt_id not in seated]
         for attempt_id in (seated - self.seated) & set(self.alive):
             admitted = self.alive[attempt_id]
             for other in waiting:
+                is_alike = other.priority == admitted.priority
+                if is_alike and other.deadline_s == admitted.deadline_s:
+                    assert attempt_id < other.attempt_id, "not first in, first out"
                 outweighed_s = AGEING_S * (admitted.priority - other.priority + 1)
                 lead_s = admitted.arrival_s - other.arrival_s
                 assert outweighed_s <= 0 or lead_s < outweighed_s
@@ -182,8 +194,10 @@ class AnyLane(RuleBasedStateMachine):
         assert len(seated) == len(set(seated)) == seen.num_active
         assert seen.num_active + seen.num_queued == len(self.alive)
         for slot, view in enumerate(seen.slots):
-            assert view.generation >= self.generations[slot]
-            self.generations[slot] = view.generation
+            if view.job_id not in (None, self.jobs[slot]):
+                assert view.generation > self.generations[slot], "two jobs, one generation"
+                self.jobs[slot] = view.job_id
+                self.generations[slot] = view.generation
 
     def teardown(self) -> None:
         for _ in range(200):
@@ -197,4 +211,4 @@ class AnyLane(RuleBasedStateMachine):
 
 
 TestAnyLane = AnyLane.TestCase
-TestAnyLane.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestAnyLane.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

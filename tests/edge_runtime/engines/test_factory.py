@@ -14,6 +14,7 @@ from hrm_edge_runtime.engines import factory, onnx
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, num_gpus, parse_choice
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.engines.trt.cuda import Gpu
 
 # the path of a device, in the CPU's memory
 ON_DEVICE = onnx.Provider(name="CPUExecutionProvider", device="cpu")
@@ -110,3 +111,12 @@ def test_tensorrt_and_pycuda_are_named_in_their_own_files_alone() -> None:
         if imports.search(file.read_text(encoding="utf-8")):
             naming.add(file.name)
     assert naming == {"drivers.py", "engine.py", "api.py"}
+
+
+def test_without_tensorrt_or_a_driver_the_remedy_is_named(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    with pytest.raises(EngineUnavailableError, match="TensorRT is not installed for this Python"):
+        engine_for(bundle, engine="tensorrt:fp32", num_slots=1)
+    if num_gpus() == 0:  # torch brings cuda-bindings if it was built for CUDA
+        with pytest.raises(EngineUnavailableError, match=r"hrm-edge\[jetson"):
+            Gpu()

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from asgi_tools import MAZE, app_of_two, client_of
 from echo_bundle import ECHO_STEP, write_echo_bundle
 from scripted_server import examples
-from service_tools import ask_and_stay, running, wait_for
+from service_tools import Server, ask_and_stay, running, wait_for
 
 from hrm_benchmarks import attacks
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -26,7 +27,6 @@ from hrm_edge_runtime.worker.lanes import LaneDefaults
 
 GOOD = next(iter(examples()))
 MIB = 1 << 20
-MEMORY_ATTACKS = ("trailers", "values", "long-lines", "rows")
 NDJSON = {"content-type": "application/x-ndjson"}
 NAN_STEP = ECHO_STEP.replace(
     "q_halt_B = Identity (halt_margin_B)", "q_halt_B = Log (halt_margin_B)"
@@ -41,27 +41,37 @@ def resident_bytes(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
-@pytest.mark.process
-def test_attacks_leave_the_memory_as_it_was_and_others_are_answered() -> None:
-    """All at once. `hrm-bench chaos --attack NAME` tells which one breaks the bound."""
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
     with running(step_s=0.001) as server:
         server.wait_until_ready()
         server.solve(GOOD)
-        pid = server.process.pid
-        before_bytes = resident_bytes(pid)
-        sending = [
-            attacks.sender_process(server.url, name, senders=8, seconds=3.0)
-            for name in MEMORY_ATTACKS
-        ]
-        statuses: set[int] = set()
-        while any(process.is_alive() for process in sending):
-            statuses.add(server.solve(GOOD).status_code)
-            assert resident_bytes(pid) < before_bytes + 100 * MIB
-        for process in sending:
-            process.join()
-        assert statuses == {200}
-        assert resident_bytes(pid) < before_bytes + 50 * MIB
-        assert "Traceback" not in server.log
+        yield server
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "name",
+    [
+        "values",
+        pytest.param("trailers", marks=pytest.mark.slow),
+        pytest.param("long-lines", marks=pytest.mark.slow),
+        pytest.param("rows", marks=pytest.mark.slow),
+    ],
+)
+def test_an_attack_leaves_the_memory_as_it_was_and_others_are_answered(
+    server: Server, name: str
+) -> None:
+    """Without the bound on values the memory grows by 53 MiB; the bounds have their own tests."""
+    pid = server.process.pid
+    before_bytes = resident_bytes(pid)
+    sending = attacks.sender_process(server.url, name, senders=16, seconds=2.0)
+    while sending.is_alive():
+        assert server.solve(GOOD).status_code == 200
+        assert resident_bytes(pid) < before_bytes + 100 * MIB
+    sending.join()
+    assert resident_bytes(pid) < before_bytes + 50 * MIB
+    assert "Traceback" not in server.log
 
 
 async def test_lines_that_name_no_model_wait_for_the_one_that_reads_them() -> None:
@@ -152,6 +162,8 @@ async def test_requests_are_refused_while_no_thread_can_be_started(
             await http.post("/solve", content=body),
             await http.get("/puzzle?kind=sudoku-4x4"),
         ]
-    assert [answer.status_code for answer in refused] == [503, 503, 200]
-    assert {answer.json()["error"]["reason"] for answer in refused} == {"out-of-threads"}
-    assert [answer.status_code for answer in answered] == [200, 200]
+    for answer, status in zip(refused, (503, 503, 200), strict=True):
+        assert answer.status_code == status
+        assert answer.json()["error"]["reason"] == "out-of-threads"
+    for answer in answered:
+        assert answer.status_code == 200

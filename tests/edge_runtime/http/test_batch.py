@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import operator
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,6 +19,7 @@ from hrm_edge_runtime.http.body import MAX_BODY_BYTES
 from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.worker.lanes import Lanes
 
+LINE_NUMBER = operator.itemgetter("line")
 NDJSON = {"content-type": "application/x-ndjson"}
 LINES = [json.dumps({"puzzle": question}).encode() + b"\n" for question in scripted_examples()]
 BAD_LINES = [
@@ -33,7 +35,7 @@ BAD_LINES = [
 
 
 def lines_in(body: bytes) -> list[Any]:
-    return [json.loads(line) for line in body.splitlines()]
+    return list(map(json.loads, body.splitlines()))
 
 
 def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
@@ -54,9 +56,9 @@ def test_a_bad_line_is_an_error_of_that_line_and_nothing_else_is_lost(
         lines += [bad + b"\n", good]
     answers = ask_all(server, b"".join([*lines, b"\n", b"  "]), order)
     if order == "as-finished":
-        answers.sort(key=lambda answer: answer["line"])
-    assert [answer["line"] for answer in answers] == list(range(1, len(lines) + 1))
-    for line, answer in zip(lines, answers, strict=True):
+        answers.sort(key=LINE_NUMBER)
+    for number, (line, answer) in enumerate(zip(lines, answers, strict=True), start=1):
+        assert answer["line"] == number
         if line in LINES:
             assert answer["answer"]["solution"] == examples[json.loads(line)["puzzle"]]
         else:
@@ -85,8 +87,10 @@ async def test_single_requests_go_before_the_lines_of_a_batch() -> None:
         assert len(lines_in(batch.body)) < 20
         await asyncio.wait_for(batch.task, 60)
     answers = lines_in(batch.body)
-    assert sorted(answer["line"] for answer in answers) == list(range(1, 41))
-    assert all(answer["answer"]["solved"] for answer in answers)
+    for number, answer in enumerate(sorted(answers, key=LINE_NUMBER), start=1):
+        assert answer["line"] == number
+        assert answer["answer"]["solved"]
+    assert len(answers) == 40
 
 
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
@@ -157,9 +161,7 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
         assert asyncio.run(lines(size)) == expected
 
 
-async def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> (
-    None
-):
+async def test_batches_that_come_at_once_share_their_places_and_no_line_is_refused() -> None:
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client):
         calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]
@@ -170,7 +172,8 @@ async def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_l
     for call in calls:
         answers = lines_in(call.body)
         assert len(answers) == len(LINES) * 4
-        assert all("answer" in answer for answer in answers)
+        for answer in answers:
+            assert "answer" in answer
 
 
 async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
@@ -217,5 +220,6 @@ async def test_lines_wait_for_a_missing_engine_once_a_batch_and_are_taken_again_
         await until(lambda: engine_client.state == "ready")
         call.give(LINES[0] * 2, more=False)
         await asyncio.wait_for(call.task, 60)
-    assert all("answer" in one for one in lines_in(call.body)[20:])
+    for answer in lines_in(call.body)[20:]:
+        assert "answer" in answer
     assert waits_s[20:] == [0.0, 0.2]

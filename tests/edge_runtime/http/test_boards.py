@@ -1,4 +1,4 @@
-"""Fresh boards over HTTP: every kind that a generator makes, with the proven answer, without a model."""
+"""Fresh boards over HTTP: every kind that a generator makes, with its proven answer."""
 
 import functools
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ def test_a_wrong_label_is_refused_with_its_fault(
     assert message in judged.json()["error"]["message"]
 
 
-def test_tasks_of_a_model_are_told_with_their_demonstrations_and_counted_once() -> None:
+def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once() -> None:
     bundle = Bundle.open(find_bundle("arc-7x7"))
     arc = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10, arc.lane: 1})

@@ -1,4 +1,4 @@
-"""A server whose TensorRT engines are still to be built: it answers from the first moment, and leaves when told to."""
+"""A server whose TensorRT engines are not built yet: it answers at once, and leaves on a signal."""
 
 import os
 import signal
@@ -18,9 +18,8 @@ FAKES = Path(__file__).parents[2] / "support" / "fakes"
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No build ends before this file is there."""
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
-    )
+    path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_TENSORRT_WAITS_FOR", str(tmp_path / "gate"))
     return tmp_path / "gate"
@@ -31,9 +30,8 @@ def building(tiny_bundle: Path, gate: Path) -> Iterator[Server]:
     """A server whose first build waits at the `gate`; it keeps figures beside its bundle."""
     bundle = copytree(tiny_bundle, gate.parent / "tiny.bundle")
     with Server(command("serve", bundle, "--engine=tensorrt", "--slots=1")) as server:
-        wait_for(
-            lambda: server.status("/readyz") == 503 and progress(server).get("precision") == "fp32"
-        )
+        wait_for(lambda: server.status("/readyz") == 503)
+        wait_for(lambda: progress(server).get("precision") == "fp32")
         yield server
 
 
@@ -41,7 +39,14 @@ def progress(server: Server) -> Any:
     return server.http.get("/readyz").json()["progress"] or {}
 
 
-def test_while_an_engine_is_built_the_port_answers_and_tells_how_far_it_is(
+def child_of(server: Server) -> int:
+    """The process that builds."""
+    tasks = Path(f"/proc/{server.process.pid}/task")
+    (child,) = " ".join(file.read_text() for file in tasks.glob("*/children")).split()
+    return int(child)
+
+
+def test_while_an_engine_is_built_the_port_answers_and_reports_progress(
     building: Server, gate: Path, examples: dict[str, str]
 ) -> None:
     question = next(iter(examples))
@@ -58,10 +63,8 @@ def test_while_an_engine_is_built_the_port_answers_and_tells_how_far_it_is(
     assert building.solve(question).status_code == 200
 
 
-def test_a_server_that_is_told_to_leave_ends_its_build_and_says_nothing_of_an_error(
-    building: Server,
-) -> None:
-    (child,) = children(building.process.pid)
+def test_a_signal_ends_a_server_and_its_build_without_an_error(building: Server) -> None:
+    child = child_of(building)
     building.process.send_signal(signal.SIGTERM)
     assert building.exit_status() == 0
     wait_for(lambda: not Path(f"/proc/{child}").exists())
@@ -69,16 +72,7 @@ def test_a_server_that_is_told_to_leave_ends_its_build_and_says_nothing_of_an_er
 
 
 def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> None:
-    (child,) = children(building.process.pid)
-    os.kill(child, signal.SIGKILL)
+    os.kill(child_of(building), signal.SIGKILL)
     assert building.exit_status() == 3
     wait_for(lambda: "hrm-serve: no TensorRT engine was built (status -9): " in building.log)
     assert "Traceback" not in building.log
-
-
-def children(pid: int) -> list[int]:
-    return [
-        int(one)
-        for file in Path(f"/proc/{pid}/task").glob("*/children")
-        for one in file.read_text().split()
-    ]

@@ -1,4 +1,4 @@
-"""The description at /openapi.json against the running server: no undeclared status, no other shape.
+"""The description at /openapi.json against the running server: every status and shape is declared.
 
 Requests are drawn by schemathesis from the description itself, good ones and bad ones, and sent
 over a real socket.

@@ -46,7 +46,7 @@ def model_for(models: list[ServedModel], puzzle: object) -> str:
         ),
     ],
 )
-def test_a_refusal_speaks_of_the_kinds_that_fit_best(
+def test_a_refusal_is_about_the_kinds_that_fit_best(
     models: list[ServedModel], puzzle: object, messages: list[str]
 ) -> None:
     with pytest.raises(ServiceError) as refused:
@@ -77,7 +77,20 @@ def test_a_task_is_answered_by_the_smallest_board_of_those_that_learned_it(
 def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(
     models: list[ServedModel],
 ) -> None:
-    with pytest.raises(ServiceError, match="has not learned the task 'nowhere'") as refused:
+    problem = "has not learned the task 'nowhere': it learns tasks by name from many examples"
+    with pytest.raises(ServiceError, match=problem) as refused:
         model_for(models, {"task": "nowhere", "input": [[0]]})
-    learned = "use one of its 76, as 0520fde7, 05269061, 0d3d703e, or train on its demonstrations"
+    learned = "use one of its 76 tasks, such as 25ff71a9, 3618c87e, 67385a82"
     assert refused.value.detail.remedy == learned
+
+
+def test_models_show_the_tasks_that_they_answer_right_and_begin_with_one(
+    models: list[ServedModel],
+) -> None:
+    views = {model.name: model.view() for model in models}
+    results = views["arc-7x7"].held_out_tasks
+    assert results is not None
+    assert (results.attempts, results.num_tasks, len(results.right)) == (16, 76, 23)
+    assert views["arc-7x7"].sample["task"] == results.right[0]
+    others = [view for view in views.values() if not view.tasks]
+    assert {view.held_out_tasks for view in others} == {None}

@@ -1,4 +1,4 @@
-"""Every bound on an input that docs/promises.md states: a running server keeps it, and answers as the page says."""
+"""A running server keeps every bound on an input that docs/promises.md states."""
 
 from __future__ import annotations
 
@@ -49,17 +49,23 @@ def head(path: str, *headers: str, method: str = "POST") -> bytes:
 
 def outcome_of(server: Server, *pieces: bytes) -> str:
     """The first answer to these bytes as `status rule-or-reason`, or `no answer`."""
-    answer = b""
-    with connected(server) as connection, contextlib.suppress(ConnectionError):
+    with connected(server) as connection:
         with contextlib.suppress(ConnectionError):
             for piece in pieces:
                 connection.sendall(piece)
+        answer = first_answer(connection)
+    return status_and_rule(answer) if answer else "no answer"
+
+
+def first_answer(connection: socket.socket) -> bytes:
+    answer = b""
+    with contextlib.suppress(ConnectionError):
         while not answer.endswith(b"}"):
             received = connection.recv(1 << 16)
             if not received:
                 break
             answer += received
-    return status_and_rule(answer) if answer else "no answer"
+    return answer
 
 
 def status_and_rule(answer: bytes) -> str:
@@ -135,16 +141,18 @@ def of_makers(server: Server) -> str:
             connection.sendall(head(SLOW, method="GET"))
         refused = b""
         while not refused:
-            answered, _, _ = select.select(connections, [], [], PATIENCE_S)
-            answer = answered[0].recv(1 << 16)
-            connections.remove(answered[0])
+            (answered, *_), _, _ = select.select(connections, [], [], PATIENCE_S)
+            connections.remove(answered)
+            answer = first_answer(answered)
             if answer.startswith(b"HTTP/1.1 503"):
                 refused = answer
     wait_for(lambda: server.status("/puzzle?kind=sudoku-4x4") == 200)
     return status_and_rule(refused)
 
 
-def of_connections(_: Server) -> str:
+def of_connections(server: Server) -> str:
+    """It needs a server of its own."""
+    del server
     body = json.dumps({"puzzle": GOOD}).encode()
     request = head("/solve/stream", JSON_TYPE, f"content-length: {len(body)}") + body
     with running(max_connections=2, step_s=1.0) as small, contextlib.ExitStack() as held:

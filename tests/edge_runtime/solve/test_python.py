@@ -16,7 +16,8 @@ MAZE = "S.......\n" + "........\n" * 6 + ".......G"
 
 def test_a_puzzle_is_solved_here_by_the_model_that_reads_it() -> None:
     answer = hrm_edge.solve(SUDOKU)
-    assert (answer.status, answer.model) == ("proven", "sudoku")
+    assert answer.status == "proven"
+    assert answer.model == "sudoku"
     assert str(answer.solution).startswith("534678912")
 
 
@@ -25,7 +26,8 @@ def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only
     assert isinstance(first, hrm_edge.Answer)
     assert isinstance(last, hrm_edge.Answer)
     assert isinstance(refused, hrm_edge.Refusal)
-    assert (first.model, last.model) == ("maze-8x8", "sudoku")
+    assert first.model == "maze-8x8"
+    assert last.model == "sudoku"
     assert refused.message == "the text has 80 cells instead of 81"
 
 

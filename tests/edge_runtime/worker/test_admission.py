@@ -23,8 +23,10 @@ def test_answer_has_the_fields_of_the_contract_and_the_notation_of_the_question(
     )
     assert list(said) == names.split()
     assert said["solution"] == answer
-    assert (said["solved"], said["verified"]) == (True, True)
-    assert (said["segments"], said["halted_by"]) == (3, "proven")
+    assert said["solved"] is True
+    assert said["verified"] is True
+    assert said["segments"] == 3
+    assert said["halted_by"] == "proven"
     in_rows = server.solve(rows_of(question)).json()
     assert in_rows["solution"] == rows_of(answer)
 
@@ -87,7 +89,8 @@ def test_a_full_queue_turns_away_and_departed_clients_free_their_places(
         server.wait_until_ready()
         with asking(server, list(islice(cycle(examples), 3))) as futures:
             refused = server.solve(question)
-            assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "queue-full")
+            assert refused.status_code == 503
+            assert refused.json()["error"]["reason"] == "queue-full"
             assert int(refused.headers["retry-after"]) >= 1
             assert server.status("/readyz") == 200
             assert [future.result().status_code for future in futures] == [200] * 3

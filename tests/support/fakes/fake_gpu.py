@@ -62,6 +62,10 @@ class RefusedError(Exception):
         self.status = status
 
 
+class OutOfMemoryError(RefusedError):
+    """Device memory does not suffice."""
+
+
 def is_set_to_fail(call: str) -> bool:
     return os.environ.get("FAKE_CUDA_FAILS") == call
 
@@ -129,7 +133,7 @@ class Stream:
 
 
 class Event:
-    """Waiting for it runs the stream as far as where it was recorded last, and no further."""
+    """Waiting for it runs the stream up to its last record, and no further."""
 
     def __init__(self, flags: int) -> None:
         expected = NO_TIMING | SLEEPS if attribute(INTEGRATED) else NO_TIMING
@@ -158,7 +162,7 @@ def allocate(num_bytes: int) -> int:
     if is_set_to_fail("crash"):
         os._exit(3)
     if num_bytes > int(os.environ.get("FAKE_CUDA_BYTES", str(1 << 30))):
-        raise RefusedError(OUT_OF_MEMORY)
+        raise OutOfMemoryError(OUT_OF_MEMORY)
     return _aligned(num_bytes, memory)
 
 

@@ -24,11 +24,10 @@ from typing import Any
 DRIVE = os.environ.get("HRM_WINDOWS_DRIVE", "")
 HIDDEN = ("/proc/", "/sys/")
 MISSING = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp", "syslog"}
-OF_OS = ["fork", "forkpty", "setsid", "killpg", "nice", "mkfifo", "statvfs", "uname", "sysconf"]
-OF_OS += ["getuid", "geteuid", "getgid", "getegid", "getpgid", "getpgrp", "getloadavg"]
-OF_OS += ["sched_getaffinity", "chown", "fchown", "fchmod"]
-OF_SIGNAL = ["SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGPIPE"]
-OF_SIGNAL += ["alarm", "pthread_sigmask"]
+OF_PROCESSES = ("fork", "forkpty", "setsid", "killpg", "nice", "sysconf", "sched_getaffinity")
+OF_USERS = ("getuid", "geteuid", "getgid", "getegid", "getpgid", "getpgrp", "getloadavg", "uname")
+OF_FILES = ("chown", "fchown", "fchmod", "mkfifo", "statvfs")
+OF_SIGNALS = ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGPIPE", "alarm")
 SIGNALS = {"SIGINT", "SIGTERM", "SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV"}
 TICK_S = 1 / 64  # of time.monotonic before Python 3.13
 MOST_WORKERS = 61
@@ -44,7 +43,7 @@ text_handles: set[int] = set()
 class Without(ModuleType):
     """A module without some of its names, and with others of its own."""
 
-    def __init__(self, module: ModuleType, missing: list[str], **own: Any) -> None:
+    def __init__(self, module: ModuleType, missing: tuple[str, ...], **own: Any) -> None:
         super().__init__(module.__name__)
         vars(self).update(_module=module, _missing=missing, **own)
 
@@ -124,8 +123,8 @@ def stat_path(path: pathlib.Path, **more: Any) -> os.stat_result:
     found = real_stat(path, **more)
     rights = 0o666 if found.st_mode & stat.S_IWUSR else 0o444
     mode = found.st_mode & ~0o666 | rights
-    _, (_, others) = found.__reduce__()
-    return os.stat_result((mode, *found[1:]), others)
+    _, arguments = found.__reduce__()[:2]
+    return os.stat_result((mode, *found[1:]), arguments[1])
 
 
 def require_visible(path: object) -> None:
@@ -188,9 +187,9 @@ def import_for(name: str, *given: Any, **named: Any) -> Any:
         loop.add_reader = not_there
         loop.add_writer = not_there
     if name == "concurrent.futures" and "ProcessPoolExecutor" in names:
-        return Without(module, [], ProcessPoolExecutor=small_pool)
+        return Without(module, (), ProcessPoolExecutor=small_pool)
     if name == "multiprocessing" and "resource_tracker" in names:
-        return Without(module, [], resource_tracker=SimpleNamespace(ensure_running=not_there))
+        return Without(module, (), resource_tracker=SimpleNamespace(ensure_running=not_there))
     return module
 
 
@@ -220,10 +219,10 @@ OWN_OS: dict[str, Any] = {
 }
 WINDOWS: dict[str, Any] = {
     "msvcrt": msvcrt,
-    "os": Without(os, OF_OS, **OWN_OS),
-    "sys": Without(sys, [], platform="win32"),
-    "signal": Without(signal, OF_SIGNAL, signal=handle_signal),
-    "time": Without(time, [], monotonic=monotonic, time=wall_time),
+    "os": Without(os, (*OF_PROCESSES, *OF_USERS, *OF_FILES), **OWN_OS),
+    "sys": Without(sys, (), platform="win32"),
+    "signal": Without(signal, (*OF_SIGNALS, "pthread_sigmask"), signal=handle_signal),
+    "time": Without(time, (), monotonic=monotonic, time=wall_time),
 }
 if DRIVE:
     builtins.__import__ = import_for

@@ -198,7 +198,9 @@ def _built(
 ) -> Built:
     """The page of an engine, which is built and measured if it is not on disk."""
     key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
-    built = None if again else cache.find(key)
+    built = None
+    if not again:
+        built = cache.find(key)
     if built is None:
         if not force:
             _check_memory(bundle, precision, settings)

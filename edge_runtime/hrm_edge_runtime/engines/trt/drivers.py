@@ -290,7 +290,9 @@ Driver = BindingsDriver | PycudaDriver
 
 def _event_flags(sleeps: bool) -> int:
     """Flags of an event; `sleeps` says whether the host sleeps or spins while it waits for it."""
-    return NO_TIMING | SLEEPS if sleeps else NO_TIMING
+    if sleeps:
+        return NO_TIMING | SLEEPS
+    return NO_TIMING
 
 
 def _bytes_at(pointer: int, num_bytes: int) -> Any:

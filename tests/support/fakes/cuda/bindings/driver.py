@@ -67,162 +67,116 @@ class CUgraph(_Handle): ...
 class CUgraphExec(_Handle): ...
 
 
-def _answer(call: Callable[[], Any], kind: Callable[[Any], Any] | None = None) -> tuple[Any, ...]:
-    """Return the status, and the value if the function has one."""
-    status = CUresult.CUDA_SUCCESS
-    value = None
-    try:
-        value = call()
-    except fake_gpu.RefusedError as refused:
-        status = CUresult(refused.status)
-    if kind is None:
-        return (status,)
-    if status is CUresult.CUDA_SUCCESS:
-        value = kind(value)
-    return status, value
+Function = Callable[..., tuple[Any, ...]]
 
 
-def cuInit(flags: int) -> tuple[Any, ...]:
-    assert flags == 0
-    if os.environ.get("FAKE_CUDA_FAILS") == "library":
-        raise RuntimeError("Failed to dlopen libcuda.so.1")
-    return _answer(lambda: fake_gpu.refuse("init", fake_gpu.NO_DEVICE))
+def _function(call: Callable[..., Any], kind: Callable[[Any], Any] | None = None) -> Function:
+    """Return a function that gives the status, and with `kind` a value of that kind."""
+
+    def function(*arguments: object) -> tuple[Any, ...]:
+        status = CUresult.CUDA_SUCCESS
+        value = None
+        try:
+            value = call(*map(_number_of, arguments))
+        except fake_gpu.RefusedError as refused:
+            status = CUresult(refused.status)
+        if kind is None:
+            return (status,)
+        if status is CUresult.CUDA_SUCCESS:
+            value = kind(value)
+        return status, value
+
+    return function
 
 
-def cuDeviceGet(ordinal: int) -> tuple[Any, ...]:
-    return _answer(lambda: ordinal, CUdevice)
-
-
-def cuDeviceGetName(length: int, device: CUdevice) -> tuple[Any, ...]:
-    assert int(device) == 0
-    return _answer(lambda: fake_gpu.name().encode().ljust(length, b"\0"), bytes)
-
-
-def cuDeviceGetAttribute(attribute: CUdevice_attribute, device: CUdevice) -> tuple[Any, ...]:
-    _require(attribute, CUdevice_attribute)
-    assert int(device) == 0
-    return _answer(lambda: fake_gpu.attribute(attribute), int)
-
-
-def cuDeviceTotalMem(device: CUdevice) -> tuple[Any, ...]:
-    assert int(device) == 0
-    return _answer(lambda: fake_gpu.memory_bytes(), int)
-
-
-def cuDevicePrimaryCtxRetain(device: CUdevice) -> tuple[Any, ...]:
-    return _answer(lambda: int(device), CUcontext)
-
-
-def cuDevicePrimaryCtxRelease(device: CUdevice) -> tuple[Any, ...]:
-    return _answer(lambda: int(device))
-
-
-def cuCtxPushCurrent(context: CUcontext) -> tuple[Any, ...]:
-    assert isinstance(context, CUcontext)
-    return _answer(fake_gpu.push)
-
-
-def cuCtxPopCurrent() -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.pop() or 0, CUcontext)
-
-
-def cuStreamCreate(flags: int) -> tuple[Any, ...]:
-    assert flags == 0
-    return _answer(lambda: fake_gpu.Stream().handle, CUstream)
-
-
-def cuStreamDestroy(stream: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.streams.pop(int(stream)))
-
-
-def cuStreamSynchronize(stream: Any) -> tuple[Any, ...]:
-    return _answer(fake_gpu.streams[int(stream)].synchronize)
-
-
-def cuEventCreate(flags: int) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.Event(flags).handle, CUevent)
-
-
-def cuEventRecord(event: Any, stream: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.events[int(event)].record(fake_gpu.streams[int(stream)]))
-
-
-def cuEventSynchronize(event: Any) -> tuple[Any, ...]:
-    return _answer(fake_gpu.events[int(event)].synchronize)
-
-
-def cuEventDestroy(event: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.events.pop(int(event)))
-
-
-def cuMemAlloc(num_bytes: int) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.allocate(num_bytes), CUdeviceptr)
-
-
-def cuMemFree(address: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.memory.pop(int(address)))
-
-
-def cuMemsetD8(address: Any, value: int, num_bytes: int) -> tuple[Any, ...]:
-    return _answer(lambda: ctypes.memset(int(address), value, num_bytes))
-
-
-def cuMemHostAlloc(num_bytes: int, flags: int) -> tuple[Any, ...]:
-    assert flags == (fake_gpu.MAPPED if fake_gpu.attribute(fake_gpu.INTEGRATED) else 0)
-    return _answer(lambda: fake_gpu.pin(num_bytes), int)
-
-
-def cuMemHostGetDevicePointer(pointer: int, flags: int) -> tuple[Any, ...]:
-    assert flags == 0
-    assert pointer in fake_gpu.pinned
-    return _answer(lambda: pointer, CUdeviceptr)
-
-
-def cuMemFreeHost(pointer: int) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.pinned.pop(pointer))
-
-
-def cuMemcpyHtoDAsync(target: Any, source: int, num_bytes: int, stream: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.streams[int(stream)].put_copy(int(target), source, num_bytes))
-
-
-def cuMemcpyDtoHAsync(target: int, source: Any, num_bytes: int, stream: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.streams[int(stream)].put_copy(target, int(source), num_bytes))
-
-
-def cuMemcpyDtoDAsync(target: Any, source: Any, num_bytes: int, stream: Any) -> tuple[Any, ...]:
-    return _answer(
-        lambda: fake_gpu.streams[int(stream)].put_copy(int(target), int(source), num_bytes)
-    )
-
-
-def cuStreamBeginCapture(stream: Any, mode: CUstreamCaptureMode) -> tuple[Any, ...]:
-    _require(mode, CUstreamCaptureMode)
-    return _answer(lambda: fake_gpu.begin_capture(int(stream), mode))
-
-
-def cuStreamEndCapture(stream: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.end_capture(int(stream)), CUgraph)
-
-
-def cuGraphInstantiate(graph: Any, flags: int) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.instantiate(int(graph), flags), CUgraphExec)
-
-
-def cuGraphDestroy(graph: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.graphs[int(graph)])
-
-
-def cuGraphExecDestroy(graph: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.executables.pop(int(graph)))
-
-
-def cuGraphLaunch(graph: Any, stream: Any) -> tuple[Any, ...]:
-    return _answer(lambda: fake_gpu.launch(int(graph), int(stream)))
+def _number_of(argument: object) -> object:
+    return int(argument) if isinstance(argument, _Handle) else argument
 
 
 def _require(value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise TypeError(
-            f"Argument has incorrect type (expected {kind.__name__}, got {type(value).__name__})"
-        )
+        found = type(value).__name__
+        raise TypeError(f"Argument has incorrect type (expected {kind.__name__}, got {found})")
+
+
+def _init(flags: int) -> None:
+    assert flags == 0
+    if os.environ.get("FAKE_CUDA_FAILS") == "library":
+        raise RuntimeError("Failed to dlopen libcuda.so.1")
+    fake_gpu.refuse("init", fake_gpu.NO_DEVICE)
+
+
+def _name(length: int, device: int) -> bytes:
+    assert device == 0
+    return fake_gpu.name().encode().ljust(length, b"\0")
+
+
+def _attribute(attribute: CUdevice_attribute, device: int) -> int:
+    _require(attribute, CUdevice_attribute)
+    assert device == 0
+    return fake_gpu.attribute(attribute)
+
+
+def _create_stream(flags: int) -> int:
+    assert flags == 0
+    return fake_gpu.Stream().handle
+
+
+def _allocate_host(num_bytes: int, flags: int) -> int:
+    assert flags == (fake_gpu.MAPPED if fake_gpu.attribute(fake_gpu.INTEGRATED) else 0)
+    return fake_gpu.pin(num_bytes)
+
+
+def _host_on_device(pointer: int, flags: int) -> int:
+    assert flags == 0
+    assert pointer in fake_gpu.pinned
+    return pointer
+
+
+def _copy(target: int, source: int, num_bytes: int, stream: int) -> None:
+    fake_gpu.streams[stream].put_copy(target, source, num_bytes)
+
+
+def _begin_capture(stream: int, mode: CUstreamCaptureMode) -> None:
+    _require(mode, CUstreamCaptureMode)
+    fake_gpu.begin_capture(stream, mode)
+
+
+def _record(event: int, stream: int) -> None:
+    fake_gpu.events[event].record(fake_gpu.streams[stream])
+
+
+FUNCTIONS: dict[str, Function] = {
+    "cuInit": _function(_init),
+    "cuDeviceGet": _function(lambda ordinal: ordinal, CUdevice),
+    "cuDeviceGetName": _function(_name, bytes),
+    "cuDeviceGetAttribute": _function(_attribute, int),
+    "cuDeviceTotalMem": _function(lambda _device: fake_gpu.memory_bytes(), int),
+    "cuDevicePrimaryCtxRetain": _function(lambda device: device, CUcontext),
+    "cuDevicePrimaryCtxRelease": _function(lambda device: device),
+    "cuCtxPushCurrent": _function(lambda _context: fake_gpu.push()),
+    "cuCtxPopCurrent": _function(lambda: fake_gpu.pop() or 0, CUcontext),
+    "cuStreamCreate": _function(_create_stream, CUstream),
+    "cuStreamDestroy": _function(lambda stream: fake_gpu.streams.pop(stream)),
+    "cuStreamSynchronize": _function(lambda stream: fake_gpu.streams[stream].synchronize()),
+    "cuStreamBeginCapture": _function(_begin_capture),
+    "cuStreamEndCapture": _function(fake_gpu.end_capture, CUgraph),
+    "cuEventCreate": _function(lambda flags: fake_gpu.Event(flags).handle, CUevent),
+    "cuEventRecord": _function(_record),
+    "cuEventSynchronize": _function(lambda event: fake_gpu.events[event].synchronize()),
+    "cuEventDestroy": _function(lambda event: fake_gpu.events.pop(event)),
+    "cuMemAlloc": _function(fake_gpu.allocate, CUdeviceptr),
+    "cuMemFree": _function(lambda address: fake_gpu.memory.pop(address)),
+    "cuMemsetD8": _function(ctypes.memset),
+    "cuMemHostAlloc": _function(_allocate_host, int),
+    "cuMemHostGetDevicePointer": _function(_host_on_device, CUdeviceptr),
+    "cuMemFreeHost": _function(lambda pointer: fake_gpu.pinned.pop(pointer)),
+    "cuMemcpyHtoDAsync": _function(_copy),
+    "cuMemcpyDtoHAsync": _function(_copy),
+    "cuMemcpyDtoDAsync": _function(_copy),
+    "cuGraphInstantiate": _function(fake_gpu.instantiate, CUgraphExec),
+    "cuGraphDestroy": _function(lambda graph: fake_gpu.graphs[graph]),
+    "cuGraphExecDestroy": _function(lambda executable: fake_gpu.executables.pop(executable)),
+    "cuGraphLaunch": _function(fake_gpu.launch),
+}
+globals().update(FUNCTIONS)

@@ -1,0 +1,283 @@
+"""More examples of ARC tasks, such as the generated ones of RE-ARC.
+
+    <folder>/tasks/<task>.json     [{"input": rows, "output": rows}, ...]; RE-ARC's layout
+    <file>.zip                     the same folder
+    <file>.json, <file>.json.gz    {"<task>": [{"input": rows, "output": rows}, ...], ...}
+
+Keys other than "input" and "output" are ignored. A text file holds the licence of the examples.
+"""
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath, PurePosixPath
+from typing import cast
+
+import numpy as np
+
+from hrm_host.atomic import sha256_of
+from hrm_host.reading import MAX_FILE_BYTES, json_from, text_of
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.notation import grid_of
+from hrm_puzzles.arc.tasks import LARGEST, ArcTask
+from hrm_puzzles.arc.variants import Pair
+from hrm_puzzles.data.datasets import RECIPE, DatasetError, fingerprint
+from hrm_puzzles.puzzle import Grid, PuzzleError
+
+FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
+LIST_FORM = 'a list of {"input": rows, "output": rows}'
+FOLDER = "tasks"
+LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING")
+MAX_LICENCE_BYTES = 1 << 16
+MORE = "more"  # the keys of `recipe.json`
+NUM_BY_TASK = "num_by_task"
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,  # a gzip file that ends early
+    zlib.error,
+    zipfile.BadZipFile,
+    RuntimeError,  # an encrypted zip file
+)
+
+ByTask = dict[str, object]
+"""The examples of each task, as they are in their file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Examples with their source and the text of their licence. Nothing in `by_task` is checked."""
+
+    path: Path
+    sha256: str
+    licence: str
+    by_task: ByTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extended:
+    """Tasks with further examples after their demonstrations.
+
+    `num_by_task` has only tasks with such examples. `num_left_out` counts examples beyond the board
+    and symmetric copies of test inputs.
+    """
+
+    tasks: list[ArcTask]
+    examples: Examples
+    num_by_task: dict[str, int]
+    num_left_out: int
+
+    @property
+    def num_added(self) -> int:
+        return sum(self.num_by_task.values())
+
+    def provenance(self) -> dict[str, object]:
+        """What `recipe.json` records: no folder of this machine."""
+        return {
+            "file": self.examples.path.name,
+            "sha256": self.examples.sha256,
+            "licence": self.examples.licence.strip().partition("\n")[0],
+            "num_left_out": self.num_left_out,
+            NUM_BY_TASK: self.num_by_task,
+        }
+
+
+def read_examples(path: Path, licence: Path | None = None) -> Examples:
+    """Read the examples of all tasks, and their licence: by default the file beside them.
+
+    Raises DatasetError if one of the two cannot be read.
+    """
+    by_task = _by_task(path)
+    if licence is None:
+        licence = _licence_beside(path)
+    return Examples(
+        path=path,
+        sha256=_digest(path),
+        licence=_licence_text(licence),
+        by_task=by_task,
+    )
+
+
+def require_known(examples: Examples, names: Sequence[str]) -> None:
+    """Raise DatasetError if the examples are of a task that is not one of `names`."""
+    unknown = sorted(examples.by_task.keys() - set(names))
+    if unknown:
+        problem = f"{examples.path} has {len(unknown)} unknown tasks, the first {unknown[0][:40]!r}"
+        raise DatasetError(f"{problem}; remove them, or choose the --dataset that has them.")
+
+
+def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Extended:
+    """Add the examples that fit the board to the demonstrations of their tasks.
+
+    Raises DatasetError for a malformed example, and for one with the input of a test pair.
+    """
+    longer: list[ArcTask] = []
+    num_by_task: dict[str, int] = {}
+    num_left_out = 0
+    for task in tasks:
+        pairs = list(_pairs(examples, task.name))
+        _require_held_out(examples, task, pairs)
+        fitting = [pair for pair in pairs if _side(pair) <= puzzle.side]
+        added = _without_copies(fitting, task, puzzle)
+        longer.append(replace(task, demonstrations=(*task.demonstrations, *added)))
+        num_left_out += len(pairs) - len(added)
+        if added:
+            num_by_task[task.name] = len(added)
+    return Extended(
+        tasks=longer,
+        examples=examples,
+        num_by_task=num_by_task,
+        num_left_out=num_left_out,
+    )
+
+
+def num_by_task_in(data: Path) -> dict[str, int]:
+    """The number of further examples of each task of a data set, which end its demonstrations."""
+    try:
+        recipe = json_from(text_of(data / RECIPE))
+        counts = recipe[MORE][NUM_BY_TASK]
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}  # no such examples, or a data set of another builder
+    return cast("dict[str, int]", counts)
+
+
+def _pairs(examples: Examples, name: str) -> Iterator[Pair]:
+    values = examples.by_task.get(name, [])
+    if not isinstance(values, list):
+        raise DatasetError(f"{examples.path}, task {name}: not a list; write {LIST_FORM}.")
+    for index, value in enumerate(cast("list[object]", values)):
+        try:
+            yield _pair(value)
+        except (KeyError, TypeError, PuzzleError) as error:
+            problem = f"{examples.path}, task {name}, example {index}: not a pair of grids"
+            raise DatasetError(f"{problem} ({error}); write {LIST_FORM}.") from error
+
+
+def _pair(value: object) -> Pair:
+    values = cast("dict[str, object]", value)
+    question, _ = grid_of(values["input"], LARGEST)
+    answer, _ = grid_of(values["output"], LARGEST)
+    return question, answer
+
+
+def _side(pair: Pair) -> int:
+    question, answer = pair
+    return max(question.shape + answer.shape)
+
+
+def _require_held_out(examples: Examples, task: ArcTask, pairs: Sequence[Pair]) -> None:
+    """Raise DatasetError if an example has the input of a test pair."""
+    held_out = {_key(question) for question, _ in task.tests}
+    for index, (question, _) in enumerate(pairs):
+        if _key(question) in held_out:
+            problem = f"{examples.path}, task {task.name}, example {index}"
+            reason = "the input is that of an official test pair, which training must not see"
+            raise DatasetError(f"{problem}: {reason}; remove the example.")
+
+
+def _without_copies(pairs: Sequence[Pair], task: ArcTask, puzzle: Arc) -> list[Pair]:
+    """The pairs whose input is not a test input with other colours or turned.
+
+    A variant of such an input could be the test input itself.
+    """
+    if not pairs or not task.tests:
+        return list(pairs)
+    held_out = set(_class_hashes(task.tests, puzzle))
+    hashes = _class_hashes(pairs, puzzle)
+    return [pair for pair, one in zip(pairs, hashes, strict=True) if one not in held_out]
+
+
+def _class_hashes(pairs: Sequence[Pair], puzzle: Arc) -> list[int]:
+    """A hash of each input that all its symmetric copies share."""
+    inputs_BT = np.stack([puzzle.encode(question) for question, _ in pairs])
+    return puzzle.equivalence_hash_B(inputs_BT, inputs_BT).tolist()
+
+
+def _key(grid: Grid) -> tuple[tuple[int, ...], bytes]:
+    return grid.shape, grid.tobytes()
+
+
+def _digest(path: Path) -> str:
+    if path.is_dir():
+        return fingerprint(path)
+    return sha256_of(path)
+
+
+def _licence_beside(path: Path) -> Path:
+    """The only licence file in a folder of examples, or beside the folder or file."""
+    for folder in (path, path.parent):
+        found = [file for file in folder.glob("*") if file.name.upper().startswith(LICENCE_NAMES)]
+        if len(found) == 1:
+            return found[0]
+    problem = f"{path} has no licence file beside it, or several"
+    raise DatasetError(f"{problem}; name the licence of the examples with --more-licence FILE.")
+
+
+def _licence_text(licence: Path) -> str:
+    try:
+        text = text_of(licence, MAX_LICENCE_BYTES)
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"cannot read the licence {licence} ({error}); give a text.") from error
+    if not text.strip():
+        raise DatasetError(
+            f"the licence {licence} is empty; write the terms of the examples there."
+        )
+    return text
+
+
+def _by_task(path: Path) -> ByTask:
+    try:
+        if path.is_dir():
+            by_task = _from_folder(path)
+        elif path.suffix == ".zip":
+            by_task = _from_zip(path)
+        else:
+            by_task = _from_file(path)
+    except UNREADABLE as error:
+        raise DatasetError(f"cannot read {path} ({error}); give {FORMS}.") from error
+    if not by_task:
+        raise DatasetError(f"{path} holds no examples; give {FORMS}.")
+    return by_task
+
+
+def _from_folder(path: Path) -> ByTask:
+    by_task: ByTask = {}
+    for file in sorted(path.rglob("*.json")):
+        if _is_of_task(file):
+            by_task[file.stem] = json_from(text_of(file))
+    return by_task
+
+
+def _from_zip(path: Path) -> ByTask:
+    by_task: ByTask = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(archive.namelist()):
+            member = PurePosixPath(name)
+            if _is_of_task(member):
+                with archive.open(name) as stream:
+                    by_task[member.stem] = _json_in(stream.read)
+    return by_task
+
+
+def _is_of_task(file: PurePath) -> bool:
+    is_hidden = file.name.startswith(".")  # macOS adds such files to a zip file
+    return file.suffix == ".json" and file.parent.name == FOLDER and not is_hidden
+
+
+def _from_file(path: Path) -> ByTask:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rb") as stream:
+        values = _json_in(stream.read)
+    if not isinstance(values, dict):
+        raise ValueError("it does not hold a JSON object")
+    return cast("ByTask", values)
+
+
+def _json_in(read: Callable[[int], bytes]) -> object:
+    content = read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"it holds a file of more than {MAX_FILE_BYTES} bytes")
+    return json_from(content.decode("utf-8-sig"))

@@ -1,0 +1,87 @@
+"""The tasks that a model answers right are those that a server with its bundle answers right."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arc_bundle import ARC_STEP, CONSTANTS
+from step_bundle import step_graph
+
+from hrm_calibration.rollouts import ServedGraph
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.manifest import TaskResults
+from hrm_export.recipe import in_order
+from hrm_export.task_results import NUM_ATTEMPTS, TaskScores, task_scores
+from hrm_host.progress import stages_on
+from hrm_puzzles import registry
+
+SEGMENTS = 3  # the graph adds one to every color in each segment
+BUDGET_S = 600.0
+
+RIGHT = {"input": [[1, 2]], "output": [[4, 5]]}
+RIGHT_TOO = {"input": [[0], [9]], "output": [[3], [2]]}
+WRONG = {"input": [[1, 2]], "output": [[4, 4]]}
+
+
+def task(*tests: dict[str, Any]) -> dict[str, Any]:
+    return {"train": [RIGHT], "test": list(tests)}
+
+
+def scores(tasks: dict[str, Any], *variants: str, budget_s: float = BUDGET_S) -> TaskScores | None:
+    identifiers = ["<blank>", *tasks, *variants]
+    served = ServedGraph(
+        graph=step_graph(ARC_STEP, CONSTANTS),
+        puzzle=registry.get("arc-7x7"),
+        puzzle_table=np.zeros((len(identifiers), 4), np.float32),
+        policy=HaltingPolicy(kind="fixed", max_segments=SEGMENTS),
+    )
+    with stages_on() as stages:
+        return task_scores(served, tasks, identifiers, budget_s, stages)
+
+
+def test_a_task_is_right_if_all_of_its_held_out_answers_are() -> None:
+    tasks = {
+        "wrong": task(WRONG),
+        "half": task(RIGHT, WRONG),
+        "right": task(RIGHT),
+        "both": task(RIGHT, RIGHT_TOO),
+        "no question": task(),
+    }
+    found = scores(tasks)
+    assert found is not None
+    assert found.right == found.right_at_once == ["right", "both"]
+    assert found.shares() == {"held_out": 4, "solved": 0.5, "solved_16_attempts": 0.5}
+    assert list(in_order(tasks, found)) == ["right", "both", "wrong", "half", "no question"]
+
+
+def test_the_variants_of_a_task_vote() -> None:
+    """A swap of colors does not commute with the graph, so these variants answer otherwise."""
+    tasks = {"right": task(RIGHT)}
+    swapped = "0213456789"
+    others = (f"right_t{turn}_{swapped}" for turn in range(3))
+    found = scores(tasks, *others)
+    assert found is not None
+    assert (found.right_at_once, found.right) == (["right"], [])
+    turned = scores(tasks, *(f"right_t{turn}_0123456789" for turn in range(1, 4)))
+    assert turned is not None
+    assert turned.right == ["right"]
+
+
+def test_tasks_of_one_attempt_come_first() -> None:
+    found = TaskScores(num_tasks=4, right_at_once=["c", "d"], right=["a", "b", "c"])
+    assert found.results(generated=["d"]) == TaskResults(
+        attempts=NUM_ATTEMPTS, num_tasks=4, right=["c", "a", "b"], generated=["d"]
+    )
+
+
+def test_models_without_held_out_questions_have_no_scores() -> None:
+    assert scores({}) is None
+    assert scores({"a": task()}) is None
+    assert list(in_order({"a": task()}, None)) == ["a"]
+
+
+def test_tasks_are_not_scored_beyond_the_time_of_the_export(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert scores({"a": task(RIGHT)}, budget_s=0.0) is None
+    assert "tasks are not scored" in capsys.readouterr().err

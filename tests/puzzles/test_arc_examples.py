@@ -1,0 +1,254 @@
+"""Further examples of ARC tasks: their layouts, what keeps test pairs unseen, and their licence."""
+
+import gzip
+import json
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.arc.examples import num_by_task_in
+from hrm_puzzles.arc.variants import variant_of
+from hrm_puzzles.data.datasets import BuiltSet, DatasetError, fingerprint, open_split
+
+SMALL = Arc(name="arc-10x10", side=10)
+LICENCE = "MIT License\n\nCopyright (c) the author of the examples\n"
+
+Pairs = list[dict[str, list[list[int]]]]
+
+
+def pair(*colours: int) -> dict[str, list[list[int]]]:
+    """A row of colours, and the same row upright."""
+    return {"input": [list(colours)], "output": [[colour] for colour in colours]}
+
+
+TASKS = {
+    "training/aaa": {"train": [pair(1, 2), pair(3, 4)], "test": [pair(1, 2, 3)]},
+    "training/bbb": {"train": [pair(5, 6)], "test": [pair(7, 8, 9)]},
+}
+EXAMPLES: dict[str, Pairs] = {
+    "aaa": [pair(2, 2, 3, 4), pair(*range(10), 1), pair(5, 4, 3, 2)],  # the second is too wide
+    "bbb": [pair(1, 1, 1)],
+}
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    for name, values in TASKS.items():
+        file = tmp_path / "tasks" / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    return tmp_path / "tasks"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for examples, with a licence."""
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    (folder / "LICENSE").write_text(LICENCE)
+    return folder
+
+
+def as_json(folder: Path, examples: Any) -> Path:
+    file = folder / "examples.json"
+    file.write_text(json.dumps(examples))
+    return file
+
+
+def as_gzip(folder: Path, examples: Any) -> Path:
+    file = folder / "examples.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(examples).encode()))
+    return file
+
+
+def as_published(folder: Path, examples: Any) -> Path:
+    """RE-ARC's folder: a file for each task, and metadata about them."""
+    tasks = folder / "re_arc" / "tasks"
+    tasks.mkdir(parents=True)
+    for name, pairs in examples.items():
+        (tasks / f"{name}.json").write_text(json.dumps(pairs))
+    (folder / "re_arc" / "metadata.json").write_text("{}")
+    return folder / "re_arc"
+
+
+def as_zip(folder: Path, examples: Any) -> Path:
+    file = folder / "re_arc.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, pairs in examples.items():
+            archive.writestr(f"re_arc/tasks/{name}.json", json.dumps(pairs))
+        archive.writestr("re_arc/metadata.json", "{}")
+        archive.writestr("__MACOSX/re_arc/tasks/._aaa.json", b"\0\5\x16\7")
+    return file
+
+
+def build(tasks: Path, more: Path | None, out: Path, **changes: Any) -> BuiltSet:
+    values: dict[str, Any] = {"augment": 3, "hold_out_all": True, **changes}
+    if more is not None:
+        values["more"] = str(more)
+    return build_arc(ArcRecipe(puzzle=SMALL.name, dataset=str(tasks), **values), SMALL, out)
+
+
+def examples_of(data: Path, split: str) -> Counter[str]:
+    """The number of examples of each task in a split, in each variant."""
+    identifiers = json.loads((data / "identifiers.json").read_text())
+    names = [identifiers[row] for row in open_split(data, split).puzzle_ids_N]
+    assert {variant_of(name)[0] for name in identifiers[1:]} == {"aaa", "bbb"}
+    return Counter(name for name in names if variant_of(name)[0] == name)
+
+
+@pytest.mark.parametrize("written", [as_json, as_gzip, as_published, as_zip])
+def test_examples_in_every_layout_join_the_demonstrations_of_their_task(
+    written: Callable[[Path, Any], Path], tasks: Path, folder: Path, tmp_path: Path
+) -> None:
+    built = build(tasks, written(folder, EXAMPLES), tmp_path / "data")
+    assert (built.num_more, built.num_more_left_out) == (3, 1)
+    assert examples_of(tmp_path / "data", "train") == {"aaa": 4, "bbb": 2}
+    assert examples_of(tmp_path / "data", "test") == {"aaa": 1, "bbb": 1}
+
+
+def test_each_variant_of_a_task_has_all_of_its_examples(
+    tasks: Path, folder: Path, tmp_path: Path
+) -> None:
+    built = build(tasks, as_json(folder, EXAMPLES), tmp_path / "data")
+    split = open_split(tmp_path / "data", "train")
+    assert np.diff(split.puzzle_offsets).tolist() == 4 * [4] + 4 * [2]
+    assert built.num_train == len(split) == 24
+
+
+def test_a_data_set_without_further_examples_keeps_its_bytes(tasks: Path, tmp_path: Path) -> None:
+    built = build(tasks, None, tmp_path / "data")
+    assert (built.num_more, built.num_more_left_out) == (None, None)
+    assert num_by_task_in(tmp_path / "data") == {}
+    assert sorted(json.loads((tmp_path / "data" / "recipe.json").read_text())) == [
+        "augment",
+        "dataset",
+        "hold_out_all",
+        "keep_colours",
+        "puzzle",
+        "seed",
+        "tasks",
+    ]
+    assert {file.name for file in (tmp_path / "data").iterdir()} == {
+        "identifiers.json",
+        "recipe.json",
+        "test",
+        "train",
+    }
+
+
+def test_source_and_licence_are_part_of_the_data_set(
+    tasks: Path, folder: Path, tmp_path: Path
+) -> None:
+    file = as_json(folder, EXAMPLES)
+    built = build(tasks, file, tmp_path / "data")
+    recorded = json.loads((tmp_path / "data" / "recipe.json").read_text())["more"]
+    assert recorded == {
+        "file": "examples.json",
+        "sha256": recorded["sha256"],
+        "licence": "MIT License",
+        "num_left_out": 1,
+        "num_by_task": {"aaa": 2, "bbb": 1},
+    }
+    assert num_by_task_in(tmp_path / "data") == {"aaa": 2, "bbb": 1}
+    assert str(tmp_path) not in (tmp_path / "data" / "recipe.json").read_text()
+    assert (tmp_path / "data" / "LICENSE-more.txt").read_text() == LICENCE
+    named = tmp_path / "terms.txt"
+    named.write_text("Public domain\n")
+    other = build(tasks, file, tmp_path / "other", more_licence=str(named))
+    assert (tmp_path / "other" / "LICENSE-more.txt").read_text() == "Public domain\n"
+    assert other.fingerprint != built.fingerprint
+
+
+def test_changed_examples_do_not_continue_a_stopped_build(
+    tasks: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = as_json(folder, EXAMPLES)
+    with monkeypatch.context() as patched:
+        patched.setattr("hrm_puzzles.arc.build.publish", _stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(tasks, file, tmp_path / "data")
+    as_json(folder, {"aaa": [pair(6, 6, 6, 6)]})
+    build(tasks, file, tmp_path / "data")
+    build(tasks, file, tmp_path / "fresh")
+    assert fingerprint(tmp_path / "data") == fingerprint(tmp_path / "fresh")
+
+
+def _stop(*_: Path) -> None:
+    raise KeyboardInterrupt
+
+
+def test_symmetric_copies_of_test_inputs_are_left_out(
+    tasks: Path, folder: Path, tmp_path: Path
+) -> None:
+    turned = {"input": [[3], [2], [1]], "output": [[1, 1]]}
+    recoloured = pair(4, 9, 6)
+    kept = pair(4, 9, 4)  # as wide as the test input, but with two colours
+    examples = {"aaa": [turned, recoloured, kept], "bbb": [pair(1, 2)]}
+    built = build(tasks, as_json(folder, examples), tmp_path / "data")
+    assert (built.num_more, built.num_more_left_out) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("examples", "problem"),
+    [
+        ({"aaa": [pair(1, 2, 3)]}, "task aaa, example 0: the input is that of an official test"),
+        ({"zzz": [pair(1, 2)]}, "1 unknown tasks, the first 'zzz'; remove them"),
+        ({"aaa": [pair(1, 2), pair(1, 12)]}, "task aaa, example 1: .*row 1, column 2 is 12"),
+        ({"aaa": [{"input": [[1], [2, 3]], "output": [[1]]}]}, "row 2 has 2 cells"),
+        ({"aaa": [{"input": [[1]]}]}, "example 0: .*'output'.*write a list of"),
+        ({"aaa": [5]}, "task aaa, example 0: not a pair of grids"),
+        ({"aaa": {"input": [[1]]}}, "task aaa: not a list"),
+        ({"aaa": [{"input": [[1] * 31], "output": [[1]]}]}, "at most 30 of 30 fit"),
+        ({}, "holds no examples; give a folder"),
+        ([pair(1, 2)], "does not hold a JSON object"),
+    ],
+)
+def test_faulty_examples_are_rejected_in_one_sentence(
+    examples: Any, problem: str, tasks: Path, folder: Path, tmp_path: Path
+) -> None:
+    file = as_json(folder, examples)
+    with pytest.raises(DatasetError) as caught:
+        build(tasks, file, tmp_path / "data")
+    message = str(caught.value)
+    assert re.search(problem, message), message
+    assert message.startswith((str(file), f"cannot read {file}"))
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.json.gz", "x.json"])
+def test_a_file_of_nonsense_is_rejected_by_name(
+    name: str, tasks: Path, folder: Path, tmp_path: Path
+) -> None:
+    (folder / name).write_bytes(b"\x1f\x8b nonsense")
+    with pytest.raises(DatasetError, match=f"cannot read .*{name}"):
+        build(tasks, folder / name, tmp_path / "data")
+
+
+def test_a_file_that_ends_early_is_rejected(tasks: Path, folder: Path, tmp_path: Path) -> None:
+    for written in (as_gzip, as_zip):
+        file = written(folder, EXAMPLES)
+        file.write_bytes(file.read_bytes()[:-20])
+        with pytest.raises(DatasetError, match=f"cannot read .*{file.name}"):
+            build(tasks, file, tmp_path / "data")
+
+
+def test_examples_need_a_licence(tasks: Path, folder: Path, tmp_path: Path) -> None:
+    file = as_json(folder, EXAMPLES)
+    (folder / "LICENSE").write_text(" \n")
+    with pytest.raises(DatasetError, match="LICENSE is empty; write the terms"):
+        build(tasks, file, tmp_path / "data")
+    (folder / "LICENSE").unlink()
+    with pytest.raises(DatasetError, match=r"no licence file beside it.*--more-licence FILE"):
+        build(tasks, file, tmp_path / "data")
+    with pytest.raises(DatasetError, match=r"cannot read .*nowhere.json"):
+        build(tasks, folder / "nowhere.json", tmp_path / "data")
