@@ -1,4 +1,5 @@
-// The halting margin as it thinks: a line for each attempt over its segments, and the level above which it is content.
+// How sure the model is as it thinks: the halting margin of each attempt over its segments, the level above which it may
+// stop, and the segment after which the answer of the chosen attempt was proven.
 
 import { ticksOf } from "./charts.js";
 import { svg } from "./dom.js";
@@ -22,15 +23,31 @@ export class Curve {
     const scale = scaleOf(lines, this.threshold);
     const last = lines.find(([attempt]) => attempt === chosen)?.[1].at(-1);
     const others = lines.filter(([attempt]) => attempt !== chosen);
-    this.chart.setAttribute("aria-label", last
-      ? `Halting margin ${last.margin.toFixed(2)} after ${last.segment} segments; content above ${this.threshold}`
-      : "Halting margin, still empty");
+    const proof = lines.find(([attempt]) => attempt === chosen)?.[1].find((frame) => frame.verified);
+    this.chart.setAttribute("aria-label", last ? labelOf(last, proof, this.threshold) : "How sure it is: nothing yet");
     this.chart.replaceChildren(
       ...axes(scale, this.threshold),
       ...others.map(([, frames]) => svg("path", { class: "margin other", d: path(frames, scale) })),
       ...(last ? chosenLine(lines.find(([attempt]) => attempt === chosen)[1], scale) : []),
+      ...(proof ? proofMark(proof, scale) : []),
     );
   }
+}
+
+function labelOf(last, proof, threshold) {
+  const found = proof ? `; proof found after ${proof.segment}` : "";
+  return `How sure it is: ${last.margin.toFixed(2)} after ${last.segment} segments; it may stop above ${shortened(threshold)}${found}`;
+}
+
+/** A line at the segment of the proof; its words stand on the side that has more room. */
+function proofMark(proof, scale) {
+  const x = scale.x(proof.segment);
+  const isLeft = x < WIDTH / 2;
+  const words = { class: "tick proof-words", x: isLeft ? x + 8 : x - 8, y: HEIGHT - EDGE.bottom - 8, "text-anchor": isLeft ? "start" : "end" };
+  return [
+    svg("line", { class: "proof", x1: x, x2: x, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }),
+    svg("text", words, "proof found here"),
+  ];
 }
 
 function chosenLine(frames, scale) {
@@ -51,7 +68,7 @@ function axes(scale, threshold) {
     svg("rect", { class: "content", x: EDGE.left, y: EDGE.top, width: WIDTH - EDGE.left - EDGE.right, height: Math.max(0, level - EDGE.top) }),
     svg("line", { class: "level", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: level, y2: level }),
     svg("text", { class: "tick", x: EDGE.left - 8, y: level + 4, "text-anchor": "end" }, shortened(threshold)),
-    svg("text", { class: "tick", x: EDGE.left + 6, y: level - 6 }, "content to stop"),
+    svg("text", { class: "tick", x: WIDTH - EDGE.right - 6, y: level - 6, "text-anchor": "end" }, "sure enough to stop"),
     ...[scale.low, scale.high].filter((value) => Math.abs(scale.y(value) - level) > 16).map((value) =>
       svg("text", { class: "tick", x: EDGE.left - 8, y: scale.y(value) + 4, "text-anchor": "end" }, shortened(value))),
     ...ticks.map((tick) => svg("text", { class: "tick", x: scale.x(tick), y: HEIGHT - 8, "text-anchor": "middle" }, `${tick}`)),

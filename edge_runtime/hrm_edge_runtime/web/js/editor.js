@@ -10,7 +10,7 @@ import { brushes, pad } from "./palette.js";
 const MOST_UNDONE = 200;
 
 export class Editor {
-  /** `onChange()` hears of every change by the person, `onSolve()` of Enter, `onUnread(value)` of what cannot be drawn. */
+  /** `onChange()` hears of every change by the person, `onSolve()` of Enter, `onUnread(value, isDrawn)` of what is not sound. */
   constructor(kind, { onChange, onSolve, onUnread, onAnswer }) {
     this.kind = kind;
     this.heard = { onChange, onSolve, onUnread, onAnswer };
@@ -37,7 +37,7 @@ export class Editor {
   take(value) {
     const read = this.kind.read(typeof value === "string" ? valueOf(value) : value);
     if (read) this.#become({ ...this.state, shown: [], label: null, ...read });
-    if (!read?.isSound) this.heard.onUnread(value);
+    if (!read?.isSound) this.heard.onUnread(value, read !== null);
     return Boolean(read?.isSound);
   }
 

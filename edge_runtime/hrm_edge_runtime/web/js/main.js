@@ -1,6 +1,8 @@
 // The page: which model, which kind of puzzle, and what happens when somebody presses a button.
 
+import { addressOf, modelNamed, readAddress } from "./address.js";
 import { getJson, Refusal } from "./api.js";
+import { Chooser } from "./chooser.js";
 import { DrawnSet } from "./drawn.js";
 import { $, element } from "./dom.js";
 import { Editor } from "./editor.js";
@@ -8,11 +10,14 @@ import { Evaluation } from "./evaluation.js";
 import { kindOf } from "./kinds/index.js";
 import { valueOf } from "./notation.js";
 import { Operations } from "./operations.js";
+import { recordInWords } from "./record.js";
 import { SAMPLES } from "./samples.js";
+import { Share } from "./share.js";
 import { startTabs } from "./tabs.js";
-import { questionOf, showTasks, tasksOf } from "./tasks.js";
+import { knownQuestion, questionOf, showTasks, tasksOf } from "./tasks.js";
 import { startTheme } from "./theme.js";
 import { Thinking } from "./thinking.js";
+import { isKnown, isTaskFile, taskWithoutModel, unknownTask } from "./unknown.js";
 
 const page = { editor: null, thinking: null, models: [], kinds: [], drawn: null };
 
@@ -27,7 +32,11 @@ async function start() {
     return;
   }
   const operations = new Operations(models);
-  const tabs = startTabs((name) => (name === "operations" ? operations.start() : operations.stop()));
+  const tabs = startTabs((name) => {
+    if (name === "operations") operations.start();
+    else operations.stop();
+    if (location.hash === "#puzzle") keepAddress();
+  });
   const look = (puzzle) => {
     tabs.go("puzzle");
     page.editor.take(puzzle);
@@ -35,35 +44,64 @@ async function start() {
   };
   const boards = kinds.filter(({ kind }) => models.every((model) => model.kind !== kind)).map(boardOf).filter(kindOf);
   Object.assign(page, { kinds, models: [...models, ...boards], drawn: new DrawnSet(look), evaluation: new Evaluation(look) });
-  const options = (some) => some.map(({ name }) => element("option", {}, name));
-  $("model").replaceChildren(...options(models), ...(boards.length ? [element("optgroup", { label: "Boards without a model" }, ...options(boards))] : []));
-  $("model").onchange = () => open(page.models[$("model").selectedIndex]);
+  page.chooser = new Chooser(models, boards, open);
   listen();
-  open(models[0]);
+  page.share = new Share(() => location.origin + location.pathname + address());
+  const link = readAddress(location.hash);
+  if (link) openLink(link);
+  else show(models[0]);
+  page.isOpen = true;
+  addEventListener("hashchange", () => {
+    const linked = readAddress(location.hash);
+    if (linked) openLink(linked);
+  });
+}
+
+/** Shows a model as if a person had chosen it, with that puzzle or its first sample. */
+function show(model, puzzle = null) {
+  page.chooser.choose(model);
+  open(model, puzzle);
+}
+
+/** Shows the puzzle of an address. */
+function openLink({ name, line }) {
+  const model = modelNamed(page.models, name);
+  if (model) show(model, kindOf(model)?.fromLine(line));
+  else show(page.models[0]);
+  if (!model) page.thinking?.tell("bad", "Not here", `This server has no model or board named ${name}.`);
+}
+
+const address = () => addressOf(page.model, page.kind, page.editor.state);
+
+/** Writes the puzzle into the address bar. A first visit keeps its plain address until the person changes something. */
+function keepAddress() {
+  if (page.isOpen && page.editor && !$("puzzle").hidden) history.replaceState(null, "", address());
 }
 
 /** What stands in for a model where none here solves a kind: its boards can be made, drawn and labelled. */
 const boardOf = (kind) => ({ ...kind, name: kind.kind, isBoard: true, tasks: 0, max_attempts: 1, max_segments: 1,
   seq_len: kind.rows * kind.cols, halting: { threshold: 0 } });
 
-/** Shows the board of a model. */
-function open(model) {
+/** Shows the board of a model, with a puzzle or the first sample. */
+function open(model, puzzle = null) {
   const { drawn } = page;
   const kind = kindOf(model);
-  $("about").textContent = model.isBoard ? "No model here solves this board: draw it, label it, and train one."
-    : model.tasks ? `This one has learned ${model.tasks} tasks and knows no others.` : "";
+  $("about").textContent = aboutOf(model);
   $("undrawable").hidden = kind !== null;
   $("workplace").hidden = kind === null;
   page.thinking?.forget();
   if (!kind) return;
-  Object.assign(page, { model, kind, fresh: null });
+  Object.assign(page, { model, kind, fresh: null, tasks: null });
   page.editor = new Editor(kind, {
-    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); showLabels(null); },
+    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); showLabels(null); keepAddress(); },
     onSolve: solve,
-    onUnread: (value) => page.thinking.explain(value),
+    onUnread: (value, isDrawn) => page.thinking.explain(value, isDrawn),
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null }),
   });
-  page.thinking = new Thinking(model, kind, page.editor, (question, answer) => drawn.offer(question, answer));
+  page.thinking = new Thinking(model, kind, page.editor, {
+    onAnswer: (question, answer) => { drawn.offer(question, answer); page.share.offer(page.thinking?.result ?? null); },
+    onForget: () => page.share.offer(null),
+  });
   drawn.show(model, kind);
   $("attempts-wanted").max = model.max_attempts;
   $("attempts-wanted").value = 1;
@@ -75,15 +113,25 @@ function open(model) {
   $("difficulty").replaceChildren(...levels.map(([value, name]) => element("option", { value }, name)));
   $("difficulty").value = levels[1]?.[0] ?? levels[0]?.[0] ?? "";
   page.evaluation.show(model, kind, levels);
-  showSamples(model);
+  const samples = showSamples(model);
+  if (puzzle !== null) page.editor.take(puzzle);
+  else if (samples.length) page.editor.take(samples[0]);
+  else makeBoard();
   keepText();
   showLabels(null);
-  chooseTask(model, kind);
+  chooseTask(model, kind, puzzle !== null);
+}
+
+function aboutOf(model) {
+  if (model.isBoard) return "No model here solves this board: draw it, label it, and train one.";
+  const tasks = model.tasks ? `This one has learned ${model.tasks} tasks and knows no others.` : "";
+  return `${tasks} ${recordInWords(model)}`.trim();
 }
 
 const levelsOf = (model, kind) => (page.kinds.find((one) => one.kind === model.kind)?.difficulties ?? [])
   .map((name) => [name, kind.levels?.[name] ?? name]);
 
+/** Lists the samples of a model and returns them. */
 function showSamples(model) {
   const samples = { ...SAMPLES[model.kind], "The server's own": model.sample };
   const named = Object.entries(samples).filter(([, value]) => value !== undefined);
@@ -94,19 +142,32 @@ function showSamples(model) {
     if (value !== undefined) page.editor.take(value);
     $("samples").selectedIndex = 0;
   };
-  if (named.length) page.editor.take(named[0][1]);
-  else makeBoard();
+  return named.map(([, value]) => value);
 }
 
-/** The tasks that an ARC model knows; the first is on the board. */
-async function chooseTask(model, kind) {
+/** The tasks that an ARC model knows. The first goes onto the board, unless a person brought a puzzle. */
+async function chooseTask(model, kind, isBrought) {
   $("tasks").hidden = true;
   const tasks = await tasksOf(model);
   if (page.model !== model) return;
+  page.tasks = tasks;
   showTasks(tasks, kind, (question) => { page.editor.take(question); page.editor.board.focus(); });
-  const [name] = Object.keys(tasks);
-  if (name) page.editor.take(questionOf(name, tasks[name]));
+  const [first] = Object.keys(tasks);
+  if (isBrought) judgeTask();
+  else if (first) page.editor.take(questionOf(first, tasks[first]));
 }
+
+/** A known task gets its demonstrations and its answer; for one that the model cannot know, the page says so. */
+function judgeTask() {
+  const { model, kind, editor, tasks, thinking } = page;
+  if (!kind.isApart || !tasks) return;
+  const { task, grid } = editor.state;
+  const known = knownQuestion(tasks, task, grid);
+  if (known) editor.take(known);
+  else if (!isKnown(task, tasks)) tellCommands(thinking, unknownTask(task, model));
+}
+
+const tellCommands = (thinking, { title, text, commands }) => thinking.tell("open", title, text, commands);
 
 /** A fresh board from the generator, which knows its answer. */
 async function makeBoard() {
@@ -160,13 +221,18 @@ function solve() {
 
 /** Takes what was pasted or typed; where only the kind of another model reads it, that model's board is shown. */
 function take(text) {
-  const read = (model) => kindOf(model)?.read(valueOf(text));
-  const fitting = page.models.findIndex((model) => read(model)?.isSound && (read(model).task || !kindOf(model).isApart));
-  if (fitting >= 0 && !read(page.models[$("model").selectedIndex])?.isSound) {
-    $("model").selectedIndex = fitting;
-    open(page.models[fitting]);
+  const value = valueOf(text);
+  const isTask = isTaskFile(value);
+  const read = (model) => kindOf(model)?.read(value);
+  const fitting = page.models.find((model) => read(model)?.isSound && (isTask || read(model).task || !kindOf(model).isApart));
+  if (fitting && !read(page.chooser.chosen)?.isSound) {
+    show(fitting, text);
+  } else if (isTask && !fitting) {
+    tellCommands(page.thinking, taskWithoutModel());
+  } else {
+    page.editor?.take(text);
+    judgeTask();
   }
-  page.editor?.take(text);
 }
 
 function keepText() {

@@ -30,7 +30,7 @@ export class Picture {
     this.size = `${rows}x${cols}`;
     this.grid.style.setProperty("--rows", rows);
     this.grid.style.setProperty("--cols", cols);
-    this.node.style.setProperty("--shape", `${cols} / ${rows || 1}`);
+    this.node.style.setProperty("--aspect", cols / (rows || 1));
     this.overlay.setAttribute("viewBox", `0 0 ${cols} ${rows}`);
     this.cells = Array.from({ length: rows * cols }, () => element("div", { role: this.cellRole }, element("span")));
     const lines = Array.from({ length: rows }, (_, row) => this.cells.slice(row * cols, (row + 1) * cols));

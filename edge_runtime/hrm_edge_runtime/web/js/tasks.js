@@ -2,6 +2,7 @@
 
 import { getJson, Refusal } from "./api.js";
 import { $, element } from "./dom.js";
+import { isSame } from "./grids.js";
 import { still } from "./picture.js";
 
 /** The tasks of a model by name; none where its bundle carries none. */
@@ -26,6 +27,13 @@ export function showTasks(tasks, kind, onChoose) {
     const choose = () => onChoose(questionOf(name, tasks[name]));
     return element("li", {}, element("button", { type: "button", class: "task", "aria-label": `Task ${name}`, on: { click: choose } }, ...pictures));
   }));
+}
+
+/** The question of a known task with this input, which brings its demonstrations and its answer; else null. */
+export function knownQuestion(tasks, task, grid) {
+  const known = Object.hasOwn(tasks, task) ? tasks[task] : null;
+  const index = known?.test.findIndex(({ input }) => isSame(input, grid)) ?? -1;
+  return index < 0 ? null : questionOf(task, known, index);
 }
 
 export const questionOf = (task, { train, test }, index = 0) => ({ task, train, test, index });

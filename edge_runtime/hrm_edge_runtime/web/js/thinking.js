@@ -9,9 +9,9 @@ import { Player, Run } from "./run.js";
 import { figuresOf, verdictOf } from "./verdict.js";
 
 export class Thinking {
-  /** Solves what `editor` holds with `model`; `onAnswer(question, answer)` hears of each answer. */
-  constructor(model, kind, editor, onAnswer) {
-    Object.assign(this, { model, kind, editor, onAnswer });
+  /** Solves what `editor` holds with `model`. `onAnswer(question, answer)` hears of each answer, `onForget()` of its end. */
+  constructor(model, kind, editor, { onAnswer, onForget }) {
+    Object.assign(this, { model, kind, editor, onAnswer, onForget });
     this.run = null;
     this.chosen = null;
     this.abort = null;
@@ -42,6 +42,14 @@ export class Thinking {
     this.apart?.forget(this.editor.state.grid);
     this.editor.drawAnswer(null);
     this.editor.draw();
+    this.onForget();
+  }
+
+  /** The answer and how the shown attempt came to it; null without an answer. */
+  get result() {
+    const { run, model, kind, asked } = this;
+    if (!run?.answer) return null;
+    return { model, kind, grid: asked.grid, solution: run.answer.solution, frames: run.attempts.get(this.chosen) ?? [] };
   }
 
   async solve(options) {
@@ -52,6 +60,7 @@ export class Thinking {
     $("intro").hidden = true;
     this.#busy(true);
     this.#say("busy", "Thinking …", "");
+    this.#look();
     const { question } = this.editor;
     this.asked = { question, grid: this.editor.state.grid, label: this.editor.state.label };
     this.run = new Run();
@@ -70,14 +79,20 @@ export class Thinking {
     this.#say("", "Stopped", "The puzzle was cancelled, and its slot is free.");
   }
 
-  /** Lets the server say what is wrong with something that this page cannot draw. */
-  async explain(puzzle) {
+  /** Lets the server say what is wrong with a puzzle. If nothing of it is on the board, no cell is to blame. */
+  async explain(puzzle, isDrawn) {
     try {
       await post("/solve", { puzzle, model: this.model.name, max_segments: 1 });
       this.#say("bad", "Not drawn", "The server reads this, but this page cannot draw it; send it with hrm-solve.");
     } catch (error) {
-      this.#refuse(error);
+      if (error.cell && !isDrawn) this.tell("bad", "Not a puzzle", this.#expectation());
+      else this.#refuse(error);
     }
+  }
+
+  #expectation() {
+    const { rows, cols } = this.kind;
+    return `This text is not a board of ${this.model.name}, which has ${rows} lines of ${cols} cells.`;
   }
 
   async #listen(body) {
@@ -103,7 +118,8 @@ export class Thinking {
     this.#draw(frame.solution, { changed: frame.changed, beat: segment });
     this.curve.draw(run.attempts, this.chosen, segment);
     this.attempts.draw(run, this.asked.grid, this.chosen, segment);
-    $("playback").hidden = $("margins").hidden = false;
+    $("playback").hidden = false;
+    $("margins").hidden = run.length < 2;  // one point is not a curve
     $("segment").max = run.length;
     $("segment").value = segment;
     $("segment-now").textContent = `${segment}`;
@@ -133,15 +149,23 @@ export class Thinking {
     $("try-more").hidden = mood !== "bad" || this.numAttempts >= more;
     $("try-more").value = more;
     $("try-more").textContent = `Try ${more} attempts`;
-    $("figures").replaceChildren(...figuresOf(answer, this.model, elapsedMs).flatMap(([name, value]) =>
+    $("figures").replaceChildren(...figuresOf(answer, this.kind, this.model, elapsedMs).flatMap(([name, value]) =>
       [element("dt", {}, name), element("dd", {}, value)]));
+    this.#look();
     this.onAnswer(this.asked.question, mood === "bad" ? { ...answer, verified: false } : answer);
+  }
+
+  /** Scrolls the answer and the verdict into view; on a laptop they already are. */
+  #look() {
+    const answer = this.apart ? $("answer-board") : $("board");
+    for (const node of [answer, $("verdict")]) node.scrollIntoView({ block: "nearest" });
   }
 
   #refuse(refusal) {
     this.forget();
     $("intro").hidden = true;
     this.#say("bad", refusal.reason === "bad-puzzle" ? "Not a puzzle" : "No answer", refusal.message);
+    this.#look();
     this.editor.board.accuse(refusal.cell, refusal.message);
   }
 
@@ -154,14 +178,17 @@ export class Thinking {
     $("thinking").setAttribute("aria-busy", `${isBusy}`);
   }
 
-  /** Says something that is not about an answer of the model. */
-  tell(mood, title, text) {
+  /** Says something that is not about an answer of the model, with commands for a shell if there are any. */
+  tell(mood, title, text, commands = "") {
     $("intro").hidden = true;
     this.#say(mood, title, text);
+    $("verdict-commands").textContent = commands;
+    $("verdict-commands").hidden = !commands;
   }
 
   #say(mood, title, text) {
     $("try-more").hidden = true;
+    $("verdict-commands").hidden = true;
     $("verdict").className = `verdict ${mood}`;
     $("verdict-title").textContent = title;
     $("verdict-text").textContent = text;

@@ -4,7 +4,7 @@ import { isSame } from "./grids.js";
 
 const HALTED = {
   proven: "A proof: the answer keeps every rule",
-  learned: "Its own wish: the margin was high enough",
+  learned: "The model: it was sure enough",
   max_segments: "The limit of segments",
   deadline: "The deadline",
   cancelled: "Cancelled",
@@ -30,20 +30,20 @@ export function verdictOf(answer, kind, label = null) {
 }
 
 /** Name and value of each figure of an answer. */
-export function figuresOf(answer, model, elapsedMs) {
+export function figuresOf(answer, kind, model, elapsedMs) {
   return [
-    ...(answer.route ? [["Cost, and the least", `${answer.route.cost ?? "–"}, ${answer.route.optimum}`]] : []),
-    ...(answer.how && answer.how !== "plain" ? [["How", `by ${answer.how}`]] : []),
+    ...(answer.route ? [["Its way", kind.measured(answer.route)]] : []),
     ["Stopped by", HALTED[answer.halted_by] ?? answer.halted_by],
-    ...(answer.how === "plain" ? [] : [["Found by", answer.how]]),
+    ...(answer.how && answer.how !== "plain" ? [["Found by", answer.how]] : []),
     ["Segments", `${answer.segments} of at most ${model.max_segments}`],
-    ["Halting margin", answer.margin.toFixed(2).replace("-", "−")],
+    ["How sure it was", `${signed(answer.margin)}; above ${signed(model.halting.threshold)} it may stop`],
     ...(answer.attempts > 1 ? [["Attempts", `${answer.attempts}, ${answer.total_segments} segments together`]] : []),
     ...(answer.attempts > 1 && answer.votes !== null ? [["Votes for it", `${answer.votes}, ${Math.round(100 * answer.vote_share)} %`]] : []),
-    ["In the queue", inMs(answer.queue_ms)],
+    ["Waited for its turn", inMs(answer.queue_ms)],
     ["Computing", inMs(answer.compute_ms)],
-    ["Seen from here", inMs(elapsedMs)],
+    ["From Solve to answer", inMs(elapsedMs)],
   ];
 }
 
+const signed = (value) => value.toFixed(2).replace("-", "−");
 const inMs = (ms) => (ms < 1000 ? `${ms.toFixed(1)} ms` : `${(ms / 1000).toFixed(2)} s`);

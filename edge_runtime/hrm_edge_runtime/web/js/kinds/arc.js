@@ -15,6 +15,8 @@ export function arc(model) {
     marks: COLOURS.map((name, value) => ({ value, name, keys: value ? [`${value}`] : ["0", ".", "Delete", "Backspace"] })),
     read: (value) => read(value, most),
     written: (state) => JSON.stringify(question(state)),
+    toLine,
+    fromLine,
     question,
     picture,
     goal: "Find what changes from left to right, and do the same to the board.",
@@ -24,17 +26,25 @@ export function arc(model) {
 
 const question = ({ grid, task }) => ({ task, input: grid });
 
-/** A question, a whole task (whose demonstrations are shown), or rows alone. */
+/** A task and its rows, as in 0520fde7:1050110/0100501. */
+const toLine = ({ grid, task }) => `${task}:${grid.map((row) => row.join("")).join("/")}`;
+
+function fromLine(line) {
+  const end = line.lastIndexOf(":");
+  return { task: line.slice(0, Math.max(0, end)), input: line.slice(end + 1).split("/") };
+}
+
+/** A question, a whole task (whose demonstrations are shown), or rows alone, which leave the name of the task as it is. */
 function read(value, most) {
   const isObject = typeof value === "object" && !Array.isArray(value);
   const asked = isObject ? value.input ?? value.test?.[value.index ?? 0]?.input : value;
   const found = rowsOf(asked, most);
   if (!found) return null;
-  const task = isObject ? NAME_KEYS.map((key) => value[key]).find((name) => typeof name === "string") : undefined;
+  const named = isObject ? NAME_KEYS.map((key) => value[key]).find((name) => typeof name === "string") ?? "" : null;
   const pairs = isObject && Array.isArray(value.train) ? value.train : [];
   const shown = pairs.map((pair) => ({ input: rowsOf(pair?.input, 30)?.grid, output: rowsOf(pair?.output, 30)?.grid }));
   const label = isObject ? value.test?.[value.index ?? 0]?.output ?? null : null;
-  return { ...found, label, ...(task ? { task } : {}), shown: shown.filter(({ input, output }) => input && output) };
+  return { ...found, label, ...(named === null ? {} : { task: named }), shown: shown.filter(({ input, output }) => input && output) };
 }
 
 function rowsOf(value, most) {

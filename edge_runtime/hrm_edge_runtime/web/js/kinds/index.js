@@ -6,11 +6,13 @@
 //   paints                whether a pointer draws with the chosen mark, or chooses a cell to write into
 //   read(value)           {grid, isSound, ...} of a JSON value or a text; null where nothing can be drawn
 //   written(state)        the puzzle as text, for people
+//   toLine, fromLine      the puzzle in one line of an address, and what read() takes of such a line
 //   question(state)       the puzzle as JSON, for the server, whose answer comes back as a grid of the same numbers
 //   picture(asked, said)  what to draw: {rows, cols, cells: [{text, look, label}], line}; `said` is an answer or null
 //   isApart               whether an answer has a board of its own
 //   goal, help            what is asked, and which keys there are, in a sentence each
 //   proven, disproven     what a verdict means, in a sentence; or told(route) where the answer is a way
+//   measured(route)       the length or cost of a way, as a figure
 //   marked(asked, value)  what drawing an answer puts over a cell of the question
 
 import { arc } from "./arc.js";
@@ -19,9 +21,17 @@ import { maze } from "./maze.js";
 import { sudoku } from "./sudoku.js";
 
 const FAMILIES = new Map(Object.entries({ sudoku, maze, logistics, arc }));
+const GROUPS = new Map(Object.entries({ sudoku: "Sudoku", maze: "Mazes", logistics: "Cities", arc: "ARC" }));
+
+const familyOf = (model) => model.kind.split("-")[0];
+
+/** The name of a model's group, for all kinds. */
+export function groupOf(model) {
+  return GROUPS.get(familyOf(model)) ?? "Other puzzles";
+}
 
 /** The kind of a model, or null where this page has no board for it. */
 export function kindOf(model) {
-  const family = FAMILIES.get(model.kind.split("-")[0]);
+  const family = FAMILIES.get(familyOf(model));
   return family ? family(model) : null;
 }

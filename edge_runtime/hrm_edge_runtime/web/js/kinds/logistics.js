@@ -2,6 +2,8 @@
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readObject } from "../notation.js";
+import { fromLine, toLine } from "./line.js";
+import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
 
 const [BUILDING, ROAD, BUSY, JAMMED, DEPOT, CUSTOMER, ON_TOUR] = [0, 1, 2, 4, 5, 6, 10];
@@ -31,18 +33,23 @@ export function logistics(model) {
     read: (value) => Array.isArray(value) || typeof value === "string"
       ? readCells(value, { ...form, characters })
       : readObject(value, { ...form, marks: MARKS }),
-    written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
+    written,
+    toLine: (state) => toLine(written(state)),
+    fromLine,
     question: ({ grid }) => grid,
     picture,
     goal: "Drive from the depot to every customer and back for the least cost. A road costs 1, a busy one 2, a jammed one 4.",
     marked: (asked) => ([ROAD, BUSY, JAMMED].includes(asked) ? asked + ON_TOUR : asked),
     told: ({ cost, optimum }) => cost === optimum ? `The tour costs ${cost}, and none is cheaper.`
       : `${cost ? `Its tour costs ${cost}` : "Its marks lead nowhere"}; the cheapest costs ${optimum}.`,
+    measured: (route) => measured(route, (cost) => `cost ${cost}`, "the least possible"),
     spare: "It marks more roads than the tour needs.",
     levels: size.rows * size.cols < 64 ? CUSTOMERS_SMALL : CUSTOMERS,
     help: "Keys: arrows to move, space to draw, # . 2 4 D C to write, Enter to solve.",
   };
 }
+
+const written = ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n");
 
 /** With a route, customers are numbered in the order of their visits, and the line is the one that is driven. */
 function picture(asked, said, route = null) {

@@ -2,6 +2,8 @@
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readObject } from "../notation.js";
+import { fromLine, toLine } from "./line.js";
+import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
 
 const [OPEN, WALL, START, GOAL, PATH] = [0, 1, 2, 3, 4];
@@ -24,17 +26,22 @@ export function maze(model) {
     read: (value) => Array.isArray(value) || typeof value === "string"
       ? readCells(value, { ...form, characters: CHARACTERS, padsLines: true })
       : readObject(value, { ...form, marks: MARKS }),
-    written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
+    written,
+    toLine: (state) => toLine(written(state)),
+    fromLine,
     question: ({ grid }) => grid,
     picture,
     goal: "Find a shortest way from the start to the goal.",
     marked: (asked) => (asked === OPEN ? PATH : asked),
     told: ({ cost, optimum }) => cost === optimum ? `${cost} moves from start to goal, and no way is shorter.`
       : `${cost ? `Its way has ${cost} moves` : "Its marks lead nowhere"}; the shortest has ${optimum}.`,
+    measured: (route) => measured(route, (moves) => `${moves} moves`, "the fewest possible"),
     spare: "It marks more than the way.",
     help: "Keys: arrows to move, space to draw, # . S G to write, Enter to solve.",
   };
 }
+
+const written = ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n");
 
 function picture(asked, said) {
   const questions = cellsOf(asked);

@@ -19,7 +19,9 @@ export function sudoku(model) {
       { value: 0, name: "Erase", keys: ["0", ".", " ", "Delete", "Backspace"], sign: "⌫" },
     ],
     read: (value) => read(board, value),
-    written: ({ grid }) => grid.map((row) => row.map((digit) => digit || ".").join("")).join("\n"),
+    written: ({ grid }) => linesOf(grid).join("\n"),
+    toLine: ({ grid }) => linesOf(grid).join(""),
+    fromLine: (line) => line,
     question: ({ grid }) => grid,
     picture: (asked, said) => picture(board, asked, said),
     goal: `Fill the board: every row, column and box holds each of 1 to ${side} once.`,
@@ -29,6 +31,8 @@ export function sudoku(model) {
     help: "Keys: digits, arrows to move, Enter to solve. Paste a puzzle anywhere on the page.",
   } : null;
 }
+
+const linesOf = (grid) => grid.map((row) => row.map((digit) => digit || ".").join(""));
 
 // Reading
 
