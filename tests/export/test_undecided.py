@@ -140,7 +140,7 @@ def test_tensorrt_builds_a_decided_precision_unless_another_is_named(
             del to_judge
             return asked[-1] or "int8"
 
-    monkeypatch.setattr("hrm_edge_runtime.engines.trt.build.Build", Recorded)
+    monkeypatch.setattr("hrm_edge_runtime.engines.trt.building.Build", Recorded)
     assert factory.prepare(bundle, "tensorrt", num_slots=1).precision == "fp32"
     assert factory.prepare(bundle, "tensorrt:int8", num_slots=1).precision == "int8"
     only_int8 = bundle.manifest.model_copy(update={"undecided": {"int8": "loss 2 ± 3 points"}})

@@ -165,8 +165,10 @@ class ModelView(BaseModel):
     """One served model."""
 
     name: str
-    state: ModelState = Field(description="Whether its engine is ready.")
-    problem: str | None = Field(description="Why it failed; null unless it did.")
+    state: ModelState = Field(
+        default="ready", description="Whether its engine is ready; older servers do not name it."
+    )
+    problem: str | None = Field(default=None, description="Why it failed; null unless it did.")
     kind: str = Field(description="The puzzle it solves.")
     proof_exists: bool = Field(description="Whether an answer to this puzzle can be proven right.")
     seq_len: int
