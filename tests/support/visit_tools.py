@@ -1,6 +1,6 @@
 """Visits to the page at the sizes of screens that people have."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from service_tools import Server
@@ -14,7 +14,7 @@ SIZES = [*LAPTOPS, PHONE]
 
 
 @contextmanager
-def visit(browser: Browser, site: Server, size: Size, address: str = "/") -> Iterator[Page]:
+def visit(browser: Browser, site: Server, size: Size, address: str = "/") -> Generator[Page]:
     """A new visitor on a screen of that size; a script that fails, fails the test."""
     width, height = size
     is_phone = size == PHONE
@@ -28,6 +28,6 @@ def visit(browser: Browser, site: Server, size: Size, address: str = "/") -> Ite
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(f"{site.url}{address}")
-        page.wait_for_selector("#board [role=gridcell]")
+        page.wait_for_selector("#board [role=gridcell]", state="attached")
         yield page
     assert faults == []

@@ -1,9 +1,10 @@
-// An answer with a board of its own (ARC): the model's, or one that a person draws for the set.
+// An answer with a board of its own (ARC): the model's, with the author's beside it; or one that a person draws for the set.
 
 import { Board } from "./board.js";
 import { element } from "./dom.js";
 import { copied, gridOf, resized } from "./grids.js";
 import { sizeFields } from "./fields.js";
+import { still } from "./picture.js";
 
 export class Answer {
   /** `brush()` tells what a pointer paints; `onDraw()` hears of every change by the person. */
@@ -15,8 +16,10 @@ export class Answer {
     });
     this.size = sizeFields(kind.most, (rows, cols) => this.#draws(resized(this.grid, rows, cols, kind.open)));
     this.title = element("h2", {});
+    this.author = element("figure", { class: "author", hidden: "" });
     this.node = element("div", { class: "answer-desk" },
-      element("div", { class: "row" }, this.title, element("span", { class: "push" }), this.size.node), this.board.node);
+      element("div", { class: "row" }, this.title, element("span", { class: "push" }), this.size.node),
+      element("div", { class: "answers" }, this.board.node, this.author));
     this.isDrawn = false;
     this.show(gridOf(kind.rows, kind.cols, kind.open));
   }
@@ -25,6 +28,15 @@ export class Answer {
   show(grid, flash = {}) {
     this.isDrawn = false;
     this.#become(grid.length ? grid : [[this.kind.open]], grid.length ? "The model's answer" : "The model's answer is no grid", flash);
+  }
+
+  /** Shows the author's answer beside this one, and frames in both the cells that differ. */
+  compare(label, flash = {}) {
+    const { kind, grid } = this;
+    const author = still(kind.board, framed(kind.picture(label, null), label, grid), "The author's answer");
+    this.board.draw(framed(kind.picture(grid, null), grid, label), flash);
+    this.author.replaceChildren(author, element("figcaption", { class: "quiet" }, "The author's answer"));
+    this.author.hidden = false;
   }
 
   /** A fresh sheet as large as the question, unless a person has drawn on the old one. */
@@ -41,6 +53,7 @@ export class Answer {
   #become(grid, title, flash = {}) {
     this.grid = grid;
     this.title.textContent = title;
+    this.author.hidden = true;
     this.size.show(grid.length, grid[0].length);
     this.board.draw(this.kind.picture(grid, null), flash);
   }
@@ -60,4 +73,15 @@ export class Answer {
     grid[Math.floor(cell / this.board.cols)][cell % this.board.cols] = value;
     this.#draws(grid);
   }
+}
+
+/** The picture of a grid with a frame around each cell that another grid lacks or has in another colour. */
+function framed(picture, grid, other) {
+  const cells = picture.cells.map((cell, index) => {
+    const row = Math.floor(index / picture.cols);
+    const col = index % picture.cols;
+    if (other[row]?.[col] === grid[row][col]) return cell;
+    return { ...cell, look: `${cell.look} differs`, label: `${cell.label}, differs` };
+  });
+  return { ...picture, cells };
 }

@@ -86,6 +86,7 @@ const boardOf = (kind) => ({ ...kind, name: kind.kind, isBoard: true, tasks: 0, 
 function open(model, puzzle = null) {
   const { drawn } = page;
   const kind = kindOf(model);
+  $("promise").textContent = promiseOf(model);
   $("about").textContent = aboutOf(model);
   $("undrawable").hidden = kind !== null;
   $("workplace").hidden = kind === null;
@@ -122,6 +123,12 @@ function open(model, puzzle = null) {
   chooseTask(model, kind, puzzle !== null);
 }
 
+function promiseOf(model) {
+  const isProvable = model.isBoard || model.proof_exists;
+  return isProvable ? "It rewrites its whole answer until the answer is proven right or it gives up."
+    : "It rewrites its whole answer until it is sure. An ARC answer has no proof: only its author's answer decides.";
+}
+
 function aboutOf(model) {
   if (model.isBoard) return "No model here solves this board: draw it, label it, and train one.";
   const tasks = model.tasks ? `This one has learned ${model.tasks} tasks and knows no others.` : "";
@@ -151,7 +158,7 @@ async function chooseTask(model, kind, isBrought) {
   const tasks = await tasksOf(model);
   if (page.model !== model) return;
   page.tasks = tasks;
-  showTasks(tasks, kind, (question) => { page.editor.take(question); page.editor.board.focus(); });
+  showTasks(tasks, model, kind, (question) => { page.editor.take(question); page.editor.board.focus(); });
   const [first] = Object.keys(tasks);
   if (isBrought) judgeTask();
   else if (first) page.editor.take(questionOf(first, tasks[first]));

@@ -68,7 +68,7 @@ export class Operations {
       element("h2", {}, name, element("span", { class: "quiet" }, ` ${[model?.kind === name ? "" : model?.kind, model?.precision].filter(Boolean).join(" · ")}`)),
       element("p", { class: "quiet" }, `${lane.num_active} of ${lane.num_slots} slots at work, ${lane.num_queued} attempts waiting`),
       element("div", { class: "slots" }, ...slots),
-      element("h3", {}, "Segments until a puzzle halted"),
+      element("h3", {}, "Segments until a puzzle halted, since the start"),
       counts.some(({ count }) => count) ? bars(counts) : element("p", { class: "quiet" }, "None has halted yet."),
       element("ul", { class: "outcomes" }, ...Object.entries(lane.completed).map(([outcome, count]) =>
         element("li", {}, element("b", {}, `${count}`), ` ${outcome.replace("_", " ")}`))));
@@ -86,10 +86,19 @@ function tilesOf(slots, samples, rate = 0) {
     ["Engine", engine.state, losses, engine.state === "ready" ? "good" : "bad"],
     ["Attempts", `${sum("num_active")}`, `at work in ${sum("num_slots")} slots`],
     ["Waiting", `${sum("num_queued")}`, `for a slot; open requests: ${slots.waiting}`],
-    ["Throughput", `${rate.toFixed(1)}/s`, `${total(samples, "hrm_puzzles_total")} puzzles ended`],
+    ["Throughput now", `${rate.toFixed(1)}/s`, "over the last second"],
+    sinceStart(samples),
     ["A step", `${steps ? ((1000 * sum("step_seconds_total")) / steps).toFixed(2) : "–"} ms`, `${steps} steps of the batch`],
     ["Memory", megabytes("hrm_engine_process_resident_memory_bytes"), `engine; server ${megabytes("process_resident_memory_bytes")}`],
   ];
+}
+
+/** How many puzzles ended since the server's start, and how many of them had an answer that is proven. */
+function sinceStart(samples) {
+  const startedAt = total(samples, "process_start_time_seconds");
+  const minutes = Math.max(0, Math.round((Date.now() / 1000 - startedAt) / 60));
+  const proven = total(samples, "hrm_puzzles_total", { outcome: "proven" });
+  return ["Since the start", `${total(samples, "hrm_puzzles_total")}`, `puzzles in ${minutes} min; ${proven} stopped by a proof`];
 }
 
 function slotView(slot, mostSegments) {

@@ -16,16 +16,23 @@ export async function tasksOf(model) {
   }
 }
 
-/** A card for each task; `onChoose(question)` hears of the one that is pressed. */
-export function showTasks(tasks, kind, onChoose) {
+/** A card for each task, marked if the model gets it right; `onChoose(question)` hears of the one that is pressed. */
+export function showTasks(tasks, model, kind, onChoose) {
+  const results = model.held_out_tasks;
+  const right = new Set(results?.right);
   const names = Object.keys(tasks);
   $("tasks").hidden = names.length === 0;
   $("tasks-title").textContent = `${names.length} tasks to choose from`;
+  $("tasks-right").hidden = !results;
+  if (results) $("tasks-right").textContent = `✓ the model gets the held-out answer right, if it may try ${results.attempts} times: ${right.size} of ${results.num_tasks}.`;
   $("tasks-list").replaceChildren(...names.map((name) => {
     const { input, output } = tasks[name].train[0];
     const pictures = [input, output].map((grid) => still(kind.board, kind.picture(grid, null), ""));
     const choose = () => onChoose(questionOf(name, tasks[name]));
-    return element("li", {}, element("button", { type: "button", class: "task", "aria-label": `Task ${name}`, on: { click: choose } }, ...pictures));
+    const isRight = right.has(name);
+    const label = isRight ? `Task ${name}, which it gets right` : `Task ${name}`;
+    const mark = isRight ? [element("span", { class: "right-mark", "aria-hidden": "true" }, "✓")] : [];
+    return element("li", {}, element("button", { type: "button", class: "task", "aria-label": label, on: { click: choose } }, ...pictures, ...mark));
   }));
 }
 

@@ -31,6 +31,7 @@ export class Thinking {
     this.player.stop();
     this.run = null;
     this.chosen = null;
+    this.isOver = false;
     this.#busy(false);
     this.#say("", "", "");
     this.attempts.forget();
@@ -127,8 +128,12 @@ export class Thinking {
   }
 
   #draw(solution, flash = {}) {
-    if (this.apart) this.apart.show(solution, flash);
-    else this.editor.draw(solution, flash);
+    if (!this.apart) {
+      this.editor.draw(solution, flash);
+      return;
+    }
+    this.apart.show(solution, flash);
+    if (this.isOver && this.asked.label) this.apart.compare(this.asked.label, flash);
   }
 
   /** Another attempt on the board, at the segment that is shown. */
@@ -138,9 +143,10 @@ export class Thinking {
   }
 
   #conclude() {
-    const { answer, elapsedMs, winner, length } = this.run;
+    const { answer, elapsedMs, winner } = this.run;
+    this.isOver = true;
     if (winner !== null) this.#choose(winner);
-    if (!length) this.#draw(answer.solution);
+    else this.#draw(answer.solution);
     const { mood, title, text } = verdictOf(answer, this.kind, this.asked.label);
     this.#busy(false);
     this.#say(mood, title, text);

@@ -20,7 +20,7 @@ export function verdictOf(answer, kind, label = null) {
   if (label) {
     return isSame(label, answer.solution)
       ? { mood: "good", title: "Right", text: "It is the answer that the task's author gave. The model has never seen it." }
-      : { mood: "bad", title: "Wrong", text: "The task's author gave another answer." };
+      : { mood: "bad", title: "Wrong", text: "The task's author gave another answer; the cells that differ are framed." };
   }
   const isHalted = answer.status === "halted";
   const votes = answer.attempts > 1 && answer.votes ? ` ${Math.round(100 * answer.vote_share)} % of its attempts agree.` : "";

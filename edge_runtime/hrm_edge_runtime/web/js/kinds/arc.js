@@ -6,6 +6,7 @@ import { sizeOf } from "./size.js";
 const COLOURS = ["black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "sky blue", "maroon"];
 const NAME_KEYS = ["task", "id", "name"];
 const FIRST_SIDE = 3;
+const LARGEST = 30;  // the longest side that ARC allows
 
 export function arc(model) {
   const most = sizeOf(model).rows;
@@ -42,8 +43,8 @@ function read(value, most) {
   if (!found) return null;
   const named = isObject ? NAME_KEYS.map((key) => value[key]).find((name) => typeof name === "string") ?? "" : null;
   const pairs = isObject && Array.isArray(value.train) ? value.train : [];
-  const shown = pairs.map((pair) => ({ input: rowsOf(pair?.input, 30)?.grid, output: rowsOf(pair?.output, 30)?.grid }));
-  const label = isObject ? value.test?.[value.index ?? 0]?.output ?? null : null;
+  const shown = pairs.map((pair) => ({ input: rowsOf(pair?.input, LARGEST)?.grid, output: rowsOf(pair?.output, LARGEST)?.grid }));
+  const label = isObject ? rowsOf(value.test?.[value.index ?? 0]?.output, LARGEST)?.grid ?? null : null;
   return { ...found, label, ...(named === null ? {} : { task: named }), shown: shown.filter(({ input, output }) => input && output) };
 }
 

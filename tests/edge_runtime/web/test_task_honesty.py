@@ -1,0 +1,66 @@
+"""An ARC model is often wrong; the page says so before and after it answers."""
+
+from typing import Any
+
+import pytest
+from service_tools import Server
+from visit_tools import SIZES, Size, visit
+from web_tools import Browser, choose, expect, screen, solve
+
+pytestmark = pytest.mark.process
+
+FRAMED = ".cell.differs"
+
+
+def results(site: Server) -> Any:
+    models = site.http.get("/models").json()["models"]
+    return next(model for model in models if model["name"] == "arc-7x7")["held_out_tasks"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_first_task_is_one_that_the_model_gets_right(
+    browser: Browser, site: Server, size: Size
+) -> None:
+    with visit(browser, site, size) as page:
+        assert "proven right" in page.inner_text(".lead")
+        choose(page, "arc-7x7")
+        expect(page.locator("#tasks")).to_be_visible()
+        assert "has no proof" in page.inner_text(".lead")
+        assert "16 attempts" in page.inner_text("#about")
+        assert page.input_value("#task") in results(site)["right"]
+        assert solve(page) == "Right"
+        assert page.is_visible(".author")
+        assert page.locator(FRAMED).count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+        screen(page, f"task-right-{size[0]}", whole=False)
+
+
+def test_gallery_marks_the_tasks_that_the_model_gets_right(browser: Browser, site: Server) -> None:
+    right = results(site)["right"]
+    with visit(browser, site, SIZES[0]) as page:
+        choose(page, "arc-7x7")
+        page.click("#tasks summary")
+        marked = page.locator(".task:has(.right-mark)")
+        expect(marked).to_have_count(len(right))
+        expect(page.locator(f"[aria-label='Task {right[0]}, which it gets right']")).to_be_visible()
+        share = f"{len(right)} of {results(site)['num_tasks']}"
+        assert share in page.inner_text("#tasks-right")
+        screen(page, "task-gallery", whole=False)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_wrong_answer_is_shown_beside_the_authors_with_frames(
+    browser: Browser, site: Server, size: Size
+) -> None:
+    with visit(browser, site, size) as page:
+        choose(page, "arc-7x7")
+        page.click("#tasks summary")
+        page.click("[aria-label='Task 0d3d703e']")
+        assert page.is_hidden(".author")
+        assert solve(page) == "Wrong"
+        assert page.locator(f".author {FRAMED}").count() > 0
+        assert page.locator(f"#answer-board .board-frame {FRAMED}").count() > 0
+        assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+        screen(page, f"task-wrong-{size[0]}", whole=False)
+        page.click("#clear")
+        assert page.is_hidden(".author")
