@@ -10,7 +10,7 @@ ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/engines
 SOAK_MINUTES ?= 5
 
-.PHONY: help demo browser test test-quick test-slow lint audit format screens check-gpu check-jetson check-rtx clean
+.PHONY: help demo browser test test-quick test-slow lint audit format screens peers check-gpu check-jetson check-rtx clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .
 	$(DEV)/ruff format .
 
+peers: .venv/ready .peers/ready  ## Serve the same model with LitServe, Ray Serve, BentoML and FastAPI beside ours (half an hour)
+	$(DEV)/hrm-bench peers --python .peers/bin/python
+
 check-gpu: .venv/ready  ## On a CUDA device: training beside the CPU, engines beside PyTorch; writes acceptance-gpu.json
 	-$(DEV)/python -m pytest $(GPU_TESTS) -m gpu --junitxml gpu-tests.xml \
 		--override-ini addopts="--import-mode=importlib --strict-markers -rA"
@@ -70,13 +73,18 @@ browser: .venv/ready
 	$(DEV)/python -m pip install --quiet --no-deps --target .rtx/stubs tensorrt-stubs==10.13.0.35.1
 	touch $@
 
+.peers/ready: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv .peers
+	PIP_CONSTRAINT= .peers/bin/python -m pip install --quiet -r benchmarks/peers/requirements.txt
+	touch $@
+
 clean:  ## Remove environments and caches
-	rm -rf .venv .venv-serve .audit .rtx .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-serve .audit .rtx .peers .pytest_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(DEV)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve,otel,hub]' --group dev
+	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve,otel,hub,lion]' --group dev
 	touch $@
 
 .venv-serve/ready: pyproject.toml constraints.txt

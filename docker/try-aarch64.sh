@@ -2,7 +2,7 @@
 # Installs the serving wheels for aarch64 and solves a puzzle with them, emulated on an x86-64 machine.
 #   sudo docker/try-aarch64.sh DIRECTORY            (Debian: apt-get install debootstrap qemu-user-static)
 # Makes an arm64 Debian in DIRECTORY, which should hold nothing else, and downloads wheels for its Python: no compiler, no
-# source. Takes a quarter of an hour.
+# source. Takes half an hour.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -37,12 +37,22 @@ uname -m
 python3 --version
 python3 -m venv /opt/hrm
 /opt/hrm/bin/pip install --quiet --no-index --find-links /opt/wheels "$(echo /opt/wheels/hrm_edge-*.whl)[serve]"
-/opt/hrm/bin/hrm-serve sudoku-6x6 --port 8765 --threads 1 --slots 1 &
+export PATH=/opt/hrm/bin:$PATH
+hrm-doctor || test $? = 1           # 1: something to fix, such as too little memory
+hrm-doctor --device || test $? = 1  # there is no GPU, and each step says so
+hrm-serve sudoku-6x6 sudoku --port 8765 --threads 1 --slots 1 &
 server=$!
 ready='import urllib.request; urllib.request.urlopen("http://127.0.0.1:8765/readyz")'
-until /opt/hrm/bin/python -c "$ready" 2>/dev/null; do sleep 2; kill -0 $server; done
-/opt/hrm/bin/hrm-solve ..4...5..4..2....5..31.....6.113.2.4 --url http://127.0.0.1:8765 --json
+until python -c "$ready" 2>/dev/null; do sleep 2; kill -0 $server; done
+hrm-solve ..4...5..4..2....5..31.....6.113.2.4 --url http://127.0.0.1:8765 --json
+hrm-solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79 --url http://127.0.0.1:8765 --json
 kill -TERM $server
 wait $server
+shipped='from hrm_edge_runtime.contract.shipped import shipped_bundles; print(*shipped_bundles())'
+for model in $(python -c "$shipped"); do
+    for precision in fp32 int8; do
+        hrm-parity $model --engine cpu:$precision
+    done
+done
 INSIDE
-echo "aarch64: installed, answered, left with status 0"
+echo "aarch64: installed, diagnosed, answered, left with status 0, and every model holds parity in FP32 and INT8"

@@ -3,9 +3,12 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 # Before torch is imported, here and in child processes: at these sizes a second thread only waits.
 os.environ["OMP_NUM_THREADS"] = "1"
+settings.register_profile("unhurried", deadline=None)  # a busy machine fails no test
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

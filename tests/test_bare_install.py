@@ -13,7 +13,6 @@ from service_tools import Server
 from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 
 pytestmark = pytest.mark.process
-
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 DESKTOP = {"torch", "safetensors", "onnx", "tensorboard", "matplotlib"}
@@ -37,7 +36,6 @@ def works(python: str) -> bool:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the commands of a fresh Python 3.10 environment with the wheel alone."""
     python = python_310()
     if python is None:
         pytest.skip("no Python 3.10 on this machine")

@@ -12,7 +12,6 @@ import pytest
 from service_tools import free_port
 
 pytestmark = pytest.mark.process
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")

@@ -122,9 +122,12 @@ def _ask(port: int, state: mmap.mmap, request: int) -> None:
         time.sleep(BETWEEN_S)  # the connection itself is not counted
         state[0] = request
         connection.sendall(head.encode() + question)
-        answer = connection.recv(65536)
-        while not answer.endswith(b"}"):
-            answer += connection.recv(65536)
+        answer = b""
+        while not answer.endswith(b"}\n"):
+            part = connection.recv(65536)
+            if not part:
+                raise SystemExit(f"the server closed the connection after {answer!r}")
+            answer += part
         time.sleep(AFTER_S)
         state[0] = IDLE
     _, _, body = answer.partition(b"\r\n\r\n")

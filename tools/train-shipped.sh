@@ -28,7 +28,7 @@ sudoku-6x6() {
         --max-segments 16 --fp16 --int8 --held-out 800
 }
 
-# test.csv holds the held-out mazes; data/maze14 and data/maze8 are built like data/maze30
+# test.csv holds the held-out mazes of 30x30
 maze() {
     hrm-data build maze-10x10 --out data/maze10 --train 12000 --test 300 --seed 11
     hrm-data build maze-20x20 --out data/maze20 --train 8000 --test 200 --seed 12
@@ -39,6 +39,8 @@ maze() {
         --set precision=bf16 --set compile=false --set warmup_samples=3200 --set lr=2e-3 \
         --set max_segments=40
     hrm-data build maze --out data/maze30 --train 2500 --csv-test test.csv --seed 13
+    hrm-data build maze-14x14 --out data/maze14 --train 8 --test 300 --seed 22
+    hrm-data build maze-8x8 --out data/maze8 --train 8 --test 600 --seed 21
     hrm-export runs/maze2/latest --board 30x30 --out maze.bundle --name maze --data data/maze30 \
         --max-segments 80 --fp16 --int8 --calib maze
     hrm-export runs/maze2/latest --board 14x14 --out maze-14x14.bundle --name maze-14x14 \
@@ -61,7 +63,7 @@ logistics() {
         --set total_samples=1300000 --set precision=bf16 --set compile=false --set lr=1.5e-3 \
         --set warmup_samples=12800
     hrm-export runs/wide3/latest --out logistics.bundle --data data/city2 --max-segments 24 \
-        --fp16 --int8 --calib logistics
+        --fp16 --int8 --calib logistics --golden 4
 }
 
 logistics-6x6() {

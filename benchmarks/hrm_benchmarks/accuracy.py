@@ -15,18 +15,20 @@ import numpy as np
 
 from hrm_benchmarks.report import Row
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.served_model import board_size
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.solve.puzzles import Entry, opened
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundle, options_of
+from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
-from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed
+from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
 from hrm_puzzles.sudoku import solver as sudoku_solver
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 TIMES_MS = (3, 10, 30, 100, 300, 1000)
 COLUMNS = {
-    "model": "{model}",
+    "model": "{model} on {board}",
     "parameters": "{parameters:,}",
     "file": "{file_kb:,.0f} KB",
     "attempts": "{attempts}",
@@ -40,7 +42,7 @@ COLUMNS = {
 for time_ms in TIMES_MS:
     COLUMNS[f"{time_ms} ms"] = f"{{within_{time_ms}_ms:.1f}}"
 PROGRESS = (
-    "{model}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong, "
+    "{model} on {board}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong, "
     "{cpu_s_per_puzzle:.3f} CPU s a puzzle"
 )
 LEGEND = """\
@@ -62,7 +64,7 @@ def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Know
     A missing solution of a Sudoku is computed. Raises ValueError for a line that is not a question,
     and for an empty file.
     """
-    with opened(str(path), puzzle.seq_len) as entries:
+    with opened(str(path), [puzzle]) as entries:
         first = itertools.islice(entries, num_puzzles)
         known = [_known(entry, puzzle) for entry in first]
     if not known:
@@ -111,8 +113,23 @@ def provable(models: Sequence[Bundle]) -> Puzzle:
     return puzzle
 
 
+def on_board(puzzle: Puzzle, board: str | None) -> Puzzle:
+    """The puzzle on a board such as 12x20, which the models must hold; without one, on its own.
+
+    Raises ValueError for a board that they do not hold.
+    """
+    if board is None:
+        return puzzle
+    family, _, _ = puzzle.name.partition("-")
+    smaller = registry.get(f"{family}-{board}")
+    if sized(puzzle, smaller.sample([])) != smaller:
+        raise ValueError(f"{puzzle.name} does not hold a board of {board}: name a smaller one.")
+    return smaller
+
+
 def measured(
     model: Bundle,
+    puzzle: Puzzle,
     puzzles: Sequence[KnownPuzzle],
     attempts: int,
     *,
@@ -123,7 +140,7 @@ def measured(
 ) -> Row:
     """Return the size of a model and the figures of `measure`.
 
-    `limits` are options of hrm-solve.
+    `puzzle` has the size of the puzzles. `limits` are options of hrm-solve.
     """
     choice = choose(model, engine, num_slots=num_slots)
     solver = from_bundle(model, choice, num_slots=num_slots, num_threads=num_threads)
@@ -132,10 +149,11 @@ def measured(
     manifest = model.manifest
     size = {
         "model": manifest.name,
+        "board": "x".join(map(str, board_size(puzzle) or ())),
         "parameters": manifest.provenance.get("num_parameters"),
         "file_kb": graph.stat().st_size / 1e3,
     }
-    figures = measure(solver.solve_all, model.puzzle, puzzles, attempts, **options)
+    figures = measure(solver.solve_all, puzzle, puzzles, attempts, **options)
     return {**size, **figures}
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit, Option
 
 from hrm_benchmarks.report import Columns, Row, leaving_at_sigterm, print_json, print_table
+from hrm_edge_runtime.contract.completion import bundles_from
 from hrm_host.command import Command
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
 """Entry point of `hrm-bench`."""
 
 BundleOption = Annotated[
-    str | None, Option(help="Bundle directory or shipped name. Default: sudoku.")
+    str | None,
+    Option(help="Bundle directory or shipped name. Default: sudoku.", autocompletion=bundles_from),
 ]
 BundleOrScript = Annotated[
     str | None,
@@ -93,11 +95,11 @@ def questions_for(
     bundle: "Bundle", csv: Path | None, difficulty: str | None, num_puzzles: int, seed: int
 ) -> "Questions":
     """Return the puzzles of a file, or generated ones; by default the easiest."""
-    from hrm_puzzles.data.sources import questions_from_csv, questions_made
+    from hrm_puzzles.data.sources import questions_from_file, questions_made
 
     puzzle = bundle.puzzle
     if csv is not None:
-        return questions_from_csv(csv, puzzle).sample(num_puzzles, seed)
+        return questions_from_file(csv, puzzle).sample(num_puzzles, seed)
     easiest = next(iter(puzzle.difficulties), "")  # puzzles that cannot be generated have none
     return questions_made(puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
 

@@ -3,6 +3,7 @@
 Imports at the top must not load ONNX Runtime or PyTorch.
 """
 
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -139,7 +140,7 @@ def segment(
 
 @measured(
     "accuracy --bundle sudoku --bundle mine.bundle --questions hard.txt --attempts 1",
-    groups={"Puzzles": "questions puzzles difficulty seed", "Engine": "engine slots threads"},
+    groups={"Puzzles": "questions board puzzles difficulty seed", "Engine": "engine slots threads"},
 )
 def accuracy(
     bundle: Annotated[
@@ -151,6 +152,10 @@ def accuracy(
         Option(
             help="Puzzle file: one per line, published CSV, or NDJSON. Default: generated puzzles."
         ),
+    ] = None,
+    board: Annotated[
+        list[str] | None,
+        Option(help="Generate smaller boards, such as 12x20, which the models frame; repeatable."),
     ] = None,
     difficulty: Hardest = None,
     puzzles: Annotated[int, Option(min=1, help="Number of puzzles.")] = 100,
@@ -177,17 +182,19 @@ def accuracy(
 
     models = [opened_bundle(name) for name in bundle or [None]]
     puzzle = accuracy.provable(models)
-    if questions is not None:
-        known = accuracy.puzzles_from_file(questions, puzzle, puzzles)
-    else:
-        hardest = puzzle.difficulties[-1]
-        known = accuracy.generated(puzzle, difficulty or hardest, puzzles, seed)
     limits = {"max_segments": max_segments, "how": how}
     levels: list[Row] = []
-    for model in models:
-        for num_attempts in attempts or ATTEMPTS:
+    for size in board or [None]:
+        sized = accuracy.on_board(puzzle, size)
+        if questions is not None:
+            known = accuracy.puzzles_from_file(questions, sized, puzzles)
+        else:
+            hardest = sized.difficulties[-1]
+            known = accuracy.generated(sized, difficulty or hardest, puzzles, seed)
+        for model, num_attempts in itertools.product(models, attempts or ATTEMPTS):
             row = accuracy.measured(
                 model,
+                sized,
                 known,
                 num_attempts,
                 engine=engine,
@@ -198,7 +205,7 @@ def accuracy(
             levels.append(row)
             tell(accuracy.PROGRESS.format(**row))
     at_most = f"up to {max_segments or 'all'} segments"
-    title = f"{puzzle.name}, {len(known)} puzzles, {at_most}, {engine}, {threads} threads"
+    title = f"{puzzle.name}, {puzzles} puzzles, {at_most}, {engine}, {threads} threads"
     return in_table(
         "levels", levels, accuracy.COLUMNS, title=title, caption=accuracy.LEGEND, left=["model"]
     )

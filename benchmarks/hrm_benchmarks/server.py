@@ -9,6 +9,7 @@ import contextlib
 import json
 import operator
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -143,7 +144,8 @@ def running(
             message = f"the server did not end within {LEAVE_S:.0f} s of SIGTERM."
             raise ValueError(message) from None
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its workers too, if it left some
             process.wait(LEAVE_S)
 
 
@@ -199,7 +201,7 @@ class RunningServer:
     def __init__(self, pid: int, http: httpx.Client, *, ready_s: float) -> None:
         self.url = str(http.base_url)
         self.ready_s = ready_s
-        self._pid = pid
+        self.pid = pid
         self._http = http
 
     def slots(self) -> Any:
@@ -220,12 +222,12 @@ class RunningServer:
 
     def resident_mb(self) -> float:
         """Return the resident memory of the HTTP process."""
-        return usage_of(self._pid)["resident_mb"]
+        return usage_of(self.pid)["resident_mb"]
 
     def usage(self) -> dict[str, Usage]:
         """Return what the processes `http` and `engine` use now."""
         engine_pid = self.slots()["engine"]["pid"]
-        return {"http": usage_of(self._pid), "engine": usage_of(engine_pid)}
+        return {"http": usage_of(self.pid), "engine": usage_of(engine_pid)}
 
 
 def usage_of(pid: int) -> Usage:

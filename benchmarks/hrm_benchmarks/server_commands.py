@@ -5,8 +5,9 @@ Imports at the top must not load ONNX Runtime or PyTorch.
 
 import asyncio
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import BadParameter, Option
@@ -21,6 +22,7 @@ from hrm_benchmarks.command import (
     Seed,
     Slots,
     Threads,
+    TurnRounds,
     in_table,
     measured,
     opened_bundle,
@@ -157,6 +159,54 @@ def throughput(
         title=target.title,
         caption=throughput.LEGEND,
     )
+
+
+@measured("peers --python .peers/bin/python --json > peers.json")
+def peers(
+    python: Annotated[
+        Path, Option(help="Python of an environment with benchmarks/peers/requirements.txt.")
+    ] = Path(".peers/bin/python"),
+    server: Annotated[
+        list[str] | None, Option(help="Peer to ask; may be repeated. Default: all.")
+    ] = None,
+    load: Annotated[
+        list[str] | None, Option(help="Load to send; may be repeated. Default: all.")
+    ] = None,
+    puzzles: Puzzles = 300,
+    connections: Annotated[int, Option(min=1, help="Connections of the closed loop.")] = 16,
+    rate: Annotated[float, Option(min=0.1, help="Puzzles a second of the open loop.")] = 10.0,
+    rounds: TurnRounds = 3,
+    seed: Seed = 0,
+) -> Measurement:
+    """Serve the same graph with LitServe, Ray Serve, BentoML and FastAPI, beside hrm-serve."""
+    from hrm_benchmarks import peers
+
+    names = chosen(load, peers.LOADS, "load")
+    servers = chosen(server, peers.SERVERS, "peer")
+    loads: list[peers.PuzzleLoad] = []
+    for name in names:
+        bundle, _ = peers.LOADS[name]
+        loads.append(peers.PuzzleLoad.named(name, opened_bundle(bundle), puzzles, seed))
+    plan = peers.PeerPlan(
+        python=python, rounds=rounds, connections=connections, rate=rate, seed=seed
+    )
+    rows = peers.measure(loads, servers, plan)
+    return in_table(
+        "servers",
+        rows,
+        peers.COLUMNS,
+        title=f"{puzzles} puzzles, {connections} connections, {rounds} rounds",
+        caption=peers.CAPTION,
+        left=["load", "server", "form"],
+    )
+
+
+def chosen(names: list[str] | None, known: Collection[str], what: str) -> list[str]:
+    """The names, or all known ones without names; raises BadParameter for an unknown name."""
+    for name in names or ():
+        if name not in known:
+            raise BadParameter(f"{name!r} is not a {what}: use one of {', '.join(known)}")
+    return names or list(known)
 
 
 @measured("start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")

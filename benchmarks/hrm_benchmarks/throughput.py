@@ -156,7 +156,7 @@ class _Passage:
             self._offered = f"{rate:.0f}"
 
     async def measured(self, counting: Awaitable[int]) -> Row:
-        """Wait for the number of answers, and return it beside what the server used meanwhile."""
+        """Wait for the number of answers; return it with the server's usage in that time."""
         tell(f"{self._route}, offered per second: {self._offered}")
         usage_before = self._server.usage()
         totals_before = self._server.totals()

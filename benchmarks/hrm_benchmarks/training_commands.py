@@ -1,4 +1,4 @@
-"""The subcommands of `hrm-bench` that train: train, compare.
+"""The subcommands of `hrm-bench` that train: train, compare, scaling.
 
 Imports at the top must not load ONNX Runtime or PyTorch.
 """
@@ -9,8 +9,18 @@ from typing import Annotated
 
 from typer import Option
 
-from hrm_benchmarks.command import CpuClock, Measurement, TurnRounds, TurnS, in_table, measured
+from hrm_benchmarks.command import (
+    CpuClock,
+    Measurement,
+    Seed,
+    TurnRounds,
+    TurnS,
+    in_table,
+    measured,
+)
 from hrm_benchmarks.report import Rounds, Row, tell
+from hrm_puzzles import registry
+from hrm_puzzles.data.build import DataRecipe, build
 
 DESKTOP = "train,serve,bench"  # extras that training needs
 SEEDS = (0, 1)
@@ -95,3 +105,49 @@ def compare(
         tell(f"{row['puzzle']}, {row['arch']}: {row['exact']} % exact")
     title = f"{cpu_s:g} CPU s each, {num_train} puzzles, {num_test} held out; written: {out}"
     return in_table("runs", runs, compare.COLUMNS, title=title, caption=compare.LEGEND)
+
+
+@measured("scaling --puzzle sudoku-6x6 --out scaling", extra=DESKTOP)
+def scaling(
+    puzzle: Annotated[str, Option(help="Puzzle of the data set.")] = "sudoku-6x6",
+    data: Annotated[
+        Path | None, Option(help="Data set directory. Default: generated puzzles.")
+    ] = None,
+    preset: Annotated[str, Option(help="Model size: relational, small, log...")] = "relational",
+    samples: Annotated[int, Option(min=1, help="Samples of each training.")] = 24_000,
+    puzzles: Annotated[
+        tuple[int, int], Option(help="Number of puzzles to generate for training and testing.")
+    ] = (32, 200),
+    symmetries: Annotated[
+        bool, Option(help="Draw a symmetric variant of a puzzle each time.")
+    ] = True,
+    seed: Seed = 0,
+    out: Annotated[
+        Path, Option(help="Output folder for the table (.json, .md) and the curve.")
+    ] = Path("scaling"),
+) -> Measurement:
+    """Train on 1/8, 1/4, 1/2 and all of the data, with equal samples, and draw one curve."""
+    from hrm_benchmarks.desktop import scaling
+
+    kind = registry.get(puzzle)
+    variants = "with" if symmetries else "without"
+    title = f"{puzzle}, {preset}, {samples:,} samples each, {variants} symmetries, seed {seed}"
+    runs: list[Row] = []
+    with TemporaryDirectory() as folder:
+        if data is None:
+            data = Path(folder) / puzzle
+            num_train, num_test = puzzles
+            build(DataRecipe(puzzle=puzzle, num_train=num_train, num_test=num_test), data)
+        contest = scaling.Scaling(
+            puzzle=kind,
+            data=data,
+            preset=preset,
+            num_samples=samples,
+            symmetries=symmetries,
+            seed=seed,
+        )
+        for row in contest.rows():
+            runs.append(row)
+            scaling.save(out, title, runs)  # after each row, so an interrupted run keeps its rows
+            tell(f"{row['puzzles']} puzzles: {row['exact']:.1f} % exact")
+    return in_table("runs", runs, scaling.COLUMNS, title=title, caption=scaling.LEGEND)

@@ -18,7 +18,7 @@ from onnx import ModelProto
 from hrm_calibration import INT8_BUDGET
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.int8_report import Int8Report, Judged, MethodScore, Paired, paired
-from hrm_calibration.quantise import call_sites, quantise, unsigned
+from hrm_calibration.quantise import call_sites, quantise, unsigned, with_products
 from hrm_calibration.ranges import METHODS, scale_of
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
 from hrm_edge_runtime.contract.arrays import Float32
@@ -79,7 +79,7 @@ def calibrate(
 def for_cpus(graph: ModelProto, scales: Scales, weight_only: Collection[str]) -> ModelProto:
     """The same calibration with weights of seven bits, for ONNX Runtime's kernels."""
     signed = quantise(graph, scales, weight_only=weight_only, weight_bits=CPU_WEIGHT_BITS)
-    return unsigned(signed, weight_only)
+    return unsigned(with_products(signed, weight_only), weight_only)
 
 
 def parts_of(

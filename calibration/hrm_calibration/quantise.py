@@ -3,12 +3,14 @@
 Symmetric and signed, as TensorRT wants it (Developer Guide, "Explicit Quantization"): weights per
 output channel, activations per tensor with a scale for each call site. Residual sums read the
 unquantized tensor. A "weight-only" matrix is stored in INT8 too, but its inputs are not rounded.
-`ranges.py` chooses the scales. Shapes: I inputs and O outputs of a linear layer.
+`ranges.py` chooses the scales. Shapes: I inputs and O outputs of a linear layer; a matrix is [I, O]
+and a kernel of a convolution [O, I, rows, columns].
 """
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,38 +33,57 @@ SIGNED_ZERO = "zero_int8"
 UNSIGNED_ZERO = "zero_uint8"
 UNSIGNED_SHIFT = 128
 """Zero point of unsigned activations."""
+RELU_ZERO = "zero_relu"
+"""Unsigned 0, for what a convolution keeps after its ReLU."""
+NUM_AXES = {"MatMul": 2, "Conv": 4}
+"""Axes of the weight that a linear operator stores."""
+KERNEL_AXES = "kernel_axes"
+"""Axes behind the outputs of a kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A call of a linear layer: the node's name, the tensor it reads and the matrix it uses."""
+    """A call of a linear layer: the node's name, the tensor it reads and the matrix it uses.
+
+    `num_inputs` are the channels that it reads.
+    """
 
     name: str
     tensor: str
     weight: str
+    num_inputs: int
 
 
 def call_sites(graph: ModelProto) -> list[Site]:
-    """Every product with a stored matrix except the heads, in the order they run.
+    """Every product and convolution with a stored weight except the heads, in the order they run.
 
     Raises ValueError if there is none.
     """
-    stored: set[str] = set()
+    shapes: dict[str, Sequence[int]] = {}
     for tensor in graph.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2:
-            stored.add(tensor.name)
+        if tensor.data_type == TensorProto.FLOAT:
+            shapes[tensor.name] = tensor.dims
     sites: list[Site] = []
     for node in graph.graph.node:
-        if node.op_type != "MatMul" or node.name in IN_FLOAT:
+        if node.op_type not in NUM_AXES or node.name in IN_FLOAT:
             continue
-        tensor_name, weight_name = node.input
-        if weight_name in stored:
-            site = Site(name=node.name, tensor=tensor_name, weight=weight_name)
+        tensor_name, weight_name, *_ = node.input
+        shape = shapes.get(weight_name, ())
+        if len(shape) == NUM_AXES[node.op_type]:
+            num_inputs = shape[1 - output_axis(len(shape))]
+            site = Site(
+                name=node.name, tensor=tensor_name, weight=weight_name, num_inputs=num_inputs
+            )
             sites.append(site)
     if not sites:
         problem = "the graph has no product with a stored float matrix"
         raise ValueError(f"{problem}; give a step graph in float32")
     return sites
+
+
+def output_axis(num_axes: int) -> int:
+    """The axis of the outputs in a weight of so many axes: a matrix or a kernel."""
+    return 1 if num_axes == NUM_AXES["MatMul"] else 0
 
 
 def quantise(
@@ -105,22 +126,23 @@ def quantise(
 
 
 def _quantised_tensors(tensor: TensorProto, limit: int) -> list[TensorProto]:
-    matrix_IO, scale_O = quantised_matrix(numpy_helper.to_array(tensor), limit)
+    weight, scale_O = quantised_weight(numpy_helper.to_array(tensor), limit)
     return [
-        numpy_helper.from_array(matrix_IO, tensor.name + INT8),
+        numpy_helper.from_array(weight, tensor.name + INT8),
         numpy_helper.from_array(scale_O, tensor.name + SCALE),
     ]
 
 
-def quantised_matrix(
-    weight_IO: NDArray[np.float32],
+def quantised_weight(
+    weight: NDArray[np.float32],
     limit: int,
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """The matrix in -`limit`..`limit` with the scale of each output channel."""
-    largest_O = np.abs(weight_IO).max(axis=0)
+    """A matrix or kernel in -`limit`..`limit` with the scale of each output channel."""
+    last_O = np.moveaxis(weight, output_axis(weight.ndim), -1)
+    largest_O = np.abs(last_O).max(axis=tuple(range(weight.ndim - 1)))
     scale_O = np.where(largest_O > 0, largest_O / limit, 1).astype(np.float32)
-    rounded_IO = np.rint(weight_IO / scale_O)
-    return rounded_IO.clip(-limit, limit).astype(np.int8), scale_O
+    rounded_O = np.rint(last_O / scale_O).clip(-limit, limit).astype(np.int8)
+    return np.moveaxis(rounded_O, -1, output_axis(weight.ndim)), scale_O
 
 
 def _quantised_nodes(
@@ -129,15 +151,20 @@ def _quantised_nodes(
     weights: set[str],
 ) -> Iterator[NodeProto]:
     """Dequantize every matrix, then the graph's nodes in order, with their inputs rounded."""
-    for weight in sorted(weights):
-        inputs = [weight + INT8, weight + SCALE]
-        name = f"{weight}/dequantize"
-        yield helper.make_node("DequantizeLinear", inputs, [weight], name=name, axis=1)
+    for tensor in sorted(graph.graph.initializer, key=attrgetter("name")):
+        if tensor.name in weights:
+            yield _dequantized(tensor.name, output_axis(len(tensor.dims)))
     for node in graph.graph.node:
         if node.name in rounded:
             yield from _rounded_product(node, rounded[node.name])
         else:
             yield node
+
+
+def _dequantized(weight: str, axis: int) -> NodeProto:
+    inputs = [weight + INT8, weight + SCALE]
+    name = f"{weight}/dequantize"
+    return helper.make_node("DequantizeLinear", inputs, [weight], name=name, axis=axis)
 
 
 def _rounded_product(node: NodeProto, site: Site) -> list[NodeProto]:
@@ -149,8 +176,47 @@ def _rounded_product(node: NodeProto, site: Site) -> list[NodeProto]:
     stored = [small, scale, SIGNED_ZERO]
     quantize = helper.make_node("QuantizeLinear", read, [small], f"{name}/quantize")
     dequantize = helper.make_node("DequantizeLinear", stored, [back], f"{name}/dequantize")
-    product = helper.make_node("MatMul", [back, site.weight], list(node.output), node.name)
+    product = copy.deepcopy(node)
+    product.input[0] = back
     return [quantize, dequantize, product]
+
+
+def with_products(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:
+    """The same function with a product for each 1x1 convolution of rounded inputs.
+
+    ONNX Runtime's integer convolution returns integers only; its integer product returns floats.
+    """
+    pointwise: set[str] = set()
+    tensors: list[TensorProto] = []
+    for tensor in graph.graph.initializer:
+        weight = tensor.name.removesuffix(INT8)
+        is_kernel = tensor.data_type == TensorProto.INT8 and list(tensor.dims[2:]) == [1, 1]
+        if is_kernel and weight not in weight_only:
+            pointwise.add(weight)
+            matrix_IO = numpy_helper.to_array(tensor)[:, :, 0, 0].T
+            tensor = numpy_helper.from_array(np.ascontiguousarray(matrix_IO), tensor.name)
+        tensors.append(tensor)
+    nodes: list[NodeProto] = []
+    for node in graph.graph.node:
+        if node.output[0] in pointwise:
+            nodes.append(_dequantized(node.output[0], output_axis(2)))
+        elif node.op_type == "Conv" and node.input[1] in pointwise:
+            nodes += _product_of_cells(node)
+        else:
+            nodes.append(node)
+    return with_nodes(graph, nodes, tensors)
+
+
+def _product_of_cells(node: NodeProto) -> list[NodeProto]:
+    """Channels last, product, channels first: ONNX Runtime cancels neighboring transposes."""
+    images, weight = node.input
+    cells = f"{node.name}/cells"
+    product = f"{node.name}/product"
+    return [
+        helper.make_node("Transpose", [images], [cells], cells, perm=(0, 2, 3, 1)),
+        helper.make_node("MatMul", [cells, weight], [product], product),
+        helper.make_node("Transpose", [product], node.output, node.name, perm=(0, 3, 1, 2)),
+    ]
 
 
 def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:
@@ -158,29 +224,52 @@ def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto
 
     For weights of seven bits. A weight-only matrix becomes float by Cast and Mul, which ONNX
     Runtime computes once while it loads; it would run DequantizeLinear in every step.
+    The ReLU of a convolution is rounded from 0, so that ONNX Runtime makes one integer kernel of
+    convolution, ReLU and rounding. Then the clip is 255 instead of 127 steps.
     """
-    zero = np.array(UNSIGNED_SHIFT, np.uint8)
-    tensors = [*graph.graph.initializer, numpy_helper.from_array(zero, UNSIGNED_ZERO)]
+    zeros = {UNSIGNED_ZERO: UNSIGNED_SHIFT, RELU_ZERO: 0}
+    tensors = list(graph.graph.initializer)
+    for name, zero in zeros.items():
+        tensors.append(numpy_helper.from_array(np.array(zero, np.uint8), name))
+    axes = np.arange(1, NUM_AXES["Conv"], dtype=np.int64)
+    tensors.append(numpy_helper.from_array(axes, KERNEL_AXES))
+    positive = _kept_by_convolutions(graph)
     nodes: list[NodeProto] = []
     for node in graph.graph.node:
         if node.output[0] in weight_only:
             nodes += _float_matrix(node)
             continue
         ours = copy.deepcopy(node)
-        for index, name in enumerate(node.input):
-            if name == SIGNED_ZERO:
-                ours.input[index] = UNSIGNED_ZERO
+        if SIGNED_ZERO in node.input:
+            ours.input[2] = RELU_ZERO if node.input[0] in positive else UNSIGNED_ZERO
         nodes.append(ours)
     return with_nodes(graph, nodes, tensors)
+
+
+def _kept_by_convolutions(graph: ModelProto) -> set[str]:
+    """The ReLUs of convolutions, and their quantized forms."""
+    convolutions: set[str] = set()
+    kept: set[str] = set()
+    sources_of = {"Relu": convolutions, "QuantizeLinear": kept}
+    for node in graph.graph.node:
+        if node.op_type == "Conv":
+            convolutions.update(node.output)
+        elif node.input[0] in sources_of.get(node.op_type, ()):
+            kept.update(node.output)
+    return kept
 
 
 def _float_matrix(dequantize: NodeProto) -> list[NodeProto]:
     matrix, scale = dequantize.input
     weight = dequantize.output[0]
     cast = f"{weight}/cast"
-    to_float = helper.make_node("Cast", [matrix], [cast], cast, to=TensorProto.FLOAT)
-    scaled = helper.make_node("Mul", [cast, scale], [weight], f"{weight}/scaled")
-    return [to_float, scaled]
+    nodes = [helper.make_node("Cast", [matrix], [cast], cast, to=TensorProto.FLOAT)]
+    if dequantize.attribute[0].i != output_axis(NUM_AXES["MatMul"]):
+        wide = f"{weight}/scale_of_kernel"
+        nodes.append(helper.make_node("Unsqueeze", [scale, KERNEL_AXES], [wide], wide))
+        scale = wide
+    nodes.append(helper.make_node("Mul", [cast, scale], [weight], f"{weight}/scaled"))
+    return nodes
 
 
 def with_nodes(

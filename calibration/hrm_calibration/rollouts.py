@@ -70,7 +70,7 @@ class ServedGraph:
         other: ModelProto | None = None,
         progress: OnProgress = unheard,
     ) -> Outcomes:
-        """How each puzzle ends in the engine that serves; `other` replaces the graph."""
+        """Return how each puzzle ends in the serving engine; `other` replaces the graph."""
         with self.engine(other or self.graph) as engine:
             return self.solve(engine, questions, progress)
 
@@ -238,13 +238,9 @@ def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
     num_positions = positions_of(graph)
     if num_positions is None:
         return 1  # not a step graph; the engine rejects it later
-    width_of: dict[str, int] = {}
-    for tensor in graph.graph.initializer:
-        if len(tensor.dims) == 2:
-            width_of[tensor.name] = tensor.dims[0]
     read: dict[str, int] = {}
     for site in call_sites(graph):
-        read[site.tensor] = width_of[site.weight]
+        read[site.tensor] = site.num_inputs
     row_bytes = 2 * FLOAT_BYTES * num_positions * sum(read.values())
     return max(1, min(most, MEMORY_BYTES // row_bytes))
 

@@ -1,9 +1,14 @@
 """`hrm`: every command of this package under one name; `hrm solve` is `hrm-solve`."""
 
+import contextlib
 import importlib
+import importlib.util
+import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import typer
 
 from hrm_host.command import CANNOT_BEGIN, Command, open_closed_streams
 
@@ -41,6 +46,11 @@ COMMANDS = {
         "hrm_edge_runtime.key_cli:main",
         "serve",
         "create, list and remove the keys of a server",
+    ),
+    "push": CommandEntry(
+        "hrm_edge_runtime.solve.push_cli:main",
+        "serve",
+        "bring a bundle to a running server",
     ),
     "data": CommandEntry(
         "hrm_puzzles.cli:main",
@@ -88,6 +98,8 @@ COMMANDS = {
         "check this machine and name what to fix",
     ),
 }
+PACKAGE_OF_EXTRA = {"serve": "fastapi", "train": "torch", "export": "onnx", "bench": "aiohttp"}
+"""A package that only the extra brings."""
 EXAMPLES = "Examples: hrm demo maze; hrm serve --port 8000; hrm solve puzzles.txt --bundle sudoku"
 HELP = "Train, export and serve small reasoning models. Run COMMAND --help for its options."
 
@@ -95,6 +107,9 @@ HELP = "Train, export and serve small reasoning models. Run COMMAND --help for i
 def main() -> None:
     """Run the command that the first argument names; typer lists, completes or rejects others."""
     name, *arguments = sys.argv[1:] or ["--help"]
+    if "_HRM_COMPLETE" in os.environ:
+        _complete()
+        return
     if name in COMMANDS:
         sys.argv = [f"hrm {name}", *arguments]
         run(name)
@@ -103,6 +118,17 @@ def main() -> None:
         name = "--help"
     listing = _listing()
     listing([name, *arguments], prog_name="hrm")
+
+
+def _complete() -> None:
+    """Complete the options and values of the command that a shell's line names."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    listed: Any = typer.main.get_command(_listing())
+    words = line.split()[1:]
+    if words and words[0] in COMMANDS:
+        with contextlib.suppress(ModuleNotFoundError):  # its extra is not installed
+            listed.commands[words[0]] = typer.main.get_command(_application(words[0]))
+    listed(prog_name="hrm")
 
 
 def desktop() -> None:
@@ -115,9 +141,8 @@ def run(name: str) -> None:
     """Run a command; if a package is missing, name the extra to install."""
     open_closed_streams()
     entry = COMMANDS[name]
-    module, _, function = entry.target.partition(":")
     try:
-        command = getattr(importlib.import_module(module), function)
+        command = _application(name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("hrm_"):
             raise
@@ -127,10 +152,23 @@ def run(name: str) -> None:
     command()
 
 
+def _application(name: str) -> Any:
+    module, _, function = COMMANDS[name].target.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
 def _listing() -> Command:
     """Every command with its line of help; none of their modules is imported."""
     listing = Command("hrm", help=HELP)
     listing.callback(epilog=EXAMPLES)(lambda: None)
     for name, entry in COMMANDS.items():
-        listing.command(name, help=entry.help)(lambda: None)
+        listing.command(name, help=_help_of(entry))(lambda: None)
     return listing
+
+
+def _help_of(entry: CommandEntry) -> str:
+    """The command's line, or how to install what it needs."""
+    for extra in entry.extra.split(","):
+        if importlib.util.find_spec(PACKAGE_OF_EXTRA[extra]) is None:
+            return f"needs pip install 'hrm-edge[{entry.extra}]'"
+    return entry.help

@@ -33,7 +33,7 @@ from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
 from hrm_edge_runtime.device import try_device
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.engines.trt.cache import buckets_for
+from hrm_edge_runtime.engines.trt.profiles import buckets_for
 from hrm_host import atomic, board, command, memory
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class _Served:
         )
 
     def attempts(self, until_s: float) -> Iterator[Attempt]:
-        """The golden puzzles, each at least once and then over and over until a time."""
+        """Yield the golden puzzles, each at least once, and repeat them until `until_s`."""
         golden = self.bundle.golden()
         num_puzzles = len(golden.tokens_BT)
         policy = self.bundle.manifest.halting_policy(self.choice.precision)

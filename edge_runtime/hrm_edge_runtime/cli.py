@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from hrm_edge_runtime.contract.completion import bundles_from
 from hrm_host import system
 from hrm_host.command import Command, taking
 
@@ -75,7 +76,8 @@ PrivateKey = Annotated[Path | None, typer.Option(help="Private key of the certif
 Bundles = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Bundle directories or names of shipped bundles. Default: all shipped bundles."
+        help="Bundle directories or names of shipped bundles. Default: all shipped bundles.",
+        autocompletion=bundles_from,
     ),
 ]
 MemoryLimit = Annotated[
@@ -88,6 +90,12 @@ MemoryLimit = Annotated[
 BundleDir = Annotated[
     list[Path] | None,
     typer.Option(help="Folder from which an admin may add bundles at run time; may be repeated."),
+]
+UploadDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Let an admin send bundles (hrm-push), which are kept in this folder and served."
+    ),
 ]
 EngineName = Annotated[
     str,
@@ -139,6 +147,7 @@ class ServeOptions:
     slots: Slots = "auto"
     memory_budget: MemoryLimit = None
     bundle_dir: BundleDir = None
+    upload_dir: UploadDir = None
     threads: Threads = None
     engine: EngineName = "auto"
     max_attempts: MaxAttempts = 16
@@ -161,7 +170,7 @@ class ServeOptions:
     groups={
         "Engine": "engine slots threads memory_budget stall_seconds ready",
         "Limits": "max_attempts queue_limit max_connections drain_seconds",
-        "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
+        "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir upload_dir",
     },
     epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
     "hrm-serve model.bundle --slots 4",
@@ -171,11 +180,16 @@ def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
     from hrm_edge_runtime.contract import logs
-    from hrm_edge_runtime.http import auth, models, server
+    from hrm_edge_runtime.http import auth, models, server, uploads
 
     defaults = _lane_defaults(options)
     opened = _opened(options.bundles)
-    served, library = models.models_and_library(opened, defaults, options.bundle_dir or ())
+    kept = None
+    if options.upload_dir is not None:
+        kept = uploads.Uploads(options.upload_dir)
+        opened = _with_uploaded(opened, kept.bundles())
+    folders = options.bundle_dir or ()
+    served, library = models.models_and_library(opened, defaults, folders, kept)
     access = _access(options)
     warnings = auth.bind_warnings(
         options.host,
@@ -187,9 +201,8 @@ def serve_command(options: ServeOptions) -> None:
     logs.configure(options.log)
     for warning in warnings:
         logging.warning(warning)
-    names = ", ".join(f"{model.name} ({model.puzzle.name})" for model in served)
-    scheme = "https" if options.tls_cert else "http"
-    logging.info("serving %s on %s://%s:%d", names, scheme, options.host, options.port)
+    names = ", ".join(model.name for model in served)
+    logging.info("loading %d models: %s", len(served), names)
     server.run_server(library, served, _server_options(options, access))
 
 
@@ -248,6 +261,16 @@ def _opened(names: Sequence[str] | None) -> "list[Bundle]":
 
     chosen = names or list(shipped.shipped_bundles())
     return [bundle.Bundle.open(shipped.find_bundle(name)) for name in chosen]
+
+
+def _with_uploaded(opened: "Sequence[Bundle]", paths: Sequence[Path]) -> "list[Bundle]":
+    """The bundles of the command line, and the uploaded ones instead of those of their names."""
+    from hrm_edge_runtime.contract.bundle import Bundle
+
+    uploaded = [Bundle.open(path) for path in paths]
+    names = {bundle.manifest.name for bundle in uploaded}
+    others = [bundle for bundle in opened if bundle.manifest.name not in names]
+    return [*others, *uploaded]
 
 
 def _tracer(endpoint: str) -> "Trace":

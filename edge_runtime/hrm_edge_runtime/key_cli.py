@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from hrm_edge_runtime.contract.faults import words_for
 from hrm_edge_runtime.http.auth import (
     Key,
     KeyFileError,
@@ -45,7 +46,7 @@ def add(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = first["loc"][0]
-        raise KeyFileError(f"{field} cannot be {first['input']!r}: {first['msg']}.") from None
+        raise KeyFileError(f"{field} cannot be {first['input']!r}: {words_for(first)}.") from None
     with changed_keys(file) as keys:
         if _named(label, keys):
             raise KeyFileError(

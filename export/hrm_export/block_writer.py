@@ -42,6 +42,16 @@ class BlockWriter:
         bias = self.weight(f"{module}_bias")
         return self.graph.node(f"{name}_biased", "Add", weighed, bias)
 
+    def convolution(self, name: str, module: str, x: str, size: int, *bias: str) -> str:
+        """Convolution of `size` x `size` cells; the kernel is stored [out, in, size, size]."""
+        weight = f"{module}.weight"
+        near_OI = self.weights[weight]
+        cells_OrcI = near_OI.reshape(len(near_OI), size, size, -1)
+        kernel = self.graph.tensor(weight, cells_OrcI.transpose(0, 3, 1, 2))
+        edge = size // 2
+        shape = {"kernel_shape": (size, size), "pads": (edge,) * 4}
+        return self.graph.node(name, "Conv", x, kernel, *bias, **shape)
+
     def flat(self, name: str, x: str, width: int) -> str:
         """Reshape to [rows, width], for `biased`."""
         return self.graph.node(name, "Reshape", x, self.graph.ints(-1, width))

@@ -45,7 +45,7 @@ def export(options: Options) -> None:
         print_json(out, contents, judged.forms)
     else:
         print_table(out, contents, judged.forms)
-        typer.echo(f"Next: hrm-serve {shlex.quote(str(out))}")
+        typer.echo(f"Next: {command.runnable('hrm-serve')} {shlex.quote(str(out))}")
     if options.build_engine:
         # in a process of its own, whose memory is free again once the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]

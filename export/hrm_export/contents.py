@@ -59,13 +59,6 @@ class Contents:
     trained: ServedGraph | None = None
     generated: Sequence[str] = ()
 
-    @property
-    def num_parameters(self) -> int:
-        """Weights in the graph, without the puzzle table."""
-        tensors = self.model.state_dict()
-        del tensors["puzzle_table"]
-        return sum(tensor.numel() for tensor in tensors.values())
-
     def provenance(self) -> dict[str, str | int | float]:
         """The plain values of `meta`, and versions. No path and no time of this machine."""
         known: dict[str, str | int | float] = {}
@@ -73,7 +66,7 @@ class Contents:
             is_plain = type(value) in PLAIN
             if is_plain and (isinstance(value, str) or np.isfinite(value)):
                 known[key] = value
-        known["num_parameters"] = self.num_parameters
+        known["num_parameters"] = self.model.num_parameters
         for module in (torch, onnx, onnxruntime):
             known[f"exported_with_{module.__name__}"] = str(module.__version__)
         return known

@@ -22,15 +22,23 @@ main = command.Command("hrm-eval", extra="export")
 )
 @command.taking(EvaluationOptions)
 def evaluate_command(options: EvaluationOptions) -> None:
-    """Score every halting policy by difficulty: exact solves, cells, mean segments, pass@k."""
+    """Score every halting policy by difficulty: exact solves, cells, mean segments, pass@k.
+
+    With two models: what each proves and solves, and the difference with its 95 % interval.
+    """
     from hrm_export.evaluation import evaluate, subject_of
     from hrm_export.policy_picture import save_picture
+    from hrm_export.side_by_side import compare
 
-    subject = subject_of(options)
-    with closing(subject.engine), stages_on() as stages:
-        report = evaluate(subject, options, stages)
-    if options.picture is not None:
-        save_picture(options.picture, report)
+    if options.other is not None:
+        with stages_on() as stages:
+            report = compare(options, options.other, stages)
+    else:
+        subject = subject_of(options)
+        with closing(subject.engine), stages_on() as stages:
+            report = evaluate(subject, options, stages)
+        if options.picture is not None:
+            save_picture(options.picture, report)
     if options.as_json:
         print(json.dumps(asdict(report)))
     elif options.as_markdown:

@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
+from hrm_puzzles.data.options import Columns
+
 SOURCE_HELP = "Checkpoint, run, a run's latest or best, bundle, or a shipped bundle's name."
-DATA_HELP = "Data set (test split), CSV file, or the puzzle's name to generate puzzles."
+OTHER_HELP = "Second model; the two are compared puzzle by puzzle."
+DATA_HELP = "Data set (test split), file of puzzles, or the puzzle's name to generate puzzles."
 PUZZLES_HELP = "Choose this many puzzles at random. Default: all, or 1000 generated ones."
 BOARD_HELP = "Evaluate relational weights on a puzzle of another size."
 ENGINE_HELP = "cpu or cuda for a checkpoint, ENGINE[:PRECISION] for a bundle."
@@ -19,7 +22,9 @@ PICTURE_HELP = "Draw the policies to this .png or .svg file."
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
     source: Annotated[str, typer.Argument(help=SOURCE_HELP)]
+    other: Annotated[str | None, typer.Argument(help=OTHER_HELP)] = None
     data: Annotated[str, typer.Option(help=DATA_HELP)]
+    columns: Columns = None
     puzzles: Annotated[int | None, typer.Option(min=1, help=PUZZLES_HELP)] = None
     board: Annotated[str | None, typer.Option(help=BOARD_HELP)] = None
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "auto"

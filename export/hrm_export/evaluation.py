@@ -141,6 +141,7 @@ def held_out(subject: Subject, options: EvaluationOptions, stages: Stages) -> Qu
         options.data,
         subject.puzzle,
         count=count,
+        columns=options.columns,
         num_workers=num_cores(),
         progress=partial(stages.show, "making puzzles"),
     )

@@ -35,6 +35,7 @@ TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
     "ArgMax": frozenset({TensorProto.INT64}),
     "Cast": PLAIN,
     "Concat": PLAIN,
+    "Conv": FLOATS,
     "DequantizeLinear": FLOATS,
     "Div": FLOATS,
     "Gather": PLAIN,

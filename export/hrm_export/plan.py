@@ -1,9 +1,19 @@
-"""How many held-out puzzles fit into the time of an export; one batch of steps is timed."""
+"""How many held-out puzzles fit into the time of an export, and how long it takes.
+
+At first one batch of steps is timed, which bounds the time: puzzles may run all their segments.
+Once float32 is measured, `seconds_left` knows its speed and when puzzles halt.
+"""
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from hrm_calibration.int8 import Int8Settings
+from hrm_calibration.quantise import call_sites
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
+from hrm_export.attempts import NUM_ATTEMPTS, NUM_PUZZLES
+from hrm_export.forms import Measured
 from hrm_export.options import Options
 from hrm_host.progress import duration
 
@@ -28,7 +38,7 @@ class ExportPlan:
     @property
     def sentence(self) -> str:
         return (
-            f"about {duration(self.estimate_s)} at most with {self.num_held_out} held-out puzzles"
+            f"at most about {duration(self.estimate_s)} with {self.num_held_out} held-out puzzles"
         )
 
 
@@ -63,3 +73,57 @@ def seconds_per_attempt(served: ServedGraph, num_slots: int | None = None) -> fl
         batch_ms = median_step_ms(engine, batch, seconds=TIMED_S, min_steps=1)
     segment_s = batch_ms / 1000 / batch
     return served.policy.max_segments * segment_s
+
+
+# Costs beside the held-out puzzles, measured in CPU seconds on 6x6 Sudoku (44,930 values).
+GOLDEN_RUNS = 8.0
+"""Runs of all segments for each golden trace: PyTorch in two precisions."""
+LANE = 1.5
+"""A puzzle that halts in a lane, against its share of a run of all segments."""
+NUM_RANGE_PUZZLES = 64
+"""Puzzles that record the ranges for float16."""
+RECORDING = 5.0
+"""A recorded puzzle, against one that only runs."""
+LOWER = 1.15
+"""A precision below float32, against float32."""
+WEIGHT_ONLY_STEPS = 2
+"""Matrices that become weight-only before the budget is kept."""
+RANK_S = 0.03
+"""Seconds to rank a matrix."""
+
+
+def seconds_left(
+    measured: Measured,
+    measured_s: float,
+    served: ServedGraph,
+    num_calibration: int,
+    options: Options,
+) -> float:
+    """Estimated time of an export after float32 took `measured_s` for the held-out puzzles."""
+    score = measured.score
+    run_s = measured_s / score.num_puzzles
+    share = score.mean_segments / measured.rollout.num_segments
+    halting_s = LANE * share * run_s
+    num_unproven = min(NUM_PUZZLES, np.count_nonzero(~measured.outcomes.proven_N))
+    num_runs = GOLDEN_RUNS * options.golden
+    if served.puzzle.proof_exists:
+        num_runs += 2 * NUM_ATTEMPTS * num_unproven
+    seconds = num_runs * run_s
+    if options.lower_precisions:
+        seconds += RECORDING * NUM_RANGE_PUZZLES * halting_s
+    seconds += LOWER * len(options.lower_precisions) * measured_s
+    if options.int8:
+        seconds += _calibrating_puzzles(num_calibration) * halting_s
+        matrices = {site.weight for site in call_sites(served.graph)}
+        seconds += RANK_S * len(matrices)
+    return seconds
+
+
+def _calibrating_puzzles(num_calibration: int) -> float:
+    """Puzzles that a calibration runs until they halt; a recorded one counts several times."""
+    settings = Int8Settings()
+    num_recorded = min(settings.num_calibration, num_calibration // 4)
+    num_choosing = min(settings.num_choice, num_calibration // 2)
+    num_tried = len(settings.methods) * min(settings.num_tried, num_choosing)
+    num_lower = num_tried + WEIGHT_ONLY_STEPS * num_choosing
+    return RECORDING * num_recorded + num_choosing + LOWER * num_lower

@@ -6,6 +6,7 @@ Every precision is made, measured on the held-out puzzles, and judged before the
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 
@@ -19,14 +20,15 @@ from hrm_export.forms import Form, Graphs, Measured, make_fp16, make_int8, measu
 from hrm_export.half import record_ranges
 from hrm_export.judge import compare, judge_lower, require_parity
 from hrm_export.options import Options
+from hrm_export.plan import NUM_RANGE_PUZZLES, seconds_left
 from hrm_export.task_results import TaskScores, task_scores
 from hrm_export.torch_engine import golden_traces
-from hrm_host.progress import Stages
+from hrm_host.progress import Stages, duration
 
 CANDIDATES = 16
 """Puzzles tried for each golden trace; not every one survives rounding."""
-NUM_RANGE_PUZZLES = 64
-"""Puzzles that record the ranges for float16."""
+SHORT_S = 10.0
+"""An export that takes less after float32 is measured says nothing about it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,11 +77,19 @@ def measured_fp32(
     finished: FinishedForms,
     stages: Stages,
 ) -> Measured:
+    """Float32, and a forecast of the rest if it was measured now."""
     measured = finished.load("fp32")
-    if measured is None:
-        graphs = Graphs(precision="fp32", portable=contents.served.graph)
-        measured = measure(graphs, contents.served, contents.held_out, options.threshold, stages)
-        finished.keep(measured)
+    if measured is not None:
+        return measured
+    served = contents.served
+    graphs = Graphs(precision="fp32", portable=served.graph)
+    began_s = perf_counter()
+    measured = measure(graphs, served, contents.held_out, options.threshold, stages)
+    measured_s = perf_counter() - began_s
+    finished.keep(measured)
+    left_s = seconds_left(measured, measured_s, served, len(contents.calibration), options)
+    if left_s > SHORT_S:
+        stages.say(f"fp32 measured in {duration(measured_s)}; about {duration(left_s)} left")
     return measured
 
 

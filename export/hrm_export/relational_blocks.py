@@ -78,18 +78,19 @@ class RelationalBlocks(BlockWriter):
         return node("states", "Reshape", state, shape)
 
     def cells(self, scope: str, module: str, x: str) -> str:
-        """`GridBlock.forward`."""
+        """`GridBlock.forward`, as a 3x3 and a 1x1 convolution of [B, C, r, c]."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config
         shape = graph.ints(0, *config.board, config.hidden_size)
         cells = node("cells", "Reshape", x, shape)
-        around = self.around(scope, cells, last=(config.hidden_size,))
-        around = self.flat(f"{scope}/flat", around, NEIGHBOURHOOD * config.hidden_size)
-        near = self.biased(f"{scope}/near", f"{module}.near", around)
+        images = node("images", "Transpose", cells, perm=(0, 3, 1, 2))
+        bias = self.weight(f"{module}.near_bias")
+        near = self.convolution(f"{scope}/near", f"{module}.near_proj", images, 3, bias)
         kept = node("kept", "Relu", near)
-        change = self.linear(f"{scope}/out", f"{module}.out_proj", kept)
-        shape = graph.ints(-1, config.seq_len, config.hidden_size)
+        change = self.convolution(f"{scope}/out", f"{module}.out_proj", kept, 1)
+        change = node("changed_cells", "Transpose", change, perm=(0, 2, 3, 1))
+        shape = graph.ints(0, config.seq_len, config.hidden_size)
         change = node("changes", "Reshape", change, shape)
         return self.residual(scope, x, change)
 

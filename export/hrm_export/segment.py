@@ -4,7 +4,7 @@ Read `_Segment.think` beside `HRM.think`.
 
 Written node by node from the weights: tracing the PyTorch module takes minutes for the published
 size and leaves weights behind a Transpose. Matrices are stored [in, out], as MatMul uses them,
-under their names in the checkpoint.
+and kernels [out, in, rows, columns], under their names in the checkpoint.
 Shapes: B batch, T tokens, N positions (prefix and tokens), D hidden, K head width,
 E puzzle-vector width, V vocabulary.
 """

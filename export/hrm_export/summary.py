@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines import cpu_times
 from hrm_export.contents import Contents
 from hrm_export.cost import segment_ms
 from hrm_export.forms import Form
@@ -26,10 +27,11 @@ def print_json(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
         "bundle": str(out),
         "name": contents.name,
         "puzzle": contents.served.puzzle.name,
-        "num_parameters": contents.num_parameters,
+        "num_parameters": contents.model.num_parameters,
         "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
         "num_held_out": len(contents.held_out),
         "precisions": rows_of(out, contents, forms),
+        "auto_on_cpu": precision_on_cpu(out),
     }
     print(json.dumps(page))
 
@@ -37,7 +39,7 @@ def print_json(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
 def print_table(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
     rows = rows_of(out, contents, forms)
     puzzle = contents.served.puzzle.name
-    title = f"{out} ({puzzle}, {contents.num_parameters:,} parameters)"
+    title = f"{out} ({puzzle}, {contents.model.num_parameters:,} parameters)"
     precisions = [row["precision"] for row in rows]
     table = Table("", *precisions, title=title, title_justify="left")
     columns = [cells(row) for row in rows]
@@ -49,6 +51,7 @@ def print_table(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
     console = Console()
     console.print(table)
     console.print(footnote(contents, forms[0]), highlight=False, soft_wrap=True)
+    console.print(auto_line(out), highlight=False, soft_wrap=True)
     for form in forms:
         if form.undecided is not None:
             console.print(undecided_line(form), highlight=False, soft_wrap=True)
@@ -65,6 +68,20 @@ def footnote(contents: Contents, fp32: Form) -> str:
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of "
         f"{report.num_puzzles} of {num_candidates} puzzles (others may amplify rounding). "
         f"Times on this machine ({device})."
+    )
+
+
+def precision_on_cpu(out: Path) -> str:
+    """Time the finished bundle on this CPU; the precision that `auto` serves here from now on."""
+    bundle = Bundle.open(out)
+    cpu_times.measure(bundle)
+    return cpu_times.fastest(bundle) or "fp32"
+
+
+def auto_line(out: Path) -> str:
+    return (
+        f"auto serves {precision_on_cpu(out)} on this CPU: the fastest that holds its accuracy, by "
+        f"at least {cpu_times.GAIN} times if it is below fp32."
     )
 
 

@@ -26,6 +26,8 @@ def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
         require_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
+    # A killed process had this id: in a container it is always 1.
+    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary

@@ -7,6 +7,7 @@ Jetson.
 
 import ctypes
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -14,7 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+SHARED_CACHE = Path("/var/cache/hrm")
 ANSWER_WITHIN_S = 15  # of a command
+CUDA_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
 CURRENT_MODE = re.compile(r"^NV Power Mode:(.*)$", re.MULTILINE)
 POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
@@ -29,11 +32,34 @@ def answer_of(words: Sequence[str]) -> str | None:
     return done.stdout.decode(errors="replace")
 
 
+def cache_folder() -> Path:
+    """The folder for what programs build or measure on this machine.
+
+    It is in `$XDG_CACHE_HOME`, else in the service's cache if this user may write there, else in
+    `~/.cache`.
+    """
+    named = os.environ.get("XDG_CACHE_HOME")
+    if named:
+        above = Path(named)
+    elif os.access(SHARED_CACHE, os.W_OK):
+        above = SHARED_CACHE
+    else:
+        above = Path.home() / ".cache"
+    return above / "hrm-edge"
+
+
 def num_cores() -> int:
     """CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def machine_name() -> str:
+    """What a measured time depends on: processor, cores and power mode."""
+    host = Host()
+    cpu = f"{platform.machine()} {host.cpu_model or ''}"
+    return f"{cpu}, {num_cores()} cores, power mode {host.power_mode()}"
 
 
 def cuda_devices() -> tuple[int, str]:
@@ -49,6 +75,17 @@ def cuda_devices() -> tuple[int, str]:
     if count.value == 0:
         return 0, "the driver shows no device"
     return count.value, ""
+
+
+def has_card() -> bool:
+    """Whether the first CUDA device has memory of its own, unlike a Jetson's."""
+    num_devices, _ = cuda_devices()
+    if num_devices == 0:
+        return False
+    driver = ctypes.CDLL("libcuda.so.1")
+    is_integrated = ctypes.c_int(1)
+    driver.cuDeviceGetAttribute(ctypes.byref(is_integrated), CUDA_INTEGRATED, 0)
+    return is_integrated.value == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +146,8 @@ class Host:
 
     @property
     def model(self) -> str | None:
-        return self.text("proc/device-tree/model")
+        """The board's name; in a container a mounted copy, since Docker hides the device tree."""
+        return self.text("proc/device-tree/model") or self.text("etc/hrm-board-model")
 
     @property
     def cpu_model(self) -> str | None:

@@ -9,10 +9,13 @@ import errno
 import inspect
 import io
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import typer
@@ -30,6 +33,18 @@ NAMED_WRONGLY = (
     IsADirectoryError,
     NotADirectoryError,
 )
+WORD_OF_TYPE = {  # what a person reads in the help instead of a type's name
+    "<int range>": "N",
+    "<float range>": "N",
+    "<int>": "N",
+    "<float>": "N",
+    "<str>": "TEXT",
+    "<path>": "PATH",
+    "<list[int]>": "N",
+    "<int,int>...": "N N",
+    "<list[str]>": "TEXT",
+    "<list[Path]>": "PATH",
+}
 UNSOLVED = 1
 WRONG_USE = 2
 CANNOT_BEGIN = 3
@@ -50,8 +65,25 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))
 
 
+def runnable(name: str) -> str:
+    """How this shell calls one of our commands: its name, or its path if PATH leads elsewhere."""
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if not beside.exists() or (found is not None and Path(found) == beside):
+        return name
+    path = os.path.relpath(beside)
+    if path.startswith(os.pardir):
+        path = str(beside)
+    return shlex.quote(path)
+
+
 class _Grouped:
-    """Shows options under headings in the help of a command; others come first."""
+    """Shows options under headings in the help of a command; others come first.
+
+    Each example has its own line, so that no puzzle is broken.
+    """
+
+    epilog: str | None
 
     heading_of: Mapping[str, str]
     get_params: Callable[[Any], list[Any]]
@@ -64,13 +96,24 @@ class _Grouped:
                 continue
             default = f"{parameter.param_type_name.capitalize()}s"
             heading = self.heading_of.get(parameter.name, default)
-            sections.setdefault(heading, []).append(record)
+            usage, text = record
+            for type_name, word in WORD_OF_TYPE.items():
+                usage = usage.replace(type_name, word)
+            sections.setdefault(heading, []).append((usage, text))
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
         if isinstance(self, TyperGroup):
             self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        del ctx
+        heading, colon, examples = (self.epilog or "").partition(": ")
+        if colon:
+            formatter.write(f"\n{heading}:\n")
+            for example in examples.split("; "):
+                formatter.write(f"  {example}\n")
 
 
 class Command(typer.Typer):

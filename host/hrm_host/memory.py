@@ -17,6 +17,12 @@ from hrm_host.board import Host
 MIB = 1 << 20
 GIB = 1 << 30
 UNBOUNDED = 1 << 62  # bytes; value of a limit that the system does not report
+# Calculated, not measured on a Jetson: TensorRT's kernel library took 1.75 GB of host memory on x86
+# with 10.10 (NVIDIA/TensorRT issue 4493). The graph, its parsed copy, the plan and the workspace
+# come on top.
+BUILDER_MB = 2000
+COPIES_OF_GRAPH = 4
+WORKSPACE_MB = 512
 # parameters of mallopt(3)
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
@@ -40,6 +46,11 @@ class Memory:
         host_mb = max(0, self.total_mb - self.available_mb - self.gpu_mb)
         stays_mb = max(0, host_mb - self.swap_free_mb)
         return max(0, self.total_mb - self.gpu_mb - stays_mb)
+
+
+def building_mb(*, graph_mb: int = 0, workspace_mb: int = WORKSPACE_MB) -> int:
+    """The memory that the build of a TensorRT engine takes."""
+    return BUILDER_MB + COPIES_OF_GRAPH * graph_mb + workspace_mb
 
 
 def read_memory(machine: Host | None = None) -> Memory | None:

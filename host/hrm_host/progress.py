@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +19,11 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+
+NAME_WIDTH = 28  # characters of a stage's name, at most
+BAR_WIDTH = 20  # characters; the name, the bar, the count and the time fit into 80
+REFRESHES_PER_S = 1  # a busy machine has better uses for its cores
 
 OnProgress = Callable[[int, int], None]
 """Called with the number done and the total; `partial(stages.show, "puzzles")` is one."""
@@ -96,12 +102,20 @@ def stages_on(
     if not console.is_terminal or console.quiet:
         yield Stages(console=console, first_line_s=first_line_s, line_every_s=line_every_s)
         return
+    whole = partial(Column, no_wrap=True)
     bars = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False, table_column=whole(max_width=NAME_WIDTH)),
+        BarColumn(bar_width=BAR_WIDTH, table_column=whole()),
+        MofNCompleteColumn(table_column=whole()),
+        TimeRemainingColumn(table_column=whole()),
+        # takes the width that the others leave, so a narrow terminal cuts the note
+        TextColumn(
+            "{task.fields[note]}",
+            markup=False,
+            table_column=whole(ratio=1, overflow="ellipsis"),
+        ),
+        expand=True,
+        refresh_per_second=REFRESHES_PER_S,
         console=console,
         transient=True,
         # otherwise rich sends the command's own output to this console

@@ -3,7 +3,8 @@
     model.safetensors   the weights to use (the moving average, if the trainer keeps one)
     config.json         HRMConfig; unknown keys are rejected
     meta.json           puzzle, step, samples, best validation, config digest, data fingerprint,
-                        commit, time, and the hash of every other file
+                        commit, time, the names of the puzzle ids if there are several, and the
+                        hash of every other file
 
 A trainer adds its own files (`trainer.safetensors`, `trainer.json`) in the same atomic write.
 """
@@ -27,6 +28,7 @@ from hrm_model.hrm import HRM
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 META = "meta.json"
+PUZZLE_IDS = "puzzle_ids"  # in meta.json: the name of each row of the puzzle table
 STEP = re.compile(r"step_([0-9]{1,18})")  # the name of a run's checkpoint
 POINTERS = ("latest", "best")
 MAX_POINTER_BYTES = 100

@@ -104,6 +104,11 @@ class HRM(nn.Module):
         self.register_buffer("_sin", sin, persistent=False)
 
     @property
+    def num_parameters(self) -> int:
+        """Learned weights, without the puzzle table and the fixed start of the carry."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
     def levels(self) -> list[Level]:
         """The high and the low level; a TRM has one level for both."""
         if self.config.arch == "trm":

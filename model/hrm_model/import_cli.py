@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hrm_host.command import Command
+from hrm_host.command import Command, runnable
 from hrm_puzzles import registry
 from hrm_puzzles.data import sources
 from hrm_puzzles.puzzle import NamedVariants, Puzzle
@@ -48,11 +48,12 @@ def import_checkpoint(
         )
     meta = {"puzzle": kind.name, "imported_from": Path(source).name, "step": 0}
     checkpoint.save(out, model, meta)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    export = f"hrm-export {out}"
+    export = f"{runnable('hrm-export')} {out}"
     if config.num_puzzle_ids > 1:
         export += f" {_rows_to_export(kind)}"
-    typer.echo(f"imported {num_parameters:,} parameters into {out}; export them with '{export}'")
+    typer.echo(
+        f"imported {model.num_parameters:,} parameters into {out}; export them with '{export}'"
+    )
 
 
 def _rows_to_export(puzzle: Puzzle) -> str:

@@ -13,17 +13,19 @@ import typer
 from hrm_host.atomic import unfinished
 from hrm_host.command import Command, taking
 from hrm_host.progress import stages_on
-from hrm_puzzles import registry
+from hrm_puzzles import conformance, registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc, build_arc_shard
 from hrm_puzzles.data import build as data_build
-from hrm_puzzles.data import inspection, sources
+from hrm_puzzles.data import inspection, merge, sources
 from hrm_puzzles.data.datasets import BuiltSet, DatasetError
+from hrm_puzzles.data.options import Columns
+from hrm_puzzles.data.shards import Shard, open_shards
 from hrm_puzzles.puzzle import Puzzle
 
 main = Command(
     "hrm-data",
-    help="Build, inspect and show puzzle data sets in the published HRM layout.",
+    help="Build, inspect and show puzzle data sets in the published HRM layout; check puzzles.",
     no_args_is_help=True,
 )
 
@@ -35,7 +37,10 @@ OptionalPuzzle = Annotated[
 ]
 PuzzleName = Annotated[
     str,
-    typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}."),
+    typer.Argument(
+        help=f"Name of the puzzle: {', '.join(registry.names())}.",
+        autocompletion=registry.names_from,
+    ),
 ]
 Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.")]
 
@@ -43,7 +48,14 @@ MOST_SHOWN = 20  # maximum number of faults of an import that are printed
 MOST_MADE = 10**8  # maximum puzzles of a build; this many Sudokus take 16 GB
 MOST_WORKERS = 1024
 MOST_VARIANTS = 10**6  # variants; drawing them takes half a minute per task
-OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that apply to every puzzle
+OF_ALL = (
+    "puzzle",
+    "out",
+    "seed",
+    "workers",
+    "shard",
+    "as_json",
+)  # options that apply to every puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
 
@@ -82,19 +94,24 @@ class BuildOptions:
         int,
         typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate puzzles."),
     ] = 1
+    shard: Annotated[
+        str | None,
+        typer.Option(help="Build only part I of N, written I/N; hrm-data merge joins the parts."),
+    ] = None
     source: Annotated[
         str | None,
         typer.Option(help="Source on the Hugging Face hub, such as hub:sapientinc/sudoku-extreme."),
     ] = None
     csv_train: Annotated[
         Path | None,
-        typer.Option(help="CSV file for training: source,question,answer,rating."),
+        typer.Option(help="File for training: CSV with any header, or boards as text."),
     ] = None
-    csv_test: Annotated[Path | None, typer.Option(help="CSV file for the test split.")] = None
+    csv_test: Annotated[Path | None, typer.Option(help="File for the test split.")] = None
     csv_sample: Annotated[
         int | None,
         typer.Option(min=1, help="Train on this many random CSV rows."),
     ] = None
+    columns: Columns = None
     dataset: Annotated[
         str,
         typer.Option(help="arcagi, arcagi2 or a folder of task files."),
@@ -153,7 +170,7 @@ class BuildOptions:
 @main.command(
     groups={
         "Generated puzzles": "train test difficulty",
-        "Rows of a CSV file": "source csv_train csv_test csv_sample",
+        "Rows of a CSV file": "source csv_train csv_test csv_sample columns",
         "ARC": "dataset tasks augment hold_out_all keep_colours more more_licence",
     }
 )
@@ -189,12 +206,15 @@ def _report_leftovers(out: Path) -> None:
 
 
 def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
+    shard = None
+    if options.shard is not None:
+        shard = Shard.parse(options.shard)
     if isinstance(puzzle, Arc):
-        return _built_from_tasks(options, puzzle)
-    return _built_from_puzzles(options, puzzle)
+        return _built_from_tasks(options, puzzle, shard)
+    return _built_from_puzzles(options, puzzle, shard)
 
 
-def _built_from_tasks(options: BuildOptions, puzzle: Arc) -> BuiltSet:
+def _built_from_tasks(options: BuildOptions, puzzle: Arc, shard: Shard | None) -> BuiltSet:
     recipe = options.recipe(
         ArcRecipe,
         more=_text_of(options.more),
@@ -202,16 +222,42 @@ def _built_from_tasks(options: BuildOptions, puzzle: Arc) -> BuiltSet:
     )
     with stages_on() as stages:
         progress = partial(stages.show, "tasks")
-        return build_arc(
-            recipe, puzzle, options.out, num_workers=options.workers, progress=progress
-        )
+        build = partial(build_arc, recipe)
+        if shard is not None:
+            build = partial(build_arc_shard, recipe, shard)
+        return build(puzzle, options.out, num_workers=options.workers, progress=progress)
 
 
-def _built_from_puzzles(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
+def _built_from_puzzles(options: BuildOptions, puzzle: Puzzle, shard: Shard | None) -> BuiltSet:
     with stages_on() as stages:
         recipe = _recipe_of(options, puzzle)
         progress = partial(stages.show, "puzzles")
-        return data_build.build(recipe, options.out, num_workers=options.workers, progress=progress)
+        build = partial(data_build.build, recipe)
+        if shard is not None:
+            build = partial(data_build.build_shard, recipe, shard)
+        return build(options.out, num_workers=options.workers, progress=progress)
+
+
+@main.command(name="merge")
+def merge_(
+    shards: Annotated[list[Path], typer.Argument(help="Directories that build --shard wrote.")],
+    out: Out,
+    as_json: AsJson = False,
+) -> None:
+    """Join all shards of a build to the data set that one machine would have built.
+
+    Example: hrm-data merge data/shards/* --out data/sudoku
+    """
+    opened = open_shards(shards)
+    puzzle = registry.get(str(opened[0].origin["puzzle"]))
+    join = merge.merge_rows
+    if isinstance(puzzle, Arc):
+        join = merge.merge_data_sets
+    merged = join(opened, puzzle, out)
+    if as_json:
+        print(json.dumps(asdict(merged)))
+    else:
+        print(f"{out}: {_built_text(merged)}")
 
 
 @main.command(name="import")
@@ -264,6 +310,24 @@ def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson
             print(f"the first of {part.split}:\n\n{example}\n")
         print(inspection.report_text(report))
     if report.faults:
+        raise typer.Exit(1)
+
+
+@main.command()
+def check(puzzle: PuzzleName) -> None:
+    """Check that a puzzle keeps every law, for puzzles of your own. Exits with 1 if it breaks one.
+
+    Example: hrm-data check latin-5x5
+    """
+    found = registry.get(puzzle)
+    is_broken = False
+    for law, fault in conformance.findings(found):
+        if fault is None:
+            print(f"kept    {law}")
+        else:
+            is_broken = True
+            print(f"BROKEN  {law} Found: {fault}")
+    if is_broken:
         raise typer.Exit(1)
 
 

@@ -110,6 +110,9 @@ class Logistics(GridPuzzle):
         ),
     )
     marks: ClassVar = {cost: cost + ON_TOUR for cost in COSTS}
+    wall = BUILDING
+    stops = (DEPOT, CUSTOMER)
+    keys = ("grid", "depot", "customers")
     token_of_value = TOKEN_OF_VALUE
     value_of_token = VALUE_OF_TOKEN
     pictures = PICTURES
@@ -161,30 +164,49 @@ class Logistics(GridPuzzle):
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         return logistics_generator.generate(self.shape, rng, difficulty)
 
+    def label_of(self, question: Grid) -> Grid:
+        tokens_T = self.encode(question)
+        self.check_question(tokens_T)
+        costs_T = COST_OF_TOKEN[tokens_T]
+        entered = self._entered(costs_T, _stops_of(tokens_T))
+        assert entered is not None, "check_question rejects a city without a tour"
+        is_driven_T = np.zeros(self.seq_len, dtype=np.bool_)
+        is_driven_T[entered] = True
+        is_road_T = np.isin(tokens_T, tours.ROAD_TOKENS)
+        label_T = np.where(is_driven_T & is_road_T, tokens_T + TOUR, tokens_T)
+        if not self.is_right_B(tokens_T[None], label_T[None])[0]:
+            label_T = tours.without_spare_T(self.shape, label_T)
+        return self.decode(label_T)
+
     def route(self, question: Grid, answer: Grid) -> Route:
         """One leg to each customer and one back to the depot, on the marked roads."""
         shape = self.shape
         tokens_T = self.encode(question)
         all_costs_T = COST_OF_TOKEN[tokens_T]
         optimum = int(tours.optimum_B(shape, all_costs_T[None], tokens_T[None])[0])
-        depots: list[int] = np.flatnonzero(tokens_T == DEPOT_TOKEN).tolist()
-        customers: list[int] = np.flatnonzero(tokens_T == CUSTOMER_TOKEN).tolist()
-        stops = depots + customers
+        stops = _stops_of(tokens_T)
         start = divmod(stops[0], shape.cols)
         is_kept = (answer == question) | (answer == question + ON_TOUR)
         costs_T = np.where(is_kept.reshape(-1), tours.marked_costs_BT(self.encode(answer)), 0)
         costs_T[stops] = 1
-        distance_PT = _distances_PT(shape, costs_T, stops)
+        entered = self._entered(costs_T, stops)
+        if entered is None:
+            return Route(start=start, legs=[], cost=None, optimum=optimum)
+        legs = self._legs(entered, stops, costs_T)
+        return Route(start=start, legs=legs, cost=int(costs_T[entered].sum()), optimum=optimum)
+
+    def _entered(self, costs_T: Int32Array, stops: list[int]) -> list[int] | None:
+        """The cells that one cheapest tour enters, in order; None if there is no tour."""
+        distance_PT = _distances_PT(self.shape, costs_T, stops)
         distance_PP = distance_PT[:, stops]
         if (distance_PP == FAR).any():
-            return Route(start=start, legs=[], cost=None, optimum=optimum)
-        cheapest = tours.CheapestTours(distance_PP)
+            return None
         entered: list[int] = []
-        for before, stop in reversed(cheapest.one()):
-            back = logistics_generator.way(shape, distance_PT[before], costs_T, stops[stop], min)
+        for before, stop in reversed(tours.CheapestTours(distance_PP).one()):
+            distance_T = distance_PT[before]
+            back = logistics_generator.way(self.shape, distance_T, costs_T, stops[stop], min)
             entered.extend(reversed(back))
-        legs = self._legs(entered, stops, costs_T)
-        return Route(start=start, legs=legs, cost=cheapest.cost, optimum=optimum)
+        return entered
 
     def _legs(self, entered: list[int], stops: list[int], costs_T: Int32Array) -> list[Leg]:
         """Cut the entered cells at each customer when it is first entered, and at the end.
@@ -213,7 +235,7 @@ class Logistics(GridPuzzle):
         Raises PuzzleError with the rule `wrong-keys`, `bad-cell`, `in-building` or `same-cell`.
         """
         shape = self.shape
-        check_keys(question, ("grid", "depot", "customers"), "tour", OBJECT_FORM)
+        check_keys(question, self.keys, "tour", OBJECT_FORM)
         described = "0 for a building, 1, 2 or 4"
         grid, rows = numbers_of(shape, question["grid"], (BUILDING, *COSTS), described)
         depot = cell_of(shape, "depot", question["depot"])
@@ -235,6 +257,13 @@ class Logistics(GridPuzzle):
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         tour = np.argwhere(grid >= DEPOT).tolist()
         return {**question, "tour": tour}
+
+
+def _stops_of(tokens_T: IntArray) -> list[int]:
+    """The depot, then the customers."""
+    depots: list[int] = np.flatnonzero(tokens_T == DEPOT_TOKEN).tolist()
+    customers: list[int] = np.flatnonzero(tokens_T == CUSTOMER_TOKEN).tolist()
+    return depots + customers
 
 
 def _distances_PT(shape: GridShape, costs_T: Int32Array, stops: list[int]) -> Int32Array:

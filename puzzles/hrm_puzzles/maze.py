@@ -83,6 +83,9 @@ class Maze(GridPuzzle):
         described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
     )
     marks: ClassVar = {OPEN: PATH}
+    wall = WALL
+    stops = (START, GOAL)
+    keys = ("grid", "start", "goal")
     token_of_value = np.array(
         [OPEN_TOKEN, WALL_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN], dtype=np.int32
     )
@@ -204,6 +207,11 @@ class Maze(GridPuzzle):
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         return maze_generator.generate(self.shape, rng, difficulty)
 
+    def label_of(self, question: Grid) -> Grid:
+        tokens_T = self.encode(question)
+        self.check_question(tokens_T)
+        return self.decode(self.first_path_BT(tokens_T[None])[0])
+
     def route(self, question: Grid, answer: Grid) -> Route:
         """One leg: the cells of a shortest path over the marked cells, and its moves."""
         shape = self.shape
@@ -230,9 +238,6 @@ class Maze(GridPuzzle):
         stride = shape.cols + 1
         return [divmod(cell.bit_length() - 1, stride) for cell in path]
 
-    def board_of(self, text: str) -> Grid:
-        return self.read(text).grid
-
     def bare(self, tokens: IntArray) -> IntArray:
         return np.where(tokens == PATH_TOKEN, OPEN_TOKEN, tokens)
 
@@ -247,7 +252,7 @@ class Maze(GridPuzzle):
         Raises PuzzleError with the rule `wrong-keys`, `bad-cell`, `in-wall` or `same-cell`.
         """
         shape = self.shape
-        check_keys(question, ("grid", "start", "goal"), "path", OBJECT_FORM)
+        check_keys(question, self.keys, "path", OBJECT_FORM)
         described = "1 for a wall and 0 for an open cell"
         grid, rows = numbers_of(shape, question["grid"], (OPEN, WALL), described)
         start = cell_of(shape, "start", question["start"])

@@ -78,13 +78,30 @@ class Geometry:
     """The layout of the positions and the interchangeable tokens.
 
     Relational blocks know nothing else about a puzzle. `board` holds the lengths of the axes of the
-    positions: (rows, columns) of a grid, or (bands, rows, stacks, columns) of a board with boxes.
-    The last `num_symbols` tokens are interchangeable, except for the first `num_fixed` of them.
+    positions: (rows, columns) of a grid, or (bands, rows, stacks, columns) of a board of units.
+    Their product is the number of positions. The units of a board are its rows, its columns and
+    the boxes where a band and a stack meet; without boxes, bands and stacks are single lines.
+    The last `num_symbols` tokens are interchangeable, except for the first `num_fixed` of them. On
+    a grid they are one or all tokens.
     """
 
     board: tuple[int, ...]
     num_symbols: int = 1
     num_fixed: int = 0
+
+    def require(self, seq_len: int, vocab_size: int) -> None:
+        """Raise PuzzleError if it does not fit a puzzle of these sizes."""
+        sizes = f"{seq_len} positions of {vocab_size} tokens"
+        if len(self.board) not in (2, 4) or math.prod(self.board) != seq_len:
+            problem = f"the board {self.board} does not give {sizes}"
+            remedy = "give (rows, columns) or (bands, rows, stacks, columns) with that product"
+            raise PuzzleError(problem, "wrong-geometry", remedy)
+        is_whole = self.num_symbols in (1, vocab_size)
+        has_symbols = 1 <= self.num_symbols <= vocab_size and (len(self.board) == 4 or is_whole)
+        if not has_symbols or not 0 <= self.num_fixed < self.num_symbols:
+            problem = f"{self.num_symbols} symbols, {self.num_fixed} fixed, do not fit {sizes}"
+            remedy = "count the interchangeable tokens at the end; on a grid give 1 or all"
+            raise PuzzleError(problem, "wrong-geometry", remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +248,50 @@ class Routed(Protocol):
     def route(self, question: Grid, answer: Grid) -> Route: ...
 
 
+class Board(Protocol):
+    """How to read and write the boards of one size."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seq_len(self) -> int: ...
+    def parse(self, notation: object) -> Parsed: ...
+    def write(self, grid: Grid, notation: Notation) -> object: ...
+    def encode(self, grid: Grid) -> NDArray[np.int32]: ...
+    def decode(self, tokens_T: IntArray) -> Grid: ...
+
+
+class FramedBoard(Board, Protocol):
+    """A smaller board `inner` on the board of a model. Tokens are those of the model's board."""
+
+    @property
+    def inner(self) -> Puzzle: ...
+
+
+@runtime_checkable
+class Framing(Protocol):
+    """A puzzle whose board holds smaller boards in a frame that does not change their answers."""
+
+    def framed(self, notation: object) -> FramedBoard | None:
+        """How to read a smaller question; None if the question does not look like one.
+
+        Raises PuzzleError with the rule `too-large` for a question that is larger.
+        """
+        ...
+
+
+def sized(puzzle: Puzzle, notation: object) -> Puzzle:
+    """The puzzle in the size of a question that its board can frame, else the puzzle itself."""
+    if isinstance(puzzle, Framing):
+        try:
+            framed = puzzle.framed(notation)
+        except PuzzleError:
+            return puzzle
+        if framed is not None:
+            return framed.inner
+    return puzzle
+
+
 @runtime_checkable
 class Described(Protocol):
     """A puzzle that explains its notations.
@@ -256,13 +317,22 @@ class Coloured(Protocol):
 
 @runtime_checkable
 class CsvForm(Protocol):
-    """A puzzle whose data sets have the published CSV form."""
+    """A puzzle whose questions and answers are text, in CSV files and in text files."""
 
     def board_of(self, text: str) -> Grid:
-        """Read a question or an answer with one character per cell.
+        """Read a question or an answer.
 
         Raises PuzzleError if it cannot read the text. It does not judge the board.
         """
+        ...
+
+
+@runtime_checkable
+class Labelling(Protocol):
+    """A puzzle with an exact solver, which labels questions and never answers for a model."""
+
+    def label_of(self, question: Grid) -> Grid:
+        """A right answer. Raises PuzzleError if the question is not valid."""
         ...
 
 

@@ -49,11 +49,17 @@ def names() -> list[str]:
     return [*_BUILT_IN, *sorted(others)]
 
 
+def names_from(incomplete: str) -> list[str]:
+    """Completions of a name."""
+    return [name for name in names() if name.startswith(incomplete)]
+
+
 def get(name: str) -> Puzzle:
     """The puzzle of a name. Raises PuzzleError with all known names for an unknown one.
 
     Mazes and cities of any supported size have a name, such as maze-12x20. An entry point loads a
-    Puzzle, or a callable without arguments that makes one. It cannot replace a built-in name.
+    Puzzle, or a callable without arguments that makes one. It cannot replace a built-in name, and
+    a geometry that does not fit the puzzle raises PuzzleError.
     """
     name = _FULL_SIZES.get(name, name)
     if name in _BUILT_IN:
@@ -90,4 +96,9 @@ def _load(entry: EntryPoint) -> Puzzle:
     loaded = entry.load()
     if callable(loaded):
         loaded = loaded()
-    return cast(Puzzle, loaded)
+    puzzle = cast(Puzzle, loaded)
+    if puzzle.name != entry.name:
+        problem = f"the entry point {entry.name!r} gives a puzzle named {puzzle.name!r}"
+        raise PuzzleError(problem, "wrong-name", "use one name for both")
+    puzzle.geometry.require(puzzle.seq_len, puzzle.vocab_size)
+    return puzzle

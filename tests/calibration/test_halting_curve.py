@@ -1,21 +1,11 @@
-"""Halting policies are scored by what they would have done, on courses that a reader can follow.
-
-Shapes: N puzzles, S segments, T = 16 tokens (4x4 Sudoku).
-"""
+"""Halting policies are scored by what they would have done, on courses that a reader can follow."""
 
 import numpy as np
 import pytest
 from calibration_tools import SUDOKU
 from calibration_tools import questions as easy_questions
 
-from hrm_calibration.halting_curve import (
-    Rollout,
-    choose,
-    fixed_scores,
-    learned_curve,
-    roll_out,
-    score_policy,
-)
+from hrm_calibration.halting_curve import Rollout, choose, learned_curve, roll_out, score_policy
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.data.sources import Questions
@@ -75,8 +65,7 @@ def test_every_puzzle_is_recorded_after_every_segment(num_slots: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments"),
-    [("learned", [1, 3, 2, 4, 2]), ("verified", [1, 3, 4, 4, 4])],
+    ("kind", "segments"), [("learned", [1, 3, 2, 4, 2]), ("verified", [1, 3, 4, 4, 4])]
 )
 def test_a_score_is_of_the_segments_that_the_policy_runs(
     kind: PolicyKind, segments: list[int]
@@ -86,21 +75,6 @@ def test_a_score_is_of_the_segments_that_the_policy_runs(
     assert score.mean_segments == sum(segments) / 5
     assert score.exact == 3 / 5
     assert score.proven == 2 / 5
-
-
-def test_fixed_policies_run_so_many_segments_and_no_more() -> None:
-    scores = [point.total for point in fixed_scores(played())]
-    assert [score.mean_segments for score in scores] == [1, 2, 4]
-    assert [score.exact for score in scores] == [1 / 5, 2 / 5, 3 / 5]
-
-
-def test_scores_are_given_by_difficulty() -> None:
-    policy = HaltingPolicy(kind="learned", max_segments=4)
-    scores = score_policy(played(), policy).scores
-    num_puzzles = {name: score.num_puzzles for name, score in scores.items()}
-    assert num_puzzles == {"all": 5, "0": 2, "1-9": 1, "10-19": 1, "50+": 1}
-    assert scores["0"].mean_segments == 2.0
-    assert scores["50+"].mean_segments == 4.0
 
 
 def three_puzzles() -> Rollout:

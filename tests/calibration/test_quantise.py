@@ -8,7 +8,7 @@ import pytest
 from calibration_tools import random_inputs, run, small_graph
 from onnx import TensorProto, helper, numpy_helper
 
-from hrm_calibration.quantise import call_sites, quantise, quantised_matrix, unsigned
+from hrm_calibration.quantise import call_sites, quantise, quantised_weight, unsigned
 
 GRAPH = small_graph()
 SITES = call_sites(GRAPH)
@@ -26,7 +26,6 @@ def near_calibrated(site: str) -> float:
 
 SCALES = {site.name: near_calibrated(site.name) for site in SITES}
 SIGNED = quantise(GRAPH, SCALES)
-
 Nodes = dict[str, onnx.NodeProto]
 Tensors = dict[str, TensorProto]
 
@@ -45,7 +44,6 @@ def lone_product() -> onnx.ModelProto:
 
 
 def producers(graph: onnx.ModelProto) -> Nodes:
-    """Nodes by the name of the value they make."""
     makers: Nodes = {}
     for node in graph.graph.node:
         for output in node.output:
@@ -67,8 +65,9 @@ def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> N
     assert len(SCALES) == len(SITES)
 
 
-def test_both_inputs_of_every_linear_product_come_from_int8() -> None:
+def test_both_inputs_of_every_linear_product_come_from_int8_with_their_own_scales() -> None:
     makers = producers(SIGNED)
+    tensors = stored(SIGNED)
     for site in SITES:
         activation_name, weight_name = makers[site.name].input
         activation = makers[activation_name]
@@ -76,6 +75,8 @@ def test_both_inputs_of_every_linear_product_come_from_int8() -> None:
         assert makers[weight_name].op_type == "DequantizeLinear"
         quantize = makers[activation.input[0]]
         assert quantize.input[0] == site.tensor
+        scale = numpy_helper.to_array(tensors[f"{site.name}/scale"])
+        assert scale == np.float32(SCALES[site.name])
     onnx.checker.check_model(SIGNED, full_check=True)
 
 
@@ -92,30 +93,20 @@ def test_nothing_but_linear_products_reads_a_quantised_tensor() -> None:
     assert readers == {"MatMul"}
 
 
-def test_a_matrix_of_several_call_sites_is_stored_once_and_in_int8_only() -> None:
+def test_a_matrix_is_stored_once_in_int8_only_with_a_scale_for_each_output_channel() -> None:
     tensors = stored(SIGNED)
     originals = stored(GRAPH)
     for weight in WEIGHTS:
-        small = tensors[f"{weight}/int8"]
+        weight_IO = numpy_helper.to_array(originals[weight])
+        scale_O = numpy_helper.to_array(tensors[f"{weight}/scale"])
         assert weight not in tensors
-        assert small.data_type == TensorProto.INT8
-        assert len(small.raw_data) == np.prod(originals[weight].dims)
-
-
-def test_each_call_site_has_its_own_scale_and_each_output_channel_its_own() -> None:
-    tensors = stored(SIGNED)
-    for site in SITES:
-        scale = numpy_helper.to_array(tensors[f"{site.name}/scale"])
-        assert scale == np.float32(SCALES[site.name])
-    weight = SITES[0].weight
-    weight_IO = numpy_helper.to_array(stored(GRAPH)[weight])
-    scale_O = numpy_helper.to_array(tensors[f"{weight}/scale"])
-    assert np.allclose(scale_O * 127, np.abs(weight_IO).max(axis=0))
+        assert len(tensors[f"{weight}/int8"].raw_data) == weight_IO.size
+        assert np.allclose(scale_O * 127, np.abs(weight_IO).max(axis=0))
 
 
 def test_a_matrix_comes_back_within_half_a_step_and_keeps_zeros() -> None:
     weight_IO = np.array([[1.27, 0.0, -3.0], [-0.005, 0.0, 1.0]], np.float32)
-    matrix_IO, scale_O = quantised_matrix(weight_IO, 127)
+    matrix_IO, scale_O = quantised_weight(weight_IO, 127)
     assert matrix_IO.tolist() == [[127, 0, -127], [0, 0, 42]]
     error_IO = np.abs(matrix_IO * scale_O - weight_IO)
     assert error_IO.max() <= scale_O.max() / 2
@@ -147,23 +138,11 @@ def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding() -> Non
     assert exact[0].max() == pytest.approx(64 * 127, rel=1e-5)
 
 
-def test_a_weight_only_matrix_is_stored_in_int8_and_its_inputs_stay_as_they_are() -> None:
-    weight = "low_level.layers.0.mlp.down_proj.weight"
-    graph = quantise(GRAPH, SCALES, weight_only=[weight])
-    small = f"{weight}/int8"
-    assert stored(graph)[small] == stored(SIGNED)[small]
-    makers = producers(graph)
-    for site in SITES:
-        inputs = list(makers[site.name].input)
-        assert (inputs == [site.tensor, weight]) == (site.weight == weight)
-    onnx.checker.check_model(graph, full_check=True)
-
-
 def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> None:
     rounded = onnx.ModelProto.FromString(GRAPH.SerializeToString())
     for tensor in rounded.graph.initializer:
         if tensor.name in WEIGHTS:
-            matrix_IO, scale_O = quantised_matrix(numpy_helper.to_array(tensor), 127)
+            matrix_IO, scale_O = quantised_weight(numpy_helper.to_array(tensor), 127)
             tensor.CopyFrom(numpy_helper.from_array(matrix_IO * scale_O, tensor.name))
     weight_only = unsigned(quantise(GRAPH, {}, weight_only=WEIGHTS), WEIGHTS)
     inputs = random_inputs(3)

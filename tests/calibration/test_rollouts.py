@@ -1,7 +1,5 @@
 """Calibration records what serving computes: the same answers, every segment that is reached."""
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -127,34 +125,3 @@ def test_less_memory_runs_fewer_puzzles_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert SERVED.num_slots == rollouts.MAX_SLOTS
     monkeypatch.setattr(rollouts, "MEMORY_BYTES", 1)
     assert SERVED.num_slots == 1
-
-
-CALIBRATE_LONG = """
-import resource, sys
-import numpy as np, onnx
-from hrm_calibration.int8 import Int8Settings, calibrate
-from hrm_calibration.rollouts import ServedGraph
-from hrm_puzzles.data.sources import questions_made
-from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_puzzles import registry
-puzzle = registry.get("maze")
-served = ServedGraph(
-    graph=onnx.load(sys.argv[1]), puzzle=puzzle, puzzle_table=np.ones((1, 256), np.float32),
-    policy=HaltingPolicy(kind="verified", max_segments=2),
-)
-settings = Int8Settings(methods=("min-max", "entropy", "mse"))
-calibrate(served, questions_made(puzzle, 8), settings=settings)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # a minute of processor time
-def test_nine_hundred_tokens_take_less_than_two_gigabytes(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 256, "num_heads": 4, "puzzle_vector_size": 256}
-    graph = small_graph(vocab_size=6, seq_len=900, **sizes)
-    file = tmp_path / "step.onnx"
-    file.write_bytes(graph.SerializeToString())
-    command = [sys.executable, "-c", CALIBRATE_LONG, str(file)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(ended.stdout.split()[-1]) < 2 << 30

@@ -6,8 +6,6 @@ import os
 import random
 import re
 import signal
-import statistics
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -18,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from proxy_tools import CONFIGURATION, HAPROXY, environment, needs_haproxy, proxy
+from proxy_tools import CONFIGURATION, needs_haproxy, proxy
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, running, wait_for
 
@@ -38,15 +36,7 @@ NUM_REQUESTS = 240
 NUM_CLIENTS = 100
 OWN_KEY = {"x-api-key": SECRET}
 NDJSON = {"content-type": "application/x-ndjson"}
-
 pytestmark = [pytest.mark.process, needs_haproxy]
-
-
-def test_shipped_configuration_is_sound() -> None:
-    command = [str(HAPROXY), "-c", "-f", CONFIGURATION]
-    checked = subprocess.run(command, env=environment(SECRET), capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr
-    assert "WARNING" not in checked.stderr
 
 
 def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
@@ -66,10 +56,6 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
     assert found == expected
 
 
-Outcome = Future[tuple[int, float]]
-"""Status and seconds of a request."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
     url: str
@@ -78,7 +64,6 @@ class Fleet:
 
 @contextlib.contextmanager
 def fleet(folder: Path) -> Generator[Fleet]:
-    """Run the boards behind HAProxy, and yield them when the fleet is ready."""
     keys = folder / "keys"
     write_keys(keys, [Key(label="fleet", sha256=hash_of(SECRET))])
     with contextlib.ExitStack() as stack:
@@ -95,18 +80,13 @@ def board_with(keys: Path) -> Generator[Server]:
         yield board
 
 
-def solved(http: httpx.Client, url: str, puzzle: str, begin_s: float) -> tuple[int, float]:
-    """Send a puzzle at its moment; return the status and the seconds since that moment.
-
-    The status of a wrong answer is 0.
-    """
+def solved(http: httpx.Client, url: str, puzzle: str, begin_s: float) -> int:
+    """Send a puzzle at its moment; return the status, or 0 for a wrong answer."""
     time.sleep(max(0.0, begin_s - time.monotonic()))
     answer = http.post(f"{url}/solve", json={"puzzle": puzzle}, headers=OWN_KEY)
-    seconds = time.monotonic() - begin_s
-    status = answer.status_code
-    if status == 200 and answer.json()["solution"] != PUZZLES[puzzle]:
-        status = 0
-    return status, seconds
+    if answer.status_code == 200 and answer.json()["solution"] != PUZZLES[puzzle]:
+        return 0
+    return answer.status_code
 
 
 @pytest.mark.slow
@@ -125,37 +105,26 @@ def test_no_request_is_lost_when_one_of_three_boards_dies_under_load(
         wait(sent[: NUM_REQUESTS // 3])
         victim = there.boards[0]
         wait_for(lambda: victim.slots()["waiting"] >= SLOTS, every_s=0.001)
-        num_in_flight = victim.slots()["waiting"]
         if farewell == signal.SIGKILL:
             os.killpg(victim.process.pid, signal.SIGKILL)
         else:
             victim.process.send_signal(signal.SIGTERM)
-        outcomes = [future.result() for future in sent]
+        statuses = [future.result() for future in sent]
         if farewell == signal.SIGTERM:
             assert victim.exit_status() == 0
-    statuses = Counter(status for status, _ in outcomes)
-    seconds = sorted(spent_s for _, spent_s in outcomes)
-    print(f"{farewell.name} with {num_in_flight} in flight: {dict(statuses)}, {spread(seconds)}")
-    assert statuses == {200: NUM_REQUESTS}
+    assert Counter(statuses) == {200: NUM_REQUESTS}
 
 
-def send_all(pool: ThreadPoolExecutor, http: httpx.Client, url: str) -> list[Outcome]:
-    """Send random puzzles at random moments, whether or not earlier ones are answered."""
+def send_all(pool: ThreadPoolExecutor, http: httpx.Client, url: str) -> list[Future[int]]:
     rng = random.Random(5)
     puzzles = list(PUZZLES)
     begin_s = time.monotonic() + 0.5
-    sent: list[Outcome] = []
+    sent: list[Future[int]] = []
     for _ in range(NUM_REQUESTS):
         begin_s += rng.expovariate(LOAD * CAPACITY)
         puzzle = rng.choice(puzzles)
         sent.append(pool.submit(solved, http, url, puzzle, begin_s))
     return sent
-
-
-def spread(seconds: list[float]) -> str:
-    p50_s = statistics.median(seconds)
-    p99_s = seconds[int(0.99 * len(seconds))]
-    return f"p50 {p50_s:.2f} s, p99 {p99_s:.2f} s, longest {seconds[-1]:.2f} s"
 
 
 @pytest.mark.slow

@@ -96,16 +96,6 @@ def test_the_full_run_holds_tests_with_their_figures_and_reasons_and_what_the_be
     assert findings["steps"][0]["level"] == "fail"
 
 
-@pytest.mark.process
-def test_a_figure_that_a_test_records_reaches_the_report(tmp_path: Path) -> None:
-    test = tmp_path / "test_one.py"
-    test.write_text("def test_one(record_property):\n    record_property('peak_mib', 812)\n")
-    junit = tmp_path / "tests.xml"
-    run_pytest("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, f"--junitxml={junit}", test)
-    outcomes, faults = acceptance.outcomes_of(junit)
-    assert (list(outcomes.values()), faults) == (["passed: peak_mib 812"], [])
-
-
 def test_a_part_that_fails_leaves_the_others_their_findings(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,9 @@
 """`hrm-serve` and `hrm-solve` as a person runs them, over a real bundle on ONNX Runtime."""
 
 import io
-import json
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +11,15 @@ from pathlib import Path
 import pytest
 from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, Server, command, free_port
-from typer.testing import CliRunner
 
-from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.cli import serve
 from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
 from hrm_edge_runtime.http.auth import Key, hash_of, write_keys
 from hrm_edge_runtime.solve.cli import main as solve_app
-from hrm_edge_runtime.solve.client import PIECE, Client, ServerError, UnreachableError
 
 pytestmark = pytest.mark.process
 
 SOLVED = "1234341221434321"
-OPEN = "123434122143432."
-CLASH = "11.............."
 KEY = "a-key-for-the-tests-only"
 
 
@@ -52,94 +45,21 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_echo_bundle(tmp_path_factory.mktemp("bundles") / "echo.bundle")
 
 
-@pytest.fixture(scope="module")
-def served(bundle: Path) -> Iterator[Server]:
-    """The bundle behind hrm-serve, with a key; ends by SIGTERM, with status 0."""
-    (bundle.parent / "key").write_text(f"{KEY}\n")
-    keys = bundle.parent / "keys"
-    write_keys(keys, [Key(label="tests", sha256=hash_of(KEY))])
-    served = command("serve", bundle, "--slots", 2, "--threads", 1, "--keys", keys)
-    with Server(served, headers={"x-api-key": KEY}) as server:
+def test_solve_command_asks_a_server_with_its_key(bundle: Path, tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text(f"{KEY}\n")
+    write_keys(tmp_path / "keys", [Key(label="tests", sha256=hash_of(KEY))])
+    serve_bundle = command("serve", bundle, "--threads=1", "--keys", tmp_path / "keys")
+    with Server(serve_bundle, headers={"x-api-key": KEY}) as server:
         server.wait_until_ready()
-        yield server
+        done = run("solve", SOLVED, "--url", server.url, "--key-file", key_file)
+        assert (done.status, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
+        without_key = run("solve", SOLVED, "--url", server.url)
+        assert without_key.status == 3
+        assert without_key.stderr.startswith("hrm-solve: this server requires a key")
         server.process.send_signal(signal.SIGTERM)
         assert server.exit_status() == 0
         assert "Traceback" not in server.log
-
-
-def test_served_bundle_answers_with_its_own_words(served: Server) -> None:
-    answer = served.solve(SOLVED).json()
-    assert (answer["solution"], answer["model"]) == (SOLVED, "echo")
-    assert answer["verified"] is True
-    assert answer["segments"] == 1
-    unsolved = served.solve(OPEN).json()
-    assert (unsolved["solution"], unsolved["solved"], unsolved["segments"]) == (OPEN, False, 3)
-    assert served.http.get("/models").json()["models"][0]["kind"] == "sudoku-4x4"
-
-
-def test_client_has_an_error_for_each_kind_of_refusal(served: Server) -> None:
-    with Client(served.url, api_key=KEY) as client:
-        assert client.models()[0].name == "echo"
-        assert client.solve([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]).solved
-        with pytest.raises(ServerError) as refused:
-            client.solve(CLASH)
-        detail = refused.value.detail
-        assert refused.value.status == 422
-        assert detail.rule == "clashing-givens"
-        assert detail.cell == (1, 2)
-    with Client(served.url) as client, pytest.raises(ServerError) as refused:
-        client.models()
-    assert refused.value.status == 401
-    with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(UnreachableError):
-        client.models()
-
-
-def test_client_has_many_solved_in_pieces_and_loses_none(served: Server) -> None:
-    puzzles = [SOLVED, OPEN, CLASH] * (PIECE // 2)
-    with Client(served.url, api_key=KEY) as client:
-        outcomes = dict(client.solve_many(SolveRequest(puzzle=puzzle) for puzzle in puzzles))
-    assert sorted(outcomes) == list(range(len(puzzles)))
-    said = {SOLVED: "proven", OPEN: "max_segments", CLASH: "bad-puzzle"}
-    for position, puzzle in enumerate(puzzles):
-        outcome = outcomes[position]
-        if isinstance(outcome, SolveAnswer):
-            assert outcome.halted_by == said[puzzle]
-        else:
-            assert outcome.reason == said[puzzle]
-
-
-def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
-    key_file = bundle.parent / "key"
-    done = run("solve", SOLVED, "--url", served.url, "--key-file", key_file)
-    assert (done.status, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
-    without_key = run("solve", SOLVED, "--url", served.url)
-    assert without_key.status == 3
-    assert without_key.stderr.startswith("hrm-solve: this server requires a key")
-
-
-def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(
-    bundle: Path, tmp_path: Path
-) -> None:
-    many = tmp_path / "many.txt"
-    many.write_text("\n".join([SOLVED, OPEN, CLASH, SOLVED] * 5))
-    done = run("solve", many, "--bundle", bundle)
-    lines = done.stdout.splitlines()
-    assert done.status == 1, done.stderr
-    assert [line[:9] for line in lines[:4]] == [SOLVED[:9], "# not sol", "# refused", SOLVED[:9]]
-    assert len(lines) == 20
-    counts = (
-        "20 puzzles: 10 proven, 5 unfinished, 5 refused (5 bad-puzzle); 1.7 segments on average"
-    )
-    assert counts in done.stderr
-
-
-def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path) -> None:
-    board = "\n".join(SOLVED[start : start + 4] for start in range(0, 16, 4))
-    piped = CliRunner().invoke(solve_app, ["-", "--bundle", str(bundle), "--json"], input=board)
-    assert json.loads(piped.stdout)["solution"] == board
-    refused = run("solve", CLASH, "--bundle", bundle, "--json")
-    assert refused.status == 1
-    assert json.loads(refused.stdout)["error"]["cell"] == [1, 2]
 
 
 NOWHERE = "nowhere.bundle is neither a directory nor a shipped bundle"

@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from hrm_edge import commands
 
@@ -50,15 +49,6 @@ def test_every_command_is_under_hrm_by_its_own_entry_point() -> None:
         entry = commands.COMMANDS[name.removeprefix("hrm-")]
         if name not in (*DESKTOP, "hrm-bench"):
             assert entry.target == target
-
-
-def test_headings_of_help_name_options_that_exist() -> None:
-    for entry in commands.COMMANDS.values():
-        module, function = entry.target.split(":")
-        shown = typer.main.get_command(getattr(import_module(module), function))
-        for command in (shown, *getattr(shown, "commands", {}).values()):
-            options = {parameter.name for parameter in command.params}
-            assert set(getattr(command, "heading_of", ())) <= options
 
 
 @pytest.mark.parametrize("name", DESKTOP)

@@ -164,7 +164,7 @@ def job(number: int, *, poisoned: bool = False) -> Attempt:
         attempt_id=number,
         tokens_T=tokens_T,
         puzzle_vector_E=np.full_like(vector_E, np.nan) if poisoned else vector_E,
-        policy=HaltingPolicy(kind="verified", max_segments=9),
+        policy=HaltingPolicy(kind="fixed", max_segments=2 + number % 5),
         arrival_s=float(number),
     )
 

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,8 @@ from typer.testing import CliRunner
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
-from hrm_edge_runtime.solve.shipped import KINDS, about, accuracy_text, demo, models
+from hrm_edge_runtime.engines import cpu_times
+from hrm_edge_runtime.solve.shipped import about, accuracy_text, demo, models
 
 CARDS = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 
@@ -46,44 +45,68 @@ def test_a_models_accuracy_is_that_of_its_card(name: str) -> None:
     assert sorted(said) == pytest.approx(sorted(found)[-len(said) :], abs=0.06)
 
 
+@pytest.mark.parametrize("name", shipped_bundles())
+def test_a_precision_that_may_lose_more_than_a_point_is_undecided(name: str) -> None:
+    (row,) = re.findall(rf"^\| {name} \| [\d,]+(?:, [\d,]+)? \|.*\(.*$", CARDS, re.MULTILINE)
+    bounds = [float(high) for high in re.findall(r" to (-?[\d.]+)\)", row.replace("−", "-"))]
+    undecided = Bundle.open(find_bundle(name)).manifest.undecided
+    beyond = dict(zip(("fp16", "int8"), bounds, strict=True))
+    assert set(undecided) == {precision for precision, high in beyond.items() if high > 1}
+
+
 def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
     path = write_echo_bundle(tmp_path / "echo.bundle")
-    shown = CliRunner().invoke(models, [str(path)]).stdout
-    assert shown.startswith("echo: sudoku-4x4, 4x4, ")
-    assert accuracy_text(about(str(path))) in shown.splitlines()[0]
+    shown = CliRunner().invoke(models, [str(path)]).stdout.splitlines()
+    assert shown[1].split()[:3] == ["echo", "4x4", "–"]
+    told = CliRunner().invoke(models, ["--example", str(path)]).stdout.splitlines()
+    assert told[0] == f"# echo: {accuracy_text(about(str(path)))}"
+    assert shlex.split(told[-1])[-2:] == ["--bundle", str(path)]
 
 
-@pytest.mark.parametrize(("name", "share"), [("arc-7x7", "23 of 76"), ("arc-15x15", "34 of 455")])
-def test_a_model_of_tasks_names_those_that_it_answers_right(name: str, share: str) -> None:
-    shown = CliRunner().invoke(models, [name]).stdout.splitlines()
-    assert shown[0].endswith(f"right on {share} tasks with 16 attempts")
-    right = about(name)["held_out_tasks"]["right"]
-    assert shown[2] == f"  right: {right[0]}, {right[1]}, {right[2]} and {len(right) - 3} more"
-    _, _, puzzle, *rest = shlex.split(shown[3])
-    assert json.loads(puzzle)["task"] == right[0]
-    assert rest == ["--bundle", name, "--attempts", "16"]
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_the_table_of_models_has_a_line_for_each(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    times_ms = {"fp32": 14.07, "fp16": 10.5, "int8": 39.03}
+    monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
+    shown = CliRunner().invoke(models, []).stdout.splitlines()
+    rows = shown[1 : 1 + len(shipped_bundles())]
+    assert [line.split()[0] for line in rows] == list(shipped_bundles())
+    assert max(map(len, [shown[0], *rows])) <= columns
+    for line in rows:
+        model = about(line.split()[0])
+        assert f"{100 * model['solved']:.1f} % of {model['held_out']}" in line
+        assert f"{model['size_kb']} KB" in line
+        assert line.split()[-3:] == ["14.07", "10.50*", "39.03"]
 
 
 @pytest.mark.process
-def test_models_are_listed_without_torch_or_an_engine() -> None:
-    script = (
-        "import sys; from hrm_edge_runtime.solve.shipped import about; "
-        "about('sudoku'); print(*sys.modules)"
-    )
-    program = [sys.executable, "-c", script]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert "numpy" in loaded  # the list is a real one
-    assert not {"torch", "onnxruntime", "fastapi"} & loaded
+def test_times_are_taken_on_request_and_shown_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = CliRunner().invoke(models, ["sudoku-6x6"]).stdout
+    assert "models --measure times them on this CPU" in before
+    assert CliRunner().invoke(models, ["sudoku-6x6", "--measure"]).exit_code == 0
+    (model,) = json.loads(CliRunner().invoke(models, ["sudoku-6x6", "--json"]).stdout)
+    assert set(model["segment_ms"]) == {"fp32", "fp16", "int8"}
+    assert model["auto"] in model["segment_ms"]
+    after = CliRunner().invoke(models, ["sudoku-6x6"]).stdout
+    assert f"{model['segment_ms']['fp32']:.2f}" in after
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_demo_draws_the_answer_and_names_three_next_steps(kind: str) -> None:
-    shown = CliRunner().invoke(demo, [kind])
-    assert shown.exit_code == 0, shown.stderr
-    assert f"--bundle {KINDS[kind]}" in shown.stdout.splitlines()[1]
-    assert ("proven right" in shown.stdout) == (kind != "arc")
-    assert len(shown.stdout.partition("Next:\n")[2].splitlines()) == 3
+@pytest.mark.parametrize("name", ["arc-7x7", "arc-15x15"])
+def test_a_model_of_tasks_names_those_that_it_answers_right(name: str) -> None:
+    shown = CliRunner().invoke(models, ["--example", name]).stdout.splitlines()
+    results = about(name)["held_out_tasks"]
+    right = results["right"]
+    share = f"{len(right)} of {results['num_tasks']} tasks with 16 attempts"
+    assert shown[0] == f"# {name}: right on {share}"
+    assert shown[2] == f"# right: {right[0]}, {right[1]}, {right[2]} and {len(right) - 3} more"
+    _, _, puzzle, *rest = shlex.split(shown[3])
+    assert json.loads(puzzle)["task"] == right[0]
+    assert rest == ["--bundle", name, "--attempts", "16"]
 
 
 def test_the_demo_of_arc_is_a_right_answer_and_shows_how_many_are() -> None:

@@ -1,7 +1,4 @@
-"""hrm-export from end to end: a checkpoint goes in, and a bundle that solves puzzles comes out.
-
-Shapes: S segments, T tokens.
-"""
+"""hrm-export from end to end: a checkpoint goes in, and a bundle that solves puzzles comes out."""
 
 import json
 import os
@@ -22,15 +19,16 @@ from train_tools import small_trainer
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle
+from hrm_edge_runtime.engines import cpu_times
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import CUDA, engine_from_bundle
 from hrm_edge_runtime.parity.report import breaks
 from hrm_edge_runtime.parity.walk import run_questions
 from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import main as app
-from hrm_export.inputs import bundle_name, data_of, find_puzzles
-from hrm_export.options import Options, parse_loop
+from hrm_export.inputs import data_of, find_puzzles
+from hrm_export.options import Options
 from hrm_export.torch_engine import record
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
@@ -38,6 +36,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.arc.tasks import read_tasks
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -133,7 +132,13 @@ def test_a_bundle_of_tasks_names_those_that_are_right_and_those_with_generated_e
     source = saved(tmp_path / "step_12", arc.name, **sizes)
     result = exported(source, tmp_path / "arc.bundle", "--data", str(data))
     assert result.exit_code == 0, result.output
-    manifest = Bundle.open(tmp_path / "arc.bundle").manifest
+    bundle = Bundle.open(tmp_path / "arc.bundle")
+    tasks = json.loads((bundle.path / TASKS_NAME).read_text())
+    originals = read_tasks("arcagi")
+    expected = {one.name: len(one.demonstrations) for one in originals if one.name in tasks}
+    assert len(tasks) == 3
+    assert {name: len(task["train"]) for name, task in tasks.items()} == expected
+    manifest = bundle.manifest
     results = manifest.held_out_tasks
     assert results is not None
     assert (results.attempts, results.num_tasks, results.generated) == (16, 3, ["25ff71a9"])
@@ -176,8 +181,17 @@ def test_engines_are_built_on_request_and_a_failed_build_keeps_the_bundle(
     assert Bundle.open(tmp_path / "plain.bundle").manifest.name == "plain"
 
 
-def test_a_trm_goes_from_training_to_a_served_answer_like_any_model(tmp_path: Path) -> None:
-    sizes = {**TRM_MIXER, **PLAIN, "low_layers": 1, "high_layers": 1}
+TRM = {**TRM_MIXER, **PLAIN, "low_layers": 1, "high_layers": 1}
+TRANSFORMER = {**PLAIN, "arch": "transformer", "max_segments": 1, "low_layers": 1}
+
+
+NETWORKS = [(TRM, ("--loop", "unrolled=4")), (TRANSFORMER, ())]
+
+
+@pytest.mark.parametrize(("sizes", "loop"), NETWORKS, ids=["trm", "transformer"])
+def test_other_networks_go_from_training_to_a_served_answer_like_any_model(
+    sizes: dict[str, Any], loop: tuple[str, ...], tmp_path: Path
+) -> None:
     hardware = replace(PRESETS["cpu"], compile=False, precision="fp32")
     data = data_set(tmp_path / "data", 32, split="train")
     recipe = {"warmup_samples": 0, "total_samples": 320}
@@ -185,15 +199,18 @@ def test_a_trm_goes_from_training_to_a_served_answer_like_any_model(tmp_path: Pa
     losses = [float(trainer.step().loss) for _ in range(4)]
     assert losses[-1] < losses[0]
     trainer.save(tmp_path / "step_4", {"puzzle": SUDOKU.name, "step": 4})
-    forms = ("--fp16", "--int8", "--loop", "unrolled=4", "--max-loss", "100")
+    forms = ("--fp16", "--int8", *loop, "--max-loss", "100")
     bundle = bundle_of(tmp_path / "step_4", tmp_path / "trm.bundle", *forms)
     assert set(bundle.manifest.precisions) == {"fp32", "fp16", "int8"}
-    assert set(bundle.manifest.unrolled) == {"fp32", "fp16", "int8"}
+    engines = ["cpu:fp32", "cpu:int8"]
+    if loop:
+        assert set(bundle.manifest.unrolled) == {"fp32", "fp16", "int8"}
+        engines.append("unrolled:fp16")
     assert_answers_as_pytorch_does(bundle, trainer.averaged_model().cpu())
     asked: list[SolveRequest] = []
     for tokens_T in made_questions(SUDOKU, 3).tokens_NT:
         asked.append(SolveRequest(puzzle=SUDOKU.decode(tokens_T).tolist()))
-    for engine in ("cpu:fp32", "cpu:int8", "unrolled:fp16"):
+    for engine in engines:
         solver = from_bundle(bundle, choose(bundle, engine, num_slots=2))
         replies = dict(solver.solve_all(asked))
         assert len(replies) == 3
@@ -246,6 +263,9 @@ def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) 
     assert ratios == sorted(ratios, reverse=True)
     assert found["num_held_out"] == 16
     assert rows[2]["segment_ms"].keys() == {"1", "8"}
+    times_ms = cpu_times.kept(Bundle.open(tmp_path / "one.bundle"))
+    assert set(times_ms) == {"fp32", "fp16", "int8"}
+    assert found["auto_on_cpu"] in times_ms
     assert {"calibration.json", "layers.png"} <= {file.name for file in report.iterdir()}
 
 
@@ -311,6 +331,8 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
         ({}, ("--report", "int8"), "add --int8 or omit --report"),
         ({}, ("--policy", "hope"), "'hope' is not known"),
+        ({}, ("--loop", "while"), "give host, unrolled or unrolled=N"),
+        ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--board", "sudoku"), "omit --board"),
         ({"puzzle": None}, (), "does not name its puzzle"),
         ({"puzzle": "chess"}, (), "chess"),
@@ -337,30 +359,6 @@ def test_a_bundle_that_is_there_already_is_not_overwritten(tmp_path: Path) -> No
     assert result.exit_code == 2
     assert "exists already" in result.stderr
     assert list(out.iterdir()) == []
-
-
-def test_a_data_set_of_another_puzzle_is_rejected(tmp_path: Path) -> None:
-    data = data_set(tmp_path / "data", 4, registry.get("sudoku-6x6"))
-    source = saved(tmp_path / "step_12")
-    saying = "give a data set of sudoku-4x4"
-    assert_rejected(source, tmp_path / "tiny.bundle", "--data", str(data), saying=saying)
-
-
-def test_the_loop_is_the_runtimes_or_so_many_segments() -> None:
-    assert parse_loop("host") is None
-    assert parse_loop("unrolled") == 0
-    assert parse_loop("unrolled=16") == 16
-    for text in ("", "unrolled=", "unrolled=0", "unrolled=-1", "unrolled=x", "while", "host=2"):
-        with pytest.raises(ValueError, match="give host, unrolled or unrolled=N"):
-            parse_loop(text)
-
-
-def test_a_bundle_is_called_after_its_run_or_its_checkpoint(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "city"
-    (run / "step_7").mkdir(parents=True)
-    (run / "best").write_text("step_7")
-    assert bundle_name(run / "best") == bundle_name(run / "step_7") == "city"
-    assert bundle_name(tmp_path / "checkpoints" / "sudoku") == "sudoku"
 
 
 def parts_of(options: Options, data: Path | None = None) -> tuple[Questions, Questions]:

@@ -1,7 +1,4 @@
-"""hrm-parity catches faults in real bundles and names the place; an honest bundle passes.
-
-The bundles hold a small random model with several rows in its puzzle table, in three precisions.
-"""
+"""hrm-parity catches faults in real bundles and names the place; an honest bundle passes."""
 
 from __future__ import annotations
 
@@ -33,13 +30,10 @@ SWAPPED_SITES = ("low_3/layer_0/attention/qkv", "low_3/layer_1/attention/o")
 ENTRY_POINTS = """[hrm_edge.parity]
 checkpoint = hrm_export.torch_engine:open_checkpoint
 """
-
-Stored = dict[str, TensorProto]
-"""Initializers of a graph by name."""
+Stored = dict[str, TensorProto]  # initializers of a graph by name
 
 
 def min_max_scales(graph: onnx.ModelProto, model: HRM) -> dict[str, float]:
-    """The scale of every call site over one segment of random puzzles."""
     sites = call_sites(graph)
     shown = with_outputs(graph, {site.tensor for site in sites})
     inputs = random_inputs(model, 32)
@@ -100,7 +94,6 @@ def assert_breaks_in_segment_1(found: dict[str, Any]) -> None:
 
 
 def rehash(bundle: Path) -> None:
-    """Write the manifest again so that its hashes match the changed files."""
     fields = read_manifest(bundle).model_dump(exclude={"files"})
     write_manifest(bundle, **fields)
 
@@ -117,7 +110,6 @@ def faulty(desk: Path, out: Path, precision: str, change: Callable[[Stored], Non
 
 
 def flip_bit(tensor: TensorProto, bit: int) -> None:
-    """Flip one bit of value 77."""
     item_bytes = numpy_helper.to_array(tensor).itemsize
     words = np.frombuffer(tensor.raw_data, f"u{item_bytes}").copy()
     words[77] ^= words.dtype.type(1 << bit)

@@ -1,16 +1,23 @@
-"""`--budget-minutes` picks the number of held-out puzzles."""
+"""`--budget-minutes` picks the number of held-out puzzles; a forecast follows once one form ran."""
 
+import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from export_tools import small_model
+from typer.testing import CliRunner
 
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export import plan
+from hrm_export.cli import main as app
 from hrm_export.contents import served_graph
 from hrm_export.options import Options
+from hrm_export.plan import seconds_left
 from hrm_puzzles import registry
 
+ROOT = Path(__file__).parents[2]
 EVERY_FORM = Options(fp16=True, int8=True, held_out=2000)
 POLICY = HaltingPolicy(kind="learned", max_segments=16)
 SERVED = served_graph(small_model(), registry.get("sudoku-4x4"), POLICY)
@@ -35,3 +42,28 @@ def test_held_out_puzzles_are_halved_until_they_fit(
 def test_every_form_adds_to_the_estimate() -> None:
     one_form = plan.seconds_per_puzzle(SERVED, Options())
     assert 0 < one_form < plan.seconds_per_puzzle(SERVED, EVERY_FORM)
+
+
+@pytest.mark.slow
+def test_the_forecast_after_float32_is_within_a_factor_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # CPU seconds, because other processes of the machine must not decide this test.
+    monkeypatch.setattr("hrm_export.precisions.perf_counter", time.process_time)
+    monkeypatch.setattr("hrm_host.board.num_cores", lambda: 1)
+    found: list[float] = []
+    began: list[float] = []
+
+    def forecast(*args: Any) -> float:
+        found.append(seconds_left(*args))
+        began.append(time.process_time())
+        return found[0]
+
+    monkeypatch.setattr("hrm_export.precisions.seconds_left", forecast)
+    source = ROOT / "model" / "checkpoints" / "sudoku-6x6"
+    forms = ["--fp16", "--int8", "--calib", "sudoku-6x6", "--max-loss", "100"]
+    sizes = ["--held-out", "120", "--out", str(tmp_path / "out.bundle")]
+    ended = CliRunner().invoke(app, [str(source), *forms, *sizes])
+    assert ended.exit_code == 0, ended.output
+    took_s = time.process_time() - began[0]
+    assert took_s / 2 <= found[0] <= 2 * took_s

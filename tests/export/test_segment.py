@@ -1,7 +1,4 @@
-"""The step graph agrees with PyTorch for any carry; a graph that breaks a rule is rejected.
-
-Shapes: B puzzles, S segments, T tokens, V vocabulary.
-"""
+"""The step graph agrees with PyTorch for any carry; a graph that breaks a rule is rejected."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -107,27 +104,6 @@ def test_the_list_of_operators_is_what_the_graphs_use() -> None:
     assert not used & {"Attention", "RMSNormalization", "RotaryEmbedding", "Shape", "Constant"}
 
 
-def test_names_types_and_the_open_axis_are_the_runtimes_contract() -> None:
-    graph = segment_graph(small_model(puzzle_vector_size=40)).graph
-    shapes: dict[str, list[object]] = {}
-    for value in (*graph.input, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        shapes[value.name] = [dim.dim_param or dim.dim_value for dim in dims]
-    assert shapes == {
-        "tokens_BT": ["B", 16],
-        "puzzle_vector_BE": ["B", 40],
-        "fresh_B": ["B"],
-        "z_high_BND": ["B", 18, 32],
-        "z_low_BND": ["B", 18, 32],
-        "z_high_BND_next": ["B", 18, 32],
-        "z_low_BND_next": ["B", 18, 32],
-        "answer_BT": ["B", 16],
-        "halt_margin_B": ["B"],
-        "q_halt_B": ["B"],
-        "logits_BTV": ["B", 16, 6],
-    }
-
-
 def add_node(model: onnx.ModelProto, operator: str, *inputs: str) -> None:
     model.graph.node.append(helper.make_node(operator, inputs, ["surplus"], name="surplus"))
 
@@ -161,16 +137,8 @@ def store_in_int8_too(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(numpy_helper.from_array(matrix, f"{WEIGHT}/int8"))
 
 
-def drop_weight(model: onnx.ModelProto) -> None:
-    model.graph.initializer.remove(initializer(model, WEIGHT))
-
-
 def raise_opset(model: onnx.ModelProto) -> None:
     model.opset_import[0].version = 21
-
-
-def raise_ir(model: onnx.ModelProto) -> None:
-    model.ir_version = 11
 
 
 def adding(operator: str, *inputs: str) -> Change:
@@ -181,10 +149,8 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "unknown operator": (adding("Gelu", "logits_BTV"), "surplus is Gelu giving FLOAT"),
     "unknown type": (adding("Mul", "answer_BT", "answer_BT"), "surplus is Mul giving INT32"),
     "weight twice": (copy_weight, "copy: expected None, found 192"),
-    "weight missing": (drop_weight, "not valid ONNX"),
     "weight turned": (adding("Transpose", WEIGHT), f"turns the weight {WEIGHT}"),
     "newer opset": (raise_opset, "write IR 10 and opset 20"),
-    "newer IR": (raise_ir, "write IR 10 and opset 20"),
     "half meets float": (halve, "meeting mixes types|not valid ONNX"),
     "asymmetric": (quantise_from_three, "surplus has another zero point"),
     "int8 beside float": (store_in_int8_too, f"{WEIGHT}: expected 192, found 384"),

@@ -17,7 +17,6 @@ from hrm_puzzles import registry
 
 SEGMENTS = 3  # the graph adds one to every color in each segment
 BUDGET_S = 600.0
-
 RIGHT = {"input": [[1, 2]], "output": [[4, 5]]}
 RIGHT_TOO = {"input": [[0], [9]], "output": [[3], [2]]}
 WRONG = {"input": [[1, 2]], "output": [[4, 4]]}

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from typer.testing import CliRunner
 
 from hrm_calibration.int8_report import Paired, paired
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.factory import choose
+from hrm_edge_runtime.engines.trt.building import worth_a_try
 from hrm_edge_runtime.parity.measures import loss_interval
 from hrm_export.cli import main as app
 from hrm_export.judge import ParityError, doubt_about, num_deciding, require_small_loss
@@ -75,7 +74,6 @@ def test_a_loss_on_the_gate_needs_more_puzzles_than_anyone_measures() -> None:
 
 
 def exported(folder: Path, *options: str) -> str:
-    """Export a small model in all precisions, measured on 40 puzzles; returns what it printed."""
     puzzle = registry.get("sudoku-4x4")
     model = small_model(num_puzzle_ids=1, max_segments=2, high_cycles=1, low_cycles=1)
     checkpoint.save(folder / "step_12", model, {"puzzle": puzzle.name, "step": 12})
@@ -109,6 +107,7 @@ def test_an_undecided_precision_is_exported_marked_and_reported(
     for precision, doubt in manifest.undecided.items():
         assert doubt.startswith("loss ")
         assert f"{precision} is undecided: {doubt}" in said
+    assert "auto serves fp32 on this CPU" in said
 
 
 def test_auto_does_not_choose_an_undecided_precision_but_its_name_does(
@@ -124,30 +123,24 @@ def test_auto_does_not_choose_an_undecided_precision_but_its_name_does(
     assert choose(sure, "cuda").precision == "fp16"
 
 
-def test_tensorrt_builds_a_decided_precision_unless_another_is_named(
-    undecided: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("undecided_ones", "built"),
+    [
+        (["fp16", "int8"], ["fp32"]),
+        (["fp16"], ["int8"]),
+        (["int8"], ["fp16"]),
+        (["fp32", "fp16", "int8"], ["fp16"]),  # nothing is decided, so nothing is better
+        ([], ["fp16"]),
+    ],
+)
+def test_a_tensorrt_build_takes_decided_precisions(
+    undecided: tuple[Path, str], undecided_ones: list[str], built: list[str]
 ) -> None:
     path, _ = undecided
     bundle = Bundle.open(path)
-    asked: list[Any] = []
-
-    class Recorded:
-        def __init__(self, _: Bundle, *, precision: str | None, num_slots: int) -> None:
-            del num_slots
-            asked.append(precision)
-
-        def result(self, *, to_judge: bool) -> str:
-            del to_judge
-            return asked[-1] or "int8"
-
-    monkeypatch.setattr("hrm_edge_runtime.engines.trt.building.Build", Recorded)
-    assert factory.prepare(bundle, "tensorrt", num_slots=1).precision == "fp32"
-    assert factory.prepare(bundle, "tensorrt:int8", num_slots=1).precision == "int8"
-    only_int8 = bundle.manifest.model_copy(update={"undecided": {"int8": "loss 2 ± 3 points"}})
-    factory.prepare(replace(bundle, manifest=only_int8), "tensorrt", num_slots=1)
-    sure = bundle.manifest.model_copy(update={"undecided": {}})
-    factory.prepare(replace(bundle, manifest=sure), "tensorrt", num_slots=1)
-    assert asked == ["fp32", "int8", "fp16", None]
+    doubts = dict.fromkeys(undecided_ones, "loss 2 ± 3 points")
+    manifest = bundle.manifest.model_copy(update={"undecided": doubts})
+    assert worth_a_try(replace(bundle, manifest=manifest)) == built
 
 
 def test_a_loss_that_is_allowed_leaves_no_doubt(tmp_path: Path) -> None:

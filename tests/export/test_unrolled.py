@@ -1,31 +1,17 @@
-"""The unrolled graph answers in one call what the runtime's loop answers segment by segment.
-
-Shapes: B puzzles, S segments, T tokens.
-"""
+"""The unrolled graph answers in one call what the runtime's loop answers segment by segment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from export_tools import (
-    engine_of,
-    random_inputs,
-    random_questions,
-    relational_sizes,
-    run_once,
-    small_model,
-)
+from export_tools import engine_of, random_inputs, random_questions, run_once, small_model
 
-from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_export.half import half_graph
-from hrm_export.onnx_graph import check_graph, stored_sizes
+from hrm_export.onnx_graph import stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
 from hrm_export.unrolled import unrolled_graph
@@ -96,55 +82,12 @@ def test_rows_halt_in_the_segment_in_which_the_loop_halts_them(
     assert_same(run_once(unrolled_graph(graph, policy, 6), inputs), theirs)
 
 
-def as_half(graph: onnx.ModelProto) -> onnx.ModelProto:
-    return half_graph(graph, ())
-
-
-def as_int8(graph: onnx.ModelProto) -> onnx.ModelProto:
-    return quantise(graph, {site.name: 0.05 for site in call_sites(graph)})
-
-
-@pytest.mark.parametrize(
-    ("form", "changes"),
-    [
-        (as_half, relational_sizes("maze-8x8")),
-        (as_int8, relational_sizes("sudoku-4x4")),
-    ],
-)
-def test_other_precisions_unroll_as_well(
-    form: Callable[[onnx.ModelProto], onnx.ModelProto], changes: dict[str, Any], tmp_path: Path
-) -> None:
-    model = small_model(max_segments=4, low_cycles=1, **changes)
-    questions = random_questions(model, 6)
-    inputs = inputs_of(questions, model.puzzle_table.numpy())
-    policy = HaltingPolicy(kind="fixed", max_segments=2)
-    graph = segment_graph(model)
-    formed = form(graph)
-    theirs = looped(engine_of(formed, model, questions, tmp_path), inputs, policy)
-    whole = unrolled_graph(formed, policy, 2)
-    check_graph(whole, stored_sizes(graph))
-    ours = run_once(whole, inputs)
-    assert (ours["answer_BT"] == theirs["answer_BT"]).mean() > 0.9
-    assert np.abs(ours["q_halt_B"] - theirs["q_halt_B"]).max() < 0.1
-
-
 def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches() -> None:
     graph = segment_graph(small_model())
     whole = unrolled_graph(graph, HaltingPolicy(), 4)
     assert stored_sizes(whole) == stored_sizes(graph)
     names = [node.name for node in whole.graph.node]
     assert sum(name.endswith("embed/scaled") for name in names) == 1
-
-
-def test_it_takes_no_carry_and_says_how_long_it_may_run() -> None:
-    policy = HaltingPolicy(threshold=0.5)
-    whole = unrolled_graph(segment_graph(small_model()), policy, 4)
-    inputs = [value.name for value in whole.graph.input]
-    outputs = [value.name for value in whole.graph.output]
-    properties = {entry.key: entry.value for entry in whole.metadata_props}
-    assert inputs == ["tokens_BT", "puzzle_vector_BE"]
-    assert outputs == ["answer_BT", "segments_B", "halt_margin_B", "q_halt_B"]
-    assert properties == {"num_segments": "4", "threshold": "0.5"}
 
 
 def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from board_tree import board
 
+from hrm_host import board as host_board
 from hrm_host.board import Host
 
 
@@ -20,12 +21,6 @@ def test_a_zone_that_does_not_read_is_left_out(tmp_path: Path) -> None:
     sensors = machine
     assert sensors.hottest_c() == 52.5
     assert sensors.temperature_c() == {"gpu-thermal": 52.5}
-
-
-def test_a_machine_without_sensors_has_no_readings(tmp_path: Path) -> None:
-    sensors = Host(root=tmp_path)
-    assert sensors.temperature_c() == {}
-    assert sensors.throttle_events() == {}
 
 
 def test_a_report_tells_what_decides_the_speed_of_a_board(tmp_path: Path) -> None:
@@ -48,3 +43,19 @@ def test_where_nvpmodel_left_no_file_it_is_asked_itself(
     assert nowhere.power_mode() == "15W"
     tool.write_text("#!/bin/sh\nexit 1\n")
     assert nowhere.power_mode() == "unknown"
+
+
+@pytest.mark.parametrize(("names", "folder"), [(True, "named"), (False, "shared"), (None, "home")])
+def test_commands_and_the_service_share_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: bool | None, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    shared = tmp_path / "shared"
+    monkeypatch.setattr(host_board, "SHARED_CACHE", shared)
+    if names is not None:
+        shared.mkdir()
+    if names:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "named"))
+    found = host_board.cache_folder().relative_to(tmp_path)
+    assert found.parts[0] == folder

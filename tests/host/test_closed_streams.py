@@ -6,17 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 from echo_bundle import write_echo_bundle
-from service_tools import PATIENCE_S, command, free_port, wait_for
+from service_tools import command
 from solving_tools import SOLVED
-from train_tools import fresh
-
-from hrm_puzzles.data.build import DataRecipe, build
 
 pytestmark = pytest.mark.process
-
 CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}
 NUMBERS = """
 import os, sys
@@ -97,34 +92,3 @@ def test_an_empty_standard_input_is_one_that_is_closed() -> None:
     done = run(command("solve", "-", "--bundle", "sudoku-6x6"), "stdin")
     assert done.returncode == 2
     assert done.stderr == "hrm-solve: '-' holds no puzzle: write one per line.\n"
-
-
-def test_a_model_is_trained(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    run_folder = tmp_path / "run"
-    build(DataRecipe(puzzle="sudoku-4x4", num_train=16, num_test=8), data)
-    done = run([*command("train", "--run", run_folder), *fresh(data, 2)], *CLOSED)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert (run_folder / "latest").read_text() == "step_2\n"
-
-
-def test_a_server_serves(tmp_path: Path) -> None:
-    bundle = write_echo_bundle(tmp_path / "echo.bundle")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    starting = with_closed(command("serve", bundle, "--port", port), *CLOSED)
-    with subprocess.Popen(starting) as server:
-        try:
-            wait_for(lambda: is_ready(url))
-            answer = httpx.post(f"{url}/solve", json={"puzzle": SOLVED}).json()
-            assert answer["solution"] == SOLVED
-        finally:
-            server.terminate()
-        assert server.wait(PATIENCE_S) == 0
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz").status_code == 200
-    except httpx.TransportError:
-        return False

@@ -1,9 +1,12 @@
 """Every command ends in one of five ways."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
-from hrm_host.command import Command
+from hrm_host.command import Command, runnable
 
 
 class BrokenGateError(ValueError):
@@ -40,3 +43,26 @@ def test_a_command_ends_in_one_of_five_ways(
     ended = CliRunner().invoke(app, [])
     assert (ended.exit_code, ended.stderr) == (status, said)
     assert CliRunner().invoke(app, ["--nonsense"]).exit_code == 2
+
+
+def test_a_command_is_called_by_its_name_only_if_this_shell_finds_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (".venv-serve/bin", "elsewhere"):
+        script = tmp_path / folder / "hrm"
+        script.parent.mkdir(parents=True)
+        script.write_text("#!/bin/sh\n")
+        script.chmod(0o755)
+    ours = tmp_path / ".venv-serve" / "bin"
+    monkeypatch.setattr(sys, "executable", str(ours / "python"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert runnable("hrm") == ".venv-serve/bin/hrm"
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+    assert runnable("hrm") == ".venv-serve/bin/hrm"
+    monkeypatch.setenv("PATH", str(ours))
+    assert runnable("hrm") == "hrm"
+    assert runnable("hrm-other") == "hrm-other"
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert runnable("hrm") == str(ours / "hrm")

@@ -13,7 +13,7 @@ import pytest
 from board_tree import ORIN, board
 
 from hrm_host.board import Host, answer_of
-from hrm_host.doctor import Finding, serving
+from hrm_host.doctor import Finding, jetson, serving
 from hrm_host.doctor.serving import ServingSoftware
 
 JETPACK_62 = ServingSoftware(
@@ -23,6 +23,7 @@ JETPACK_62 = ServingSoftware(
     tensorrt="10.3.0",
     cuda_driver="12.9.5",
     num_gpus=1,
+    tensorrt_file="/usr/lib/python3.10/dist-packages/tensorrt/__init__.py",
 )
 PC = ServingSoftware(
     python=(3, 12, 1),
@@ -68,7 +69,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
     assert unwell(found) == {}
     said = {finding.name: finding.text for finding in found}
     assert said["board"].startswith("NVIDIA Jetson Orin Nano")
-    assert said["JetPack"] == "6 (L4T 36.4.3)"
+    assert said["JetPack"] == "6 (L4T 36.4.3), supported"
     assert said["power mode"] == "MAXN_SUPER"
     assert said["CUDA"] == "12.6.11"
     assert said["memory"] == "5.8 of 7.4 GiB free, swap 3.7 GiB, 3.7 of it zram"
@@ -87,6 +88,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
         ({"oc1_event_cnt": "7"}, "throttling", "warn", "power supply"),
         ({"temp": "99500"}, "temperature", "warn", "air path"),
         ({"meminfo": available(900_000)}, "memory", "warn", "stop the desktop"),
+        ({"meminfo": available(2_400_000)}, "memory", "warn", "stop the desktop"),
         ({"meminfo": available(90_000)}, "memory", "fail", "stop the desktop"),
     ],
 )
@@ -104,6 +106,7 @@ def test_each_fault_of_a_board_has_its_remedy(
     [
         ({"tensorrt": None}, "TensorRT", "python3-libnvinfer"),
         ({"tensorrt": "8.6.2"}, "TensorRT", "JetPack 6.2"),
+        ({"tensorrt_file": "/opt/hrm/lib/x/__init__.py"}, "TensorRT", "pip uninstall tensorrt"),
         ({"cuda_driver": None}, "CUDA bindings", "hrm-edge[jetson]"),
         ({"num_gpus": 0, "gpu_fault": "cuInit gives driver error 100"}, "GPU", "--runtime nvidia"),
         ({"tensorrt_fault": "libnvdla_compiler.so: absent"}, "TensorRT", "nvidia-l4t-dla-compiler"),
@@ -118,6 +121,27 @@ def test_software_that_a_board_lacks_is_a_fault(
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert failed.name == name
     assert remedy in failed.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "support"),
+    [
+        ("NVIDIA Jetson Orin NX", release(39, "2.1"), "7 (L4T 39.2.1), supported"),
+        ("NVIDIA Jetson AGX Orin", release(36, "4.0"), "6 (L4T 36.4.0), should work"),
+        ("NVIDIA Jetson AGX Thor", release(38, "4.0"), "7 (L4T 38.4.0), should work"),
+        ("NVIDIA Jetson Orin Nano", release(36, "3.0"), "6 (L4T 36.3.0), rejected"),
+    ],
+)
+def test_the_support_of_a_board_and_its_jetpack_is_named(
+    model: str, line: str, support: str
+) -> None:
+    assert jetson.release(line, model).text == support
+
+
+def test_a_board_needs_no_toolkit(tmp_path: Path) -> None:
+    bare = board(tmp_path)
+    (tmp_path / "usr/local/cuda/version.json").unlink()
+    assert unwell(serving.findings(bare, JETPACK_62)) == {}
 
 
 def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from hrm_host.memory import MIB
 
 pytestmark = pytest.mark.process
-
 PROGRAM = """
 import resource, torch
 from hrm_host import memory

@@ -1,9 +1,7 @@
 """Stages: bars on a terminal, lines in a pipe, nothing in what the command itself prints."""
 
 import io
-import sys
 
-import pytest
 from rich.console import Console
 
 from hrm_host.progress import Stages, stages_on
@@ -12,7 +10,6 @@ Call = tuple[int, int | None]
 
 
 def shown(*calls: Call, first_line_s: float = 0.0, line_every_s: float = 0.0) -> str:
-    """What a pipe gets."""
     output = io.StringIO()
     console = Console(file=output)
     with stages_on(console, first_line_s=first_line_s, line_every_s=line_every_s) as stages:
@@ -36,21 +33,6 @@ def test_an_unknown_total_is_left_out() -> None:
 def test_a_short_stage_is_not_worth_a_line_and_lines_keep_their_distance() -> None:
     assert shown((1, 4), (4, 4), first_line_s=60.0) == ""
     assert shown((1, 4), (2, 4), (3, 4), line_every_s=60.0).count("\n") == 1
-
-
-def test_a_terminal_gets_a_bar_and_the_commands_output_stays_its_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    output = io.StringIO()
-    with stages_on(Console(file=output, force_terminal=True, width=120)) as stages:
-        stages.show("puzzles", 1, 2, "1 solved")
-        print("an answer")
-        print("a remark", file=sys.stderr)
-        assert stages.bars is not None
-        stages.remove("puzzles")
-        assert not stages.bars.tasks
-    assert "\x1b[" in output.getvalue()
-    assert capsys.readouterr() == ("an answer\n", "a remark\n")
 
 
 def test_no_console_and_a_quiet_one_show_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,50 @@ from terminal_tools import shown
 from hrm_model import checkpoint
 from hrm_puzzles.data.build import DataRecipe, build
 
-BAR = "━━━"
 CLEARED = "\x1b[2K"  # takes a line away
 STYLED = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # every command that rich writes
 PRINTED = [f"{SOLVED}\r\n", "# not solved", "4 puzzles: 1 proven, 2 unfinished, 1 refused"]
-
 pytestmark = pytest.mark.process
+
+
+FIGURES = "830 samples/s, loss 0.512 (answers 0.402), exact 12 %, cells 81.2 %, lr 0.003, last"
+STAGE = f"""
+import time
+from hrm_host.progress import stages_on
+with stages_on() as stages:
+    for done in range(1, 31):
+        stages.show("training", 1000 * done, 60000, {FIGURES!r})
+        time.sleep(0.1)
+"""
+
+
+def frames(seen: str) -> list[str]:
+    """The lines that a terminal showed, one after the other, without colors."""
+    plain = STYLED.sub("", seen)
+    return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
+
+
+def assert_bars(seen: str, stage: str, total: str) -> None:
+    """A stage of a command shows its bar, its count and the time left within 80 columns."""
+    pattern = re.compile(rf"{stage} +[━╸╺]+ +\d+{total} [-:\d]+")
+    bars = [line for line in frames(seen) if line.startswith(stage)]
+    assert bars, seen
+    for line in bars:
+        assert pattern.match(line), line
+        assert len(line) <= 80
+
+
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_bar_count_and_time_left_come_first_and_figures_are_cut_last(columns: int) -> None:
+    seen = shown([sys.executable, "-c", STAGE], columns=columns)
+    bars = [line for line in frames(seen) if line.startswith("training")]
+    assert 2 <= len(bars) <= 10  # about one a second
+    for line in bars:
+        assert len(line) <= columns
+    last = bars[-1].rstrip()
+    assert re.match(r"training ━+[╸╺]?━* 30000/60000 \d:\d\d:\d\d 8", last), last
+    assert last.endswith("last") == (columns == 160)
+    assert last.endswith("…") == (columns < 160)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +90,13 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     training = ["train", "--puzzle", "sudoku-4x4", "--data", data, "--run", run, "--hw", "cpu"]
     for size in ("max_segments=4", "batch_size=8", "total_samples=800", "warmup_samples=80"):
         training += ["--set", size]
-    seen = shown(command(*training))
-    assert BAR in seen, seen
+    seen = shown(command(*training), columns=80)
+    assert_bars(seen, "training", "/800")
     after_bars = seen.split(CLEARED)[-1]
     last_line = STYLED.sub("", after_bars).rstrip().splitlines()[-1]
-    assert last_line.startswith(f"next: hrm-export {run}/best"), seen
-    seen = shown(command("eval", run, "--data", data, "--json"), answers)
-    assert BAR in seen, seen
+    assert re.match(rf"next: \S*hrm-export {run}/best", last_line), seen
+    seen = shown(command("eval", run, "--data", data, "--json"), answers, columns=80)
+    assert_bars(seen, "puzzles", "/8")
     assert json.loads(answers.read_text())["fixed"]
 
 
@@ -67,7 +106,7 @@ def test_an_export_draws_bars_and_keeps_its_json_pure(tmp_path: Path) -> None:
     answers = tmp_path / "answers.json"
     bundle = tmp_path / "silent.bundle"
     sizes = ("--held-out", 4, "--golden", 1)
-    seen = shown(command("export", tmp_path / "step_1", *sizes, "--out", bundle, "--json"), answers)
-    assert "measuring fp32" in seen, seen
-    assert BAR in seen, seen
+    exporting = command("export", tmp_path / "step_1", *sizes, "--out", bundle, "--json")
+    seen = shown(exporting, answers, columns=80)
+    assert_bars(seen, "measuring fp32", "/4")
     assert json.loads(answers.read_text())["name"] == "silent"

@@ -11,7 +11,6 @@ import pytest
 from hrm_host.workers import results_of
 
 pytestmark = pytest.mark.process
-
 PARENT = """
 import os
 import time

@@ -38,7 +38,6 @@ def ids(num_rows: int) -> Tensor:
 
 
 def carry_of(value: float) -> Carry:
-    """Two rows of 17 positions that hold one value."""
     return Carry(torch.full((2, 17, 48), value), torch.full((2, 17, 48), value))
 
 

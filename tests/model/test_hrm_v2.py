@@ -1,7 +1,4 @@
-"""Files of HRM-v2's training scripts (Hrishnugg/HRM at d41462e), from the file to the answer.
-
-The layout is that of `train_maze_optimized.py` and `train_sudoku.py`. The sizes are smaller.
-"""
+"""Files of HRM-v2's training scripts (Hrishnugg/HRM at d41462e), from the file to the answer."""
 
 import json
 from pathlib import Path
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from export_tools import made_questions
+from published_tools import SEGMENTS, WIDTH, architecture, published_state, tensors_of
 from service_tools import Server, command
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -28,64 +26,27 @@ from hrm_model.published import model_from_published
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 
-WIDTH = 32
-INNER = 256
-LAYERS = 1
-SEGMENTS = 3
-NUM_ROWS = 1000
-"""Rows of the Sudoku script's table. Its data set names one puzzle."""
+NUM_ROWS = 1000  # rows of the Sudoku script's table. Its data set names one puzzle
 FEW = ("--golden", "2", "--held-out", "8")
 
 
 def model_config(puzzle: str, *, num_puzzle_ids: int, puzzle_emb_ndim: int) -> dict[str, Any]:
     kind = registry.get(puzzle)
-    return {
-        "batch_size": 32,
-        "seq_len": kind.seq_len,
-        "vocab_size": kind.vocab_size,
-        "num_puzzle_identifiers": num_puzzle_ids,
-        "hidden_size": WIDTH,
-        "num_heads": 4,
-        "expansion": 4.0,
-        "H_cycles": 2,
-        "L_cycles": 2,
-        "H_layers": LAYERS,
-        "L_layers": LAYERS,
-        "halt_max_steps": SEGMENTS,
-        "halt_exploration_prob": 0.1,
-        "puzzle_emb_ndim": puzzle_emb_ndim,
-        "pos_encodings": "rope",
-        "forward_dtype": "bfloat16",
-    }
+    settings = architecture("rope", (2, 2))
+    del settings["name"], settings["loss"]
+    settings["seq_len"] = kind.seq_len
+    settings["vocab_size"] = kind.vocab_size
+    settings["num_puzzle_identifiers"] = num_puzzle_ids
+    settings["puzzle_emb_ndim"] = puzzle_emb_ndim
+    return settings
 
 
 def state_of(config: dict[str, Any]) -> dict[str, Tensor]:
-    torch.manual_seed(3)
-    vocab_size = config["vocab_size"]
-    state = {
-        "inner.H_init": torch.randn(WIDTH).bfloat16(),
-        "inner.L_init": torch.randn(WIDTH).bfloat16(),
-        "inner.embed_tokens.embedding_weight": weights(vocab_size, WIDTH),
-        "inner.lm_head.weight": weights(vocab_size, WIDTH),
-        "inner.q_head.weight": weights(2, WIDTH),
-        "inner.q_head.bias": torch.full((2,), -5.0),
-    }
-    if config["puzzle_emb_ndim"]:
-        rows = config["num_puzzle_identifiers"]
-        state["inner.puzzle_emb.weights"] = torch.randn(rows, config["puzzle_emb_ndim"])
-    for level in ("H_level", "L_level"):
-        for layer in range(LAYERS):
-            key = f"inner.{level}.layers.{layer}"
-            state[f"{key}.self_attn.qkv_proj.weight"] = weights(3 * WIDTH, WIDTH)
-            state[f"{key}.self_attn.o_proj.weight"] = weights(WIDTH, WIDTH)
-            state[f"{key}.mlp.gate_up_proj.weight"] = weights(2 * INNER, WIDTH)
-            state[f"{key}.mlp.down_proj.weight"] = weights(WIDTH, INNER)
+    shape = (config["num_puzzle_identifiers"], config["puzzle_emb_ndim"])
+    state = tensors_of(published_state(vocab=config["vocab_size"], table=shape))
+    for name in ("inner.H_init", "inner.L_init"):
+        state[name] = state[name].bfloat16()
     return state
-
-
-def weights(outputs: int, inputs: int) -> Tensor:
-    """A fresh model amplifies rounding unless its matrices are a little smaller."""
-    return 0.7 * inputs**-0.5 * torch.randn(outputs, inputs)
 
 
 def optimizer_state(state: dict[str, Tensor]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Laws of relational blocks: what the puzzle cannot tell apart, the model cannot either.
-
-Shapes: B rows, T cells, V vocabulary.
-"""
+"""Laws of relational blocks: what the puzzle cannot tell apart, the model cannot either."""
 
 from typing import Any
 
@@ -76,7 +73,6 @@ def test_weights_of_a_grid_do_not_know_its_size() -> None:
 
 
 def random_tokens(*shape: int) -> torch.Tensor:
-    """Two rows of tokens of a maze."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(1, 6, (2, *shape), generator=generator)
 

@@ -18,7 +18,7 @@ SMALL = Arc(name="arc-10x10", side=SIDE)
 IGNORE = -100
 TASK = "00d62c1b"
 ROWS = [[0, 1], [2, 3], [4, 5]]
-unhurried = settings(max_examples=50, deadline=None)
+unhurried = settings(max_examples=50)
 
 
 @st.composite
@@ -112,33 +112,17 @@ def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
-    [([[0]], [[1, 2], [3, 4]]), (["0"], ["12", "34"]), ("0", "12\n34")],
-)
-def test_answers_are_written_as_the_question_was(asked: object, expected: object) -> None:
-    notation = SMALL.parse({"task": "x", "input": asked}).notation
-    assert SMALL.write(grid([[1, 2], [3, 4]]), notation) == expected
-
-
-@pytest.mark.parametrize(
     ("notation", "rule", "cell"),
     [
-        (7, "not-a-puzzle", None),
         ("hello", "not-a-puzzle", None),
         ([[1, 2]], "no-task", None),
-        ({"input": [[1]]}, "no-task", None),
         ({"task": 5, "input": [[1]]}, "no-task", None),
-        ({"task": "x" * 200, "input": [[1]]}, "no-task", None),
         ({"task": "x", "test": [{}]}, "no-input", None),
         ({"task": "x", "test": [{"input": [[1]]}], "index": True}, "no-such-index", None),
-        ({"task": "x", "input": 5}, "not-a-grid", None),
         ({"task": "x", "input": [[1], 2]}, "not-a-grid", (2, 1)),
         ({"task": "x", "input": [[]]}, "empty", None),
         ({"task": "x", "input": [[1, 2], [3]]}, "wrong-length", (2, 2)),
-        ({"task": "x", "input": [[1, 2], [3, 10]]}, "bad-colour", (2, 2)),
         ({"task": "x", "input": [[1, True]]}, "bad-colour", (1, 2)),
-        ({"task": "x", "input": ["1x"]}, "bad-colour", (1, 2)),
-        ({"task": "x", "input": [[0]] * 11}, "too-large", (11, 1)),
         ({"task": "x", "input": [[0] * 11]}, "too-large", (1, 11)),
     ],
 )

@@ -20,12 +20,10 @@ from hrm_puzzles.data.datasets import BuiltSet, DatasetError, fingerprint, open_
 
 SMALL = Arc(name="arc-10x10", side=10)
 LICENCE = "MIT License\n\nCopyright (c) the author of the examples\n"
-
 Pairs = list[dict[str, list[list[int]]]]
 
 
 def pair(*colours: int) -> dict[str, list[list[int]]]:
-    """A row of colours, and the same row upright."""
     return {"input": [list(colours)], "output": [[colour] for colour in colours]}
 
 
@@ -112,14 +110,8 @@ def test_examples_in_every_layout_join_the_demonstrations_of_their_task(
     assert (built.num_more, built.num_more_left_out) == (3, 1)
     assert examples_of(tmp_path / "data", "train") == {"aaa": 4, "bbb": 2}
     assert examples_of(tmp_path / "data", "test") == {"aaa": 1, "bbb": 1}
-
-
-def test_each_variant_of_a_task_has_all_of_its_examples(
-    tasks: Path, folder: Path, tmp_path: Path
-) -> None:
-    built = build(tasks, as_json(folder, EXAMPLES), tmp_path / "data")
     split = open_split(tmp_path / "data", "train")
-    assert np.diff(split.puzzle_offsets).tolist() == 4 * [4] + 4 * [2]
+    assert np.diff(split.puzzle_offsets).tolist() == 4 * [4] + 4 * [2]  # in each variant
     assert built.num_train == len(split) == 24
 
 
@@ -127,21 +119,10 @@ def test_a_data_set_without_further_examples_keeps_its_bytes(tasks: Path, tmp_pa
     built = build(tasks, None, tmp_path / "data")
     assert (built.num_more, built.num_more_left_out) == (None, None)
     assert num_by_task_in(tmp_path / "data") == {}
-    assert sorted(json.loads((tmp_path / "data" / "recipe.json").read_text())) == [
-        "augment",
-        "dataset",
-        "hold_out_all",
-        "keep_colours",
-        "puzzle",
-        "seed",
-        "tasks",
-    ]
-    assert {file.name for file in (tmp_path / "data").iterdir()} == {
-        "identifiers.json",
-        "recipe.json",
-        "test",
-        "train",
-    }
+    names = ("identifiers.json", "recipe.json", "test", "train")
+    assert sorted(file.name for file in (tmp_path / "data").iterdir()) == list(names)
+    recipe = json.loads((tmp_path / "data" / "recipe.json").read_text())
+    assert not [name for name in recipe if name.startswith("more")]
 
 
 def test_source_and_licence_are_part_of_the_data_set(
@@ -201,14 +182,11 @@ def test_symmetric_copies_of_test_inputs_are_left_out(
     [
         ({"aaa": [pair(1, 2, 3)]}, "task aaa, example 0: the input is that of an official test"),
         ({"zzz": [pair(1, 2)]}, "1 unknown tasks, the first 'zzz'; remove them"),
-        ({"aaa": [pair(1, 2), pair(1, 12)]}, "task aaa, example 1: .*row 1, column 2 is 12"),
         ({"aaa": [{"input": [[1], [2, 3]], "output": [[1]]}]}, "row 2 has 2 cells"),
         ({"aaa": [{"input": [[1]]}]}, "example 0: .*'output'.*write a list of"),
-        ({"aaa": [5]}, "task aaa, example 0: not a pair of grids"),
         ({"aaa": {"input": [[1]]}}, "task aaa: not a list"),
         ({"aaa": [{"input": [[1] * 31], "output": [[1]]}]}, "at most 30 of 30 fit"),
         ({}, "holds no examples; give a folder"),
-        ([pair(1, 2)], "does not hold a JSON object"),
     ],
 )
 def test_faulty_examples_are_rejected_in_one_sentence(
@@ -225,19 +203,13 @@ def test_faulty_examples_are_rejected_in_one_sentence(
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("name", ["x.zip", "x.json.gz", "x.json"])
-def test_a_file_of_nonsense_is_rejected_by_name(
-    name: str, tasks: Path, folder: Path, tmp_path: Path
+@pytest.mark.parametrize("written", [as_json, as_gzip, as_zip])
+def test_nonsense_and_a_file_that_ends_early_are_rejected(
+    written: Callable[[Path, Any], Path], tasks: Path, folder: Path, tmp_path: Path
 ) -> None:
-    (folder / name).write_bytes(b"\x1f\x8b nonsense")
-    with pytest.raises(DatasetError, match=f"cannot read .*{name}"):
-        build(tasks, folder / name, tmp_path / "data")
-
-
-def test_a_file_that_ends_early_is_rejected(tasks: Path, folder: Path, tmp_path: Path) -> None:
-    for written in (as_gzip, as_zip):
-        file = written(folder, EXAMPLES)
-        file.write_bytes(file.read_bytes()[:-20])
+    file = written(folder, EXAMPLES)
+    for content in (file.read_bytes()[:-20], b"\x1f\x8b nonsense"):
+        file.write_bytes(content)
         with pytest.raises(DatasetError, match=f"cannot read .*{file.name}"):
             build(tasks, file, tmp_path / "data")
 

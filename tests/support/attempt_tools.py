@@ -21,8 +21,6 @@ def tokens(value: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """Adds `by` to every token, modulo 100."""
-
     by: int
 
     def apply(self, tokens_BT: np.ndarray) -> np.ndarray:
@@ -53,14 +51,6 @@ class Tens:
 
     def decode(self, tokens_T: np.ndarray) -> np.ndarray:
         return tokens_T.astype(np.int8)
-
-
-class NamedTens(Tens):
-    """The same puzzle, with symmetries in the names: "task+30" is the task, shifted by 30."""
-
-    def variant_of(self, name: str) -> tuple[str, Shift]:
-        task, _, by = name.partition("+")
-        return task, Shift(by=int(by or 0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,12 @@ def bench(arguments: str) -> Result:
 
 
 def figures_of(arguments: str) -> dict[str, Any]:
-    """Run a command that succeeds, and return its JSON."""
     ended = bench(f"{arguments} --json")
     assert ended.exit_code == 0, ended.output
     return json.loads(ended.stdout)
 
 
 def refusal_of(arguments: str) -> str:
-    """Run a command that ends with wrong use, and return its one sentence."""
     ended = bench(arguments)
     assert ended.exit_code == 2, ended.output
     assert "Traceback" not in ended.output

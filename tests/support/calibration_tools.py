@@ -1,7 +1,4 @@
-"""Small real step graphs, puzzles for them, and a way to run them.
-
-Shapes: B puzzles, N puzzles, T tokens, N positions, D hidden, E puzzle-vector width.
-"""
+"""Small real step graphs, puzzles for them, and a way to run them."""
 
 from typing import Any
 

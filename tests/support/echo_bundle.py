@@ -1,8 +1,4 @@
-"""The smallest real bundles: 4x4 Sudokus and 5x5 mazes, answered with the question itself.
-
-They solve exactly the boards that are complete already. Shapes: B slots, T = 16 or 25, N = T + 1,
-D = E = 4, V = 6.
-"""
+"""The smallest real bundles: 4x4 Sudokus and 5x5 mazes, answered with the question itself."""
 
 from pathlib import Path
 
@@ -26,28 +22,29 @@ echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
   logits_BTV = Mul (tokens_BT1, ones_V)
 }
 """
-
-CONSTANTS = {
-    "axis_1": np.array([1]),
-    "axis_2": np.array([2]),
-    "ones_V": np.ones(6, np.float32),
-}
+CONSTANTS = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones(6, np.float32)}
 TABLE_PE = np.zeros((1, 4), np.float32)
 
 
 def write_echo_mazes(path: Path, *, name: str, max_segments: int) -> Path:
     step = ECHO_STEP.replace("B,16", "B,25").replace("B,17", "B,26")
-    graph = step_graph(step, CONSTANTS)
-    return write_step_bundle(
-        path, graph, name=name, table_PE=TABLE_PE, max_segments=max_segments, puzzle="maze-5x5"
+    return write_echo_bundle(
+        path, name=name, max_segments=max_segments, step=step, puzzle="maze-5x5"
     )
 
 
 def write_echo_bundle(
-    path: Path, *, name: str = "echo", max_segments: int = 3, step: str = ECHO_STEP
+    path: Path,
+    *,
+    name: str = "echo",
+    max_segments: int = 3,
+    step: str = ECHO_STEP,
+    puzzle: str = "sudoku-4x4",
 ) -> Path:
     constants = dict(CONSTANTS)
     if "wrong_shape" in step:
         constants["wrong_shape"] = np.array([3, 16, 1])
     graph = step_graph(step, constants)
-    return write_step_bundle(path, graph, name=name, table_PE=TABLE_PE, max_segments=max_segments)
+    return write_step_bundle(
+        path, graph, name=name, table_PE=TABLE_PE, max_segments=max_segments, puzzle=puzzle
+    )

@@ -1,8 +1,4 @@
-"""Small real models, and ways to run their graphs.
-
-Shapes: B puzzles of a batch, N puzzles of a set, T tokens, E puzzle-vector width. 4x4 Sudoku:
-T = 16, V = 6 symbols.
-"""
+"""Small real models, and ways to run their graphs."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,6 @@ from hrm_puzzles.puzzle import Puzzle
 GAIN = 0.7
 """Scales all matrices. A fresh model amplifies rounding, which would hide what the tests compare; a
 trained model does not."""
-
 TRM: dict[str, Any] = {
     "arch": "trm",
     "high_layers": 2,
@@ -36,7 +31,6 @@ TRM: dict[str, Any] = {
 }
 """Changes that make `small_model` a TRM."""
 TRM_MIXER: dict[str, Any] = {**TRM, "blocks": "mixer", "positions": "none"}
-
 SIZES: dict[str, Any] = {
     "vocab_size": 6,
     "seq_len": 16,
@@ -50,10 +44,7 @@ SIZES: dict[str, Any] = {
 
 
 def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
-    """Return a model of 4x4 Sudoku with two heads of width 16.
-
-    Everything is random, also what is zero when training starts.
-    """
+    """Return a model of 4x4 Sudoku with two heads of width 16."""
     torch.manual_seed(seed)
     config = HRMConfig(**{**SIZES, **changes})
     model = HRM(config)
@@ -95,7 +86,6 @@ def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
 
 
 def made_questions(puzzle: Puzzle, count: int) -> Questions:
-    """Return generated puzzles."""
     return questions_made(puzzle, count, progress=lambda _done, _total: None)
 
 
@@ -111,7 +101,6 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
 
 
 def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
-    """Compare the bundle's golden traces with its own graph."""
     options = ParityOptions(engine=f"cpu:{precision}")
     return compare_engines(bundle, options).report
 
@@ -129,7 +118,6 @@ def run_once(
 
 
 def random_inputs(model: HRM, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return inputs of a running batch without fresh rows."""
     rng = np.random.default_rng(seed)
     config = model.config
     questions = random_questions(model, count, seed)

@@ -13,7 +13,6 @@ from typing import Any
 from solving_tools import answer
 
 Reply = Callable[[BaseHTTPRequestHandler], None]
-
 MODEL: dict[str, Any] = {
     "name": "m",
     "kind": "sudoku-4x4",
@@ -37,7 +36,6 @@ MODEL: dict[str, Any] = {
     "sample": "1234341221434321",
     "provenance": {},
 }
-
 REFUSAL: dict[str, Any] = {
     "reason": "bad-puzzle",
     "field": None,
@@ -49,7 +47,6 @@ REFUSAL: dict[str, Any] = {
 
 
 def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:
-    """Return a complete response with its length."""
     raw = content.encode() if isinstance(content, str) else content
     fields = {"Content-Length": str(len(raw)), **headers}
 
@@ -64,13 +61,11 @@ def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:
 
 
 def lines(*values: object) -> Reply:
-    """Return a complete response of lines of JSON."""
     texts = [json.dumps(value) for value in values]
     return body("\n".join(texts) + "\n")
 
 
 def solved(line: object, solution: object, **changed: object) -> dict[str, object]:
-    """Return a line of /solve/batch."""
     fields = answer(solution).model_dump(mode="json")
     return {"line": line, "answer": {**fields, **changed}}
 
@@ -81,7 +76,6 @@ def refused(line: int, **changed: object) -> dict[str, object]:
 
 @contextlib.contextmanager
 def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
-    """Run a server with these replies and yield its address."""
     usual = body(json.dumps({"models": [MODEL]}))
 
     class Handler(BaseHTTPRequestHandler):

@@ -14,7 +14,6 @@ from service_tools import Server, free_port, wait_for
 
 CONFIGURATION = Path(__file__).parents[2] / "docker" / "haproxy.cfg"
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
-
 needs_haproxy = pytest.mark.skipif(
     HAPROXY is None, reason="no haproxy on this machine: install the package haproxy"
 )

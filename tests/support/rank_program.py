@@ -1,41 +1,25 @@
-"""A short training as one of several ranks; the first prints the losses.
+"""A short training as one of several ranks; the first prints the losses."""
 
-test_ranks.py starts it with the variables of torchrun.
-"""
-
+import dataclasses
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from train_tools import PUZZLE, SIZES
 
-from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, Carry, SegmentOutput
-from hrm_puzzles import registry
 from hrm_train.batches import Batch, Feed, SplitSource, open_source
 from hrm_train.distributed import joined
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe
 
-PUZZLE = registry.get("sudoku-4x4")
 NUM_IDS = 5
 STEPS = 20
 SAVED_AT = 18  # beyond the first interval of the curriculum, with counts not yet applied
-
-CONFIG = HRMConfig(
-    vocab_size=PUZZLE.vocab_size,
-    seq_len=PUZZLE.seq_len,
-    num_puzzle_ids=NUM_IDS,
-    hidden_size=32,
-    num_heads=2,
-    puzzle_vector_size=32,
-    high_layers=1,
-    low_layers=1,
-    low_cycles=1,
-    max_segments=4,
-)
+CONFIG = dataclasses.replace(SIZES, num_puzzle_ids=NUM_IDS, high_cycles=2, halt_rule="difference")
 RECIPE = Recipe(
     puzzle=PUZZLE.name,
     batch_size=8,

@@ -5,7 +5,7 @@
     PYTHONPATH=WHEELS python -m pytest -m rtx
     PYTHONPATH=WHEELS python tests/support/rtx_tools.py
 
-The last command prints the table in benchmarks/results. No plan runs on a Jetson: RTX compiles for
+The last command prints the tables in benchmarks/results. No plan runs on a Jetson: RTX compiles for
 GeForce cards, and the nearest relative of Orin that it knows is the Ampere card of compute
 capability 8.6.
 """
@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,15 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from builder_log import Kernel, kernels_in, most_kernels
 
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.contract.arrays import Shape
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.trt.api import BuildSettings, plan_from_onnx
+from hrm_edge_runtime.contract.shipped import shipped_bundles
+from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange, plan_from_onnx
+from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_export.half import float32_nodes, half_graph, record_ranges
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
@@ -47,7 +50,8 @@ REQUIREMENTS = (
 )
 STUBS = "tensorrt-stubs==10.13.0.35.1"
 LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
-BUCKETS = (1, 8)
+LARGE = (Profile.fixed(1), Profile.fixed(8))
+SMALL = (Profile(min_rows=1, best_rows=8, max_rows=16),)
 NUM_UNROLLED = 2
 TRM: dict[str, Any] = {
     "arch": "trm",
@@ -61,16 +65,15 @@ TRM: dict[str, Any] = {
 MIXERS: dict[str, Any] = {"blocks": "mixer", "positions": "none"}
 TRMS: dict[str, dict[str, Any]] = {"trm": {}, "trm of mixers": MIXERS}
 FUSED_ATTENTION = re.compile(rb"_gemm_mha_v2_0x[0-9a-f]+")
-KERNEL = re.compile(rb"\w+_0x[0-9a-f]{32}")
 TARGET = re.compile(rb"sm_?(\d{2,3})\b")
-NAMES_PER_KERNEL = 3  # times that the plan spells the name of a kernel
+NAMES_PER_ATTENTION = 3  # times that the plan spells the name of a fused attention
 WEIGHTS = re.compile(r"Total Weights Memory: (\d+)")
 SCRATCH = re.compile(r"Max Scratch Memory: (\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """One plan; sizes come from the builder's log, kernels are counted for one profile.
+    """One plan; sizes and kernels of all profiles come from the builder's log.
 
     `targets` are the architectures whose code the plan holds. `complaints` are the warnings and
     errors of the log.
@@ -82,10 +85,18 @@ class Figures:
     weights_bytes: int
     scratch_bytes: int
     num_fused_attention: int
-    num_kernels: int
+    kernels: tuple[Kernel, ...]
     targets: frozenset[str]
     complaints: tuple[str, ...]
     seconds: float
+
+    @property
+    def num_kernels(self) -> int:
+        return most_kernels(self.kernels)
+
+    @property
+    def num_streams(self) -> int:
+        return len({kernel.stream for kernel in self.kernels})
 
 
 def is_installed() -> bool:
@@ -168,17 +179,19 @@ def _config(puzzle_name: str, **changes: Any) -> HRMConfig:
     return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, **changes)
 
 
-def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
+def build(
+    trt: Any, form: str, graph: onnx.ModelProto, *, profiles: tuple[Profile, ...] = LARGE
+) -> Figures:
     """Parse and build a graph with the product's own builder, for the nearest known target."""
     with tempfile.TemporaryDirectory() as folder, _builder_log() as log:
         file = Path(folder) / "graph.onnx"
         onnx.save(graph, file)
         graph_bytes = file.stat().st_size
-        shapes = [_shapes(graph, bucket) for bucket in BUCKETS]
+        ranges = [_ranges_of(graph, profile) for profile in profiles]
         began_s = time.process_time()
         plan = plan_from_onnx(
             file,
-            shapes,
+            ranges,
             settings=BuildSettings(),
             stages=Stages(),
             timing_cache=None,  # RTX would look for a GPU
@@ -192,8 +205,8 @@ def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
         plan_bytes=len(plan),
         weights_bytes=_largest(WEIGHTS, log.messages),
         scratch_bytes=_largest(SCRATCH, log.messages),
-        num_fused_attention=_num_kernels(FUSED_ATTENTION, plan),
-        num_kernels=_num_kernels(KERNEL, plan),
+        num_fused_attention=_num_fused_attention(plan, profiles),
+        kernels=tuple(kernels_in("\n".join(log.messages))),
         targets=frozenset(targets),
         complaints=tuple(log.complaints),
         seconds=seconds,
@@ -227,8 +240,8 @@ def _builder_log() -> Iterator[_Log]:
         log.removeHandler(handler)
 
 
-def _num_kernels(name: re.Pattern[bytes], plan: bytes) -> int:
-    return len(name.findall(plan)) // (NAMES_PER_KERNEL * len(BUCKETS))
+def _num_fused_attention(plan: bytes, profiles: Sequence[Profile]) -> int:
+    return len(FUSED_ATTENTION.findall(plan)) // (NAMES_PER_ATTENTION * len(profiles))
 
 
 def _aim(trt: Any, config: Any) -> None:
@@ -242,16 +255,17 @@ def _aim(trt: Any, config: Any) -> None:
 
 
 def _largest(figure: re.Pattern[str], messages: list[str]) -> int:
-    """Return the largest value of all profiles."""
     return max(int(value) for value in figure.findall("\n".join(messages)))
 
 
-def _shapes(graph: onnx.ModelProto, num_rows: int) -> Mapping[str, Shape]:
-    shapes: dict[str, Shape] = {}
+def _ranges_of(graph: onnx.ModelProto, profile: Profile) -> Mapping[str, ShapeRange]:
+    ranges: dict[str, ShapeRange] = {}
     for value in graph.graph.input:
         _, *row = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        shapes[value.name] = (num_rows, *row)
-    return shapes
+        ranges[value.name] = ShapeRange(
+            (profile.min_rows, *row), (profile.best_rows, *row), (profile.max_rows, *row)
+        )
+    return ranges
 
 
 def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, float]:
@@ -276,8 +290,28 @@ def _scales(step: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, flo
     return scales
 
 
+def print_shipped(trt: Any) -> None:
+    """Print a row for each form of each shipped model; bytes moved are for eight puzzles."""
+    print("| model | form | kernels | streams | moved, 8 puzzles | scratch, 16 | plan | CPU time |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, path in shipped_bundles().items():
+        bundle = Bundle.open(path)
+        for precision in bundle.manifest.precisions:
+            graph = onnx.load(bundle.graph_path(precision))
+            one = build(trt, precision, graph, profiles=SMALL)
+            eight = build(trt, precision, graph, profiles=(Profile.fixed(8),))
+            moved_bytes = sum(kernel.moved_bytes for kernel in eight.kernels)
+            sizes = (moved_bytes, one.scratch_bytes, one.plan_bytes)
+            cells = " | ".join(f"{size / 1e6:.1f} MB" for size in sizes)
+            counts = f"{one.num_kernels} | {one.num_streams}"
+            line = f"| {name} | {precision} | {counts} | {cells} | {one.seconds:.1f} s |"
+            print(line, flush=True)
+
+
 def main() -> None:
     trt = load_rtx()
+    print_shipped(trt)
+    print()
     print("| form | graph | plan | weights | scratch, batch <= 8 | fused attention | CPU time |")
     print("|---|---|---|---|---|---|---|")
     for form, graph in full_size_graphs():

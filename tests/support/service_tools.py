@@ -16,15 +16,12 @@ from typing import Any
 
 import httpx
 
+KEPT_ALIVE_S = 2.0
 PATIENCE_S = 60.0  # a busy machine takes this long for the work of a second
 
 
 class Server:
-    """A server process on a free port, from a command that takes `--port`.
-
-    It runs until the `with` block ends. `log` holds its standard error. `options` are those of
-    `httpx.Client`.
-    """
+    """A server process on a free port, from a command that takes `--port`."""
 
     def __init__(self, command: list[str], scheme: str = "http", **options: Any) -> None:
         self.port = free_port()
@@ -36,7 +33,9 @@ class Server:
             text=True,
             start_new_session=True,
         )
-        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, **options)
+        # The server closes a connection after 5 s of silence, perhaps as the next request leaves.
+        limits = httpx.Limits(keepalive_expiry=KEPT_ALIVE_S)
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, limits=limits, **options)
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
@@ -82,7 +81,6 @@ class Server:
 
 
 def wait_for(holds: Callable[[], bool], every_s: float = 0.02) -> None:
-    """Wait until a condition holds."""
     give_up_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < give_up_s, "the condition never became true"
@@ -98,16 +96,17 @@ def free_port() -> int:
 IMPORT_OF = {
     "serve": "from hrm_edge_runtime.cli import serve as main",
     "solve": "from hrm_edge_runtime.solve.cli import main",
+    "push": "from hrm_edge_runtime.solve.push_cli import main",
     "data": "from hrm_puzzles.cli import main",
     "train": "from hrm_train.cli import main",
     "eval": "from hrm_export.eval_cli import main",
     "export": "from hrm_export.cli import main",
     "parity": "from hrm_edge_runtime.parity.cli import main",
+    "key": "from hrm_edge_runtime.key_cli import main",
 }
 
 
 def command(name: str, *arguments: object) -> list[str]:
-    """Return the command line of `hrm-NAME` in this Python environment."""
     program = f"{IMPORT_OF[name]}; main()"
     return [sys.executable, "-c", program, *map(str, arguments)]
 
@@ -124,10 +123,14 @@ def scripted_command(**options: float | str | Path) -> list[str]:
 
 @contextlib.contextmanager
 def running(**options: float | str | Path) -> Iterator[Server]:
-    """Run a scripted server; yield it when it is alive."""
     with Server(scripted_command(**options)) as server:
         wait_for(lambda: server.status("/livez") == 200)
         yield server
+
+
+def refusal(response: httpx.Response) -> tuple[int, str]:
+    """Return the status and the reason of an error."""
+    return response.status_code, response.json()["error"]["reason"]
 
 
 @contextlib.contextmanager

@@ -32,7 +32,5 @@ def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
     return SolveAnswer(solution=puzzle, **verdict, **USUAL)
 
 
-def solver_of(
-    solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]],
-) -> Solver:
+def solver_of(solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]) -> Solver:
     return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)

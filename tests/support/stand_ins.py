@@ -20,7 +20,6 @@ FAKE_MODULES = (
     "cuda.bindings",
     "cuda.bindings.driver",
 )
-
 SetUp = Callable[..., None]
 
 
@@ -30,7 +29,6 @@ def forget_stand_ins() -> None:
 
 
 def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
-    """The bundle with further step graphs."""
     names = {"fp32": "step.fp32.onnx"}
     for precision, graph in graphs.items():
         names[precision] = f"step.{precision}.onnx"

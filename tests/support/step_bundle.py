@@ -15,7 +15,6 @@ PRECISIONS = ("fp32", "fp16", "int8")
 
 
 def step_graph(text: str, constants: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Return a graph in ONNX's text notation, with its stored arrays."""
     model = onnx.parser.parse_model(text)
     for name, array in constants.items():
         stored = onnx.numpy_helper.from_array(array, name)
@@ -35,10 +34,7 @@ def write_step_bundle(
     tasks: Sequence[str] | None = None,
     golden: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
-    """Write a bundle of one to three graphs of one function: float32, float16 and INT8.
-
-    `tasks` names the rows of the table after the first.
-    """
+    """Write a bundle of one to three graphs of one function: float32, float16 and INT8."""
     path.mkdir()
     precisions: dict[str, str] = {}
     for precision, graph in zip(PRECISIONS, graphs, strict=False):

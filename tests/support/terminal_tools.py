@@ -13,10 +13,6 @@ TERMINAL = {"TERM": "xterm-256color"}
 def shown(
     arguments: list[str], answers: Path | None = None, *, columns: int = 200, typed: str = ""
 ) -> str:
-    """Run a command on a terminal and return what it shows.
-
-    With `answers`, the command's standard output goes to that file instead. `typed` is typed in.
-    """
     master, slave = pty.openpty()
     out = slave
     if answers is not None:

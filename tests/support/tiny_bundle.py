@@ -20,7 +20,6 @@ WIDTH = 8
 NUM_PUZZLE_IDS = 3
 MAX_SEGMENTS = 6
 NUM_TRACES = 5
-
 TRACE_OF = {
     "answer_SBT": "answer_BT",
     "halt_margin_SB": "halt_margin_B",

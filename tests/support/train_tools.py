@@ -52,7 +52,6 @@ def small_trainer(
 
 
 def fresh(data: Path, steps: int) -> list[str]:
-    """Return options of a new run of that model."""
     options = [f"--data={data}", "--puzzle=sudoku-4x4", "--hw=cpu", "--preset=small"]
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4")
     recipe = ("batch_size=8", "window=2", f"total_samples={STEP_SAMPLES * steps}")
@@ -64,10 +63,6 @@ def fresh(data: Path, steps: int) -> list[str]:
 
 
 def train(run: Path, *options: str, largest_file: int | None = None) -> ForkServerProcess:
-    """Start hrm-train in a process of its own.
-
-    Its output goes to `RUN.log`. No file may grow beyond `largest_file` bytes.
-    """
     arguments = ["--run", str(run), *options]
     log = run.with_suffix(".log")
     process = FORK.Process(target=_hrm_train, args=(arguments, log, largest_file))

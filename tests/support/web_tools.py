@@ -1,5 +1,6 @@
 """The page in a real browser, used as a person uses it."""
 
+import io
 import os
 import shutil
 from pathlib import Path
@@ -10,31 +11,21 @@ pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"
 )
 
-from playwright.sync_api import (
-    Browser,
-    Error,
-    Locator,
-    Page,
-    Playwright,
-    Route,
-    expect,
-    sync_playwright,
-)
-
-__all__ = [
-    "Browser",
-    "Error",
-    "Locator",
-    "Page",
-    "Playwright",
-    "Route",
-    "expect",
-    "sync_playwright",
-]
+from PIL import Image
+from playwright.sync_api import Browser as Browser
+from playwright.sync_api import Error as Error
+from playwright.sync_api import Locator as Locator
+from playwright.sync_api import Page as Page
+from playwright.sync_api import Playwright as Playwright
+from playwright.sync_api import Route as Route
+from playwright.sync_api import expect as expect
+from playwright.sync_api import sync_playwright as sync_playwright
 
 PATIENCE_MS = 60_000  # a busy machine takes this long for the work of a second
 expect.set_options(timeout=PATIENCE_MS)
 
+NUM_COLORS = 256
+GLOW_MS = 900  # cells that changed last light up
 DONE = "#verdict:is(.good, .bad, .open)"
 SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PASTE = """text => {
@@ -46,7 +37,6 @@ PASTE = """text => {
 
 
 def find_chromium(playwright: Playwright) -> str | None:
-    """Return Playwright's own Chromium, else the system's, else None."""
     own = playwright.chromium.executable_path
     if Path(own).exists():
         return own
@@ -68,7 +58,6 @@ def paste(page: Page, text: str) -> None:
 
 
 def solve(page: Page) -> str:
-    """Press Solve, wait, and return the title of the verdict."""
     page.click("#solve")
     return verdict(page)
 
@@ -90,7 +79,7 @@ def digits(page: Page) -> str:
     return "".join(text or "." for text in cells)
 
 
-def screen(page: Page, name: str, *, whole: bool = True, after_ms: int = 0) -> None:
+def screen(page: Page, name: str, *, whole: bool = True, after_ms: int = GLOW_MS) -> None:
     """Take a picture for docs/screens, after a while, if HRM_SCREENS names a folder."""
     folder = os.environ.get("HRM_SCREENS")
     if not folder:
@@ -98,5 +87,9 @@ def screen(page: Page, name: str, *, whole: bool = True, after_ms: int = 0) -> N
     path = Path(folder) / f"{name}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     page.mouse.move(0, 0)
+    if whole:
+        page.evaluate("scrollTo(0, 0)")  # or else the right column begins where the screen does
     page.wait_for_timeout(after_ms)
-    page.screenshot(path=path, full_page=whole)
+    content = page.screenshot(full_page=whole)
+    picture = Image.open(io.BytesIO(content)).convert("RGB")
+    picture.quantize(NUM_COLORS).save(path, optimize=True)  # a third of the bytes

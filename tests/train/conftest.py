@@ -10,7 +10,6 @@ from hrm_puzzles.cli import main as app
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small 4x4 data set, built by the command a person would use."""
     out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
     sizes = ["--train", "200", "--test", "40", "--seed", "3"]
     options = ["build", "sudoku-4x4", "--out", str(out), *sizes]

@@ -1,5 +1,6 @@
 """Optimisers, schedule and losses against their definitions, by plain arithmetic."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import nn
 from hrm_model.hrm import Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Progress
-from hrm_train.optim import OPTIMISERS, AdamATan2, AdamW, Average, step_puzzle_table
+from hrm_train.optim import OPTIMISERS, AdamATan2, AdamW, Average, Lion, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import answer_loss_B, log_stablemax, segment_loss
 
@@ -53,13 +54,32 @@ def test_adamw_is_pytorchs_own() -> None:
     assert torch.allclose(ours, theirs, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", OPTIMISERS.values())
-def test_an_update_that_is_not_kept_changes_nothing(kind: type[AdamATan2]) -> None:
+def test_lion_follows_the_sign_of_its_momentum() -> None:
+    # w *= 1 - lr * wd;  w -= lr * sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g.
+    pytest.importorskip("lion_pytorch")
     weight = parameter()
-    optimiser = kind([weight], lr=0.1, weight_decay=0.5)
+    optimiser = Lion([weight], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
+    w = weight.detach().numpy().copy()
+    m = np.zeros_like(w)
+    for gradient in GRADIENTS:
+        weight.grad = torch.tensor(gradient)
+        optimiser.step(rate=0.5)
+        g = np.array(gradient)
+        w = w * (1 - 0.05 * 0.5) - 0.05 * np.sign(0.9 * m + 0.1 * g)
+        m = 0.99 * m + 0.01 * g
+    assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
+    assert np.allclose(optimiser.exp_avg[0].numpy(), m, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_update_that_is_not_kept_changes_nothing(name: str) -> None:
+    if name == "lion":
+        pytest.importorskip("lion_pytorch")
+    weight = parameter()
+    optimiser = OPTIMISERS[name]([weight], lr=0.1, weight_decay=0.5)
     weight.grad = torch.ones(2)
     optimiser.step(keep=torch.ones(()))
-    now = [weight, *optimiser.exp_avg, *optimiser.exp_avg_sq]
+    now = [weight, *itertools.chain(*optimiser.moments.values())]
     before = [tensor.clone() for tensor in now]
     weight.grad = torch.zeros(2)
     optimiser.step(keep=torch.zeros(()))

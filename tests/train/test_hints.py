@@ -14,8 +14,6 @@ PUZZLE = registry.get("maze-8x8")
 RECIPE = Recipe(window=2, loss="softmax", halt_weight=0.0)
 CYCLES = 3
 LATER = 1 + RECIPE.window * CYCLES
-
-
 EXAMPLE = PUZZLE.generate(np.random.default_rng(0), "hard")
 TOKENS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.question)[None])
 LABELS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.answer)[None])

@@ -15,6 +15,7 @@ import pytest
 import rank_program
 import torch
 import torch.distributed
+from torchrun_tools import children_of, torchrun
 from train_tools import weights_of
 
 from hrm_train.distributed import Ranks
@@ -32,7 +33,6 @@ def expected(data: Path) -> dict[str, Any]:
 
 
 def on_two_ranks(*arguments: Path) -> str:
-    """What the first of two ranks prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -133,18 +133,6 @@ def test_ranks_that_are_started_again_meet_each_other_and_not_those_before() -> 
             assert [process.returncode for process in ranks] == [0, 0], said
 
 
-def torchrun(data: Path, run: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "torch.distributed.run"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "3"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    command += ["-m", "--", "hrm_train", "--run", str(run), "--data", str(data)]
-    command += ["--puzzle", "sudoku-4x4", "--hw", "cpu", "--preset", "small"]
-    command += ["--set", "hidden_size=32", "--set", "puzzle_vector_size=32"]
-    command += ["--set", "max_segments=4", "--set", "batch_size=8"]
-    command += ["--set", "total_samples=4800", "--checkpoint-steps", "20"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds torchrun's workers in /proc")
 def test_a_rank_that_is_killed_is_restarted_and_the_weights_are_those_of_a_quiet_run(
@@ -158,9 +146,7 @@ def test_a_rank_that_is_killed_is_restarted_and_the_weights_are_those_of_a_quiet
         stack.callback(disturbed.kill)  # if the test fails; its ranks end with it
         while not (tmp_path / "disturbed" / "latest").exists():
             time.sleep(0.05)
-        file = Path(f"/proc/{disturbed.pid}/task/{disturbed.pid}/children")
-        children = file.read_text().split()
-        os.kill(int(children[-1]), signal.SIGKILL)
+        os.kill(children_of(disturbed)[-1], signal.SIGKILL)
         _, said = disturbed.communicate(timeout=280)
     assert disturbed.returncode == 0, said
     assert said.count("parameters on cpu") == 2, said  # it was started twice

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,7 +26,6 @@ SAMPLES_PER_STEP = 8
 
 
 def acting_at(trainer: Trainer, samples: int, action: Callable[[], object]) -> None:
-    """Makes the trainer act once, after the step that reaches that many samples."""
     plain_step = trainer.step
 
     def step() -> StepReport:
@@ -56,7 +54,6 @@ def whole_set(data: Path) -> HeldOut:
 
 
 def wait_for_checkpoint(run: Path, process: ForkServerProcess, after: Path | None = None) -> None:
-    """Waits until `latest` names another checkpoint than `after`."""
     while latest(run) == after:
         assert process.is_alive(), said(run)
         time.sleep(0.005)
@@ -96,48 +93,27 @@ def scores_of(run: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["score"]) for row in History(run).rows()]
 
 
-class Stopped(NamedTuple):
-    """A run that a second process tried to continue, and that SIGTERM stopped."""
-
-    run: Path
-    first: ForkServerProcess
-    second: ForkServerProcess
-
-
-@pytest.fixture(scope="module")
-def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
-    run = tmp_path_factory.mktemp("runs") / "run"
+@pytest.mark.process
+def test_a_run_has_one_writer_and_stays_whole_after_a_signal_and_on_a_full_disk(
+    data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
     first = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
     wait_for_checkpoint(run, first)
     second = train(run, "--resume")
     second.join(60)
+    assert second.exitcode == 2
+    assert f"is being written by another process (process {first.pid})" in said(run)
     first.terminate()
     first.join(60)
-    return Stopped(run, first, second)
-
-
-@pytest.mark.process
-def test_a_run_has_one_writer(stopped: Stopped) -> None:
-    assert stopped.second.exitcode == 2
-    sentence = f"is being written by another process (process {stopped.first.pid})"
-    assert sentence in said(stopped.run)
-
-
-@pytest.mark.process
-def test_a_signal_ends_training_with_a_whole_checkpoint(stopped: Stopped) -> None:
-    assert stopped.first.exitcode == 1
-    assert "stopped by SIGTERM" in said(stopped.run)
-    checkpoint.load(checkpoint.resolve(stopped.run / "latest"))
-
-
-@pytest.mark.process
-def test_a_full_disk_leaves_the_last_checkpoint_whole(stopped: Stopped) -> None:
-    run = stopped.run
+    assert first.exitcode == 1
+    assert "stopped by SIGTERM" in said(run)
     kept = latest(run)
     assert kept is not None
-    process = train(run, "--resume", "--checkpoint-steps", "3", largest_file=100_000)
-    process.join(60)
-    assert process.exitcode == 3
+    checkpoint.load(kept)
+    cramped = train(run, "--resume", "--checkpoint-steps", "3", largest_file=100_000)
+    cramped.join(60)
+    assert cramped.exitcode == 3
     sentence = f"could not be written (File too large), {kept.name} before it is whole; make room"
     assert sentence in said(run)
     assert "Traceback" not in said(run)
@@ -229,14 +205,12 @@ def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path
 
 def test_the_tenth_is_fixed_by_the_seed_and_part_of_the_whole(data: Path) -> None:
     source = open_source(data, "train", PUZZLE)
-    first = held_out(source, 10_000, seed=1)
-    again = held_out(source, 10_000, seed=1)
-    assert first.fast is not None
-    assert again.fast is not None
-    assert len(first.fast.tokens_BT) == LEAST_FAST
-    assert len(first.whole.tokens_BT) == len(source)
-    assert np.array_equal(first.fast.tokens_BT, again.fast.tokens_BT)
-    whole = {row.tobytes() for row in first.whole.tokens_BT}
-    fast = {row.tobytes() for row in first.fast.tokens_BT}
-    assert fast <= whole
+    held = held_out(source, 10_000, seed=1)
+    again = held_out(source, 10_000, seed=1).fast
+    assert held.fast is not None
+    assert again is not None
+    assert np.array_equal(held.fast.tokens_BT, again.tokens_BT)
+    assert (len(held.fast.tokens_BT), len(held.whole.tokens_BT)) == (LEAST_FAST, len(source))
+    whole = {row.tobytes() for row in held.whole.tokens_BT}
+    assert {row.tobytes() for row in held.fast.tokens_BT} <= whole
     assert held_out(open_source(data, "test", PUZZLE), 10_000, seed=1).fast is None

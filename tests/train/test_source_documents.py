@@ -1,12 +1,14 @@
 """What the source documents ask of the trainer; each test names document and passage."""
 
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from train_tools import STEP_SAMPLES, fresh
+from train_tools import STEP_SAMPLES, fresh, small_trainer, weights_of
 from typer.testing import CliRunner
 
 from hrm_model.hrm import HRM
@@ -20,6 +22,8 @@ from hrm_train.options import PlanOptions
 from hrm_train.recipe import RECIPES, config_for, recipe_for
 from hrm_train.run_plan import filled
 from hrm_train.telemetry import AnomalyMonitor
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_recipe_of_the_log_learns_at_full_rate_long_before_step_2000() -> None:
@@ -141,3 +145,68 @@ def test_a_dry_run_names_the_basis_of_its_estimate(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     words = " ".join(shown.output.split())
     assert "calculated; measured only at 81 tokens on an H100" in words
+
+
+def test_lion_resumes_with_the_same_bytes(data: Path, tmp_path: Path) -> None:
+    # 004, "Optimizer and scheduler": "Start with AdamW or Lion"; 000, "Resume Logic Bug".
+    pytest.importorskip("lion_pytorch")
+    whole = small_trainer(data, optimiser="lion", lr=3e-4)
+    first = small_trainer(data, optimiser="lion", lr=3e-4)
+    for _ in range(3):
+        whole.step()
+        first.step()
+    first.save(tmp_path / "half" / "step_3", {})
+    resumed = small_trainer(data, optimiser="lion", lr=3e-4)
+    resumed.restore(tmp_path / "half" / "step_3")
+    for _ in range(4):
+        whole.step()
+        resumed.step()
+    for name, trainer in (("whole", whole), ("resumed", resumed)):
+        trainer.save(tmp_path / name / "step_7", {})
+        (tmp_path / name / "latest").write_text("step_7")
+    assert weights_of(tmp_path / "resumed") == weights_of(tmp_path / "whole")
+
+
+def test_lion_that_is_missing_names_its_install_line_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lion_pytorch", None)
+    absent = tmp_path / "data"
+    options = ["--puzzle=sudoku-4x4", "--set=optimiser=lion", f"--data={absent}"]
+    ended = CliRunner().invoke(app, [f"--run={tmp_path / 'run'}", *options])
+    assert ended.exit_code == 2
+    assert "pip install 'hrm-edge[lion]'" in ended.output
+    assert not absent.exists()
+
+
+SYMPTOMS = {
+    "memory": ("micro_batch", "recompute"),  # 004, "memory is near OOM"; 001, "OOM errors"
+    "samples/s": ("workers", "prefetch"),  # 004, "samples/sec is flat but utilization is low"
+    "slow steps": ("--validate-steps", "--checkpoint-steps"),  # 004, "If step_time spikes"
+    "loss jumps": ("lr", "warmup_samples"),  # 004, "Stability at scale"
+    "too sure": ("label_smoothing",),  # 004, "reduce overconfidence"
+    "nv_queue": ("hrm-doctor",),  # 001, "Known Issues and Solutions"
+    "stopped": ("--resume",),  # 001, "Lost progress"
+}
+
+
+@pytest.mark.parametrize("symptom", SYMPTOMS)
+def test_the_page_has_a_remedy_for_each_symptom_of_the_documents(symptom: str) -> None:
+    (row,) = [row for row in symptom_rows() if symptom in row.split("|")[1]]
+    remedy = row.split("|")[3]
+    for word in SYMPTOMS[symptom]:
+        assert word in remedy
+
+
+def test_every_setting_of_a_remedy_exists() -> None:
+    settings = re.findall(r"--set ([a-z_]+=[\w.%-]+)", " ".join(symptom_rows()))
+    assert len(settings) >= 6
+    draft(PlanOptions(puzzle="sudoku-4x4", settings=settings), PRESETS["cpu"])
+
+
+def symptom_rows() -> list[str]:
+    """The rows of the table under "When a number looks wrong"."""
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("## When a number looks wrong\n")
+    section, _, _ = rest.partition("\n## ")
+    return [line for line in section.splitlines() if line.startswith("|")][2:]

@@ -69,7 +69,7 @@ def test_a_pipe_gets_a_line_of_the_first_figures_and_a_terminal_a_bar(
     assert "samples/s, loss " in shown
     if not is_terminal:
         first, last = shown.splitlines()
-        assert first.startswith("training: 160 of 480, ")
+        assert first.startswith("training: 8 of 480, ")
         assert last.startswith("training: 480 done in ")
 
 

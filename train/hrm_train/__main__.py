@@ -1,8 +1,13 @@
 """torchrun --nproc-per-node N -m -- hrm_train ...: hrm-train on several GPUs or machines."""
 
+import sys
+
 from hrm_train.cli import main
 from hrm_train.distributed import joined
 
 if __name__ == "__main__":
-    with joined():
-        main()
+    try:
+        with joined():
+            main()
+    except ValueError as error:
+        sys.exit(f"hrm-train: {error}.")

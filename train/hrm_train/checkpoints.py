@@ -20,6 +20,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from hrm_host.command import runnable
 from hrm_host.system import try_lock
 from hrm_model import checkpoint
 from hrm_train.batches import Progress
@@ -70,7 +71,7 @@ class Checkpoints:
         latest = self.named("latest")
         if latest is None:
             return "there is none before it; make room there and start again"
-        resume = f"hrm-train --run {self.run} --resume"
+        resume = f"{runnable('hrm-train')} --run {self.run} --resume"
         return f"{latest.name} before it is whole; make room there and continue with {resume}"
 
     def choose(self, step: int) -> None:

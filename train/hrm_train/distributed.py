@@ -88,6 +88,7 @@ def joined() -> Generator[Ranks]:
     backend = "gloo"
     if torch.cuda.is_available() and dist.is_nccl_available():
         backend = "cpu:gloo,cuda:nccl"
+    _require_new_stores()
     store, rank, world = next(iter(rendezvous("env://")))
     # torchrun keeps one store for all starts, and gloo would find addresses of ranks that are gone.
     # A prefix works only on one machine: several machines do not count restarts alike.
@@ -99,3 +100,15 @@ def joined() -> Generator[Ranks]:
         yield ranks()
     finally:
         dist.destroy_process_group()
+
+
+def _require_new_stores() -> None:
+    """Raises ValueError if several machines would use one store for all starts of their ranks."""
+    num_machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    max_restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    keeps_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if num_machines > 1 and max_restarts > 0 and keeps_store:
+        raise ValueError(
+            f"torchrun on {num_machines} machines would keep addresses of ranks that are gone; "
+            "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun on each of them"
+        )

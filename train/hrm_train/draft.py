@@ -75,7 +75,7 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
         hardware=hardware,
         config=config,
         recipe=recipe,
-        init=options.init,
+        init=options.init_path,
     )
 
 
@@ -90,9 +90,9 @@ def _preset(options: PlanOptions, machine: Hardware) -> str:
 
 def _sizes(options: PlanOptions, preset: str, puzzle: Puzzle) -> HRMConfig:
     """The sizes of a preset, or of the checkpoint to start from on this puzzle's board."""
-    if options.init is None:
+    if options.init_path is None:
         return config_for(preset, puzzle, 1)
-    return geometry.config_from(options.init, puzzle)
+    return geometry.config_from(options.init_path, puzzle)
 
 
 def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:

@@ -58,8 +58,10 @@ class Evaluation:
         if self.proof_exists:
             parts.append(f", proven {100 * self.proven[-1]:.1f} %")
         parts.append(f", open cells {100 * self.cells[-1]:.1f} %")
-        parts.append(f"; halts by itself after {self.segments:.1f} segments")
-        parts.append(f" with {100 * self.halted_exact:.1f} % exact")
+        halting = f"halts by itself after {self.segments:.1f} segments"
+        if self.segments == num_segments:
+            halting = f"never halts by itself within {num_segments} segments"
+        parts.append(f"; {halting}, {100 * self.halted_exact:.1f} % exact")
         parts.append(f" ({self.num_puzzles} puzzles)")
         for k, share in self.pass_at.items():
             if k <= SHOWN_TRIALS:

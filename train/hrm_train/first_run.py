@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import typer
 
+from hrm_host.command import runnable
 from hrm_host.memory import GIB
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.data.for_training import largest_bytes
@@ -16,7 +17,6 @@ FOR_A_CPU = {
     "maze-small": "10x10 mazes",
     "arc-small": "76 small ARC tasks",
 }
-EXAMPLE = "choose a recipe, for example hrm-train --recipe sudoku-small"
 
 
 def confirm(options: PlanOptions, say: Callable[[str], object]) -> None:
@@ -27,6 +27,8 @@ def confirm(options: PlanOptions, say: Callable[[str], object]) -> None:
     puzzle = options.kind
     if not isinstance(puzzle, Arc) or not _is_default(options):
         return
+    hrm_train = runnable("hrm-train")
+    example = f"choose a recipe, for example {hrm_train} --recipe sudoku-small"
     machine = hardware_from_name(options.hw or "auto")
     if machine.device != "cpu":
         return
@@ -34,11 +36,11 @@ def confirm(options: PlanOptions, say: Callable[[str], object]) -> None:
     say(f"Without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB)")
     say("and trains a large model, which is too much for a CPU. Recipes for a CPU:")
     for name, description in FOR_A_CPU.items():
-        say(f"  hrm-train --recipe {name:<14}# {description}")
+        say(f"  {hrm_train} --recipe {name:<14}# {description}")
     if not sys.stdin.isatty():
-        raise ValueError(f"ARC on a CPU needs --yes; or {EXAMPLE}")
+        raise ValueError(f"ARC on a CPU needs --yes; or {example}")
     if not typer.confirm("Build and train ARC here?", err=True):
-        raise ValueError(f"nothing is trained: {EXAMPLE}")
+        raise ValueError(f"nothing is trained: {example}")
 
 
 def _is_default(options: PlanOptions) -> bool:

@@ -12,12 +12,12 @@ from hrm_host.progress import duration
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_train import batches
+from hrm_train import batches, status
 from hrm_train.draft import draft
 from hrm_train.hardware import hardware_from_name
 from hrm_train.memory import FILLED
 from hrm_train.options import PlanOptions
-from hrm_train.run_plan import RunPlan, filled
+from hrm_train.run_plan import RunPlan, filled, read_plan
 
 PUBLISHED_ARC_IDS = 876_000  # puzzle ids of 960 tasks in 1,000 variants, without duplicates
 SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # factors of the planned micro-batch
@@ -40,12 +40,41 @@ def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | 
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(_memory_table(plan))
     console.print(BASIS, soft_wrap=True, markup=False, highlight=False)
-    speeds = SPEEDS
+    for line in times(plan, samples_per_s):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def times(plan: RunPlan, samples_per_s: float | None) -> list[str]:
+    """How long the run takes, and what that is based on."""
+    measured = measured_speed(plan)
     if samples_per_s is not None:
+        basis = "speed: as given"
         speeds = (samples_per_s,)
+    elif measured is not None:
+        basis = f"speed: measured by {plan.run}"
+        speeds = (measured,)
+    else:
+        basis = "speed: assumed, nothing was measured; a run measures its own in its first steps"
+        speeds = SPEEDS
+    lines = [basis]
     for speed in speeds:
         hours = duration(plan.recipe.total_samples / speed)
-        console.print(f"at {speed:,g} samples/s: {hours}", highlight=False)
+        lines.append(f"at {speed:,.4g} samples/s: {hours}")
+    return lines
+
+
+def measured_speed(plan: RunPlan) -> float | None:
+    """The last speed of the run in the plan's directory, if its steps cost the same."""
+    if not (plan.run / status.SETTINGS).exists():
+        return None
+    if _cost_of_a_step(read_plan(plan.run)) != _cost_of_a_step(plan):
+        return None
+    return status.read_status(plan.run)["samples_per_s"]
+
+
+def _cost_of_a_step(plan: RunPlan) -> tuple[object, ...]:
+    recipe = plan.recipe
+    return plan.config, plan.hardware, recipe.batch_size, recipe.window, recipe.continue_loss
 
 
 def _with_expected_ids(plan: RunPlan) -> RunPlan:
@@ -64,12 +93,11 @@ def _model_line(plan: RunPlan) -> str:
     machine = plan.hardware
     with torch.device("meta"):
         model = HRM(config)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     device = machine.name
     if machine.gpu:
         device = f"{machine.name} ({machine.gpu}, {machine.memory_gb} GB)"
     return (
-        f"{num_parameters:,} parameters, {config.seq_len} tokens, "
+        f"{model.num_parameters:,} parameters, {config.seq_len} tokens, "
         f"{config.num_puzzle_ids:,} puzzle ids; {device}, {machine.precision}"
     )
 
@@ -77,13 +105,13 @@ def _model_line(plan: RunPlan) -> str:
 def schedule(plan: RunPlan) -> str:
     """Steps, samples, learning rates and warm-up of the run."""
     recipe = plan.recipe
-    num_steps = -(-recipe.total_samples // (recipe.batch_size * recipe.window))
     lr = f"{recipe.scaled(recipe.lr):.3g}"
     if recipe.base_batch:
         lr = f"{lr} ({recipe.lr:.3g} at a batch of {recipe.base_batch})"
     warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
     return (
-        f"{num_steps:,} steps of {recipe.batch_size} puzzles, {recipe.total_samples:,} samples; "
+        f"{plan.num_steps:,} steps of {recipe.batch_size} puzzles, "
+        f"{recipe.total_samples:,} samples; "
         f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
         f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"
     )

@@ -166,8 +166,7 @@ def threads_for(config: HRMConfig, num_cores: int) -> int:
     """
     with torch.device("meta"):
         model = HRM(config)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return 1 if num_parameters < ONE_THREAD else num_cores
+    return 1 if model.num_parameters < ONE_THREAD else num_cores
 
 
 def usable_cores() -> int:

@@ -289,11 +289,7 @@ class Trainer:
     def _tensors(self) -> dict[str, Tensor]:
         """Raw weights and moments, by their names in a checkpoint."""
         names = [name for name, _ in self.model.named_parameters()]
-        kinds = {
-            "weights": self.optimiser.params,
-            "exp_avg": self.optimiser.exp_avg,
-            "exp_avg_sq": self.optimiser.exp_avg_sq,
-        }
+        kinds = {"weights": self.optimiser.params, **self.optimiser.moments}
         found: dict[str, Tensor] = {}
         for kind, tensors in kinds.items():
             for name, tensor in zip(names, tensors, strict=True):

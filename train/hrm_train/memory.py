@@ -14,6 +14,7 @@ import torch
 from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_train.optim import OPTIMISERS
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, window_loss
 
@@ -56,7 +57,7 @@ class Estimate:
 
     def summary(self) -> str:
         parts = ", ".join(f"{name} {size / MIB:.0f}" for name, size in asdict(self).items())
-        return f"memory: about {self.total / MIB:.0f} MiB ({parts})"
+        return f"memory: calculated, about {self.total / MIB:.0f} MiB ({parts})"
 
 
 def estimate(
@@ -84,7 +85,7 @@ def estimate(
     return Estimate(
         weights=weights + model.puzzle_table.numel() * FLOAT_BYTES,
         gradients=gradients,
-        optimiser=2 * weights,
+        optimiser=OPTIMISERS[recipe.optimiser].num_moments * weights,
         average=weights,
         slots=2 * slots * slot_bytes,  # this step's, and those before it in case it is repeated
         activations=_activation_bytes(config, recipe, dtype, micro_batch, recompute=recompute),

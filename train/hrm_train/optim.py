@@ -3,22 +3,22 @@ puzzle table.
 
 The torch._foreach calls, one for all parameters, are what PyTorch's own optimisers are made of.
 Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimiser of
-the published HRM, and AdamW (Loshchilov and Hutter, 2019).
+the published HRM, AdamW (Loshchilov and Hutter, 2019), and Lion (Chen et al., 2023).
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class AdamATan2:
-    """Adam whose quotient m / sqrt(v) passes through atan2: steps are bounded without an epsilon.
+class Optimiser:
+    """The parameters, their first moments, and how an update is called."""
 
-    w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
-    """
+    num_moments = 1
 
     def __init__(
         self,
@@ -37,8 +37,12 @@ class AdamATan2:
         self.weight_decay = weight_decay
         self.num_steps = 0
         self.params: list[Tensor] = list(params)
-        self.exp_avg = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        self.exp_avg_sq = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.exp_avg = self._zeros()
+
+    @property
+    def moments(self) -> dict[str, list[Tensor]]:
+        """The state that a checkpoint keeps, by its name there."""
+        return {"exp_avg": self.exp_avg}
 
     @torch.no_grad()
     def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
@@ -59,6 +63,33 @@ class AdamATan2:
         self._move(gradients, self.lr * rate, keep)
         self.forget_gradients()
 
+    def forget_gradients(self) -> None:
+        for parameter in self.params:
+            parameter.grad = None
+
+    def _zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(p, requires_grad=False) for p in self.params]
+
+    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
+        raise NotImplementedError
+
+
+class AdamATan2(Optimiser):
+    """Adam whose quotient m / sqrt(v) passes through atan2: steps are bounded without an epsilon.
+
+    w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
+    """
+
+    num_moments = 2
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.exp_avg_sq = self._zeros()
+
+    @property
+    def moments(self) -> dict[str, list[Tensor]]:
+        return {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}
+
     def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
         beta1, beta2 = self.betas
         torch._foreach_mul_(self.params, 1 - lr * self.weight_decay * keep)
@@ -71,10 +102,6 @@ class AdamATan2:
         for parameter, m, v in zip(self.params, self.exp_avg, self.exp_avg_sq, strict=True):
             direction = torch.atan2(m, v.sqrt().div_(root))
             parameter.addcmul_(direction, scale)
-
-    def forget_gradients(self) -> None:
-        for parameter in self.params:
-            parameter.grad = None
 
 
 class AdamW(AdamATan2):
@@ -100,7 +127,45 @@ class AdamW(AdamATan2):
         )
 
 
-OPTIMISERS = {"adam_atan2": AdamATan2, "adamw": AdamW}
+def require_lion() -> Any:
+    """Returns the module lion_pytorch; raises ValueError if it is missing."""
+    try:
+        import lion_pytorch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError(
+            "optimiser=lion needs the package lion-pytorch; pip install 'hrm-edge[lion]'"
+        ) from error
+    return lion_pytorch
+
+
+class Lion(Optimiser):
+    """The optimiser of the package lion-pytorch: the sign of a momentum, one moment."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        # The package rejects a rate of 0, so the rate comes with each update.
+        self._lion = require_lion().Lion(
+            self.params, lr=1.0, betas=self.betas, weight_decay=self.weight_decay
+        )
+        for parameter, moment in zip(self.params, self.exp_avg, strict=True):
+            self._lion.state[parameter]["exp_avg"] = moment
+
+    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
+        state = [*self.params, *self.exp_avg]
+        before = [tensor.detach().clone() for tensor in state]
+        for parameter, gradient in zip(self.params, gradients, strict=True):
+            parameter.grad = gradient
+        self._lion.param_groups[0]["lr"] = lr
+        self._lion.step()
+        for tensor, old in zip(state, before, strict=True):
+            tensor.copy_(torch.where(keep > 0, tensor, old))
+
+
+OPTIMISERS: dict[str, type[Optimiser]] = {
+    "adam_atan2": AdamATan2,
+    "adamw": AdamW,
+    "lion": Lion,
+}
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
 
+SHIPPED_CHECKPOINTS = Path("model") / "checkpoints"  # in a checkout
 PROFILED = (3, 10)  # steps to skip (compilation, caches), and to profile
 
 
@@ -18,7 +19,11 @@ class Intervals:
     """When to validate and to save; the weights of a run do not depend on them."""
 
     validate_steps: Annotated[
-        int, typer.Option(min=1, help="Steps between validations on a tenth of the puzzles.")
+        int,
+        typer.Option(
+            min=1,
+            help="Steps between validations on a tenth of the puzzles; fewer for a short run.",
+        ),
     ] = 1000
     validate_whole_steps: Annotated[
         int, typer.Option(min=1, help="Steps between validations on all puzzles.")
@@ -53,7 +58,11 @@ class PlanOptions:
         typer.Option(help=f"Named recipe; other options override it: {', '.join(NAMED)}."),
     ] = None
     puzzle: Annotated[
-        str | None, typer.Option(help="Name of the puzzle. Default: arc, or the recipe's.")
+        str | None,
+        typer.Option(
+            help="Name of the puzzle. Default: arc, or the recipe's.",
+            autocompletion=registry.names_from,
+        ),
     ] = None
     hw: Annotated[
         str | None,
@@ -78,9 +87,13 @@ class PlanOptions:
     arch: Annotated[
         str | None, typer.Option(help="hrm, or transformer for the plain baseline. Default: hrm.")
     ] = None
-    init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = (
-        None
-    )
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Checkpoint whose weights to start from, or in a checkout the name of a shipped "
+            "one, such as sudoku."
+        ),
+    ] = None
     threads: Annotated[
         int | None,
         typer.Option(
@@ -108,7 +121,7 @@ class PlanOptions:
         bool,
         typer.Option(
             "--resume",
-            help="Continue the run exactly from its last checkpoint, except for what options change.",
+            help="Continue the run exactly from its last checkpoint, but for what options change.",
         ),
     ] = False
     data_changed: Annotated[
@@ -138,6 +151,14 @@ class PlanOptions:
     def puzzle_name(self) -> str:
         """The puzzle that is named, or the recipe's, or ARC."""
         return self.puzzle or str(self.named_settings.get("puzzle", "arc"))
+
+    @property
+    def init_path(self) -> Path | None:
+        """The checkpoint to start from."""
+        if self.init is None or self.init.exists():
+            return self.init
+        shipped = SHIPPED_CHECKPOINTS / self.init
+        return shipped if shipped.is_dir() else self.init
 
     @property
     def named_preset(self) -> str | None:

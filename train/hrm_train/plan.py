@@ -11,6 +11,7 @@ from hrm_puzzles.data.for_training import build_if_absent, meta_for
 from hrm_train import distributed, status
 from hrm_train.draft import draft
 from hrm_train.hardware import Say, hardware_from_name
+from hrm_train.optim import require_lion
 from hrm_train.options import PlanOptions
 from hrm_train.run_plan import RunPlan, filled, read_plan, write_plan
 
@@ -38,9 +39,13 @@ def open_plan(options: PlanOptions, say: Say = print, adjust: Adjust | None = No
 
 
 def _was_restarted(options: PlanOptions) -> bool:
-    """Whether torchrun started this process again, after a failure of the same run."""
+    """Whether torchrun started any rank again, after a failure of the same run.
+
+    Each machine counts only the failures of its own ranks.
+    """
     num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return num_restarts > 0 and (options.run_path / status.SETTINGS).exists()
+    has_failed = distributed.ranks().any(num_restarts > 0)
+    return has_failed and (options.run_path / status.SETTINGS).exists()
 
 
 def _write_new(options: PlanOptions, say: Say, adjust: Adjust | None) -> None:
@@ -61,6 +66,8 @@ def _new(options: PlanOptions, say: Say) -> RunPlan:
         )
     machine = hardware_from_name(options.hw or "auto")
     plan = draft(options, machine)
+    if plan.recipe.optimiser == "lion":
+        require_lion()
     puzzle = options.kind
     if options.data is None:
         build_if_absent(puzzle, plan.data, options.examples, say, may_fill_disk=options.yes)

@@ -15,7 +15,7 @@ from hrm_model.config import HRMConfig, num_hints_of
 from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
-Optimiser = Literal["adam_atan2", "adamw"]
+Optimiser = Literal["adam_atan2", "adamw", "lion"]
 Values = dict[str, Any]
 
 LENGTHS = ("total_samples", "warmup_samples", "deepening_samples")

@@ -80,8 +80,8 @@ def _changed(plan: RunPlan, recorded: RunPlan, options: TrainOptions) -> RunPlan
     _require_same_model(plan, options, settings.model)
     _require_same_basis(plan, recipe)
     distributed.ranks().slots(recipe.batch_size)
-    if options.init is not None and options.init != plan.init:
-        raise _fixed(plan, "--init", plan.init, options.init)
+    if options.init_path is not None and options.init_path != plan.init:
+        raise _fixed(plan, "--init", plan.init, options.init_path)
     return dataclasses.replace(
         plan,
         data=data,

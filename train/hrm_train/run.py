@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from hrm_host.progress import Stages
+from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
 from hrm_train import batches, checkpoints, status, telemetry
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
+from hrm_train.opening import Opening
 from hrm_train.options import Intervals
 from hrm_train.run_plan import RunPlan
 
@@ -61,6 +63,7 @@ class TrainingRun:
         self.telemetry = telemetry.Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
+        self._opening = Opening(trainer.recipe.total_samples, say)
 
     def finish(self, stages: Stages) -> Evaluation | None:
         """Trains to `total_samples` and returns the last validation, or None if a signal came.
@@ -72,7 +75,8 @@ class TrainingRun:
         with self._until_signalled():
             evaluation = self._catch_up()
             while not self._is_over() and not is_stopping:
-                self.telemetry.add(self.trainer.step())
+                with self._opening.watching():
+                    self.telemetry.add(self.trainer.step())
                 self._report(stages)
                 if self._is_over() or self._every(self.intervals.validate_steps):
                     evaluation = self._validate()
@@ -85,10 +89,11 @@ class TrainingRun:
         return evaluation
 
     def _report(self, stages: Stages) -> None:
-        if self._every(self.report_steps):
+        if self._every(self.report_steps) or self._opening.is_due:
             row = self.telemetry.flush()
             if row is not None:
                 self._latest_figures = row.summary()
+                self._opening.take(row)
         if self._latest_figures:
             samples = self.trainer.progress.samples
             total = self.trainer.recipe.total_samples
@@ -183,6 +188,8 @@ class TrainingRun:
                     is_whole_due = is_better or is_whole_step or self._is_over()
                 if is_whole_due:
                     evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
+                if evaluation is not None:
+                    self.say(f"step {step}: {evaluation.summary()}")
                 status.draw(self.path)
         if ranks.any(is_best):
             self.save()
@@ -205,7 +212,6 @@ class TrainingRun:
             identifiers=identifiers,
             between_batches=self._raise_if_signalled,
         )
-        self.say(f"step {progress.step}: {evaluation.summary()}")
         revealed = progress.curriculum_level
         self.history.add(kind, progress.step, progress.samples, evaluation, revealed=revealed)
         self.telemetry.validated(kind, evaluation)
@@ -241,13 +247,15 @@ def run_of(plan: RunPlan, trainer: Trainer, say: Say, *, wandb: bool) -> Trainin
     source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
     num_puzzles = plan.intervals.validation_puzzles or len(source)
     rows = held_out(source, num_puzzles, trainer.recipe.seed)
-    meta = {
+    meta: dict[str, Any] = {
         "puzzle": plan.recipe.puzzle,
         "data": plan.data.name,
         "data_fingerprint": datasets.fingerprint(plan.data),  # reads the whole data set once
         "hardware": plan.hardware.name,
         "commit": _commit(),
     }
+    if trainer.model.config.num_puzzle_ids > 1:
+        meta[checkpoint.PUZZLE_IDS] = source.identifiers()
     writers: list[telemetry.Writer] = []
     if trainer.ranks.is_first:
         writers.append(telemetry.TensorBoard(plan.run))

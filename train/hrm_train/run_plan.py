@@ -49,8 +49,12 @@ class RunPlan:
 
     @property
     def changed(self) -> set[str]:
-        """The settings that a resume has changed at some time."""
+        """Names of all settings that any resume changed."""
         return {name for event in self.events for name in event.changes}
+
+    @property
+    def num_steps(self) -> int:
+        return -(-self.recipe.total_samples // (self.recipe.batch_size * self.recipe.window))
 
     @property
     def micro_batch(self) -> int:
@@ -59,10 +63,9 @@ class RunPlan:
 
     def micro_batch_for(self, model: HRM) -> int:
         """The micro-batch for a model that exists: the meta device takes two seconds to import."""
-        num_parameters = sum(parameter.numel() for parameter in model.parameters())
         # A TRM keeps 14 blocks of a segment if an HRM keeps 8, and its mixers are wide.
         is_trm = self.config.arch == "trm"
-        is_small = num_parameters < SMALL and not is_trm
+        is_small = model.num_parameters < SMALL and not is_trm
         wanted = self.hardware.rows(self.config.seq_len, small=is_small)
         if is_trm:
             wanted = max(1, wanted // 2)

@@ -28,6 +28,7 @@ from hrm_train.start import trainer_from
 
 FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between lines in a pipe
+LEAST_VALIDATIONS = 10  # of a run; fewer points would not show the shape of curve.png
 
 console = Console(stderr=True)
 
@@ -59,6 +60,7 @@ def _plan(options: TrainOptions) -> RunPlan:
     if not options.resume:
         _say(plan.memory().summary())
         _say(forecast.schedule(plan))
+        _say("time: unknown until the first steps are measured")
         _say(forecast.disk(plan))
         for warning in forecast.warnings(plan, options):
             _say(warning)
@@ -66,7 +68,11 @@ def _plan(options: TrainOptions) -> RunPlan:
 
 
 def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
-    plan = replace(plan, intervals=resume.intervals_of(options, options.named_intervals))
+    usual = options.named_intervals
+    if "validate_steps" not in options.named_settings:
+        tenth = max(1, plan.num_steps // LEAST_VALIDATIONS)
+        usual = replace(usual, validate_steps=min(tenth, usual.validate_steps))
+    plan = replace(plan, intervals=resume.intervals_of(options, usual))
     if options.tune:
         return tuning.tuned(plan, most=options.tune_batch, say=_say)
     return plan
@@ -84,7 +90,9 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
         _say(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
-        _say(f"written: {written}; train with hrm-train --run {path} --resume")
+        _say(
+            f"written: {written}; train with {command.runnable('hrm-train')} --run {path} --resume"
+        )
     else:
         _drive(run_of(plan, trainer, _say, wandb=options.wandb))
         _say(f"next: {_export_command(plan)}")
@@ -92,9 +100,8 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
 
 def _export_command(plan: RunPlan) -> str:
     family = plan.recipe.puzzle.partition("-")[0]
-    command = ["hrm-export", plan.run / "best", "--fp16", "--int8", "--calib", family]
-    command += ["--data", plan.data]
-    return shlex.join(map(str, command))
+    arguments = [plan.run / "best", "--fp16", "--int8", "--calib", family, "--data", plan.data]
+    return f"{command.runnable('hrm-export')} {shlex.join(map(str, arguments))}"
 
 
 def _say(sentence: str) -> None:
@@ -104,23 +111,20 @@ def _say(sentence: str) -> None:
 def _drive(run: TrainingRun) -> None:
     """Trains to the end; ends the command if a signal stopped the run."""
     trainer = run.trainer
-    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    num_parameters = trainer.model.num_parameters
     device = trainer.hardware.device
     num_slots = trainer.recipe.batch_size
     _say(f"{num_parameters:,} parameters on {device}, {num_slots} slots, run {run.path}")
     stages_on = progress.stages_on(console, first_line_s=FIRST_LINE_S, line_every_s=LINE_EVERY_S)
     with stages_on as stages:
-        result = run.finish(stages)
+        run.finish(stages)
     if run.stopped_by:
         stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
-        _say(f"{stopped}; continue with hrm-train --run {run.path} --resume")
+        _say(f"{stopped}; continue with {command.runnable('hrm-train')} --run {run.path} --resume")
         if run.stopped_by == "SIGINT":
             raise typer.Exit(command.INTERRUPTED)
         raise typer.Exit(command.UNSOLVED)
-    finished = "finished"
-    if result:
-        finished = f"finished: {result.summary()}"
-    _say(f"{finished}; checkpoint {run.path / 'best'}")
+    _say(f"finished at step {trainer.progress.step}; checkpoint {run.path / 'best'}")
 
 
 def _ignore_disk_errors(failure: threading.ExceptHookArgs) -> None:

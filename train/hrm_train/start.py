@@ -1,5 +1,6 @@
 """The trainer of a plan at its first step, with fresh weights or those of `--init`."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -31,7 +32,8 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     # A checkpoint of the run itself replaces these weights anyway.
     if plan.init and not checkpoint.steps_of(plan.run):
         start = checkpoint.resolve(plan.init)
-        checkpoint.load_state(model, _initial_state(start, model, puzzle), start)
+        state = _initial_state(start, model, puzzle, source.identifiers)
+        checkpoint.load_state(model, state, start)
     micro_batch = plan.micro_batch_for(model)
     return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch, say=say)
 
@@ -46,21 +48,38 @@ def _check_hints(plan: RunPlan, puzzle: Puzzle) -> None:
     )
 
 
-def _initial_state(path: Path, model: HRM, puzzle: Puzzle) -> dict[str, Tensor]:
-    """The weights of a checkpoint in the shapes of `model`, on the puzzle's board."""
-    loaded, _ = checkpoint.load(path)
+def _initial_state(
+    path: Path, model: HRM, puzzle: Puzzle, names: Callable[[], Sequence[str]]
+) -> dict[str, Tensor]:
+    """The weights of a checkpoint in the shapes of `model`, on the puzzle's board.
+
+    `names` returns the names of the puzzle ids of the data.
+    """
+    loaded, meta = checkpoint.load(path)
     start = geometry.on_board(loaded, puzzle)
     config = model.config
     state = start.state_dict()
     if start.config.hidden_size != config.hidden_size:
         state = geometry.widened(start, model)
-    if len(state["puzzle_table"]) != config.num_puzzle_ids:
-        # Other puzzles: each vector begins as the mean of the old ones.
-        mean_E = state["puzzle_table"].mean(0)
-        state["puzzle_table"] = mean_E.expand_as(model.puzzle_table)
+    table_NE = state["puzzle_table"]
+    if checkpoint.PUZZLE_IDS in meta:
+        state["puzzle_table"] = _vectors_of(names(), table_NE, meta[checkpoint.PUZZLE_IDS])
+    elif len(table_NE) != config.num_puzzle_ids:
+        state["puzzle_table"] = table_NE.mean(0).expand_as(model.puzzle_table)
     if start.config.num_hints != config.num_hints:
         state = _with_fresh_hints(state, model)
     return state
+
+
+def _vectors_of(names: Sequence[str], table_NE: Tensor, known: Sequence[str]) -> Tensor:
+    """The table for puzzles of these names: known ones keep their vector, others get the mean."""
+    row_of = {name: row for row, name in enumerate(known)}
+    mean_E = table_NE.mean(0)
+    vectors: list[Tensor] = []
+    for name in names:
+        row = row_of.get(name)
+        vectors.append(mean_E if row is None else table_NE[row])
+    return torch.stack(vectors)
 
 
 def _with_fresh_hints(state: dict[str, Tensor], model: HRM) -> dict[str, Tensor]:

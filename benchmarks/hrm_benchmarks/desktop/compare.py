@@ -119,8 +119,7 @@ def recipe_of(arch: str, puzzle: Puzzle) -> Recipe:
 
 def num_parameters(config: HRMConfig) -> int:
     with torch.device("meta"):
-        model = HRM(config)
-    return sum(parameter.numel() for parameter in model.parameters())
+        return HRM(config).num_parameters
 
 
 def _trained(

@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid
+from hrm_edge_runtime.contract.faults import words_for
 
 MAX_VALUES = 5000  # values; a question with its answer on the largest board has 1,800
 MAX_DEPTH = 8
@@ -135,5 +136,5 @@ def _from_validation(error: ValidationError, known: str) -> ServiceError:
         message = f"the field {field!r} is missing"
         return invalid("missing-field", message, f"send {field!r}", field=field)
     rule = first["type"].replace("_", "-")
-    message = f"the field {field!r} is not valid: {first['msg']}"
+    message = f"the field {field!r} is not valid: {words_for(first)}"
     return invalid(rule, message, "correct it; /docs lists every field", field=field)

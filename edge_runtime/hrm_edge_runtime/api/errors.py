@@ -31,6 +31,12 @@ FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^/\\\s'\"]+[/\\])*(?=[
 as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which every terminal and proxy passes on; rejects NaN."""
 
+
+def as_line(value: object) -> str:
+    """An answer for a terminal: JSON that ends its line."""
+    return as_json(value) + "\n"
+
+
 Refused = NoAnswerReason | Literal["too-many-connections", "partial"]
 
 
@@ -160,6 +166,14 @@ def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
         field=field,
         headers=headers,
     )
+
+
+def status_of(reason: str) -> int:
+    """The HTTP status of a refusal that comes as an event or a line; 500 for other reasons."""
+    for known, cause in _NO_ANSWER.items():
+        if known == reason:
+            return cause.status
+    return 500
 
 
 def model_failed(name: str, problem: str) -> ServiceError:

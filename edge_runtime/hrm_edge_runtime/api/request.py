@@ -4,9 +4,9 @@ Shapes: T tokens.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,28 +16,38 @@ from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Board, Parsed, PuzzleError, Routed
 
 NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
 UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
+FITS = 2.1  # the fit of a puzzle that only breaks a rule
+TOO_LARGE = 2.0  # less, so that a board that holds the puzzle explains it
 NEARLY = 0.05  # kinds whose fits differ by less than this are named together
 SEPARATORS = re.compile(r"[\s|+=-]")
 
-Error = tuple[ServedModel, PuzzleError]
-"""A model that cannot read a puzzle, and the reason."""
+
+class ReadingError(NamedTuple):
+    """Why a board cannot read a puzzle, and how well the puzzle fits it."""
+
+    board: Board
+    problem: PuzzleError
+    fit: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ParsedRequest:
-    """A task with its model and its puzzle as the client sent it, which its answer needs."""
+    """A task with its model and its puzzle as the client sent it, which its answer needs.
+
+    `board` has the size of the puzzle, which the model's own board may frame.
+    """
 
     model: ServedModel
+    board: Board
     parsed: Parsed
     task: Task
 
     def solution_of(self, answer_T: NDArray[np.int32]) -> object:
-        puzzle = self.model.puzzle
-        return puzzle.write(puzzle.decode(answer_T), self.parsed.notation)
+        return self.board.write(self.board.decode(answer_T), self.parsed.notation)
 
 
 def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
@@ -91,15 +101,17 @@ def parse_request(
 ) -> ParsedRequest:
     """Parse and encode for the first model that reads the puzzle, in up to 50 ms.
 
-    Refuses with 422 and the reason.
+    If no board has its size, the smallest one that holds it takes it in a frame. Refuses with 422
+    and the reason.
     """
-    errors: list[Error] = []
-    for model in models:
+    errors: list[ReadingError] = []
+    for model, board in _boards(models, request.puzzle, errors):
         try:
-            parsed = model.puzzle.parse(request.puzzle)
-            tokens_T = model.puzzle.encode(parsed.grid)
+            parsed = board.parse(request.puzzle)
+            tokens_T = board.encode(parsed.grid)
         except PuzzleError as error:
-            errors.append((model, error))
+            fit = _fit(request.puzzle, model, board, error)
+            errors.append(ReadingError(board, error, fit))
             continue
         _check_fields(model, request, parsed.identifier)
         puzzle_id = 0  # the blank row
@@ -121,8 +133,33 @@ def parse_request(
             best_effort=request.best_so_far,
             streamed=streamed,
         )
-        return ParsedRequest(model=model, parsed=parsed, task=task)
-    raise _unread(request.puzzle, errors)
+        return ParsedRequest(model=model, board=board, parsed=parsed, task=task)
+    raise _unread(errors)
+
+
+def _boards(
+    models: Sequence[ServedModel], notation: object, errors: list[ReadingError]
+) -> Iterator[tuple[ServedModel, Board]]:
+    """Every model with its own board, then with a smaller one in a frame, the smallest model first.
+
+    A puzzle that is larger than a board adds to `errors`.
+    """
+    for model in models:
+        yield model, model.puzzle
+    for model in sorted(models, key=_num_cells):
+        if model.framing is None:
+            continue
+        try:
+            framed = model.framing.framed(notation)
+        except PuzzleError as error:
+            errors.append(ReadingError(model.puzzle, error, TOO_LARGE))
+            continue
+        if framed is not None:
+            yield model, framed
+
+
+def _num_cells(model: ServedModel) -> int:
+    return model.puzzle.seq_len
 
 
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
@@ -143,47 +180,47 @@ def _first_guessing(model: ServedModel, request: SolveRequest) -> int | None:
     return 1
 
 
-def _unread(notation: object, errors: Sequence[Error]) -> ServiceError:
+def _unread(errors: Sequence[ReadingError]) -> ServiceError:
     """Why no model reads a puzzle, in the words of the kinds that fit it best."""
-    best = _best_fitting(notation, errors)
+    best = _best_fitting(errors)
     if len(errors) == 1:
-        best = errors
+        best = list(errors)
     if len(best) == 1:
-        return bad_puzzle(best[0][1])
+        return bad_puzzle(best[0].problem)
     if not best:
-        kinds = ", ".join(model.puzzle.name for model, _ in errors)
+        kinds = ", ".join(error.board.name for error in errors)
         problem = f"no kind of puzzle served here reads this one ({kinds})"
         remedy = "send one that is written as its sample in /models"
         return bad_puzzle(PuzzleError(problem, "not-a-puzzle", remedy))
-    problem = "; ".join(f"as {model.puzzle.name}: {error.problem}" for model, error in best)
-    remedy = "; ".join(f"as {model.puzzle.name}: {error.remedy}" for model, error in best)
-    first = best[0][1]
+    problem = "; ".join(f"as {error.board.name}: {error.problem.problem}" for error in best)
+    remedy = "; ".join(f"as {error.board.name}: {error.problem.remedy}" for error in best)
+    first = best[0].problem
     return bad_puzzle(PuzzleError(problem, first.rule, remedy, first.cell))
 
 
-def _best_fitting(notation: object, errors: Sequence[Error]) -> list[Error]:
-    """The errors of the models that fit nearly as well as the best one, each problem once."""
-    fits = [_fit(notation, model.puzzle, error) for model, error in errors]
-    least = max(fits) - NEARLY
-    best: dict[str, Error] = {}
-    for (model, error), fit in zip(errors, fits, strict=True):
-        if fit and fit > least:
-            best.setdefault(error.problem, (model, error))
+def _best_fitting(errors: Sequence[ReadingError]) -> list[ReadingError]:
+    """The errors of the boards that fit nearly as well as the best one, each problem once."""
+    least = max(error.fit for error in errors) - NEARLY
+    best: dict[str, ReadingError] = {}
+    for error in errors:
+        if error.fit and error.fit > least:
+            best.setdefault(error.problem.problem, error)
     return list(best.values())
 
 
-def _fit(notation: object, puzzle: Puzzle, error: PuzzleError) -> float:
-    """How well a refused puzzle fits a kind: 0 not at all, above 2 if it only breaks a rule."""
+def _fit(notation: object, model: ServedModel, board: Board, error: PuzzleError) -> float:
+    """How well a refused puzzle fits a board: 0 not at all, `FITS` if it only breaks a rule."""
     if error.rule == "not-a-puzzle":
         return 0.0
     if error.rule in NOT_OF_THE_KIND:
         return 1.0
-    if error.rule not in UNREADABLE or isinstance(notation, Mapping):
-        return 2.1
-    distance = _cells_off(notation, puzzle.seq_len)
-    if 2 * distance > puzzle.seq_len:
+    is_framed = board is not model.puzzle  # then the puzzle looks like one of this kind
+    if is_framed or error.rule not in UNREADABLE or isinstance(notation, Mapping):
+        return FITS
+    distance = _cells_off(notation, board.seq_len)
+    if 2 * distance > board.seq_len:
         return 0.0
-    return 2.0 - distance / puzzle.seq_len
+    return 2.0 - distance / board.seq_len
 
 
 def _cells_off(notation: object, seq_len: int) -> int:
@@ -212,8 +249,8 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
     model = parsed.model
     route = None
     if model.routed is not None:
-        grid = model.puzzle.decode(result.answer_T)
-        route = model.routed.route(parsed.parsed.grid, grid)
+        grid = parsed.board.decode(result.answer_T)
+        route = cast("Routed", parsed.board).route(parsed.parsed.grid, grid)
     return SolveAnswer(
         solution=parsed.solution_of(result.answer_T),
         status=result.status,

@@ -142,12 +142,25 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+ServerState = Literal["ready", "partial", "loading", "draining", "failed"]
+
+
+class ModelCounts(BaseModel):
+    """How many models have an engine, wait for one, or failed to get one."""
+
+    ready: int
+    loading: int
+    failed: int
+
+
 class UnreadyAnswer(ErrorAnswer):
-    """The server takes no new work.
+    """The server takes no new work; without a key, only the state says why.
 
     `progress` is the model, precision and elapsed_s of a TensorRT engine that is being built.
     """
 
+    state: ServerState
+    models: ModelCounts | None = None
     progress: dict[str, str | float] | None
 
 
@@ -156,6 +169,15 @@ class HaltingView(BaseModel):
 
     policy: PolicyKind
     threshold: float
+
+
+class LegendView(BaseModel):
+    """The characters of a puzzle's boards, for pages that draw them."""
+
+    values: dict[str, int] = Field(description="Every character that is read, with its value.")
+    symbols: dict[int, str] = Field(description="The character that is written for each value.")
+    open_value: int
+    described: str
 
 
 ModelState = Literal["loading", "ready", "failed"]
@@ -201,6 +223,9 @@ class ModelView(BaseModel):
         default=None,
         description="Tasks whose held-out questions it answers right; null if that is unknown.",
     )
+    legend: LegendView | None = Field(
+        default=None, description="The characters of its boards; null if the puzzle has none."
+    )
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
 
@@ -216,6 +241,7 @@ class KindView(BaseModel):
     rows: int
     cols: int
     difficulties: list[str]
+    legend: LegendView | None = None
 
 
 class KindsAnswer(BaseModel):
@@ -323,3 +349,4 @@ class ReadyAnswer(BaseModel):
     """The server takes new work; it is `partial` while models join, with --ready first."""
 
     state: Literal["ready", "partial"]
+    models: ModelCounts | None = Field(default=None, description="With a key, if there are keys.")

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from hrm_edge_runtime.api.errors import without_folders
-from hrm_edge_runtime.api.schema import HaltingView, ModelView
+from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.worker.lanes import LaneReport
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
+from hrm_puzzles.grid.notation import Lettered
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Framing, Puzzle, Routed
 
 AS_IN_MANIFEST = (
     "name",
@@ -88,6 +89,13 @@ class ServedModel:
         return None
 
     @cached_property
+    def framing(self) -> Framing | None:
+        """Its puzzle if its board frames smaller ones."""
+        if isinstance(self.puzzle, Framing):
+            return self.puzzle
+        return None
+
+    @cached_property
     def halting(self) -> HaltingPolicy:
         return self.manifest.halting_policy(self.precision)
 
@@ -115,6 +123,7 @@ class ServedModel:
             cols=cols,
             identifiers=self.manifest.num_puzzle_ids,
             tasks=len(self.tasks),
+            legend=legend_of(self.puzzle),
             sample=self.sample,
         )
         if report is not None:
@@ -139,3 +148,15 @@ def board_size(puzzle: Puzzle) -> tuple[int, int] | None:
     if len(shape) == 2:
         return (shape[0], shape[1])
     return None
+
+
+def legend_of(puzzle: Puzzle) -> LegendView | None:
+    if not isinstance(puzzle, Lettered):
+        return None
+    legend = puzzle.legend
+    return LegendView(
+        values=dict(legend.values),
+        symbols=dict(legend.characters),
+        open_value=legend.open_value,
+        described=legend.described,
+    )

@@ -7,7 +7,6 @@ graph, and every file has the size and hash in the manifest.
 
 import contextlib
 import math
-import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
@@ -238,15 +237,6 @@ class Bundle:
         except (KeyError, IndexError, ValueError, OSError, EOFError, BadZipFile) as error:
             problem = f"the golden traces of {self.path} cannot be read ({error})"
             raise BundleError(f"{problem}: export it again.") from error
-
-
-def user_cache() -> Path:
-    """The folder for what this user's programs build or measure on this machine.
-
-    Plans and step times are kept here and never in a bundle, which may come from a stranger.
-    """
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "hrm-edge"
 
 
 def _verify(file: Path, entry: FileEntry) -> None:

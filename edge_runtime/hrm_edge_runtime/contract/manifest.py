@@ -18,6 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+from hrm_edge_runtime.contract.errors import Error
+from hrm_edge_runtime.contract.faults import words_for
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of as sha256_of
@@ -29,8 +31,13 @@ MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name of a file leads nowhere else and needs no quotes."""
+    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name) is not None
+
+
 def _inside(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name):
+    if not is_plain_name(name):
         raise ValueError(f"{name!r} is not a plain file name, so it could point out of the bundle")
     return name
 
@@ -54,7 +61,7 @@ AttemptKind = Literal["symmetries", "hypotheses"]
 """How further attempts at a puzzle differ. The export measures which kind pays."""
 
 
-class BundleError(ValueError):
+class BundleError(Error, ValueError):
     """A bundle cannot be opened; the text is one sentence with the fault and the remedy."""
 
 
@@ -230,7 +237,7 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         return Manifest.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        problem = first["msg"].removeprefix("Value error, ")
+        problem = words_for(first)
         place = ".".join(map(str, first["loc"]))
         if place:
             problem = f"at {place!r}: {problem}"

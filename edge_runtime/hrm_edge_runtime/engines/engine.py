@@ -13,7 +13,9 @@ import numpy as np
 
 from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.manifest import Manifest
+from hrm_host.board import has_card
 
 CARRIES = ("z_high_BND", "z_low_BND")
 LOGITS = "logits_BTV"
@@ -37,6 +39,7 @@ FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")
 """The inputs that the host writes."""
 MAX_SLOTS_CPU = 8
 MAX_SLOTS_GPU = 16
+MAX_SLOTS_CARD = 64  # an H100 runs 64 Sudokus in the time of one
 # tokens; longer puzzles take much memory per slot and fill a GPU with few slots
 LONG_SEQUENCE = 256
 _SIZES = {
@@ -74,12 +77,22 @@ def outputs_read(want_logits: bool) -> tuple[str, ...]:
 
 def max_slots(bundle: Bundle, engine: str = "tensorrt") -> int:
     """The largest number of slots worth trying on this engine."""
-    if engine == "cpu" or bundle.manifest.seq_len > LONG_SEQUENCE:
+    if engine == "cpu":
+        return MAX_SLOTS_CPU
+    most = usual_slots(bundle)
+    if most == MAX_SLOTS_GPU and has_card():
+        return MAX_SLOTS_CARD
+    return most
+
+
+def usual_slots(bundle: Bundle) -> int:
+    """The slots that a GPU of any size can use."""
+    if bundle.manifest.seq_len > LONG_SEQUENCE:
         return MAX_SLOTS_CPU
     return MAX_SLOTS_GPU
 
 
-class EngineUnavailableError(ValueError):
+class EngineUnavailableError(Error, ValueError):
     """This machine cannot run the engine; the text is one sentence with the remedy."""
 
     exit_status = 3  # exit status of a command that cannot start

@@ -3,7 +3,8 @@
 Engines are named ENGINE[:PRECISION]:
 
 - `cpu` and `cuda` run on ONNX Runtime, `tensorrt` on TensorRT.
-- `auto` is the first of tensorrt, cuda and cpu that this machine runs.
+- `auto` is the first of tensorrt, cuda and cpu that this machine runs. On a CPU it runs the fastest
+  precision that holds its accuracy, once `cpu_times` are measured.
 - `unrolled` runs the graph that contains the whole loop on the CPU, to check that graph.
 
 Only the chosen engine's modules are imported: a Jetson lacks ONNX Runtime, a desktop TensorRT.
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines import cpu_times
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError, max_slots
 from hrm_host.board import cuda_devices
 
@@ -52,8 +54,6 @@ files may be there and belong to another CUDA, or end the process.
 """
 TRIAL_S = 120.0  # a driver that takes longer is stuck
 PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
-DECIDED_ON_TENSORRT = ("fp16", "int8", "fp32")
-"""The order in which a precision is built if the export marked others as undecided."""
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -83,7 +83,7 @@ def parse_choice(text: str) -> tuple[str, str | None]:
 def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choice:
     """The engine and precision to run; raises BundleError if the bundle lacks its graph.
 
-    By default float32 on a CPU, float16 on a GPU, and on TensorRT the fastest engine that is built.
+    By default float32 on `cpu`, float16 on a GPU, and on TensorRT the fastest engine that is built.
     A precision that the manifest calls undecided runs only if it is named.
     """
     named, precision = _resolved(bundle, engine)
@@ -111,6 +111,8 @@ def _resolved(bundle: Bundle, engine: str) -> tuple[str, str | None]:
     named, precision = parse_choice(engine)
     if named == "auto":
         named = _first_that_runs(bundle)
+        if named == "cpu" and precision is None:
+            precision = cpu_times.fastest(bundle)
     return named, precision
 
 
@@ -134,8 +136,6 @@ def prepare(
     from hrm_edge_runtime.engines.trt.building import Build
 
     _, precision = parse_choice(engine)
-    if precision is None:
-        precision = _decided_to_build(bundle)
     build = Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
     if watch is not None:
         watch(build)
@@ -248,13 +248,3 @@ def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
         if precision in bundle.manifest.decided:
             return precision
     return next(iter(bundle.manifest.precisions))
-
-
-def _decided_to_build(bundle: Bundle) -> str | None:
-    """The precision to build for TensorRT; None lets the build try all, if all are decided."""
-    if not bundle.manifest.undecided:
-        return None
-    for precision in DECIDED_ON_TENSORRT:
-        if precision in bundle.manifest.decided:
-            return precision
-    return None

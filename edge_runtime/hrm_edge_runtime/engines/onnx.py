@@ -145,7 +145,7 @@ def engine_from_bundle(
         expected = getattr(bundle.manifest, name)
         if size != expected:
             raise BundleError(
-                f"{path} has {name} {size} where the manifest says {expected}: "
+                f"{path} has {name} {size}, but the manifest says {expected}: "
                 "export the bundle again."
             )
     return engine

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid, refusal_from
 from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.faults import words_for
 from hrm_edge_runtime.http import openapi
 from hrm_edge_runtime.http.body import ClientGoneError
 from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware, response_to
@@ -144,7 +145,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
     """A parameter in the path or the query that its route does not accept."""
     first = cast(RequestValidationError, error).errors()[0]
     field = str(first["loc"][-1])
-    message = f"{field!r}: {first['msg']}"
+    message = f"the parameter {field!r} is not valid: {words_for(first)}"
     refusal = invalid(first["type"], message, "see /docs for its values", field=field)
     return response_to(refusal)
 

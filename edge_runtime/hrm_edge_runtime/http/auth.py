@@ -21,6 +21,7 @@ from typing import IO, Literal
 from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
+from hrm_edge_runtime.contract.faults import words_for
 from hrm_host import atomic, system
 
 MAX_KEYS = 1000  # a request is compared with all of them, and each label is a metric
@@ -280,7 +281,7 @@ def _reason(error: ValidationError) -> str:
     if first["type"] == "json_invalid":
         return "it is not JSON"
     place = ".".join(map(str, first["loc"])) or "the line"
-    return f"{place}: {first['msg']}"
+    return f"{place}: {words_for(first)}"
 
 
 def _cause(error: OSError | UnicodeDecodeError) -> str:

@@ -12,7 +12,7 @@ from hrm_edge_runtime.api.schema import (
     LabelAnswer,
     LabelRequest,
 )
-from hrm_edge_runtime.api.served_model import board_size
+from hrm_edge_runtime.api.served_model import board_size, legend_of
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import PuzzleError
 
@@ -26,7 +26,13 @@ def kinds() -> Iterator[KindView]:
         size = board_size(puzzle)
         if difficulties and size is not None:
             rows, cols = size
-            yield KindView(kind=puzzle.name, rows=rows, cols=cols, difficulties=difficulties)
+            yield KindView(
+                kind=puzzle.name,
+                rows=rows,
+                cols=cols,
+                difficulties=difficulties,
+                legend=legend_of(puzzle),
+            )
 
 
 def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
+from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_line, no_answer
 
 HEADER_BYTES = 16 * 1024
 READ_BYTES = 4096  # per turn of the event loop: bounds the parser events of one client
@@ -325,7 +325,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._write_refusal(refusal)
 
     def _write_refusal(self, refusal: ServiceError) -> None:
-        body = as_json(refusal.body()).encode()
+        body = as_line(refusal.body()).encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
         lines = [
             f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
+from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_line
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.auth import KeyRing, TokenBucket
 from hrm_edge_runtime.http.metrics import Metrics
 
-OPEN_PATHS = frozenset(("/livez",))
+OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))
+"""They answer without a key, and say more with one."""
 METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))
 """Each request takes a token of its key; /solve/batch takes one per line."""
 QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))
@@ -70,9 +71,9 @@ _log = logging.getLogger("hrm_edge_runtime.access")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who may use the server, and what traces the requests.
+    """The rules of access to the server, and the tracer of its requests.
 
-    With `keys`, every path but `/livez` needs one of them, unknown paths too. A key comes as a
+    With `keys`, every path but `OPEN_PATHS` needs one of them, unknown paths too. A key comes as a
     Bearer token, as X-API-Key, or as the password of Basic, which browsers use for the page.
 
     Without keys, `hosts` lists the server's public names. Otherwise a stranger could point a name
@@ -111,7 +112,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
-        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name counts
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first one wins
         method = scope["method"]
         path = scope["path"]
         route = path if path in self._routes else "other"
@@ -158,11 +159,9 @@ class RequestMiddleware:
             name = public_name_in(host)
             is_known = name is None or name in self._hosts
             return None if is_known else response_to(FOREIGN_HOST)
-        if scope["path"] in OPEN_PATHS:
-            return None
         key = self._keys.find(_secret(headers))
         if key is None:
-            return _challenge()
+            return None if scope["path"] in OPEN_PATHS else _challenge()
         scope.setdefault("state", {})["key"] = key
         context.key = key.label
         is_metered = scope["path"].rstrip("\n") in METERED_PATHS  # routes match one line break too
@@ -254,7 +253,7 @@ def response_to(refusal: ServiceError) -> Response:
     context = logs.request.get()
     if context is not None:
         context.refused = refusal.detail.reason
-    return Response(as_json(refusal.body()), refusal.status, refusal.headers, JSON)
+    return Response(as_line(refusal.body()), refusal.status, refusal.headers, JSON)
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:

@@ -25,6 +25,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.engines import engine, factory
+from hrm_edge_runtime.http.uploads import Uploads
 from hrm_edge_runtime.worker import client, lane_manager, lanes, trial
 
 if TYPE_CHECKING:
@@ -48,10 +49,14 @@ class Library:
         bundles: Sequence[Bundle],
         defaults: lanes.LaneDefaults,
         folders: Iterable[Path] = (),
+        uploads: Uploads | None = None,
     ) -> None:
         self._defaults = defaults
         self._named = {bundle.path.resolve() for bundle in bundles}
         self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
+        if uploads is not None:
+            self._folders.append(uploads.folder)
+        self.uploads = uploads
         self._unbuilt = list(bundles)
         self._build: Build | None = None
         self._is_closed = False
@@ -208,12 +213,13 @@ def models_and_library(
     bundles: Sequence[Bundle],
     defaults: lanes.LaneDefaults,
     folders: Iterable[Path] = (),
+    uploads: Uploads | None = None,
 ) -> tuple[list[ServedModel], Library]:
     """The models to serve at the start, and how the engine opens them.
 
     Raises BundleError for two bundles of one name, and what `factory.presumed` raises.
     """
-    library = Library(bundles, defaults, folders)
+    library = Library(bundles, defaults, folders, uploads)
     models: list[ServedModel] = []
     _require_different_names(bundles)
     for bundle in bundles:
@@ -344,7 +350,7 @@ class ModelManager:
     async def _problem_of_loading(self, model: ServedModel, lane: lanes.LaneOptions) -> str | None:
         """Open the lane in the engine; returns the reason if that fails."""
         try:
-            # other lanes stand still while a TensorRT lane opens, so its figures are right
+            # other lanes pause while a TensorRT lane opens, so its figures are right
             shortage = await self._load(model, lane, keeps_figures=True)
         except ServiceError as error:
             return f"{error.detail.message}: {error.detail.remedy}."

@@ -9,6 +9,7 @@ from hrm_edge_runtime.api.request import answer_from, parse_request
 from hrm_edge_runtime.api.schema import ErrorAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result
+from hrm_edge_runtime.http.middleware import OPEN_PATHS
 from hrm_puzzles.puzzle import Described
 
 PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
@@ -66,8 +67,17 @@ def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return answers
 
 
+FILE: dict[str, Any] = {"type": "string", "format": "binary"}
+
+
 def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+    return request_bodies({media_type: schema})
+
+
+def request_bodies(schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """A body in one of several types, each with its schema."""
+    content = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def puzzle_body(media_type: str, description: str) -> dict[str, Any]:
@@ -106,7 +116,8 @@ def described(
     description["components"]["securitySchemes"] = KEY_SCHEMES
     if with_keys:
         description["security"] = [{scheme: []} for scheme in KEY_SCHEMES]
-        paths["/livez"]["get"]["security"] = []
+        for path in OPEN_PATHS:
+            paths[path]["get"]["security"] = []
     return description
 
 

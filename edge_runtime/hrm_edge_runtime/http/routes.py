@@ -10,14 +10,14 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import (
     JSON,
     ServiceError,
-    as_json,
+    as_line,
     needing_a_thread,
     no_answer,
     without_folders,
@@ -29,6 +29,7 @@ from hrm_edge_runtime.http.models import ModelManager
 from hrm_edge_runtime.http.openapi import error_answers
 from hrm_edge_runtime.http.pages import page
 from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.http.uploads import ARCHIVE_TYPE, Uploads, is_upload
 
 SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
 UNREADY: dict[int | str, dict[str, Any]] = {
@@ -45,6 +46,13 @@ Order = Annotated[
     streams.BatchOrder,
     fastapi.Query(description="Answers as they finish, or in the order of the lines."),
 ]
+
+
+class JSONLine(JSONResponse):
+    """JSON that ends its line, for terminals."""
+
+    def render(self, content: Any) -> bytes:
+        return super().render(content) + b"\n"
 
 
 class RequestRoute(APIRoute):
@@ -68,8 +76,8 @@ class RequestRoute(APIRoute):
 CLIENT = "client"
 OPERATOR = "operator"
 solving = fastapi.APIRouter(route_class=RequestRoute, tags=[CLIENT])
-clients = fastapi.APIRouter(tags=[CLIENT])
-operators = fastapi.APIRouter(tags=[OPERATOR])
+clients = fastapi.APIRouter(tags=[CLIENT], default_response_class=JSONLine)
+operators = fastapi.APIRouter(tags=[OPERATOR], default_response_class=JSONLine)
 
 
 @solving.post(
@@ -206,20 +214,25 @@ async def livez(request: Request) -> schema.LiveAnswer:
     return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
 
 
-@clients.get("/health", responses=UNREADY)
-@clients.get("/readyz", responses=UNREADY)
+@clients.get("/health", responses=UNREADY, response_model_exclude_none=True)
+@clients.get("/readyz", responses=UNREADY, response_model_exclude_none=True)
 async def readyz(request: Request) -> schema.ReadyAnswer:
-    """Whether the server takes new work; until then, what it is building."""
+    """Whether the server takes new work, in one word; with a key also how many models, and why."""
     service = service_of(request)
-    state = "partial" if service.is_partial else service.engine_client.state
+    state = service.state
+    knows_more = request.app.state.keys is None or key_of(request.scope) is not None
+    counts = service.counts() if knows_more else None
     if state == "ready" or (state == "partial" and service.ready == "first"):
-        return schema.ReadyAnswer(state=state)
-    refusal = no_answer(state)
-    last_error = service.engine_client.process.last_error
-    if state == "engine-lost" and last_error:
-        refusal.detail.message += f": {without_folders(last_error)}"
-    manager = service.model_manager
-    refusal.beside["progress"] = manager.library.progress() if manager else None
+        return schema.ReadyAnswer(state=state, models=counts)
+    refusal = no_answer("engine-lost" if state == "failed" else state)
+    refusal.beside["state"] = state
+    refusal.beside["progress"] = None
+    if counts is not None:
+        refusal.beside["models"] = counts.model_dump()
+        refusal.beside["progress"] = service.progress()
+        last_error = service.engine_client.process.last_error
+        if state == "failed" and last_error:
+            refusal.detail.message += f": {without_folders(last_error)}"
     raise refusal
 
 
@@ -249,21 +262,24 @@ async def index() -> Response:
         201: {"model": schema.ChangeAnswer, "description": "Added"},
         **error_answers(403, 404, 408, 413, 415, 422, 503, 507),
     },
-    openapi_extra=openapi.request_body(
-        "application/json",
-        schema.BundleRequest.model_json_schema(),
+    openapi_extra=openapi.request_bodies(
+        {JSON: schema.BundleRequest.model_json_schema(), ARCHIVE_TYPE: openapi.FILE}
     ),
 )
 async def put_model(request: Request, name: ModelName) -> Response:
     """Serve a bundle: another model (201), or a new version of this one (200).
 
-    The old version finishes the work it admitted. If the bundle does not open, the old version
-    keeps serving.
+    The body names a bundle on the server, or is a bundle: a tar file of plain files. The old
+    version finishes the work it admitted. If the bundle does not open, the old version keeps
+    serving.
     """
     manager = _model_manager(request)
-    body = await body_of(request)
-    fields = await service_of(request).turnstile.decoded(schema.BundleRequest, body)
-    change = await manager.put(name, fields.bundle)
+    if is_upload(request):
+        change = await _uploads(manager).put(request, name, manager.put)
+    else:
+        body = await body_of(request)
+        fields = await service_of(request).turnstile.decoded(schema.BundleRequest, body)
+        change = await manager.put(name, fields.bundle)
     status = 200 if change.replaced else 201
     return json_answer(change, status)
 
@@ -284,8 +300,17 @@ def service_of(request: Request) -> SolveService:
 
 
 def json_answer(answer: BaseModel, status: int = 200) -> Response:
-    content = as_json(answer.model_dump(mode="json"))
+    content = as_line(answer.model_dump(mode="json"))
     return Response(content, status, media_type=JSON)
+
+
+def _uploads(manager: ModelManager) -> Uploads:
+    uploads = manager.library.uploads
+    if uploads is None:
+        message = "this server takes no bundles over HTTP"
+        remedy = "start it with --upload-dir FOLDER, or name a bundle that it has"
+        raise ServiceError(403, "uploads-off", message, remedy)
+    return uploads
 
 
 def _model_manager(request: Request) -> ModelManager:

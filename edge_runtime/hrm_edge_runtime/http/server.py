@@ -57,10 +57,12 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions
+        self, config: uvicorn.Config, service: SolveService, options: ServerOptions
     ) -> None:
         super().__init__(config)
-        self._engine_client = engine_client
+        self._service = service
+        self._engine_client = service.engine_client
+        self._is_announced = False
         self._options = options
         self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,6 +82,9 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
+        if not self._is_announced and self._service.state == "ready":
+            self._is_announced = True
+            _log.info("ready: %s", self._options.url)
         if counter % 10 == 0:
             self.look_for_descriptors()
         if counter % TRIM_TICKS == 0:
@@ -148,6 +153,12 @@ class ServerOptions:
     ready: ReadyRule = "all"
     log: LogForm = "text"
 
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.tls_cert else "http"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
+
 
 def run_server(
     lanes: Library | MakeLanes,
@@ -190,7 +201,8 @@ def run_server(
         ssl_keyfile=cast(Any, options.tls_key),
         **OF_UVICORN,
     )
-    DrainingServer(config, engine_client, options).run()
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its steps; ours say the rest
+    DrainingServer(config, service, options).run()
     refusal = engine_client.process.refusal
     if refusal is not None:
         for handler in logging.root.handlers:  # so that the reason is the last line

@@ -110,9 +110,29 @@ class SolveService:
         return self.model_manager.library.joining
 
     @property
-    def is_partial(self) -> bool:
-        """Whether the engine runs some models and others are still to join."""
-        return self.engine_client.state == "ready" and bool(self._joining)
+    def state(self) -> schema.ServerState:
+        """Whether the server takes new work, in one word."""
+        state = self.engine_client.state
+        if state == "engine-lost":
+            return "failed"
+        if state == "ready" and self._joining:
+            return "partial"
+        return state
+
+    def counts(self) -> schema.ModelCounts:
+        num_failed = len(self._failed)
+        if self.engine_client.state == "ready":
+            num_loading = len(self._joining)
+        else:
+            num_loading = len(self.models) - num_failed
+        num_ready = len(self.models) - num_failed - num_loading
+        return schema.ModelCounts(ready=num_ready, loading=num_loading, failed=num_failed)
+
+    def progress(self) -> Mapping[str, str | float] | None:
+        """The TensorRT engine that is being built, if there is one."""
+        if self.model_manager is None:
+            return None
+        return self.model_manager.library.progress()
 
     def close(self) -> None:
         self._parsers.close()
@@ -320,7 +340,7 @@ class SegmentViews:
         self._grids: dict[int, Grid] = {}
 
     def view(self, event: task.SegmentEvent) -> SegmentView:
-        grid = self._parsed.model.puzzle.decode(event.answer_T)
+        grid = self._parsed.board.decode(event.answer_T)
         before = self._grids.get(event.attempt, self._parsed.parsed.grid)
         self._grids[event.attempt] = grid
         return SegmentView(

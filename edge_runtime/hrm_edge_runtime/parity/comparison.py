@@ -36,6 +36,7 @@ from hrm_edge_runtime.parity.report import (
     read_gates,
     segment_rows,
     summary_rows,
+    undecided,
 )
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import atomic, progress
@@ -64,14 +65,23 @@ class Comparison:
     @property
     def verdict(self) -> str:
         verdict = "broken" if self.breaks else "passed: every gate holds"
+        unsure = " and ".join(self.undecided)
+        if unsure:
+            count = f"{self.report.num_puzzles} puzzles are too few"
+            verdict += f", but {count} to tell {unsure}; give more with --puzzles or --data"
         left_out = ", ".join(not_judged(self.report, self.gates))
         if left_out:
             verdict += f" (not judged, since an engine keeps its carry to itself: {left_out})"
         return verdict
 
+    @property
+    def undecided(self) -> list[str]:
+        return undecided(self.report, self.gates)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "passed": not self.breaks,
+            "undecided": self.undecided,
             "not_judged": not_judged(self.report, self.gates),
             "breaks": [str(one) for one in self.breaks],
             "reasons": self.reasons,

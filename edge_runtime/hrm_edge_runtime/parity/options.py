@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from hrm_edge_runtime.contract.completion import bundles_from
+
 DEFAULT_FILE = Path(__file__).with_name("gates.json")
 GATES_HELP = "JSON file with the limits. Default: the limits of this package."
 
@@ -13,7 +15,10 @@ GATES_HELP = "JSON file with the limits. Default: the limits of this package."
 @dataclass(frozen=True, kw_only=True)
 class ParityOptions:
     bundle: Annotated[
-        str | None, typer.Argument(help="Bundle directory or shipped name. Default: sudoku.")
+        str | None,
+        typer.Argument(
+            help="Bundle directory or shipped name. Default: sudoku.", autocompletion=bundles_from
+        ),
     ] = None
     engine: Annotated[str, typer.Option(help="Engine to check, ENGINE[:PRECISION].")] = "auto"
     against: Annotated[

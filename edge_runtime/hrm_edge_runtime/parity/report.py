@@ -326,6 +326,17 @@ def not_judged(report: ParityReport, gates: Gates) -> list[str]:
     return sorted(limited - set(report.columns))
 
 
+def undecided(report: ParityReport, gates: Gates) -> list[str]:
+    """Losses that hold their gate although so few puzzles could also hide a larger loss."""
+    found: list[str] = []
+    for name, counts, limit in _limited_losses(report, gates.end):
+        _, high = counts.interval_points
+        is_few = counts.num_puzzles < ENOUGH_PUZZLES
+        if is_few and counts.loss_points <= limit < high:
+            found.append(name)
+    return found
+
+
 def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> Iterator[Break]:
     for how, name, limit in limits.each():
         if name not in report.columns:
@@ -360,13 +371,18 @@ def _share_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
 
 
 def _solve_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
-    solves = {"exact_loss": report.exact}
-    if report.proven is not None:
-        solves["proven_loss"] = report.proven
-    allowed = limits.model_dump(exclude_none=True)
-    for name, counts in solves.items():
-        limit = allowed.get(name, math.inf)
+    for name, counts, limit in _limited_losses(report, limits):
         low, _ = counts.interval_points
         is_certain = counts.num_puzzles >= ENOUGH_PUZZLES or low > limit
         if is_certain and counts.loss_points > limit:
             yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)
+
+
+def _limited_losses(
+    report: ParityReport, limits: EndLimits
+) -> Iterator[tuple[str, SolveCounts, float]]:
+    """The losses that have a gate: name, counts and limit in points."""
+    if limits.exact_loss is not None:
+        yield "exact_loss", report.exact, limits.exact_loss
+    if limits.proven_loss is not None and report.proven is not None:
+        yield "proven_loss", report.proven, limits.proven_loss

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hrm_edge_runtime.solve.solvers import answered
-from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError, sized
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 GIVEN = "bold"
@@ -19,6 +19,7 @@ LIGHT = 128  # luminance of 255 from which a colour needs dark letters
 
 def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
     """A picture that shows given and found cells differently; None if an answer is not a board."""
+    puzzle = sized(puzzle, question)
     try:
         question_grid = puzzle.parse(question).grid
         answer_grid = answered(puzzle, question, solution)

@@ -1,7 +1,6 @@
 """The command `hrm-solve`: puzzles to answers, through a server or with a bundle opened here."""
 
 import contextlib
-import os
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hrm_edge_runtime.contract.completion import bundles_from, kinds_from
+from hrm_edge_runtime.solve.key import KEY_VARIABLE, read_key
 from hrm_host.command import Command, taking
+from hrm_puzzles.data.options import Columns
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.solve.solvers import Solver
 
-KEY_VARIABLE = "HRM_API_KEY"
 REQUEST_FIELDS = (
     "kind",
     "model",
@@ -29,7 +30,6 @@ REQUEST_FIELDS = (
 )
 
 MAX_PATIENCE_S = 86_400.0  # a day; also the longest single pause
-MAX_KEY_FILE = 4096  # characters
 
 main = Command("hrm-solve")
 
@@ -37,8 +37,8 @@ main = Command("hrm-solve")
 PuzzleSource = Annotated[
     str,
     typer.Argument(
-        help="A puzzle, a file (one puzzle per line, the published CSV form, or requests as "
-        "NDJSON), or - for standard input."
+        help="A puzzle, a file (one puzzle per line, boards with blank lines between them, CSV, or "
+        "requests as NDJSON), or - for standard input."
     ),
 ]
 Url = Annotated[
@@ -50,9 +50,15 @@ Url = Annotated[
 ]
 BundleName = Annotated[
     str | None,
-    typer.Option(help="Solve on this machine with a bundle: a directory or a shipped name."),
+    typer.Option(
+        help="Solve on this machine with a bundle: a directory or a shipped name.",
+        autocompletion=bundles_from,
+    ),
 ]
-Kind = Annotated[str | None, typer.Option(help="Puzzle kind, if the server has several.")]
+Kind = Annotated[
+    str | None,
+    typer.Option(help="Puzzle kind, if the server has several.", autocompletion=kinds_from),
+]
 Model = Annotated[str | None, typer.Option(help="Model name, if the server has several.")]
 Policy = Annotated[
     str | None,
@@ -111,6 +117,7 @@ class SolveOptions:
     """The argument and the options of `hrm-solve`, in the order of its help."""
 
     puzzle: PuzzleSource
+    columns: Columns = None
     url: Url = None
     bundle: BundleName = None
     kind: Kind = None
@@ -155,7 +162,8 @@ def solve(options: SolveOptions) -> None:
     with contextlib.ExitStack() as stack:
         solver = _solver(options, stack)
         out = options.out
-        status = output.run(options.puzzle, solver, fields, out=out, as_json=options.as_json)
+        source = output.Source(argument=options.puzzle, columns=options.columns)
+        status = output.run(source, solver, fields, out=out, as_json=options.as_json)
     raise typer.Exit(status)
 
 
@@ -222,21 +230,3 @@ def _with_server(url: str, options: SolveOptions) -> "AbstractContextManager[Sol
         kind=options.kind,
         model=options.model,
     )
-
-
-def read_key(path: Path | None) -> str | None:
-    """Read the server's key from a file's first line, or from the environment without a file.
-
-    There is no option for the key itself, because every user can read command lines.
-    """
-    if path is None:
-        return os.environ.get(KEY_VARIABLE) or None
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            words = stream.read(MAX_KEY_FILE).split()
-    except (OSError, UnicodeDecodeError) as error:
-        remedy = "write the server's key into it"
-        raise ValueError(f"the key file {path} cannot be read ({error}): {remedy}.") from error
-    if not words:
-        raise ValueError(f"the key file {path} is empty: write the server's key into it.")
-    return words[0]

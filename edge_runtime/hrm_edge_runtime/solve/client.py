@@ -11,25 +11,38 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from hrm_edge_runtime.api.errors import status_of
 from hrm_edge_runtime.api.schema import (
+    ChangeAnswer,
     ErrorAnswer,
     ErrorDetail,
     ModelsAnswer,
     ModelView,
+    SegmentView,
     SolveAnswer,
     SolveRequest,
 )
+from hrm_edge_runtime.contract.archive import Archive
+from hrm_edge_runtime.contract.faults import words_for
+from hrm_edge_runtime.solve.errors import (
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+    foreign,
+)
+from hrm_edge_runtime.solve.key import key_of_environment
+from hrm_edge_runtime.solve.requests import numbered_requests, request_from
+from hrm_edge_runtime.solve.retry import RetryPolicy
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 PIECE = 100  # puzzles per request, because httpx sends the whole body before it reads answers
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
-MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
 DEFAULT_RETRY_S = 1.0  # seconds to wait if a refusal has no Retry-After, or one with a date
+JSON_TYPE = {"content-type": "application/json"}
 MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a tenth of it
 # bytes of a line; ten times the longest answer, a 30x30 city with its route
 MAX_LINE_BYTES = 1 << 20
@@ -39,67 +52,18 @@ TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "en
 MISSED_DEADLINE = "cannot-make-deadline"
 
 Fields = TypeVar("Fields", bound=BaseModel)
-Numbered = tuple[int, SolveAnswer | ErrorDetail]
-"""The position of a request, and its reply."""
-
-
-class ServerError(Exception):
-    """A server's refusal; `detail` holds reason, field, rule, cell, message and remedy."""
-
-    def __init__(self, status: int, detail: ErrorDetail, retry_after_s: float = 0.0) -> None:
-        super().__init__(f"{detail.message}; {detail.remedy}.")
-        self.status = status
-        self.detail = detail
-        self.retry_after_s = retry_after_s
-
-
-class UnavailableError(ServerError):
-    """503, or 429 for a key over its limit: try again after `retry_after_s`."""
-
-
-class UnreachableError(Exception):
-    """No answer: nothing listens at the address, or the connection broke."""
-
-
-@dataclass(kw_only=True)
-class RetryPolicy:
-    """Random pauses with a bound that doubles; gives up `limit_s` after the last success."""
-
-    limit_s: float
-    rng: random.Random
-    _num_pauses: int = 0
-    _success_s: float = field(default_factory=time.monotonic)
-
-    def renew(self) -> None:
-        """Start over after a success."""
-        self._num_pauses = 0
-        self._success_s = time.monotonic()
-
-    def pause_s(self, retry_after_s: float = 0.0) -> float | None:
-        """Seconds until the next try, at least `retry_after_s`; None after the limit."""
-        num_doublings = min(self._num_pauses, MAX_DOUBLINGS)
-        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**num_doublings)
-        self._num_pauses += 1
-        pause_s = retry_after_s + self.rng.uniform(0, bound_s)
-        next_try_s = time.monotonic() + pause_s
-        if next_try_s > self._success_s + self.limit_s:
-            return None
-        return pause_s
-
-    def wait(self, failure: Exception | None) -> bool:
-        """Sleep until the next try; returns False after the limit."""
-        retry_after_s = 0.0
-        if isinstance(failure, ServerError):
-            retry_after_s = failure.retry_after_s
-        pause_s = self.pause_s(retry_after_s)
-        if pause_s is None:
-            return False
-        time.sleep(pause_s)
-        return True
+Reply = SolveAnswer | ErrorDetail
+Event = SegmentView | SolveAnswer
+Numbered = tuple[int, Reply]
+"""The position of a puzzle, and its reply."""
 
 
 class Client:
-    """Talks to one server from any thread; a call retries temporary refusals for `patience_s`."""
+    """Talks to one server from any thread; a call retries temporary refusals for `patience_s`.
+
+    The key is `api_key`, or else HRM_API_KEY of the environment. A puzzle is text, rows, a flat
+    list, an array, an ARC task, or a request with fields of its own.
+    """
 
     def __init__(
         self,
@@ -110,6 +74,8 @@ class Client:
         timeout_s: float = 300.0,
         rng: random.Random | None = None,
     ) -> None:
+        if api_key is None:
+            api_key = key_of_environment()
         self._url = url if "://" in url else f"http://{url}"
         self._http = _http_client(self._url, api_key, timeout_s)
         self._patience_s = patience_s
@@ -123,21 +89,44 @@ class Client:
         self._http.close()
 
     def solve(self, puzzle: object, **fields: object) -> SolveAnswer:
-        """Solve one puzzle; `fields` are the other fields of a `SolveRequest`."""
-        body = {"puzzle": puzzle, **fields}
-        return self._call(SolveAnswer, "POST", "/solve", body)
+        """Solve one puzzle; `fields` are the other fields of a request."""
+        request = request_from(puzzle, fields)
+        return self._call(SolveAnswer, "POST", "/solve", request)
 
-    def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[Numbered]:
+    def solve_many(self, puzzles: Iterable[object], **fields: object) -> list[Reply]:
+        """Answers or refusals in the order of the puzzles."""
+        replies = dict(self.as_finished(puzzles, **fields))
+        return [replies[position] for position in sorted(replies)]
+
+    def as_finished(
+        self, puzzles: Iterable[object], **fields: object
+    ) -> Generator[Numbered, None, None]:
         """Yield positions and replies as they finish; temporary refusals are sent again."""
-        numbered = enumerate(requests)
-        while True:
-            piece = dict(itertools.islice(numbered, PIECE))
-            if not piece:
-                return
-            yield from self._piece(piece)
+        numbered = numbered_requests(puzzles, fields)
+        for piece in iter(lambda: list(itertools.islice(numbered, PIECE)), []):
+            unanswered: dict[int, SolveRequest] = {}
+            for position, request in piece:
+                if isinstance(request, ErrorDetail):
+                    yield position, request
+                else:
+                    unanswered[position] = request
+            yield from self._piece(unanswered)
+
+    def stream(self, puzzle: object, **fields: object) -> Generator[Event, None, None]:
+        """Yield a view of each segment of one puzzle while it is solved, then the answer."""
+        request = request_from(puzzle, fields)
+        with self._admitted("POST", "/solve/stream", request) as response:
+            yield from self._events(response)
 
     def models(self) -> list[ModelView]:
         return self._call(ModelsAnswer, "GET", "/models").models
+
+    def push(self, archive: Archive) -> ChangeAnswer:
+        """Send a bundle; the server tries it and serves it. Needs an admin's key."""
+        headers = {"content-type": "application/x-tar", "content-length": str(archive.num_bytes)}
+        path = f"/models/{quote(archive.name, safe='')}"
+        with self._response("PUT", path, content=archive.pieces(), headers=headers) as response:
+            return _read(ChangeAnswer, self._whole(response), response.status_code)
 
     def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[Numbered]:
         """Send requests until each has its reply or patience ends."""
@@ -164,7 +153,7 @@ class Client:
     def _lines(self, requests: Mapping[int, SolveRequest]) -> Iterator[Numbered]:
         """Send one batch and yield its replies; the server numbers lines from 1."""
         awaited = dict(enumerate(requests, 1))
-        lines = [request.model_dump_json(exclude_none=True) for request in requests.values()]
+        lines = map(_json_of, requests.values())
         content = "".join(f"{line}\n" for line in lines).encode()
         headers = {"content-type": "application/x-ndjson"}
         batch = self._response("POST", "/solve/batch", content=content, headers=headers)
@@ -175,26 +164,57 @@ class Client:
                 reply = line.answer or line.error
                 if reply is None:
                     message = f"line {line.line} holds neither an answer nor an error"
-                    raise _foreign(status, message)
+                    raise foreign(status, message)
                 if line.line not in awaited:
-                    raise _foreign(status, f"line {line.line} is not waiting for an answer")
+                    raise foreign(status, f"line {line.line} is not waiting for an answer")
                 yield awaited.pop(line.line), reply
         if awaited:
             missing = f"{self._url} did not answer line {min(awaited)}"
             raise UnreachableError(f"{missing}: run the command again.")
 
+    def _events(self, response: httpx.Response) -> Iterator[Event]:
+        """Yield the events of a stream; an error event raises ServerError."""
+        status = response.status_code
+        name = ""
+        for line in self._lines_of(response):
+            key, _, value = line.partition(b": ")
+            if key == b"event":
+                name = value.decode("utf-8", "replace")
+            elif key == b"data" and name == "segment":
+                yield _read(SegmentView, value, status)
+            elif key == b"data" and name == "answer":
+                yield _read(SolveAnswer, value, status)
+                return
+            elif key == b"data":
+                detail = _read(ErrorAnswer, value, status).error
+                raise _refusal(status_of(detail.reason), detail)
+        raise UnreachableError(f"{self._url} did not finish the puzzle: send it again.")
+
     def _call(
-        self, fields: type[Fields], method: str, path: str, body: dict[str, Any] | None = None
+        self, fields: type[Fields], method: str, path: str, request: SolveRequest | None = None
     ) -> Fields:
-        """One call, repeated while the server is unavailable."""
+        with self._admitted(method, path, request) as response:
+            return _read(fields, self._whole(response), response.status_code)
+
+    @contextlib.contextmanager
+    def _admitted(
+        self, method: str, path: str, request: SolveRequest | None
+    ) -> Generator[httpx.Response]:
+        """As `_response`, sent again while the server is unavailable."""
+        content = None
+        if request is not None:
+            content = _json_of(request).encode()
         retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
-        while True:
-            try:
-                with self._response(method, path, json=body) as response:
-                    return _read(fields, self._whole(response), response.status_code)
-            except UnavailableError as error:
-                if not retry.wait(error):
-                    raise
+        with contextlib.ExitStack() as stack:
+            response = None
+            while response is None:
+                try:
+                    sent = self._response(method, path, content=content, headers=JSON_TYPE)
+                    response = stack.enter_context(sent)
+                except UnavailableError as error:
+                    if not retry.wait(error):
+                        raise
+            yield response
 
     @contextlib.contextmanager
     def _response(self, method: str, path: str, **content: Any) -> Generator[httpx.Response]:
@@ -260,10 +280,10 @@ class _Bound:
         self.num_bytes += len(piece)
         if self.num_bytes > self.max_bytes:
             message = f"the server's answer has more than {self.max_bytes} bytes"
-            raise _foreign(self.status, message)
+            raise foreign(self.status, message)
         if time.monotonic() > self.began_s + self.limit_s:
             message = f"the server's answer did not end within {self.limit_s:g} s"
-            raise _foreign(self.status, message)
+            raise foreign(self.status, message)
 
     def renew(self) -> None:
         """Start over with the next line."""
@@ -285,30 +305,21 @@ def _http_client(url: str, api_key: str | None, timeout_s: float) -> httpx.Clien
         raise UnreachableError(f"cannot connect to {url} ({error}): {remedy}.") from error
 
 
+def _json_of(request: SolveRequest) -> str:
+    return request.model_dump_json(exclude_none=True)
+
+
 def _read(fields: type[Fields], content: bytes, status: int) -> Fields:
     try:
         return fields.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        problem = first["msg"]
+        problem = words_for(first)
         place = ".".join(map(str, first["loc"][:4]))
         if place:
             problem = f"{place}: {problem}"
         message = f"the server does not answer as hrm-serve does ({problem[:200]})"
-        raise _foreign(status, message) from None
-
-
-def _foreign(status: int, message: str) -> ServerError:
-    """The error for an answer that hrm-serve does not give."""
-    detail = ErrorDetail(
-        reason="unknown",
-        field=None,
-        rule=None,
-        cell=None,
-        message=message,
-        remedy="check whether another server or a proxy listens at this address",
-    )
-    return ServerError(status, detail)
+        raise foreign(status, message) from None
 
 
 def _error_from(response: httpx.Response, content: bytes) -> ServerError:
@@ -316,9 +327,15 @@ def _error_from(response: httpx.Response, content: bytes) -> ServerError:
     try:
         detail = ErrorAnswer.model_validate_json(content).error
     except ValidationError:  # a proxy's answer
-        detail = _foreign(status, f"the server answered {status} without a reason").detail
+        detail = foreign(status, f"the server answered {status} without a reason").detail
+    return _refusal(status, detail, _retry_after_s(response))
+
+
+def _refusal(
+    status: int, detail: ErrorDetail, retry_after_s: float = DEFAULT_RETRY_S
+) -> ServerError:
     if status in (429, 503) and detail.reason != MISSED_DEADLINE:
-        return UnavailableError(status, detail, _retry_after_s(response))
+        return UnavailableError(status, detail, retry_after_s)
     return ServerError(status, detail)
 
 

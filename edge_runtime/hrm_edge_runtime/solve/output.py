@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,30 +38,54 @@ VERDICTS: dict[Status, str] = {
 Record = Mapping[str, Any]
 
 
-def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as_json: bool) -> int:
-    """Solve the puzzles of an argument; returns the exit status, 0 if all are solved, else 1."""
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """An argument of `hrm-solve`, and the columns if it names a CSV file."""
+
+    argument: str
+    columns: str | None = None
+
+    @property
+    def is_many(self) -> bool:
+        return puzzles.is_many(self.argument)
+
+    def opened(self, solver: Solver) -> AbstractContextManager[Iterator[Entry]]:
+        return puzzles.opened(self.argument, solver.kinds, self.columns)
+
+    def num_puzzles(self, solver: Solver) -> int | None:
+        """The number of puzzles; None for standard input, which can be read only once."""
+        if self.argument == "-":
+            return None
+        with self.opened(solver) as entries:
+            return sum(1 for _ in entries)
+
+
+def run(
+    source: Source, solver: Solver, options: Options, *, out: Path | None, as_json: bool
+) -> int:
+    """Solve the puzzles of a source; returns the exit status, 0 if all are solved, else 1."""
     if out is None:
-        tally = _to_stdout(argument, solver, options, as_json=as_json)
+        tally = _to_stdout(source, solver, options, as_json=as_json)
     else:
-        tally = _to_file(argument, solver, options, out)
+        tally = _to_file(source, solver, options, out)
     if not tally.num_puzzles:
-        raise SolvingError(f"{argument!r} holds no puzzle: write one per line.")
+        raise SolvingError(f"{source.argument!r} holds no puzzle: write one per line.")
     if out is not None and as_json:
         print(tally.as_json())
-    elif out is not None or puzzles.is_many(argument):
+    elif out is not None or source.is_many:
         print(tally.text(), file=sys.stderr)
     if tally.counts["solved"] == tally.num_puzzles:
         return 0
     return 1
 
 
-def _to_stdout(argument: str, solver: Solver, options: Options, *, as_json: bool) -> "Tally":
+def _to_stdout(source: Source, solver: Solver, options: Options, *, as_json: bool) -> "Tally":
     tally = Tally()
-    total = _num_puzzles(argument, solver)
-    as_board = not puzzles.is_many(argument) and Console().is_terminal
+    total = source.num_puzzles(solver)
+    as_board = not source.is_many and Console().is_terminal
     # on a terminal, progress would mix with the answers
     console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
-    with puzzles.opened(argument, solver.shortest) as entries, stages_on(console) as stages:
+    with source.opened(solver) as entries, stages_on(console) as stages:
         for entry, unlabelled in solve_in_order(solver, entries, options):
             reply = judged(solver, entry, unlabelled)
             if as_json:
@@ -72,10 +97,10 @@ def _to_stdout(argument: str, solver: Solver, options: Options, *, as_json: bool
     return tally
 
 
-def _to_file(argument: str, solver: Solver, options: Options, out: Path) -> "Tally":
+def _to_file(source: Source, solver: Solver, options: Options, out: Path) -> "Tally":
     tally = Tally()
-    total = _num_puzzles(argument, solver)
-    with puzzles.opened(argument, solver.shortest) as entries, continued(out) as file:
+    total = source.num_puzzles(solver)
+    with source.opened(solver) as entries, continued(out) as file:
         num_answered = file.skip_answered(entries, tally)
         if num_answered:
             print(f"{out} already answers {num_answered} puzzles", file=sys.stderr)
@@ -87,14 +112,6 @@ def _to_file(argument: str, solver: Solver, options: Options, out: Path) -> "Tal
                 tally.add(record)
                 stages.show("puzzles", tally.num_puzzles, total, tally.note())
     return tally
-
-
-def _num_puzzles(argument: str, solver: Solver) -> int | None:
-    """The number of puzzles; None for standard input, which can be read only once."""
-    if argument == "-":
-        return None
-    with puzzles.opened(argument, solver.shortest) as entries:
-        return sum(1 for _ in entries)
 
 
 def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:

@@ -1,28 +1,28 @@
-"""Puzzles as people keep them: an argument, lines of text, a published CSV, or requests as NDJSON.
+"""Puzzles as people keep them: an argument, a file of `data.rows`, or requests as NDJSON.
 
 A line of NDJSON is a request of `/solve` or a puzzle written as JSON. The `solution` beside a
-puzzle, as the web page exports it, and the `answer` of a CSV are known solutions. They are never
+puzzle, as the web page exports it, and the answer of a CSV are known solutions. They are never
 sent anywhere.
 """
 
 import contextlib
-import csv
 import itertools
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import json_from, lines_of
+from hrm_puzzles.data.datasets import DatasetError
+from hrm_puzzles.data.rows import BYTE_ORDER_MARK, HEAD_LINES, Row, readable, rows_in
+from hrm_puzzles.puzzle import Puzzle
 
 FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no puzzle ends like this
 MAX_FILE_NAME = 250  # characters; file systems take no longer name
-HEAD_LINES = 100  # a puzzle over several lines has fewer
 MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
-BYTE_ORDER_MARK = "\ufeff"  # some Windows editors write it before a text
 
 
 class SolvingError(ValueError):
@@ -66,51 +66,66 @@ def require_file(argument: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
+def opened(
+    argument: str, puzzles: Sequence[Puzzle], columns: str | None = None
+) -> Generator[Iterator[Entry]]:
     """The puzzles of an argument, read lazily.
 
-    If every line is shorter than `shortest`, a puzzle's length, all lines are one puzzle.
+    `puzzles` are the kinds that a file may hold. `columns` are those of a CSV file.
     """
-    with contextlib.closing(_entries_of(argument, shortest)) as entries:
+    with contextlib.closing(_entries_of(argument, puzzles, columns)) as entries:
         yield entries
 
 
-def _entries_of(argument: str, shortest: int) -> Generator[Entry]:
+def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -> Generator[Entry]:
     try:
         if argument == "-":
-            yield from entries(lines_of(sys.stdin, MAX_LINE), shortest)
+            lines = lines_of(sys.stdin, MAX_LINE)
+            yield from entries(lines, puzzles, name="standard input", columns=columns)
         elif is_many(argument):
             with Path(argument).open(encoding="utf-8", newline="") as stream:
-                yield from entries(lines_of(stream, MAX_LINE), shortest)
+                lines = lines_of(stream, MAX_LINE)
+                yield from entries(lines, puzzles, name=argument, columns=columns)
         else:
-            yield from entries([argument], 0)
-    except (OSError, ValueError, csv.Error) as error:
+            yield from _numbered([Row(1, argument)])
+    except DatasetError as error:
+        raise SolvingError(str(error)) from error
+    except (OSError, ValueError) as error:
         remedy = "give a text file of puzzles"
         raise SolvingError(f"{argument!r} cannot be read ({error}): {remedy}.") from error
 
 
-def entries(lines: Iterable[str], shortest: int) -> Iterator[Entry]:
-    """The puzzles in some lines; the first lines show whether they are CSV, one puzzle or many."""
-    rest = iter(lines)
+def entries(
+    lines: Iterable[str],
+    puzzles: Sequence[Puzzle],
+    *,
+    name: str = "the text",
+    columns: str | None = None,
+) -> Iterator[Entry]:
+    """The puzzles in some lines: JSON, or what `data.rows` reads."""
+    rest = readable(name, lines)
     head = list(itertools.islice(rest, HEAD_LINES))
     if head:
         head[0] = head[0].removeprefix(BYTE_ORDER_MARK)
-    written = [line for line in head if not _is_ignored(line)]
-    if not written:
-        yield from _numbered(line for line in rest if not _is_ignored(line))
-        return
     every_line = itertools.chain(head, rest)
-    if "question" in written[0].strip().split(","):
-        yield from _from_csv(every_line)
-    elif _has_puzzle_per_line(head, written, shortest):
-        yield from _numbered(line for line in every_line if not _is_ignored(line))
+    written = [line for line in head if not _is_ignored(line)]
+    if written and written[0].lstrip().startswith(("[", "{")):
+        texts = _json_texts(every_line, head, written, puzzles)
+        rows = (Row(0, text) for text in texts)
     else:
-        yield from _numbered(["".join(head)])
+        rows = rows_in(every_line, puzzles, name=name, columns=columns)
+    yield from _numbered(rows)
 
 
-def _has_puzzle_per_line(head: list[str], written: list[str], shortest: int) -> bool:
+def _json_texts(
+    lines: Iterable[str], head: list[str], written: list[str], puzzles: Sequence[Puzzle]
+) -> Iterable[str]:
+    """One value in each line, or one over several lines."""
     longest = max(len(line.strip()) for line in written)
-    return longest >= shortest or len(head) == HEAD_LINES
+    shortest = min(puzzle.seq_len for puzzle in puzzles)
+    if longest >= shortest or len(head) == HEAD_LINES:
+        return (line for line in lines if not _is_ignored(line))
+    return ["".join(head)]
 
 
 def _is_ignored(line: str) -> bool:
@@ -118,22 +133,17 @@ def _is_ignored(line: str) -> bool:
     return not line.strip() or line.startswith("# ")
 
 
-def _from_csv(lines: Iterable[str]) -> Iterator[Entry]:
-    rows = csv.DictReader(line for line in lines if line.strip())
-    for number, row in enumerate(rows, 1):
-        fields = {"puzzle": row.get("question") or ""}
-        yield Entry(number=number, fields=fields, known=row.get("answer") or None)
-
-
-def _numbered(texts: Iterable[str]) -> Iterator[Entry]:
-    values = itertools.chain.from_iterable(map(_values, texts))
-    for number, value in enumerate(values, 1):
-        if isinstance(value, dict) and "puzzle" in value:
-            fields = cast("dict[str, object]", value)
-            known = fields.pop("solution", None)
-            yield Entry(number=number, fields=fields, known=known)
-        else:
-            yield Entry(number=number, fields={"puzzle": value})
+def _numbered(rows: Iterable[Row]) -> Iterator[Entry]:
+    numbers = itertools.count(1)
+    for row in rows:
+        for value in _values(row.question):
+            number = next(numbers)
+            if isinstance(value, dict) and "puzzle" in value:
+                fields = cast("dict[str, object]", value)
+                known = fields.pop("solution", None)
+                yield Entry(number=number, fields=fields, known=known)
+            else:
+                yield Entry(number=number, fields={"puzzle": value}, known=row.answer)
 
 
 def _values(text: str) -> list[object]:

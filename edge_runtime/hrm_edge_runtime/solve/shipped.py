@@ -2,54 +2,145 @@
 
 import json
 import shlex
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hrm_host.command import Command
+from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_host.command import Command, runnable
+from hrm_host.progress import stages_on
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.manifest import Manifest
 
 KINDS = {"sudoku": "sudoku", "maze": "maze-8x8", "city": "logistics-6x6", "arc": "arc-7x7"}
+TIMED = ("fp32", "fp16", "int8")
+NOTHING = "–"
 SHOWN_TASKS = 3  # names of right tasks in a list of models
 NEXT_STEPS = """
 Next:
-  hrm serve                       # all models, and a page to try them: http://127.0.0.1:8000
-  hrm models                      # what each model solves and how well, with a puzzle to copy
-  hrm solve FILE --bundle {name}  # your own puzzles, one per line
+  {hrm} serve    # all models, and a page to try them: http://127.0.0.1:8000
+  {hrm} models   # what each model solves and how well
+  {hrm} solve FILE --bundle {name}  # your own puzzles, one per line
 """
 
 models = Command("hrm models")
 demo = Command("hrm demo")
 
 
-@models.command(epilog="Examples: hrm models; hrm models my.bundle --json")
+@models.command(
+    epilog="Examples: hrm models; hrm models my.bundle --json; hrm models --example maze-8x8"
+)
 def list_models(
     bundles: Annotated[
-        list[str] | None, typer.Argument(help="Bundle directories. Default: the shipped bundles.")
+        list[str] | None,
+        typer.Argument(
+            help="Bundle directories. Default: the shipped bundles.", autocompletion=bundles_from
+        ),
     ] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Print a command that solves a puzzle with this model.",
+            autocompletion=bundles_from,
+        ),
+    ] = None,
+    measured: Annotated[
+        bool,
+        typer.Option("--measure", help="Time every precision on this CPU; auto runs the fastest."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """List models: board, size, accuracy on held-out puzzles, notation, and a puzzle to try.
-
-    A model of tasks names some that it answers right.
-    """
+    """List models: board, accuracy on held-out puzzles, size, and time of a segment on this CPU."""
     from hrm_edge_runtime.contract.shipped import shipped_bundles
 
-    found = [about(name) for name in bundles or shipped_bundles()]
+    if example is not None:
+        _print_example(about(example))
+        return
+    names = bundles or shipped_bundles()
+    if measured:
+        _measure(names)
+    found = [about(name) for name in names]
     if as_json:
         print(json.dumps(found, indent=2))
-        return
+    else:
+        _print_table(found)
+
+
+def _print_example(model: dict[str, Any]) -> None:
+    """Print a command to copy, below what it asks."""
+    notation, _, _ = (model["notation"] or "").partition(";")
+    print(f"# {model['name']}: {accuracy_text(model)}")
+    print(f"# {notation}")
+    if model["held_out_tasks"]:
+        print(f"# {_right_tasks_text(model['held_out_tasks'])}")
+    print(model["example"])
+
+
+def _measure(names: Iterable[str]) -> None:
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
+    from hrm_edge_runtime.engines import cpu_times
+
+    opened = [Bundle.open(find_bundle(name)) for name in names]
+    with stages_on() as stages:
+        for number, bundle in enumerate(opened):
+            stages.show(f"timing {bundle.manifest.name}", number, len(opened))
+            cpu_times.measure(bundle)
+
+
+def _print_table(found: list[dict[str, Any]]) -> None:
+    """Print one row for each model, at most 80 columns wide."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("model", overflow="fold")
+    table.add_column("board", no_wrap=True)
+    for heading in ("held out", "16 tries", "size", *TIMED):
+        table.add_column(heading, justify="right", no_wrap=True)
     for model in found:
-        size = f"{model['board']}, {model['size_kb']} KB"
-        print(f"{model['name']}: {model['kind']}, {size}; {accuracy_text(model)}")
-        notation, _, _ = (model["notation"] or "").partition(";")
-        print(f"  {notation}")
-        if model["held_out_tasks"]:
-            print(f"  {_right_tasks_text(model['held_out_tasks'])}")
-        print(f"  {model['example']}\n")
+        times = [_time_cell(model, precision) for precision in TIMED]
+        board = model["board"] or NOTHING
+        size = f"{model['size_kb']} KB"
+        table.add_row(model["name"], board, *_accuracy_cells(model), size, *times)
+    Console().print(table)
+    for line in _notes(found):
+        print(line)
+
+
+def _accuracy_cells(model: dict[str, Any]) -> tuple[str, str]:
+    if model["solved"] is None:
+        return NOTHING, NOTHING
+    with_attempts = NOTHING
+    if model["solved_16_attempts"] is not None:
+        with_attempts = f"{100 * model['solved_16_attempts']:.1f} %"
+    return f"{100 * model['solved']:.1f} % of {model['held_out']}", with_attempts
+
+
+def _time_cell(model: dict[str, Any], precision: str) -> str:
+    """Milliseconds, with a star if `auto` runs this precision."""
+    time_ms = model["segment_ms"].get(precision)
+    if time_ms is None:
+        return NOTHING
+    star = "*" if model["auto"] == precision else " "
+    return f"{time_ms:.2f}{star}"
+
+
+def _notes(found: list[dict[str, Any]]) -> list[str]:
+    hrm = runnable("hrm")
+    notes = ["", "Held out: the share proven; of ARC, which has no proof, the share right."]
+    if any(model["segment_ms"] for model in found):
+        notes.append(
+            "fp32, fp16, int8: ms of a segment on this CPU; --engine auto runs what has a *."
+        )
+    else:
+        notes.append(f"fp32, fp16, int8: {hrm} models --measure times them on this CPU.")
+    notes.append(f"A puzzle to copy: {hrm} models --example {found[0]['name']}")
+    return notes
 
 
 def about(name: str) -> dict[str, Any]:
@@ -57,6 +148,7 @@ def about(name: str) -> dict[str, Any]:
     from hrm_edge_runtime.api.served_model import board_size
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
+    from hrm_edge_runtime.engines import cpu_times
     from hrm_puzzles.puzzle import Described
 
     bundle = Bundle.open(find_bundle(name))
@@ -75,6 +167,8 @@ def about(name: str) -> dict[str, Any]:
         "kind": puzzle.name,
         "board": board,
         "size_kb": round(graph.size_bytes / 1000),
+        "segment_ms": cpu_times.kept(bundle),
+        "auto": cpu_times.fastest(bundle) or "fp32",
         **_accuracy(manifest),
         "held_out_tasks": _task_results(manifest),
         "proof_exists": puzzle.proof_exists,
@@ -136,7 +230,7 @@ def _example_command(bundle: "Bundle", name: str) -> str:
         text = question.replace("\n", "")
     else:
         text = json.dumps(question)
-    command = f"hrm solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
+    command = f"{runnable('hrm')} solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
     for option, value in _example_options(bundle).items():
         command += f" --{option} {value}"
     return command
@@ -172,7 +266,7 @@ def show(
     names = list(KINDS.values()) if kind is None else [KINDS[kind]]
     for name in names:
         _demonstrate(name)
-    print(NEXT_STEPS.format(name=names[0]), end="")
+    print(NEXT_STEPS.format(hrm=runnable("hrm"), name=names[0]), end="")
 
 
 def _demonstrate(name: str) -> None:

@@ -23,9 +23,11 @@ from hrm_edge_runtime.api.schema import ErrorDetail, ModelView, SolveAnswer, Sol
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.faults import words_for
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare, presumed
-from hrm_edge_runtime.solve.client import TEMPORARY, Client, ServerError, UnreachableError
+from hrm_edge_runtime.solve.client import TEMPORARY, Client
+from hrm_edge_runtime.solve.errors import ServerError, UnreachableError
 from hrm_edge_runtime.solve.puzzles import (
     Entry,
     NoServerError,
@@ -33,7 +35,7 @@ from hrm_edge_runtime.solve.puzzles import (
     SolvingError,
 )
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError, sized
 
 Reply = SolveAnswer | ErrorDetail
 SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
@@ -51,8 +53,8 @@ class Solver:
     solve_all: SolveAll
 
     @property
-    def shortest(self) -> int:
-        return min(puzzle.seq_len for puzzle in self.puzzles.values())
+    def kinds(self) -> list[Puzzle]:
+        return list(self.puzzles.values())
 
 
 @contextlib.contextmanager
@@ -108,7 +110,7 @@ def _checked(
             questions[position] = request.puzzle
             yield request
 
-    for position, reply in client.solve_many(noted()):
+    for position, reply in client.as_finished(noted()):
         question = questions.pop(position)
         if isinstance(reply, SolveAnswer) and reply.solved and reply.model in puzzles:
             puzzle = puzzles[reply.model]
@@ -120,6 +122,7 @@ def _checked(
 
 
 def _is_right(puzzle: Puzzle, question: object, solution: object) -> bool:
+    puzzle = sized(puzzle, question)
     try:
         question_T = puzzle.encode(puzzle.parse(question).grid)
         answer_T = puzzle.encode(answered(puzzle, question, solution))
@@ -134,7 +137,7 @@ def answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
     if isinstance(question, dict) and not isinstance(solution, dict):
         fields = cast("dict[str, object]", question)
         solution = {**fields, "input": solution}
-    return puzzle.parse(solution).grid
+    return sized(puzzle, question).parse(solution).grid
 
 
 def from_bundle(
@@ -271,7 +274,7 @@ def options_of(stated: Options) -> Options:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = first["loc"][0]
-        raise SolvingError(f"{name} cannot be {first['input']!r}: {first['msg']}.") from error
+        raise SolvingError(f"{name} cannot be {first['input']!r}: {words_for(first)}.") from error
     return stated
 
 

@@ -7,7 +7,6 @@ graph, engine, number of threads and machine in its power mode.
 
 import contextlib
 import logging
-import platform
 import time
 from collections.abc import Mapping
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, Type
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.arrays import Float32
-from hrm_edge_runtime.contract.bundle import Bundle, user_cache
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_host import atomic, board, system
@@ -89,15 +88,12 @@ class StepTimesFile:
     """Kept figures of one graph; a file that cannot be read or written counts as empty."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
-        host = board.Host()
         cores = board.num_cores()
-        cpu = f"{platform.machine()} {host.cpu_model or ''}"
-        machine = f"{cpu}, {cores} cores, power mode {host.power_mode()}"
         device = "cpu" if choice.engine == "cpu" else "any"
         self.graph = bundle.graph_path(choice.precision, device=device)
         sha256 = bundle.manifest.files[self.graph.name].sha256
-        self._file = user_cache() / FOLDER / f"{sha256}.json"
-        self._key = f"{choice}, {num_threads or cores} threads, {machine}"
+        self._file = board.cache_folder() / FOLDER / f"{sha256}.json"
+        self._key = f"{choice}, {num_threads or cores} threads, {board.machine_name()}"
 
     def step_times(self, max_slots: int) -> StepTimes:
         """The kept times up to `max_slots`; empty unless they include one slot.

@@ -83,7 +83,7 @@ def _process_main(options: LaneOptions, connection: "Connection[str, str]") -> N
 
 
 def _fault_of(options: LaneOptions) -> str:
-    """What is wrong with the bundle, in one sentence, or nothing.
+    """Return the problem of the bundle in one sentence, or an empty text.
 
     A bundle without golden traces must at least compute finite numbers.
     """

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hrm_host.board import Host, Zone
-from hrm_host.doctor import Finding, fail_if, ok, warn, warn_if
+from hrm_host.doctor import Finding, fail, ok, warn, warn_if
 
 RELEASE = re.compile(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)")
 JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
 OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
+OFFICIAL_BOARDS = ("Orin Nano", "Orin NX")
+OFFICIAL_RELEASES = (36, 39)
 HOT_C = 85.0  # limit of a zone without its own
 COOLING = (
     "clear the air path, run the fan (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
@@ -21,14 +23,17 @@ COOLING = (
 def findings(machine: Host) -> Iterator[Finding]:
     if machine.jetson_release is not None:
         yield ok("board", machine.model or "an unnamed Jetson")
-        yield release(machine.jetson_release)
+        yield release(machine.jetson_release, machine.model or "")
         yield power_mode(machine.recorded_power_mode(), machine.power_modes())
         yield from throttling(machine.throttle_events())
     yield from heat(machine)
 
 
-def release(text: str) -> Finding:
-    """JetPack, from the first line of /etc/nv_tegra_release: `# R36 (release), REVISION: 4.3`."""
+def release(text: str, board: str) -> Finding:
+    """JetPack, from the first line of /etc/nv_tegra_release: `# R36 (release), REVISION: 4.3`.
+
+    The table of docs/jetson.md says what is supported.
+    """
     found = RELEASE.match(text)
     if found is None:
         remedy = "flash JetPack 6.2 or newer with NVIDIA's SDK Manager"
@@ -36,9 +41,14 @@ def release(text: str) -> Finding:
     major = int(found["major"])
     minor = int(found["revision"].split(".")[0])
     jetpack = JETPACK_OF_MAJOR.get(major, "unknown")
-    shown = f"{jetpack} (L4T {major}.{found['revision']})"
-    remedy = "flash JetPack 6.2 or newer: this release's TensorRT is older than 10.3"
-    return fail_if((major, minor) < OLDEST_RELEASE, "JetPack", shown, remedy)
+    is_official = any(name in board for name in OFFICIAL_BOARDS) and major in OFFICIAL_RELEASES
+    support = "supported" if is_official else "should work"
+    shown = f"{jetpack} (L4T {major}.{found['revision']}), {support}"
+    if (major, minor) < OLDEST_RELEASE:
+        shown = f"{jetpack} (L4T {major}.{found['revision']}), rejected"
+        remedy = "flash JetPack 6.2 or newer: this release's TensorRT is older than 10.3"
+        return fail("JetPack", shown, remedy)
+    return ok("JetPack", shown)
 
 
 def power_mode(name: str | None, names: Mapping[int, str]) -> Finding:

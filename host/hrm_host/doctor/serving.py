@@ -10,11 +10,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
-from hrm_host.board import Host, cuda_devices
+from hrm_host.board import Host, cache_folder, cuda_devices
 from hrm_host.doctor import Finding, fail, fail_if, jetson, ok, python_finding, warn
-from hrm_host.memory import GIB, MIB, read_memory
+from hrm_host.memory import GIB, MIB, building_mb, read_memory
 
 OLDEST_TENSORRT = (10, 3)
 DLA_COMPILER = "on a Jetson sudo apt-get install nvidia-l4t-dla-compiler; then sudo ldconfig"
@@ -22,12 +21,14 @@ FROM_JETPACK = (
     "sudo apt-get install nvidia-jetpack python3-libnvinfer, "
     "then python3 -m venv --system-site-packages"
 )
+JETPACK_6 = "# R36"
+SYSTEM_PACKAGES = "/usr/lib/python3"
+OWN_TENSORRT = "pip uninstall tensorrt tensorrt-cu12 tensorrt-cu12-bindings tensorrt-cu12-libs"
 GPU_RIGHTS = "in a container use --runtime nvidia; add the user to the groups video and render"
 NO_DESKTOP = (
     "stop the desktop (sudo systemctl set-default multi-user.target && sudo reboot) "
     "or close programs"
 )
-BUILDING_BYTES = 2 * GIB  # calculated peak while TensorRT builds an engine
 SERVING_BYTES = 256 * MIB  # both processes with the shipped Sudoku model
 MIN_CACHE_BYTES = GIB // 4  # an engine takes about 100 MB per precision of a published model
 
@@ -45,6 +46,7 @@ class ServingSoftware:
     tensorrt: str | None
     cuda_driver: str | None
     num_gpus: int = 0
+    tensorrt_file: str = ""
     tensorrt_fault: str = ""
     gpu_fault: str = ""
 
@@ -53,6 +55,7 @@ def look() -> ServingSoftware:
     """Examine this process's software; import TensorRT and start the driver to prove both."""
     onnxruntime, providers = _onnxruntime()
     tensorrt, tensorrt_fault = _tensorrt()
+    spec = importlib.util.find_spec("tensorrt")
     num_gpus, gpu_fault = cuda_devices()
     return ServingSoftware(
         python=tuple(sys.version_info[:3]),
@@ -61,6 +64,7 @@ def look() -> ServingSoftware:
         tensorrt=tensorrt,
         cuda_driver=_version("cuda-bindings") or _version("pycuda"),
         num_gpus=num_gpus,
+        tensorrt_file=(spec.origin or "") if spec else "",
         tensorrt_fault=tensorrt_fault,
         gpu_fault=gpu_fault,
     )
@@ -97,16 +101,17 @@ def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
     on_jetson = machine.jetson_release is not None
     return [
         python_finding(software.python),
-        *engines(software, on_jetson=on_jetson),
-        *cuda(machine, on_jetson=on_jetson),
+        *engines(software, machine.jetson_release),
+        *cuda(machine),
         *jetson.findings(machine),
         *memory(machine, shared_with_gpu=on_jetson),
         engine_cache(),
     ]
 
 
-def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
+def engines(software: ServingSoftware, release: str | None) -> Iterator[Finding]:
     """ONNX Runtime and TensorRT; on a Jetson TensorRT is required, elsewhere ONNX Runtime."""
+    on_jetson = release is not None
     yield _onnxruntime_finding(software, on_jetson=on_jetson)
     if software.tensorrt_fault:
         yield fail("TensorRT", f"does not load: {software.tensorrt_fault}", DLA_COMPILER)
@@ -114,7 +119,7 @@ def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
         text = "missing" if on_jetson else "not installed; only --engine tensorrt needs it"
         yield fail_if(on_jetson, "TensorRT", text, FROM_JETPACK)
     else:
-        yield _tensorrt_finding(software.tensorrt)
+        yield _tensorrt_finding(software.tensorrt, software.tensorrt_file, release or "")
         yield from _gpu(software, on_jetson=on_jetson)
 
 
@@ -128,7 +133,10 @@ def _onnxruntime_finding(software: ServingSoftware, *, on_jetson: bool) -> Findi
     return fail(name, "missing", "pip install 'hrm-edge[serve]'")
 
 
-def _tensorrt_finding(version: str) -> Finding:
+def _tensorrt_finding(version: str, file: str, release: str) -> Finding:
+    if release.startswith(JETPACK_6) and not file.startswith(SYSTEM_PACKAGES):
+        text = f"{version} in {file} hides JetPack's and has no kernels for this GPU"
+        return fail("TensorRT", text, OWN_TENSORRT)
     major, minor = version.split(".")[:2]
     is_old = (int(major), int(minor)) < OLDEST_TENSORRT
     remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
@@ -150,13 +158,11 @@ def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
         yield problem("GPU", f"CUDA does not start: {software.gpu_fault}", GPU_RIGHTS)
 
 
-def cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
-    """The toolkit's version; old toolkits have version.txt instead of version.json."""
+def cuda(machine: Host) -> Iterator[Finding]:
+    """The toolkit's version, if there is one; old toolkits have version.txt, not version.json."""
     version = _cuda_version(machine)
     if version is not None:
         yield ok("CUDA", version)
-    elif on_jetson:
-        yield fail("CUDA", "no toolkit in /usr/local/cuda", FROM_JETPACK)
 
 
 def _cuda_version(machine: Host) -> str | None:
@@ -184,8 +190,9 @@ def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
             text += f", {account.zram_mb * MIB / GIB:.1f} of it zram"
     else:
         text += ", no swap"
-    if shared_with_gpu and SERVING_BYTES <= available_bytes < BUILDING_BYTES:
-        text += f"; building an engine takes about {BUILDING_BYTES / GIB:.0f} GiB (calculated)"
+    needs_mb = building_mb()
+    if shared_with_gpu and available_bytes >= SERVING_BYTES and account.allocatable_mb < needs_mb:
+        text += f"; building an engine takes about {needs_mb * MIB / GIB:.1f} GiB (calculated)"
         yield warn("memory", text, NO_DESKTOP)
     else:
         yield fail_if(available_bytes < SERVING_BYTES, "memory", text, NO_DESKTOP)
@@ -193,7 +200,7 @@ def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
 
 def engine_cache(free_bytes: int | None = None) -> Finding:
     """Disk space for built engines, in the first existing folder above the cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = cache_folder()
     folder = cache.absolute()
     while not folder.is_dir():
         folder = folder.parent

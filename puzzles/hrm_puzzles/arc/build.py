@@ -2,14 +2,13 @@
 
 The sizes are known before any canvas is drawn, so workers write their tasks straight into the
 final files. Memory use stays constant for any number of examples, and a stopped build continues.
-Shapes: V variants of a task (the unchanged task first), E its examples of one split, S side of the
-canvas, T = S * S tokens, K variants of one turn, H and W the sides of one grid, C = 10 colours.
+Shapes: V variants of a task (the unchanged task first), E its examples of one split, T tokens.
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.canvas import END, FIRST_COLOUR
+from hrm_puzzles.arc.drawing import drawn_VET
 from hrm_puzzles.arc.examples import (
     MORE,
     Examples,
@@ -32,17 +31,14 @@ from hrm_puzzles.arc.examples import (
     require_known,
 )
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
-from hrm_puzzles.arc.variants import NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
+from hrm_puzzles.arc.variants import Pair, Variant, variants_of
 from hrm_puzzles.data import datasets
-from hrm_puzzles.puzzle import Grid
+from hrm_puzzles.data.shards import PART, Shard, write_shard_file
 
 SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
 MOST_DRAWN = 4096  # examples of these variants; a task of RE-ARC has 1,000 in each
 MORE_LICENCE = "LICENSE-more.txt"
-
-UInt8Array = NDArray[np.uint8]
-IntpArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,20 +130,76 @@ def build_arc(
     """
     require_free(out)
     source = _source(recipe, puzzle)
-    tasks = source.tasks
-    _check_held_out(recipe, puzzle, tasks)
+    _check_held_out(recipe, puzzle, source.tasks)
     unfinished = _unfinished_folder(recipe, source, out)
-    counts = _begin(recipe, puzzle, source, unfinished)
-    jobs = list(_jobs(tasks, counts, unfinished / "done"))
+    data = unfinished / "data"
+    built = _draw(
+        recipe,
+        puzzle,
+        source,
+        data,
+        unfinished / "done",
+        num_workers=num_workers,
+        progress=progress,
+    )
+    publish(data, out)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return replace(built, fingerprint=datasets.fingerprint(out))
+
+
+def build_arc_shard(
+    recipe: ArcRecipe,
+    shard: Shard,
+    puzzle: Arc,
+    out: Path,
+    *,
+    num_workers: int = 1,
+    progress: OnProgress = unheard,
+) -> datasets.BuiltSet:
+    """Build one shard at `out`: the data set of its tasks, which may lack a split."""
+    require_free(out)
+    whole = _source(recipe, puzzle)
+    _check_held_out(recipe, puzzle, whole.tasks)
+    tasks = whole.tasks[shard.slice_of(len(whole.tasks))]
+    source = replace(whole, tasks=tasks)
+    unfinished = _unfinished_folder(recipe, source, out)
+    directory = unfinished / "shard"
+    built = _draw(
+        recipe,
+        puzzle,
+        source,
+        directory / PART,
+        unfinished / "done",
+        num_workers=num_workers,
+        progress=progress,
+    )
+    write_shard_file(directory, shard, _digest_of(whole.tasks))
+    publish(directory, out)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return replace(built, fingerprint=datasets.fingerprint(out))
+
+
+def _draw(
+    recipe: ArcRecipe,
+    puzzle: Arc,
+    source: _Source,
+    data: Path,
+    done: Path,
+    *,
+    num_workers: int,
+    progress: OnProgress,
+) -> datasets.BuiltSet:
+    """Write the data set of all tasks into `data`. `done` keeps the tasks that are written."""
+    tasks = source.tasks
+    counts = _begin(recipe, puzzle, source, data, done)
+    jobs = list(_jobs(tasks, counts, done))
     missing = [job for job in jobs if not job.done.exists()]
     num_done = len(jobs) - len(missing)
     progress(num_done, len(jobs))
-    write = partial(_write_task, recipe=recipe, side=puzzle.side, data=unfinished / "data")
+    write = partial(_write_task, recipe=recipe, side=puzzle.side, data=data)
     for _ in results_of(write, missing, num_workers=num_workers):
         num_done += 1
         progress(num_done, len(jobs))
-    publish(unfinished / "data", out)
-    shutil.rmtree(unfinished, ignore_errors=True)
     train = _layout(tasks, counts, "train")
     test = _layout(tasks, counts, "test")
     built = datasets.BuiltSet(
@@ -156,7 +208,7 @@ def build_arc(
         num_puzzles=train.num_puzzle_ids - 1,
         num_train=train.num_examples,
         num_test=test.num_examples,
-        fingerprint=datasets.fingerprint(out),
+        fingerprint="",
     )
     if source.more is None:
         return built
@@ -174,26 +226,36 @@ def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> Non
 
 def _unfinished_folder(recipe: ArcRecipe, source: _Source, out: Path) -> Path:
     """The folder of a build until it is complete. The same recipe and tasks find it again."""
-    contents = {**asdict(recipe), "tasks": [task.name for task in source.tasks]}
-    if source.more is not None:
-        contents["more"] = source.more.examples.sha256
+    contents = [asdict(recipe), _digest_of(source.tasks)]
     digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
     return out.with_name(f".{out.name}.unfinished-{digest[:12]}")
+
+
+def _digest_of(tasks: list[ArcTask]) -> str:
+    """sha256 of the names, pairs and roles of tasks."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        sizes = (len(task.demonstrations), len(task.tests), task.is_held_out)
+        digest.update(f"{task.name}\0{sizes}\0".encode())
+        for question, answer in task.pairs:
+            for grid in (question, answer):
+                digest.update(f"{grid.shape}".encode())
+                digest.update(grid.tobytes())
+    return digest.hexdigest()
 
 
 def _begin(
     recipe: ArcRecipe,
     puzzle: Arc,
     source: _Source,
-    unfinished: Path,
+    data: Path,
+    done: Path,
 ) -> list[int]:
     """Write everything except the examples, and keep those of an earlier run.
 
     Returns the number of variants of each task.
     """
     tasks = source.tasks
-    data = unfinished / "data"
-    done = unfinished / "done"
     data.mkdir(parents=True, exist_ok=True)
     counts: list[int] = []
     datasets.write_identifiers(data, _names(recipe, tasks, counts))
@@ -201,7 +263,8 @@ def _begin(
         for split in SPLITS:
             shutil.rmtree(data / split, ignore_errors=True)
             layout = _layout(tasks, counts, split)
-            datasets.create_split(data, split, puzzle=puzzle, layout=layout)
+            if layout.num_examples:
+                datasets.create_split(data, split, puzzle=puzzle, layout=layout)
         _write_provenance(recipe, puzzle, source.more, data)
         done.mkdir()
     return counts
@@ -237,8 +300,8 @@ def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> datasets.Lay
 
     Tasks without examples in the split do not appear.
     """
-    num_pairs = np.array([len(_pairs(task, split)) for task in tasks])
-    num_variants = np.array(counts)
+    num_pairs = np.array([len(_pairs(task, split)) for task in tasks], dtype=np.int64)
+    num_variants = np.array(counts, dtype=np.int64)
     num_examples = np.repeat(num_pairs, num_variants)  # of each variant
     in_split = num_examples > 0
     puzzle_ids = np.flatnonzero(in_split) + 1
@@ -295,83 +358,9 @@ def _write_task(job: _Job, recipe: ArcRecipe, side: int, data: Path) -> None:
         step = max(1, min(BLOCK, MOST_DRAWN // len(pairs)))
         for first in range(0, len(variants), step):
             block = variants[first : first + step]
-            inputs_VET, labels_VET = _drawn_VET(pairs, block, side, rng)
+            inputs_VET, labels_VET = drawn_VET(pairs, block, side, rng)
             row = start + first * len(pairs)
             inputs_BT = inputs_VET.reshape(-1, side**2)
             labels_BT = labels_VET.reshape(-1, side**2)
             datasets.write_rows(data, split, row, inputs_BT, labels_BT)
     job.done.touch()
-
-
-def _drawn_VET(
-    pairs: Sequence[Pair],
-    variants: Sequence[Variant],
-    side: int,
-    rng: np.random.Generator | None,
-) -> tuple[UInt8Array, UInt8Array]:
-    """Questions and answers of every variant.
-
-    With a generator, each pair is at a random place where both grids fit. Otherwise it is in the
-    upper left corner.
-    """
-    shape = (len(variants), len(pairs), side * side)
-    inputs_VET = np.empty(shape, dtype=np.uint8)
-    labels_VET = np.empty(shape, dtype=np.uint8)
-    if rng is None:
-        origins_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
-    else:
-        origins_VE2 = _origins_VE2(pairs, variants, side, rng)
-    for number, (question, answer) in enumerate(pairs):
-        origins_V2 = origins_VE2[:, number]
-        inputs_VET[:, number] = _drawn_VT(question, variants, side, origins_V2)
-        labels_VET[:, number] = _drawn_VT(answer, variants, side, origins_V2)
-    return inputs_VET, labels_VET
-
-
-def _origins_VE2(
-    pairs: Sequence[Pair],
-    variants: Sequence[Variant],
-    side: int,
-    rng: np.random.Generator,
-) -> IntpArray:
-    """Random places where both grids of a pair fit.
-
-    As published, one pair of each variant stays in the corner.
-    """
-    extents_E2 = np.array([np.maximum(question.shape, answer.shape) for question, answer in pairs])
-    turned_extents_E2 = extents_E2[:, ::-1]
-    is_turned_V = np.isin([variant.turn for variant in variants], TRANSPOSING)
-    extents_VE2 = np.where(is_turned_V[:, None, None], turned_extents_E2, extents_E2)
-    origins_VE2 = rng.integers(side - extents_VE2 + 1)
-    kept_V = rng.integers(len(pairs), size=len(variants))
-    origins_VE2[np.arange(len(variants)), kept_V] = 0
-    return origins_VE2
-
-
-def _drawn_VT(
-    grid: Grid,
-    variants: Sequence[Variant],
-    side: int,
-    origins_V2: IntpArray,
-) -> UInt8Array:
-    """One grid on the canvas of each variant, all variants of a turn at once."""
-    turn_V = np.array([variant.turn for variant in variants])
-    colours_VC = np.array([variant.colours for variant in variants], dtype=np.uint8)
-    tokens_VC = colours_VC + np.uint8(FIRST_COLOUR)
-    # One row and one column more than the canvas, for end marks that fall off it.
-    canvas_VSS = np.zeros((len(variants), side + 1, side + 1), dtype=np.uint8)
-    for turn in range(NUM_TURNS):
-        chosen_K = np.flatnonzero(turn_V == turn)
-        cells_KHW = tokens_VC[chosen_K][:, turned(grid, turn)]
-        _, height, width = cells_KHW.shape
-        top_K1 = origins_V2[chosen_K, :1]
-        left_K1 = origins_V2[chosen_K, 1:]
-        row_KH = top_K1 + np.arange(height)
-        col_KW = left_K1 + np.arange(width)
-        chosen_K1 = chosen_K[:, None]
-        canvas_VSS[chosen_K1, row_KH, left_K1 + width] = END
-        canvas_VSS[chosen_K1, top_K1 + height, col_KW] = END
-        row_KH1 = row_KH[:, :, None]
-        col_K1W = col_KW[:, None, :]
-        canvas_VSS[chosen_K1[:, None], row_KH1, col_K1W] = cells_KHW
-    return canvas_VSS[:, :side, :side].reshape(len(variants), side * side)

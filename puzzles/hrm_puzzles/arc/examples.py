@@ -179,7 +179,7 @@ def _require_held_out(examples: Examples, task: ArcTask, pairs: Sequence[Pair]) 
 
 
 def _without_copies(pairs: Sequence[Pair], task: ArcTask, puzzle: Arc) -> list[Pair]:
-    """The pairs whose input is not a test input with other colours or turned.
+    """Return the pairs whose input is not a recolored or turned test input.
 
     A variant of such an input could be the test input itself.
     """

@@ -24,7 +24,9 @@ from hrm_host.reading import json_from, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets, sources
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.data.examples import Examples, example_type, read_csv
+from hrm_puzzles.data.examples import Examples, example_type, read_examples
+from hrm_puzzles.data.merge import Rows, write_data_set
+from hrm_puzzles.data.shards import PART, WHOLE, Shard, write_shard_file
 from hrm_puzzles.puzzle import WRONG, Puzzle, PuzzleError
 
 # Training and test puzzles. The mazes are those of the published Maze-Hard.
@@ -40,7 +42,8 @@ UInt8Array = NDArray[np.uint8]
 class DataRecipe:
     """Generated puzzles of a difficulty, and the rows of CSV files.
 
-    If `csv_sample` is set, training uses this many random rows of `csv_train`.
+    If `csv_sample` is set, training uses this many random rows of `csv_train`. `columns` are those
+    of both files, as in `data.rows`.
     """
 
     puzzle: str
@@ -51,6 +54,7 @@ class DataRecipe:
     csv_train: str | None = None
     csv_test: str | None = None
     csv_sample: int | None = None
+    columns: str | None = None
 
 
 def usual_counts(puzzle: Puzzle) -> tuple[int, int]:
@@ -71,41 +75,81 @@ def build(
     A stopped build continues if it is started again with the same recipe.
     """
     puzzle = registry.get(recipe.puzzle)
-    # Find all errors in the recipe before the work starts.
-    sources.difficulties_of(puzzle, recipe.difficulty)
-    require_free(out)
-    csv_train = _csv_train(puzzle, recipe)
-    csv_test = _csv_test(puzzle, recipe)
-    finished = _chunk_folder(recipe, out)
-    make = partial(
-        sources.generated,
-        puzzle,
-        directory=finished,
-        difficulty=recipe.difficulty,
-        seed=recipe.seed,
-        num_workers=num_workers,
-        progress=progress,
-    )
-    made_train = make(count=recipe.num_train, is_test=False)
-    made_test = make(count=recipe.num_test, is_test=True)
-    all_train = np.concatenate([made_train, csv_train])
-    test = np.concatenate([made_test, csv_test])
-    train = _without_copies(puzzle, all_train, test)
+    rows = _rows(recipe, puzzle, WHOLE, out, num_workers=num_workers, progress=progress)
+    built = write_data_set(puzzle, _named(recipe), rows, out)
+    _remove_chunks(recipe, WHOLE, out)
+    return built
+
+
+def build_shard(
+    recipe: DataRecipe,
+    shard: Shard,
+    out: Path,
+    *,
+    num_workers: int = 1,
+    progress: OnProgress = unheard,
+) -> datasets.BuiltSet:
+    """Build one shard at `out`. A stopped one continues. The first shard holds the CSV rows."""
+    puzzle = registry.get(recipe.puzzle)
+    rows = _rows(recipe, puzzle, shard, out, num_workers=num_workers, progress=progress)
     with new_directory(out) as directory:
-        _write(puzzle, recipe, directory, train, test)
-    shutil.rmtree(finished, ignore_errors=True)
+        part = directory / PART
+        part.mkdir()
+        for name, examples in rows.items():
+            np.save(part / f"{name}.npy", examples, allow_pickle=False)
+        datasets.write_recipe(part, puzzle, _named(recipe))
+        write_shard_file(directory, shard)
+    _remove_chunks(recipe, shard, out)
     return datasets.BuiltSet(
-        num_train=len(train),
-        num_test=len(test),
-        num_left_out=len(all_train) - len(train),
+        num_train=len(rows["made_train"]) + len(rows["csv_train"]),
+        num_test=len(rows["made_test"]) + len(rows["csv_test"]),
+        num_left_out=0,
         fingerprint=datasets.fingerprint(out),
     )
 
 
-def _chunk_folder(recipe: DataRecipe, out: Path) -> Path:
-    """The folder of the generated chunks. The same recipe finds it again."""
-    digest = hashlib.sha256(json.dumps(asdict(recipe)).encode()).hexdigest()
+def _rows(
+    recipe: DataRecipe,
+    puzzle: Puzzle,
+    shard: Shard,
+    out: Path,
+    *,
+    num_workers: int,
+    progress: OnProgress,
+) -> Rows:
+    """The rows of a shard."""
+    # Find all errors in the recipe before the work starts.
+    sources.difficulties_of(puzzle, recipe.difficulty)
+    require_free(out)
+    csv_train = _csv_train(puzzle, recipe, shard)
+    csv_test = _csv_test(puzzle, recipe, shard)
+    make = partial(
+        sources.generated,
+        puzzle,
+        directory=_chunk_folder(recipe, shard, out),
+        difficulty=recipe.difficulty,
+        seed=recipe.seed,
+        shard=shard,
+        num_workers=num_workers,
+        progress=progress,
+    )
+    return {
+        "made_train": make(count=recipe.num_train, is_test=False),
+        "made_test": make(count=recipe.num_test, is_test=True),
+        "csv_train": csv_train,
+        "csv_test": csv_test,
+    }
+
+
+def _chunk_folder(recipe: DataRecipe, shard: Shard, out: Path) -> Path:
+    """The folder of the generated chunks. The same recipe and shard find it again."""
+    contents = [asdict(recipe), str(shard)]
+    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
     return out.with_name(f".{out.name}.chunks-{digest[:12]}")
+
+
+def _remove_chunks(recipe: DataRecipe, shard: Shard, out: Path) -> None:
+    shutil.rmtree(_chunk_folder(recipe, shard, out), ignore_errors=True)
 
 
 def chunk_folders(out: Path) -> list[Path]:
@@ -113,35 +157,30 @@ def chunk_folders(out: Path) -> list[Path]:
     return sorted(out.parent.glob(f".{glob.escape(out.name)}.chunks-*"))
 
 
-def _without_copies(puzzle: Puzzle, train: Examples, test: Examples) -> Examples:
-    """The training examples that are not copies of test examples. Only CSV rows can be copies."""
-    train_N = puzzle.equivalence_hash_B(train["inputs"], train["labels"])
-    test_N = puzzle.equivalence_hash_B(test["inputs"], test["labels"])
-    is_copy_N = np.isin(train_N, test_N)
-    return train[~is_copy_N]
-
-
-def _csv_train(puzzle: Puzzle, recipe: DataRecipe) -> Examples:
+def _csv_train(puzzle: Puzzle, recipe: DataRecipe, shard: Shard) -> Examples:
     """The rows of the training CSV file, or a random sample of them."""
-    rows = _csv_rows(puzzle, recipe.csv_train)
+    rows = _csv_rows(puzzle, recipe, recipe.csv_train, shard)
     if recipe.csv_sample is not None and recipe.csv_sample < len(rows):
         seed = np.random.SeedSequence(recipe.seed, spawn_key=(CSV_SAMPLE_STREAM,))
         order = np.random.default_rng(seed).permutation(len(rows))
         rows = rows[np.sort(order[: recipe.csv_sample])]
-    _check_not_empty("train", recipe.num_train + len(rows))
+    if shard.is_first:
+        _check_not_empty("train", recipe.num_train + len(rows))
     return rows
 
 
-def _csv_test(puzzle: Puzzle, recipe: DataRecipe) -> Examples:
-    rows = _csv_rows(puzzle, recipe.csv_test)
-    _check_not_empty("test", recipe.num_test + len(rows))
+def _csv_test(puzzle: Puzzle, recipe: DataRecipe, shard: Shard) -> Examples:
+    rows = _csv_rows(puzzle, recipe, recipe.csv_test, shard)
+    if shard.is_first:
+        _check_not_empty("test", recipe.num_test + len(rows))
     return rows
 
 
-def _csv_rows(puzzle: Puzzle, file: str | None) -> Examples:
-    if file is None:
+def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, file: str | None, shard: Shard) -> Examples:
+    """All rows, in the first shard: reading four million takes minutes."""
+    if file is None or not shard.is_first:
         return np.zeros(0, dtype=example_type(puzzle))
-    return read_csv(Path(file), puzzle)
+    return read_examples(Path(file), puzzle, recipe.columns)
 
 
 def _check_not_empty(split: str, num_examples: int) -> None:
@@ -150,28 +189,14 @@ def _check_not_empty(split: str, num_examples: int) -> None:
         raise DatasetError(f"the {split} split would be empty; {remedy}.")
 
 
-def _write(
-    puzzle: Puzzle,
-    recipe: DataRecipe,
-    directory: Path,
-    train: Examples,
-    test: Examples,
-) -> None:
-    for split, rows in (("train", train), ("test", test)):
-        datasets.write_split(
-            directory,
-            split,
-            rows["inputs"],
-            rows["labels"],
-            puzzle=puzzle,
-            ratings_N=rows["rating"],
-        )
-    datasets.write_identifiers(directory)
-    # Data sets of two machines are equal, so the recipe names files without their folders.
+def _named(recipe: DataRecipe) -> dict[str, object]:
+    """The recipe with the names of files, without their folders.
+
+    Data sets of two machines are equal.
+    """
     csv_train = _file_name(recipe.csv_train)
     csv_test = _file_name(recipe.csv_test)
-    named = replace(recipe, csv_train=csv_train, csv_test=csv_test)
-    datasets.write_recipe(directory, puzzle, asdict(named))
+    return asdict(replace(recipe, csv_train=csv_train, csv_test=csv_test))
 
 
 def _file_name(file: str | None) -> str | None:

@@ -34,6 +34,7 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
+SHARD = "shard.json"
 CHUNK_BYTES = 1 << 20  # bytes read at once when hashing a file
 
 
@@ -292,6 +293,9 @@ def open_split(path: Path, split: str) -> Split:
 def read_meta(directory: Path) -> DatasetMeta:
     """Read dataset.json of one split. Unknown keys are ignored."""
     path = directory / "dataset.json"
+    if (directory.parent / SHARD).exists():
+        problem = f"{directory.parent} is a shard of a data set"
+        raise DatasetError(f"{problem}; join all shards with hrm-data merge.")
     try:
         meta = _meta_of(json_from(text_of(path)))
     except (OSError, ValueError, TypeError) as error:

@@ -1,26 +1,20 @@
-"""Rows of examples in memory, and the CSV files that hold them.
+"""Rows of examples in memory, and the files that hold them.
 
-CSV files have the form of Sudoku-Extreme and Maze-Hard: a header and the columns source, question,
-answer, rating. Shapes: N examples, T tokens.
+Shapes: N examples, T tokens.
 """
 
-import csv
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.puzzle import RIGHT, CsvForm, Puzzle, PuzzleError
+from hrm_puzzles.data.rows import Row, board_from, error_in_line, readable, rows_in, shown
+from hrm_puzzles.puzzle import RIGHT, CsvForm, Grid, Labelling, Puzzle, PuzzleError
 
-COLUMNS = ["source", "question", "answer", "rating"]
-MAX_CSV_LINE = 1 << 20  # characters; a row of the largest maze has 2,000
-MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
-MAX_SHOWN = 20  # characters of a value that an error quotes
+MAX_LINE = 1 << 20  # characters; a row of the largest maze has 2,000
 
 Examples = NDArray[np.void]  # rows of `example_type`
 
@@ -32,74 +26,57 @@ def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
     return np.dtype([question, answer, ("rating", "<i4")])
 
 
-def read_csv(path: Path, puzzle: Puzzle) -> Examples:
-    """Read a CSV file and check every answer. Errors name the line.
+def read_examples(path: Path, puzzle: Puzzle, columns: str | None = None) -> Examples:
+    """Read a file of `data.rows` and check every answer. Errors name the line.
 
-    Ratings are the file's own (Sudoku-Extreme: guesses of tdoku).
+    A question without an answer is labelled by the puzzle's exact solver. Ratings are the file's
+    own (Sudoku-Extreme: guesses of tdoku).
     """
     if not isinstance(puzzle, CsvForm):
         problem = f"{path}: {puzzle.name} does not have a CSV form"
         raise DatasetError(f"{problem}; generate, build or import its data sets instead.")
     content = bytearray()
-    lines = array("q")
+    line_of = array("q")
     with path.open(newline="", encoding="utf-8-sig") as stream:
-        numbered = _rows_of(path, stream)
-        _, header = next(numbered, (1, []))
-        if header != COLUMNS:
-            problem = f"the columns are {header}"[:200]
-            raise _csv_error(path, 1, problem, f"begin the file with {','.join(COLUMNS)}")
-        for number, row in numbered:
-            rating = _rating(path, number, row)
-            _, question, answer, _ = row
-            content += _csv_tokens(path, number, puzzle, "question", question)
-            content += _csv_tokens(path, number, puzzle, "answer", answer)
-            content += rating.to_bytes(4, "little")
-            lines.append(number)
+        lines = readable(str(path), lines_of(stream, MAX_LINE))
+        for row in rows_in(lines, [puzzle], name=str(path), columns=columns):
+            content += _example_bytes(str(path), puzzle, row)
+            line_of.append(row.line)
     rows = np.frombuffer(content, dtype=example_type(puzzle))
     is_right_N = puzzle.check_BT(rows["inputs"], rows["labels"]) == RIGHT
     wrong: list[int] = np.flatnonzero(~is_right_N).tolist()
     if wrong:
-        problem = "the answer does not solve the question"
-        raise _csv_error(path, lines[wrong[0]], problem, "correct or remove the row")
+        first = wrong[0]
+        answer = str(puzzle.asked(puzzle.decode(rows["labels"][first]), ""))
+        problem = f"the answer {shown(answer)} does not solve the question"
+        raise error_in_line(str(path), line_of[first], problem, "correct or remove the row")
     return rows
 
 
-def _csv_tokens(path: Path, number: int, puzzle: Puzzle, column: str, text: str) -> bytes:
-    assert isinstance(puzzle, CsvForm)
+def _example_bytes(name: str, puzzle: Puzzle, row: Row) -> bytes:
+    question = _board(name, puzzle, row.line, "question", row.question)
+    if row.answer is not None:
+        answer = _board(name, puzzle, row.line, "answer", row.answer)
+    else:
+        answer = _label(name, puzzle, row.line, question)
+    inputs_T = puzzle.encode(question).astype(np.uint8)
+    labels_T = puzzle.encode(answer).astype(np.uint8)
+    return inputs_T.tobytes() + labels_T.tobytes() + row.rating.to_bytes(4, "little")
+
+
+def _board(name: str, puzzle: Puzzle, line: int, column: str, text: str) -> Grid:
     try:
-        tokens_T = puzzle.encode(puzzle.board_of(text))
+        return board_from(puzzle, text)
     except PuzzleError as error:
-        problem = f"in the {column} {error.problem}"
-        raise _csv_error(path, number, problem, error.remedy) from None
-    return tokens_T.astype(np.uint8).tobytes()
+        problem = f"in the {column} {shown(text)} {error.problem}"
+        raise error_in_line(name, line, problem, error.remedy) from None
 
 
-def _rows_of(path: Path, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, each with the number of its last line."""
-    reader = csv.reader(lines_of(stream, MAX_CSV_LINE))
-    remedy = "write one puzzle in each line"
+def _label(name: str, puzzle: Puzzle, line: int, question: Grid) -> Grid:
+    if not isinstance(puzzle, Labelling):
+        remedy = "add a column with the answers"
+        raise error_in_line(name, line, "the question has no answer", remedy)
     try:
-        for row in reader:
-            if row:
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise _csv_error(path, reader.line_num, str(error), remedy) from error
-    except ValueError as error:  # the reader has not counted this line yet
-        line = reader.line_num + 1
-        raise _csv_error(path, line, str(error), f"{remedy}, in UTF-8") from error
-
-
-def _rating(path: Path, line: int, row: list[str]) -> int:
-    if len(row) != len(COLUMNS):
-        problem = f"the row has {len(row)} columns"
-        raise _csv_error(path, line, problem, f"write {','.join(COLUMNS)}")
-    text = row[-1]
-    is_number = text.isascii() and text.isdigit()
-    if not is_number or len(text) > MAX_RATING_DIGITS:
-        problem = f"the rating is {text[:MAX_SHOWN]!r}"
-        raise _csv_error(path, line, problem, "write a whole number")
-    return int(text)
-
-
-def _csv_error(path: Path, line: int, problem: str, remedy: str) -> DatasetError:
-    return DatasetError(f"{path}, line {line}: {problem}; {remedy}.")
+        return puzzle.label_of(question)
+    except PuzzleError as error:
+        raise error_in_line(name, line, error.problem, error.remedy) from None

@@ -22,7 +22,8 @@ from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
-from hrm_puzzles.data.examples import Examples, example_type, read_csv
+from hrm_puzzles.data.examples import Examples, example_type, read_examples
+from hrm_puzzles.data.shards import WHOLE, Shard
 from hrm_puzzles.puzzle import Example, IntArray, Puzzle, PuzzleError
 
 CHUNK = 64  # puzzles; seconds of work, so a stop loses little and progress is visible
@@ -51,22 +52,25 @@ def generated(
     is_test: bool,
     difficulty: str = MIXED,
     seed: int = 0,
+    shard: Shard = WHOLE,
     num_workers: int = 1,
     progress: OnProgress = unheard,
 ) -> Examples:
-    """Generate `count` puzzles. Test splits take the held-out classes.
+    """Generate `count` puzzles, or a shard of them. Test splits take the held-out classes.
 
     A chunk whose file is already in `directory` is not generated again.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    chunks = _chunks(directory, count, is_test)
+    all_chunks = _chunks(directory, count, is_test)
+    chunks = all_chunks[shard.slice_of(len(all_chunks))]
+    num_puzzles = sum(chunk.size for chunk in chunks)
     missing = [chunk for chunk in chunks if not chunk.file.exists()]
-    num_done = count - sum(chunk.size for chunk in missing)
-    progress(num_done, count)
+    num_done = num_puzzles - sum(chunk.size for chunk in missing)
+    progress(num_done, num_puzzles)
     make = partial(_make_chunk, puzzle.name, difficulty, seed, is_test)
     for size in workers.results_of(make, missing, num_workers=num_workers):
         num_done += size
-        progress(num_done, count)
+        progress(num_done, num_puzzles)
     parts = [np.zeros(0, dtype=example_type(puzzle))]
     for chunk in chunks:
         parts.append(np.load(chunk.file, allow_pickle=False))
@@ -247,17 +251,18 @@ def find_questions(
     *,
     count: int,
     data: Path | None = None,
+    columns: str | None = None,
     num_workers: int = 1,
     progress: OnProgress,
 ) -> Questions:
     """At most `count` held-out puzzles.
 
-    `source` is the path of a data set or a CSV file, or the name of the puzzle. With a name, the
-    puzzles come from the data set `data`, or they are fresh.
+    `source` is the path of a data set or a file of puzzles, or the name of the puzzle. With a name,
+    the puzzles come from the data set `data`, or they are fresh. `columns` are those of a file.
     """
     path = Path(source)
     if path.is_file():
-        return questions_from_csv(path, puzzle).sample(count)
+        return questions_from_file(path, puzzle, columns).sample(count)
     if path.exists():
         return questions_from_data(path, puzzle, count)
     family, _, _ = puzzle.name.partition("-")
@@ -338,9 +343,9 @@ def _check_recipe(path: Path, puzzle: Puzzle) -> None:
         raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
 
 
-def questions_from_csv(path: Path, puzzle: Puzzle) -> Questions:
-    """All rows of a CSV file, for puzzles with a CSV form."""
-    return _from_examples(read_csv(path, puzzle), path.name)
+def questions_from_file(path: Path, puzzle: Puzzle, columns: str | None = None) -> Questions:
+    """All puzzles of a file, for puzzles with a CSV form."""
+    return _from_examples(read_examples(path, puzzle, columns), path.name)
 
 
 def _from_examples(examples: Examples, source: str) -> Questions:

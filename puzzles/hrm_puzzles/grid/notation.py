@@ -6,7 +6,7 @@ Shapes: R rows, C columns.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -37,6 +37,14 @@ class Legend:
     open_value: int
     pads_lines: bool
     described: str
+
+
+@runtime_checkable
+class Lettered(Protocol):
+    """A puzzle with a legend. It reads rows of values; the web page draws its boards as symbols."""
+
+    @property
+    def legend(self) -> Legend: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ Shapes: B batch, T cells, V vocabulary, K symmetries.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from hrm_puzzles.grid.board import (
     dihedral_hash_B,
     dihedral_sources_KT,
 )
+from hrm_puzzles.grid.frame import Framed, cells_in, shape_of
 from hrm_puzzles.grid.notation import Legend, lines_parsed, parsed, size_of, text_of, written
 from hrm_puzzles.puzzle import (
     RIGHT,
@@ -58,6 +59,17 @@ def revealed_BT(
     return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
 
 
+@cache
+def _framed(outer: "GridPuzzle", shape: GridShape) -> Framed | None:
+    """Boards of a shape on a larger board; None if the puzzle does not have this shape."""
+    if shape.rows not in outer.sides or shape.cols not in outer.sides:
+        return None
+    family, _, _ = outer.name.partition("-")
+    name = f"{family}-{shape.rows}x{shape.cols}"
+    inner = replace(outer, name=name, rows=shape.rows, cols=shape.cols)
+    return Framed(inner=inner, outer=outer)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GridPuzzle(ABC):
     """A board of `rows` x `cols` cells.
@@ -87,6 +99,12 @@ class GridPuzzle(ABC):
     pictures: ClassVar[Mapping[int, str]]
     """Two characters for each value, so that cells are about square."""
     palette: ClassVar[Mapping[int, str]]
+    wall: ClassVar[int]
+    """The value of a cell that no answer enters."""
+    stops: ClassVar[tuple[int, ...]]
+    """The values that tell a question of this puzzle from those of others."""
+    keys: ClassVar[tuple[str, ...]]
+    """The keys of a question that is a JSON object."""
 
     def __post_init__(self) -> None:
         if self.rows not in self.sides or self.cols not in self.sides:
@@ -134,12 +152,40 @@ class GridPuzzle(ABC):
     def geometry(self) -> Geometry:
         return Geometry(board=(self.rows, self.cols))
 
+    def framed(self, notation: object) -> Framed | None:
+        """How to read a smaller question. `puzzle.Framing` describes it."""
+        shape = shape_of(notation)
+        if shape is None or shape == self.shape or not self._looks_alike(notation):
+            return None
+        if shape.rows <= self.rows and shape.cols <= self.cols:
+            return _framed(self, shape)
+        problem = f"a {self.noun} of {shape.rows}x{shape.cols} is larger than the boards served"
+        board = f"{shape.rows}x{shape.cols}"
+        remedy = f"send a smaller one, or serve its size: hrm-export CHECKPOINT --board {board}"
+        if shape.rows not in self.sides or shape.cols not in self.sides:
+            remedy = f"send at most {self.sides[-1]} rows of {self.sides[-1]} cells"
+        raise PuzzleError(problem, "too-large", remedy)
+
+    def _looks_alike(self, notation: object) -> bool:
+        """Whether a notation is of this puzzle: by its keys, its characters or all its numbers."""
+        if isinstance(notation, dict):
+            return set(self.keys) <= set(cast("dict[object, object]", notation))
+        if not isinstance(notation, str | list):
+            return False
+        cells = cells_in(cast("str | list[object]", notation))
+        if any(self.legend.characters[stop] in cells for stop in self.stops):
+            return True
+        return cells >= set(self.stops) and cells <= self.legend.characters.keys()
+
     @cached_property
     def read(self) -> Callable[[object], Parsed]:
         """Reads any notation except an object. It does not judge the board."""
         size = size_of(self.shape)
         from_text = partial(lines_parsed, size, self.legend)
         return partial(parsed, size, self.legend, from_text)
+
+    def board_of(self, text: str) -> Grid:
+        return self.read(text).grid
 
     def parse(self, notation: object) -> Parsed:
         """Read a question and check it. A question with a complete right answer passes."""

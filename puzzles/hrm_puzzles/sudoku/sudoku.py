@@ -108,6 +108,10 @@ class Sudoku(SudokuBoard):
         require_difficulty(difficulty, self.difficulties)
         return generator.generate(self, rng, difficulty)
 
+    def label_of(self, question: Grid) -> Grid:
+        solver.check_question(self, question)
+        return solver.solve(self, question, max_solutions=1).grids[0]
+
     def encode(self, grid: Grid) -> Int32Array:
         return grid.reshape(-1).astype(np.int32) + BLANK
 

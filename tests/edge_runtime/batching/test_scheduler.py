@@ -51,21 +51,6 @@ def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> 
     assert taken == order
 
 
-def test_an_id_may_come_back_once_its_job_has_ended_and_no_sooner() -> None:
-    scheduler = Scheduler(1, 2)
-    for _ in range(3):
-        scheduler.submit(attempt_of(5))
-        with pytest.raises(ValueError, match="attempt 5 is already here"):
-            scheduler.submit(attempt_of(5))
-        scheduler.cancel(5)
-        scheduler.submit(attempt_of(5))
-        (admitted,), _ = scheduler.admit()
-        assert admitted.attempt_id == 5
-        scheduler.release(5)
-        assert scheduler.cancel(5) is None
-        assert scheduler.admit() == ([], [])
-
-
 def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
     scheduler = Scheduler(2, 2)
     for attempt_id in range(3):
@@ -76,9 +61,3 @@ def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
     assert admitted.slot == 0
     assert admitted.attempt_id == 2
     assert moves == []
-
-
-@pytest.mark.parametrize("sizes", [(0, 1), (1, -1)])
-def test_sizes_out_of_range_are_refused(sizes: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="out of range"):
-        Scheduler(*sizes)

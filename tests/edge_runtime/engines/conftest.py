@@ -22,7 +22,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
-    monkeypatch.setattr(building, "FEW_WEIGHTS", 0)  # tiny models stand for large ones
+    monkeypatch.setattr(building, "is_small", lambda _: False)  # tiny models stand for large
 
     def set_up(version: str = "10.3.0", **settings: str) -> None:
         forget_stand_ins()

@@ -15,6 +15,7 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 pytestmark = pytest.mark.process
 
 RUNS = ""  # a trial that succeeds
+REAL_CUDA_TRIAL = factory.CUDA_TRIAL
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 
 
@@ -70,16 +71,14 @@ def test_auto_survives_a_tensorrt_that_ends_the_process(
 
 
 def test_auto_is_the_cpu_if_neither_starts_and_the_log_says_why(
-    bundle: Bundle,
-    device: SetUp,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     device(FAKE_CUDA_FAILS="init")
-    monkeypatch.setattr(factory, "CUDA_TRIAL", "import sys; sys.exit('no provider')")
+    monkeypatch.setattr(factory, "CUDA_TRIAL", REAL_CUDA_TRIAL)
     assert factory.presumed(bundle).engine == "cpu"
     assert "auto passes over TensorRT" in caplog.text
-    assert "on the CPU although there is a GPU (the trial ended with status 1: no" in caplog.text
+    assert "on the CPU although there is a GPU (the trial ended with status 1" in caplog.text
+    assert "hrm-edge[serve-gpu]" in caplog.text
 
 
 def test_a_driver_that_hangs_is_passed_over(

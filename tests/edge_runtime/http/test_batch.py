@@ -113,18 +113,6 @@ async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     assert sorted(answer["line"] for answer in lines_in(call.body)) == list(range(1, 51))
 
 
-async def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> None:
-    app, engine_client = app_over(lambda: QUICK(step_s=0.1, segments=16))
-    async with client_of(app, engine_client):
-        call = Call(app, "/solve/batch", NDJSON)
-        call.give(b"".join(LINES))
-        await until(lambda: engine_client.num_waiting > 1)
-        call.leave()
-        await asyncio.wait_for(call.task, 60)
-        assert engine_client.num_waiting == 0
-        assert not engine_client.limits.is_full(NAME, for_batch=True)
-
-
 async def test_a_batch_that_is_silent_in_both_directions_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -161,21 +149,6 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
         assert asyncio.run(lines(size)) == expected
 
 
-async def test_batches_that_come_at_once_share_their_places_and_no_line_is_refused() -> None:
-    app, engine_client = app_over(QUICK)
-    async with client_of(app, engine_client):
-        calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]
-        for call in calls:
-            call.give(b"".join(LINES * 4), more=False)
-        await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
-        assert engine_client.limits.num_taken(NAME) == 0
-    for call in calls:
-        answers = lines_in(call.body)
-        assert len(answers) == len(LINES) * 4
-        for answer in answers:
-            assert "answer" in answer
-
-
 async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
     num_lines = 400
     num_turns = 0
@@ -191,7 +164,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
     assert num_turns > num_lines
 
 
-async def test_lines_wait_for_a_missing_engine_once_a_batch_and_are_taken_again_when_it_is_back(
+async def test_lines_wait_for_a_missing_engine_once_a_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streams, "ADMISSION_WAIT_S", 0.2)
@@ -211,15 +184,9 @@ async def test_lines_wait_for_a_missing_engine_once_a_batch_and_are_taken_again_
 
     monkeypatch.setattr(engine_client, "admit", noted)
     async with client_of(app):
-        call = Call(app, "/solve/batch", NDJSON, query="order=kept")
-        call.give(LINES[0] * 20)
-        await until(lambda: len(lines_in(call.body)) == 20)
-        assert {one["error"]["reason"] for one in lines_in(call.body)} == {"loading"}
-        assert waits_s == [0.2, *[0.0] * 19]
-        may_begin.set()
-        await until(lambda: engine_client.state == "ready")
-        call.give(LINES[0] * 2, more=False)
+        call = Call(app, "/solve/batch", NDJSON)
+        call.give(LINES[0] * 20, more=False)
         await asyncio.wait_for(call.task, 60)
-    for answer in lines_in(call.body)[20:]:
-        assert "answer" in answer
-    assert waits_s[20:] == [0.0, 0.2]
+        may_begin.set()
+    assert {one["error"]["reason"] for one in lines_in(call.body)} == {"loading"}
+    assert waits_s == [0.2, *[0.0] * 19]

@@ -1,42 +1,86 @@
-"""A server whose TensorRT engines are not built yet: it answers at once, and leaves on a signal."""
+"""A server whose TensorRT engines are not built yet: it answers at once, and its models join it."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import httpx
+import onnx
 import pytest
 from service_tools import Server, command, wait_for
+from stand_ins import FAKES, with_precisions
+
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import write_manifest
 
 pytestmark = pytest.mark.process
 
-FAKES = Path(__file__).parents[2] / "support" / "fakes"
+Serve = Callable[..., Server]
 
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No build ends before this file is there."""
+    """The model `second` is not built before this file is there."""
     path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_TENSORRT_WAITS_FOR", str(tmp_path / "gate"))
+    monkeypatch.setenv("FAKE_TENSORRT_WAITS_IN", "step.fp16.onnx")
     return tmp_path / "gate"
 
 
 @pytest.fixture
-def building(tiny_bundle: Path, gate: Path) -> Iterator[Server]:
-    """A server whose first build waits at the `gate`; it keeps figures beside its bundle."""
-    bundle = copytree(tiny_bundle, gate.parent / "tiny.bundle")
-    with Server(command("serve", bundle, "--engine=tensorrt", "--slots=1")) as server:
-        wait_for(lambda: server.status("/readyz") == 503)
-        wait_for(lambda: progress(server).get("precision") == "fp32")
-        yield server
+def serve(tiny_bundle: Path, gate: Path) -> Iterator[Serve]:
+    """Starts a server of bundles by their names, `tiny` or `second`, with further options."""
+    started: list[Server] = []
+    folder = gate.parent
+    copytree(tiny_bundle, folder / "tiny.bundle")
+    second = Bundle.open(copytree(tiny_bundle, folder / "second.bundle"))
+    second = with_precisions(second, fp16=onnx.load(second.graph_path("fp32")))
+    fields = second.manifest.model_dump(exclude={"files"})
+    write_manifest(second.path, **{**fields, "name": "second"})
+
+    def start(*names: str, options: tuple[str, ...] = ()) -> Server:
+        bundles = [folder / f"{name}.bundle" for name in names]
+        server = Server(command("serve", *bundles, "--engine=tensorrt", "--slots=1", *options))
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.__exit__()
+
+
+@pytest.fixture
+def building(serve: Serve) -> Server:
+    """A server that builds its only model."""
+    server = serve("second")
+    wait_for(lambda: server.status("/readyz") == 503)
+    wait_for(lambda: progress(server).get("precision") == "fp16")
+    return server
+
+
+PARTIAL = {"ready": 1, "loading": 1, "failed": 0}
+
+
+def states(server: Server) -> dict[str, str]:
+    try:
+        models = server.http.get("/models").json()["models"]
+    except httpx.TransportError:  # it does not listen yet
+        return {}
+    return {model["name"]: model["state"] for model in models}
 
 
 def progress(server: Server) -> Any:
     return server.http.get("/readyz").json()["progress"] or {}
+
+
+def check_refusal(answer: httpx.Response, reason: str) -> None:
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (503, reason)
+    assert int(answer.headers["retry-after"]) >= 1
 
 
 def child_of(server: Server) -> int:
@@ -52,14 +96,12 @@ def test_while_an_engine_is_built_the_port_answers_and_reports_progress(
     question = next(iter(examples))
     assert building.status("/livez") == 200
     before = progress(building)
-    assert (before["model"], before["precision"]) == ("tiny", "fp32")
+    assert (before["model"], before["precision"]) == ("second", "fp16")
     wait_for(lambda: progress(building)["elapsed_s"] > before["elapsed_s"])
-    refused = building.solve(question)
-    assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "loading")
-    assert int(refused.headers["retry-after"]) >= 1
+    check_refusal(building.solve(question), "loading")
     gate.touch()
     building.wait_until_ready()
-    assert building.http.get("/models").json()["models"][0]["precision"] == "fp32"
+    assert building.http.get("/models").json()["models"][0]["precision"] == "fp16"
     assert building.solve(question).status_code == 200
 
 
@@ -74,6 +116,62 @@ def test_a_signal_ends_a_server_and_its_build_without_an_error(building: Server)
 def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> None:
     os.kill(child_of(building), signal.SIGKILL)
     assert building.exit_status() == 3
-    killed = "no TensorRT engine was built (fp32: the build was killed by signal 9, usually out of"
+    killed = "no TensorRT engine was built (fp16: the build was killed by signal 9, usually out of"
     wait_for(lambda: f"hrm-serve: {killed}" in building.log)
     assert "Traceback" not in building.log
+
+
+def test_the_first_model_answers_while_the_second_is_built_and_joins(
+    serve: Serve, gate: Path, examples: dict[str, str]
+) -> None:
+    question = next(iter(examples))
+    server = serve("tiny", "second")
+    wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
+    assert server.solve(question).status_code == 200
+    unready = server.http.get("/readyz")
+    assert (unready.status_code, unready.json()["error"]["reason"]) == (503, "partial")
+    assert unready.json()["state"] == "partial"
+    wait_for(lambda: progress(server).get("model") == "second")
+    check_refusal(server.solve(question, model="second"), "model-loading")
+    gate.touch()
+    server.wait_until_ready()
+    assert server.solve(question, model="second").status_code == 200
+    wait_for(lambda: f"ready: {server.url}\n" in server.log)
+    assert server.log.index("serving 1 of 2 models") < server.log.index("ready: http")
+    os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
+    wait_for(lambda: server.slots()["engine"]["losses"] == 1)
+    server.wait_until_ready()
+    assert states(server) == {"tiny": "ready", "second": "ready"}
+
+
+def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: Serve) -> None:
+    server = serve("tiny", "second", options=("--ready=first",))
+    wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
+    ready = server.http.get("/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"state": "partial", "models": PARTIAL})
+    server.process.send_signal(signal.SIGTERM)
+    assert server.exit_status() == 0
+    assert "Traceback" not in server.log
+    assert "is not served" not in server.log
+
+
+@pytest.mark.parametrize("names", [("second", "tiny"), ("tiny", "second")])
+def test_a_model_that_does_not_build_is_listed_with_its_reason_and_the_other_serves(
+    serve: Serve,
+    gate: Path,
+    examples: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, str],
+) -> None:
+    question = next(iter(examples))
+    monkeypatch.setenv("FAKE_TENSORRT_FAILS", "kill step.fp16.onnx")
+    gate.touch()
+    server = serve(*names)
+    server.wait_until_ready()
+    assert states(server) == {"tiny": "ready", "second": "failed"}
+    models = {model["name"]: model for model in server.http.get("/models").json()["models"]}
+    assert "killed by signal 9, usually out of memory" in models["second"]["problem"]
+    assert models["tiny"]["problem"] is None
+    assert server.solve(question).status_code == 200
+    check_refusal(server.solve(question, model="second"), "model-failed")
+    assert "second is not served: no TensorRT engine was built" in server.log

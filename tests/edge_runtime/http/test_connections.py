@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import pytest
 import uvicorn
-from scripted_server import examples
 from service_tools import running, wait_for
 from uvicorn.server import ServerState
 
@@ -27,11 +27,10 @@ from hrm_edge_runtime.http.connections import (
     GuardedProtocol,
 )
 from hrm_edge_runtime.http.server import DrainingServer, ServerOptions
-from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.http.solve import SolveService
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
-GOOD = next(iter(examples()))
 GET = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n"
 BUSY = b"GET /busy HTTP/1.1\r\nhost: test\r\n\r\n"
 CHUNKED = b"GET / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -57,6 +56,7 @@ class House:
     limits: ConnectionLimits
     port: int = 0
     leave: asyncio.Event = field(default_factory=asyncio.Event)
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     num_waiting: int = 0
     num_left: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -86,6 +86,7 @@ class House:
             body = b"." * LARGE_BYTES
         if path == "/echo":
             body = await whole_body(receive)
+            self.headers = scope["headers"]
         length = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": length})
         await send({"type": "http.response.body", "body": body[:1], "more_body": True})
@@ -254,6 +255,15 @@ async def test_body_in_small_lines_is_read() -> None:
         writer.close()
 
 
+async def test_requests_sent_ahead_are_answered_in_their_turn() -> None:
+    bodies = [b"one", b"two", b"six"]
+    post = GET.replace(b"GET / ", b"POST /echo ").replace(b"test", b"test\r\ncontent-length: 3")
+    async with house() as there:
+        reader, _ = await there.connect(b"".join(post + body for body in bodies))
+        for body in bodies:
+            assert await is_answered(reader, body)
+
+
 @pytest.mark.parametrize("behind", [b"", GET * 3, b"GET / HT"])
 async def test_client_that_leaves_is_seen_whatever_it_sent_behind_its_request(
     behind: bytes,
@@ -306,9 +316,10 @@ async def test_trailers_are_bounded_as_headers_are(behind: bytes) -> None:
         (b"websocket", b"content-length: 4", b"body", False),
         (b"h2c", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\n\r\n", True),
         (b"x", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\n\r\n", False),
+        (b"x", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\norigin: http://x\r\n\r\n", True),
     ],
 )
-async def test_offer_of_another_protocol_is_passed_over(
+async def test_offer_of_another_protocol_is_passed_over_and_a_trailer_is_not_a_header(
     protocol: bytes, length: bytes, body: bytes, is_in_one_piece: bool
 ) -> None:
     lines = [
@@ -327,6 +338,7 @@ async def test_offer_of_another_protocol_is_passed_over(
             await asyncio.sleep(SHORT_S / 3)
             writer.write(body)
         assert await is_answered(reader, b"body")
+        assert b"origin" not in dict(there.headers)
         writer.write(GET)
         assert await is_answered(reader)
 
@@ -421,7 +433,8 @@ def test_server_without_descriptors_logs_it_once(
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)
     config = uvicorn.Config("none", log_config=None)
-    server = DrainingServer(config, cast(EngineClient, None), cast(ServerOptions, None))
+    service = cast(SolveService, SimpleNamespace(engine_client=None))
+    server = DrainingServer(config, service, cast(ServerOptions, None))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     too_few = os.dup(0)
     os.close(too_few)

@@ -17,13 +17,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from asgi_tools import QUICK, Http, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_server import NAME, PUZZLE, scripted_model
 from scripted_server import examples as scripted_examples
-from service_tools import Server, running, wait_for
+from service_tools import Server, refusal, running, wait_for
 
 from hrm_benchmarks import attacks
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -40,10 +39,6 @@ CGROUP = Path("/sys/fs/cgroup/memory")
 QUESTION = next(iter(scripted_examples()))
 BODY = {"puzzle": QUESTION}
 NUM_CONNECTIONS = 2000
-
-
-def refusal(response: httpx.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["reason"]
 
 
 def is_served(http: Http) -> bool:
@@ -215,36 +210,6 @@ def test_an_engine_killed_for_its_memory_takes_nobody_along(cgroup: Path) -> Non
         server.wait_until_ready()
         assert server.solve(QUESTION).status_code == 200
         assert server.slots()["engine"]["pid"] != pid
-
-
-@pytest.mark.process
-def test_sigterm_under_load_answers_everybody_with_200_or_503_and_exits_with_0() -> None:
-    answers: list[httpx.Response] = []
-    is_leaving = threading.Event()
-
-    def keep_asking(url: str) -> None:
-        """Until the port is closed; before the signal, no connection may break."""
-        with httpx.Client(base_url=url, timeout=60) as http:
-            try:
-                while True:
-                    answers.append(http.post("/solve", json=BODY))
-            except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError):
-                assert is_leaving.is_set()
-
-    with running(step_s=0.01, segments=4, slots=2, queue_limit=6) as server:
-        server.wait_until_ready()
-        clients = [threading.Thread(target=keep_asking, args=(server.url,)) for _ in range(8)]
-        for client in clients:
-            client.start()
-        wait_for(lambda: len(answers) > 50)
-        is_leaving.set()
-        server.process.send_signal(signal.SIGTERM)
-        assert server.exit_status() == 0
-        for client in clients:
-            client.join()
-        refused = [answer for answer in answers if answer.status_code != 200]
-        assert {refusal(answer) for answer in refused} <= {(503, "draining"), (503, "queue-full")}
-        assert "Traceback" not in server.log
 
 
 def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:

@@ -11,6 +11,8 @@ from hrm_edge_runtime.contract.shipped import shipped_bundles
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
+FIVE = "S.#..\n..#..\n.....\n#.#.#\n....G"
+CITY = "D...C\n.###.\n.....\n.#4#.\nC...."
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +21,13 @@ def models() -> list[ServedModel]:
     return [
         ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1) for bundle in bundles
     ]
+
+
+def maze_of(rows: int, cols: int) -> str:
+    lines = ["." * cols] * rows
+    lines[0] = "S" + lines[0][1:]
+    lines[-1] = lines[-1][:-1] + "G"
+    return "\n".join(lines)
 
 
 def model_for(models: list[ServedModel], puzzle: object) -> str:
@@ -34,7 +43,11 @@ def model_for(models: list[ServedModel], puzzle: object) -> str:
         ("x" + SUDOKU[1:], ["the cell at row 1, column 1 is 'x'"]),
         ([[0] * 8 + [12], *[[0] * 9] * 8], ["the cell at row 1, column 9 is 12"]),
         (MAZE[:-1], ["row 8 has 7 characters instead of 8"]),
-        (MAZE.split("\n")[:-1], ["the list has 7 rows instead of 8"]),
+        (MAZE.replace("G", "S"), ["the maze has 2 cells S, the second at row 3, column 7"]),
+        (FIVE.replace("G", "."), ["the maze has no goal"]),
+        (FIVE.replace("..#", "..x", 1), ["the cell at row 2, column 3 is 'x'"]),
+        (FIVE[:-2], ["row 5 has 3 characters instead of 5"]),
+        (f"{'.' * 35}S\n{'.' * 35}G", ["a maze of 2x36 is larger than the boards served"]),
         ({"task": "0520fde7", "input": [[0, 11]]}, ["the cell at row 1, column 2 is 11"]),
         ([[0, 1], [1, 0]], ["the rows do not name their task"]),
         (
@@ -66,6 +79,25 @@ def test_what_fits_no_kind_is_refused_with_the_kinds_that_are_served(
         assert refused.value.detail.message == message
 
 
+@pytest.mark.parametrize(
+    ("puzzle", "name"),
+    [
+        (FIVE, "maze-8x8"),
+        (MAZE, "maze-8x8"),
+        (MAZE.split("\n")[:-1], "maze-8x8"),
+        (maze_of(9, 5), "maze-14x14"),
+        (maze_of(5, 15), "maze"),
+        (CITY, "logistics-6x6"),
+        (f"{CITY}\n.....\n.....", "logistics"),
+    ],
+)
+def test_a_board_of_any_size_goes_to_the_smallest_model_that_holds_it(
+    models: list[ServedModel], puzzle: object, name: str
+) -> None:
+    assert model_for(models, puzzle) == name
+    assert model_for(models[::-1], puzzle) == name
+
+
 @pytest.mark.parametrize(("task", "name"), [("0520fde7", "arc-7x7"), ("017c7c7b", "arc-15x15")])
 def test_a_task_is_answered_by_the_smallest_board_of_those_that_learned_it(
     models: list[ServedModel], task: str, name: str
@@ -82,15 +114,3 @@ def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(
         model_for(models, {"task": "nowhere", "input": [[0]]})
     learned = "use one of its 76 tasks, such as 25ff71a9, 3618c87e, 67385a82"
     assert refused.value.detail.remedy == learned
-
-
-def test_models_show_the_tasks_that_they_answer_right_and_begin_with_one(
-    models: list[ServedModel],
-) -> None:
-    views = {model.name: model.view() for model in models}
-    results = views["arc-7x7"].held_out_tasks
-    assert results is not None
-    assert (results.attempts, results.num_tasks, len(results.right)) == (16, 76, 23)
-    assert views["arc-7x7"].sample["task"] == results.right[0]
-    others = [view for view in views.values() if not view.tasks]
-    assert {view.held_out_tasks for view in others} == {None}

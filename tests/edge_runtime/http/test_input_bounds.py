@@ -10,10 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from scripted_server import MAX_ATTEMPTS, examples
-from service_tools import PATIENCE_S, Server, asking, running, wait_for
+from service_tools import PATIENCE_S, Server, asking, command, running, wait_for
+
+from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
@@ -166,6 +169,23 @@ def of_connections(server: Server) -> str:
         return outcome_of(small)
 
 
+def of_upload(server: Server) -> str:
+    """It needs a server of its own, with an admin's key and a folder of uploads."""
+    del server
+    secret = new_secret()
+    with TemporaryDirectory() as folder:
+        admin = Key(label="admin", role="admin", sha256=hash_of(secret))
+        write_keys(Path(folder) / "keys", [admin])
+        options = (f"--keys={folder}/keys", f"--upload-dir={folder}/uploads", "--threads=1")
+        headers = ("content-type: application/x-tar", f"x-api-key: {secret}")
+        length = f"content-length: {3 * KIB**3}"
+        with Server(command("serve", "sudoku-6x6", *options)) as board:
+            request = head("/models/sudoku", *headers, length, method="PUT")
+            board.http.headers["x-api-key"] = secret
+            board.wait_until_ready()
+            return outcome_of(board, request)
+
+
 PROBES: dict[str, Callable[[Server], str]] = {
     "header-bytes": lambda to: outcome_of(to, head("/", "x: " + "y" * 17 * KIB, method="GET")),
     "header-time": lambda to: outcome_of(to, b"GET / HT"),
@@ -187,10 +207,17 @@ PROBES: dict[str, Callable[[Server], str]] = {
     "deadline": lambda to: of_field(to, deadline_ms=3_600_001),
     "queue": of_full_queue,
     "making": of_makers,
+    "upload-bytes": of_upload,
     "path": lambda to: outcome_of(to, head(f"/models/{'m' * 201}/tasks", method="GET")),
     "connections": of_connections,
 }
-WAITING = ("header-time", "body-time", "unread-body", "connections")  # they run beside the others
+WAITING = (
+    "header-time",
+    "body-time",
+    "unread-body",
+    "connections",
+    "upload-bytes",
+)  # they run beside the others
 
 
 @pytest.fixture(scope="module")

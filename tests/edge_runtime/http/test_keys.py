@@ -10,13 +10,12 @@ import sys
 import threading
 from pathlib import Path
 
-import httpx
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import NAME, examples, scripted_model
-from service_tools import running, wait_for
+from service_tools import refusal, running, wait_for
 from typer.testing import CliRunner
 
 from hrm_edge_runtime.http.app import create_app
@@ -32,16 +31,17 @@ from hrm_edge_runtime.http.auth import (
     read_keys,
     write_keys,
 )
-from hrm_edge_runtime.http.middleware import Access
+from hrm_edge_runtime.http.middleware import OPEN_PATHS, Access
 from hrm_edge_runtime.key_cli import main as key_app
 from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_runtime.worker.process import ThreadEngine
 
 GOOD = next(iter(examples()))
 BODY = {"puzzle": GOOD}
 LINE = json.dumps(BODY).encode() + b"\n"
 ROUTES = (
-    "/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/web/css/base.css",
+    "/", "/docs", "/models", "/slots", "/metrics", "/openapi.json", "/web/css/base.css",
     "/nothing",
 )  # fmt: skip
 USER = "hrm_" + "u" * 43
@@ -67,11 +67,7 @@ def basic(name: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
-def refusal(response: httpx.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["reason"]
-
-
-def test_with_keys_every_route_but_livez_needs_one(tmp_path: Path) -> None:
+def test_with_keys_every_route_but_probes_needs_one(tmp_path: Path) -> None:
     wrong = [
         {},
         {"x-api-key": ""},
@@ -99,10 +95,33 @@ def test_with_keys_every_route_but_livez_needs_one(tmp_path: Path) -> None:
                 assert basic_challenge.startswith("Basic")
                 assert bearer.startswith("Bearer")
             assert refusal(http.post("/solve", headers=headers, json=BODY)) == (401, "bad-key")
-        assert http.get("/livez").status_code == 200
+        for path in OPEN_PATHS:
+            assert http.get(path).status_code == 200
         for headers in right:
             assert http.get("/models", headers=headers).status_code == 200
             assert http.post("/solve", headers=headers, json=BODY).json()["solved"]
+
+
+def test_without_a_key_readiness_is_one_word_and_with_one_it_has_counts_and_reasons(
+    tmp_path: Path,
+) -> None:
+    with serving(*app_over(QUICK, ring(tmp_path))) as http:
+        assert http.get("/readyz").json() == {"state": "ready"}
+        counts = {"ready": 1, "loading": 0, "failed": 0}
+        assert http.get("/readyz", headers=AS_USER).json() == {"state": "ready", "models": counts}
+    with serving(*app_over(broken_lanes, ring(tmp_path)), until_ready=False) as http:
+        wait_for(lambda: http.get("/readyz").json()["state"] == "failed")
+        bare = http.get("/readyz")
+        assert refusal(bare) == (503, "engine-lost")
+        assert list(bare.json()) == ["error", "state", "progress"]
+        assert "no such graph" not in bare.text
+        known = http.get("/readyz", headers=AS_USER)
+        assert known.json()["models"] == {"ready": 0, "loading": 1, "failed": 0}
+        assert "no such graph" in known.text
+
+
+def broken_lanes() -> Lanes:
+    raise OSError("no such graph")
 
 
 def test_requests_are_counted_by_the_label_of_their_key(tmp_path: Path) -> None:
@@ -116,9 +135,11 @@ def test_requests_are_counted_by_the_label_of_their_key(tmp_path: Path) -> None:
 
 
 def test_key_that_asks_too_often_is_refused_and_others_are_not(tmp_path: Path) -> None:
-    with serving(*app_over(QUICK, ring(tmp_path, SLOW))) as http:
+    keys = ring(tmp_path, SLOW)
+    with serving(*app_over(QUICK, keys)) as http:
         for path in ("/solve", "/solve/stream"):
             assert http.post(path, headers=AS_SLOW, json=BODY).status_code == 200
+        keys.reload()  # which forgets nothing
         for path in ("/solve", "/solve%0A"):
             limited = http.post(path, headers=AS_SLOW, json=BODY)
             assert refusal(limited) == (429, "rate-limited")
@@ -220,7 +241,8 @@ def test_description_names_the_keys_if_the_server_requires_them(tmp_path: Path) 
     schemes = {"bearer", "header", "password"}
     assert {next(iter(scheme)) for scheme in described["security"]} == schemes
     assert set(described["components"]["securitySchemes"]) == schemes
-    assert described["paths"]["/livez"]["get"]["security"] == []
+    for path in OPEN_PATHS:
+        assert described["paths"][path]["get"]["security"] == []
     assert "security" not in app_over(QUICK)[0].openapi()
 
 
@@ -271,23 +293,6 @@ def test_key_file_that_anybody_may_write_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "keys").chmod(0o666)
     with pytest.raises(KeyFileError, match="chmod 600"):
         read_keys(tmp_path / "keys")
-
-
-def test_reading_again_takes_new_keys_and_keeps_buckets_and_the_old_ones_if_it_fails(
-    tmp_path: Path,
-) -> None:
-    keys = ring(tmp_path, SLOW)
-    holder = keys.find("slow")
-    assert holder is not None
-    write_keys(tmp_path / "keys", [SLOW, Key(label="new", sha256=hash_of("new"))])
-    keys.reload()
-    assert keys.find("slow") is holder
-    assert keys.find(USER) is None
-    assert keys.find("new") is not None
-    (tmp_path / "keys").write_text("nonsense")
-    with pytest.raises(KeyFileError):
-        keys.reload()
-    assert keys.find("new") is not None
 
 
 def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from asgi_tools import QUICK, Call, app_over, client_of, until
 from echo_bundle import ECHO_STEP, write_echo_bundle
 from fastapi import FastAPI
 from scripted_server import NAME, scripted_model
-from service_tools import Server, command, wait_for
+from service_tools import Server, command, refusal, wait_for
 
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -103,10 +103,6 @@ class House:
         """Of the models that are served, in their order."""
         response = await self.http.get("/models", headers={"x-api-key": USER})
         return [model["name"] for model in response.json()["models"]]
-
-
-def refusal(response: httpx.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["reason"]
 
 
 def ring(folder: Path) -> KeyRing:

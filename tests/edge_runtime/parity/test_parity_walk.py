@@ -54,16 +54,6 @@ class Begun:
         return self.inner.read_carry(num_active)
 
 
-class Broken(Begun):
-    """And its carry is not finite from there on."""
-
-    def read_carry(self, num_active: int) -> tuple[np.ndarray, np.ndarray]:
-        high_BND, low_BND = super().read_carry(num_active)
-        is_broken_B = np.array(self.segments[:num_active]) >= self.at
-        broken_BND = np.where(is_broken_B[:, None, None], np.float32(np.nan), high_BND)
-        return broken_BND, low_BND
-
-
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle: Path) -> Bundle:
     return Bundle.open(tiny_bundle)
@@ -127,16 +117,6 @@ def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> No
         assert np.array_equal(other.candidate_halts_S, first.candidate_halts_S)
 
 
-def test_an_engine_beside_itself_differs_in_nothing(bundle: Bundle) -> None:
-    report = report_on(side(bundle), side(bundle), fresh(bundle, 8), bundle, to_the_end=False)
-    assert report.num_puzzles == 8
-    assert report.num_different_halts == 0
-    assert report.max_logit_gap == 0.0
-    assert report.columns["different_answers"].sum_S.sum() == 0
-    assert report.columns["carry_drift"].worst_S.max() == 0
-    assert np.array_equal(report.reference_halts_S, report.candidate_halts_S)
-
-
 def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
     learned = replace(bundle.manifest.halting_policy(), kind="learned")
     early = replace(side(bundle), policy=learned)
@@ -165,43 +145,6 @@ def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int
     questions = golden_questions(bundle.golden())
     (reason,) = reasons_of(first, golden_of(bundle), candidate, questions, bundle)
     assert f"in segment {segment} the candidate says again what it said in segment 1" in reason
-
-
-def test_a_carry_begun_anew_shows_as_a_jump_of_its_drift(bundle: Bundle) -> None:
-    faulty = side(bundle, Begun(engine_of(bundle), at=3))
-    report = report_on(side(bundle), faulty, fresh(bundle, 5), bundle)
-    drift = report.columns["carry_drift"]
-    assert drift.worst_S[:2].max() == 0
-    assert drift.mean_S[2] > 0.1
-
-
-def test_a_carry_that_is_not_finite_counts_as_infinitely_far(bundle: Bundle) -> None:
-    broken = side(bundle, Broken(engine_of(bundle), at=2))
-    report = report_on(side(bundle), broken, fresh(bundle, 4), bundle)
-    drift = report.columns["carry_drift"]
-    assert drift.worst_S[1] == drift.mean_S[1] == np.inf
-    assert drift.as_json()["worst"][1] == "inf"
-
-
-def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(bundle: Bundle) -> None:
-    golden = bundle.golden()
-    swapped = np.array(bundle.puzzle_table)[[0, 2, 1]]
-    candidate = replace(side(bundle), puzzle_table=swapped)
-    first = breaks(golden_report(bundle, candidate), GOLDEN_FP32)[0]
-    assert first.segment == 1
-    assert first.puzzle_id == golden.puzzle_ids_B[first.puzzle]
-    (reason,) = reasons_of(first, golden_of(bundle), candidate, golden_questions(golden), bundle)
-    other = {1: 2, 2: 1}[first.puzzle_id]
-    rows = f"row {other} of the puzzle table (task-{other}) instead of row {first.puzzle_id}"
-    assert f"given {rows}" in reason
-
-
-def test_a_fault_of_another_kind_is_blamed_on_neither(bundle: Bundle) -> None:
-    candidate = replace(side(bundle), puzzle_table=np.array(bundle.puzzle_table) * 3)
-    first = breaks(golden_report(bundle, candidate), GOLDEN_FP32)[0]
-    assert first.segment == 1
-    questions = golden_questions(bundle.golden())
-    assert reasons_of(first, golden_of(bundle), candidate, questions, bundle) == []
 
 
 def paired(num_puzzles: int, lost: int, won: int) -> SolveCounts:

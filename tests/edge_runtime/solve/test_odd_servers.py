@@ -11,16 +11,14 @@ import pytest
 from odd_server import MODEL, Reply, body, lines, odd_server, refused, solved
 from service_tools import command
 from solving_tools import OPEN, SOLVED
-from terminal_tools import shown
 from typer.testing import CliRunner, Result
 
-from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.solve.cli import main
-from hrm_edge_runtime.solve.client import Client, ServerError
+from hrm_edge_runtime.solve.client import Client
+from hrm_edge_runtime.solve.errors import ServerError
 from hrm_host.text import is_printable
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b\x7f\u202e\u2066\u200f\u2028\r\nowned line"
-STYLED = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # what rich itself writes
 
 MOST_BYTES = 512 << 20  # of the client with all that it imports
 LINE_END = re.compile("\r?\n")  # of a terminal, and of a pipe
@@ -84,21 +82,6 @@ def test_the_list_of_models_commands_no_terminal(models: Reply) -> None:
     require_harmless([told.stdout, told.stderr])
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("line", ["solution", "unfinished", "refusal"])
-def test_on_a_terminal_a_line_commands_nothing_either(line: str) -> None:
-    with odd_server(lines(EVIL_LINES[line])) as url:
-        seen = shown(command("solve", OPEN, "--url", url, "--patience", 0))
-    require_harmless([STYLED.sub("", seen)])
-
-
-def test_the_reasons_of_many_refusals_are_counted_in_one_line() -> None:
-    with odd_server(lines(refused(1, reason=EVIL), solved(2, SOLVED))) as url:
-        told = solve(url, puzzle="-", given=f"{OPEN}\n{OPEN}\n")
-    assert (told.exit_code, told.stderr.count("\n")) == (1, 1), told.stderr
-    assert told.stderr.startswith("2 puzzles: 1 proven, 1 refused (1 \\x1b]0;owned")
-
-
 def refusal(url: str, *options: object) -> str:
     """The one sentence that a run of two puzzles ends with."""
     told = solve(url, *options, puzzle="-", given=f"{OPEN}\n{SOLVED}\n")
@@ -141,39 +124,32 @@ NO_SOLUTION = "a wrong answer to its sudoku-4x4 puzzle"
 TWO = solved(2, SOLVED)
 HUGE = json.dumps(solved(1, SOLVED, segments=7)).replace("7", "7" * 5000)
 DEEP = json.dumps(solved(1, 7)).replace("7", "[" * 5000 + "]" * 5000)
-HALF = {"line": 1, "answer": {"solution": SOLVED}}
 LATER = refused(1, reason="draining")
 ODD = {
-    "a page": (body("<html><body>Sign in</body></html>"), f"{NO_FORM}Invalid JSON"),
+    "a page": (body("<html><body>Sign in</body></html>"), f"{NO_FORM}it is not JSON"),
     "nothing": (body(""), "did not answer line 1"),
-    "a list": (body("[]\n"), f"{NO_FORM}Input should be an object"),
-    "blank lines": (body("\n\n"), f"{NO_FORM}Invalid JSON"),
-    "no field": (lines({}), "(line: Field required)"),
+    "no field": (lines({}), "(line: it is missing)"),
     "neither": (lines({"line": 1}), "line 1 holds neither an answer nor an error"),
-    "half an answer": (lines(HALF), "answer.status: Field required"),
-    "wrong types": (lines(solved(1, SOLVED, segments=["x"])), "answer.segments: Input should be"),
+    "wrong types": (
+        lines(solved(1, SOLVED, segments=["x"])),
+        "answer.segments: it is not a whole number",
+    ),
     "a huge number": (body(HUGE), NO_FORM),
     "deep": (body(DEEP), "recursion limit exceeded"),
     "another shape": (lines(solved(1, "1234"), TWO), NO_SOLUTION),
-    "another puzzle's": (lines(solved(1, "4321341221431234"), TWO), NO_SOLUTION),
     "no board": (lines(solved(1, {"a": [None]}), TWO), NO_SOLUTION),
     "an unknown line": (lines(solved(3, SOLVED)), f"line 3 {NOT_WAITING}"),
-    "line 0": (lines(solved(0, SOLVED)), f"line 0 {NOT_WAITING}"),
-    "no line": (lines(solved("x", SOLVED)), "line: Input should be a valid integer"),
+    "no line": (lines(solved("x", SOLVED)), "line: it is not a whole number"),
     "the same line again": (lines(solved(1, SOLVED), solved(1, SOLVED)), f"line 1 {NOT_WAITING}"),
     "refused for ever": (lines(LATER, LATER), f"line 1 {NOT_WAITING}"),
     "a line too few": (lines(solved(1, SOLVED)), "did not answer line 2"),
     "cut off": (chunk(GOOD[:-30], 10_000), NO_ANSWER),
     "not as long as it says": (body(GOOD, Content_Length="10000"), NO_ANSWER),
     "redirect": (body("", 302, Location="/solve/batch"), f"answered 302 {NO_REASON}"),
-    "redirect elsewhere": (body("", 307, Location="http://example.invalid/"), NO_REASON),
     "an error without a reason": (body("teapot", 418), f"answered 418 {NO_REASON}"),
-    "an error of another form": (body('{"error": {"message": 5}}', 500), f"500 {NO_REASON}"),
     "an endless error": (endless(b"x" * 65536, status=500), "more than 8388608 bytes"),
-    "bytes": (body(bytes(range(256)) * 8), f"{NO_FORM}Invalid JSON"),
     "an endless line": (endless(b"x" * 65536), "the server's answer has more than 1048576 bytes"),
-    "endless lines": (endless(GOOD), f"line 1 {NOT_WAITING}"),
-    "zipped": (body(ZIPPED, Content_Encoding="gzip"), f"{NO_FORM}Invalid JSON"),
+    "zipped": (body(ZIPPED, Content_Encoding="gzip"), f"{NO_FORM}it is not JSON"),
     "not HTTP": (lambda handler: handler.wfile.write(b"\x00\xff" * 999), NO_ANSWER),
     "endless headers": (lambda handler: endless_headers(handler), NO_ANSWER),
     "no end": (chunk(GOOD, len(GOOD)), NO_ANSWER),
@@ -205,16 +181,12 @@ def test_an_endless_answer_takes_no_memory_without_end(name: str) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
 
 
-HALF_A_MODEL = {"models": [{"name": "m"}]}
 UNKNOWN = {"models": [{**MODEL, "kind": "chess"}]}
 ODD_MODELS = {
-    "a page": (body("<html>"), f"{NO_FORM}Invalid JSON"),
-    "a list": (body("[]"), f"{NO_FORM}Input should be an object)"),
+    "a page": (body("<html>"), f"{NO_FORM}it is not JSON"),
     "no models": (body('{"models": []}'), "serves no such model of a puzzle that is installed"),
-    "half a model": (body(json.dumps(HALF_A_MODEL)), "models.0.kind: Field required"),
     "unknown": (body(json.dumps(UNKNOWN)), "serves no such model"),
     "endless": (endless(b" " * 65536), "more than 8388608 bytes"),
-    "redirect": (body("", 301, Location="/models"), f"answered 301 {NO_REASON}"),
 }
 
 
@@ -227,11 +199,10 @@ def test_an_odd_list_of_models_ends_in_one_sentence(models: Reply, said: str) ->
 @pytest.mark.parametrize("path", ["/models", "/solve", "/solve/batch"])
 def test_an_answer_that_comes_in_drops_ends_in_time(path: str) -> None:
     drops = endless(b" ", pause_s=0.02)
-    request = SolveRequest(puzzle=SOLVED)
     calls = {
         "/models": Client.models,
         "/solve": lambda it: it.solve(SOLVED),
-        "/solve/batch": lambda it: list(it.solve_many([request])),
+        "/solve/batch": lambda it: it.solve_many([SOLVED]),
     }
     with (
         odd_server(drops, drops) as url,

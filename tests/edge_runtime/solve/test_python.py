@@ -1,24 +1,59 @@
 """`import hrm_edge`: the shipped models from Python, in this process and through a server."""
 
+import asyncio
+import inspect
 import json
+import os
+import pydoc
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
-from service_tools import Server, command
+from odd_server import Reply, body, odd_server
+from service_tools import Server, command, free_port
 
 import hrm_edge
-from hrm_edge_runtime.api.schema import SolveRequest
+from hrm_edge import solving
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.engines.factory import Choice, prepare
+from hrm_edge_runtime.http.auth import Key, hash_of, write_keys
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "S.......\n" + "........\n" * 6 + ".......G"
+GRID = [[int(cell) for cell in SUDOKU.replace(".", "0")[row : row + 9]] for row in range(0, 81, 9)]
+SMALL = ".2..6.51.3..3.2.5.65.24.16.5...3.4.6"
+SOLVED = "534678912"
+KEY = "a-key-for-the-tests-only"
+SCREENS = 80  # lines of two screens
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server with a key."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    write_keys(keys, [Key(label="tests", sha256=hash_of(KEY))])
+    serve = command("serve", "sudoku", "--threads=1", "--keys", keys)
+    with Server(serve, headers={"x-api-key": KEY}) as server:
+        server.wait_until_ready()
+        yield server.url
+
+
+@pytest.fixture
+def with_key(served: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HRM_API_KEY", KEY)
+    return served
 
 
 def test_a_puzzle_is_solved_here_by_the_model_that_reads_it() -> None:
     answer = hrm_edge.solve(SUDOKU)
     assert answer.status == "proven"
     assert answer.model == "sudoku"
-    assert str(answer.solution).startswith("534678912")
+    assert str(answer.solution).startswith(SOLVED)
 
 
 def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only_its_own() -> None:
@@ -31,29 +66,192 @@ def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only
     assert refused.message == "the text has 80 cells instead of 81"
 
 
+def test_a_bundle_that_is_written_again_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "my.bundle"
+    for name, puzzle in {"sudoku-6x6": SMALL, "sudoku": SUDOKU}.items():
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(find_bundle(name), path)
+        os.utime(path / "manifest.json")  # a copy has the time of its original
+        assert hrm_edge.solve(puzzle, bundle=path).status == "proven"
+
+
+FORMS = {
+    "text": SUDOKU,
+    "rows": GRID,
+    "tuples": tuple(map(tuple, GRID)),
+    "array": np.array(GRID, np.int8),
+    "request": hrm_edge.Request(puzzle=SUDOKU),
+}
+
+
+@pytest.mark.process
+def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: str) -> None:
+    here = hrm_edge.solve_many(FORMS.values(), bundle="sudoku")
+    with hrm_edge.Client(with_key) as client:
+        there = client.solve_many(FORMS.values())
+        alone = [client.solve(puzzle) for puzzle in FORMS.values()]
+    assert len(here) == len(there) == len(FORMS)
+    for name, *replies in zip(FORMS, here, there, alone, strict=True):
+        solutions: list[list[int]] = []
+        for reply in replies:
+            assert isinstance(reply, hrm_edge.Answer), name
+            assert reply.status == "proven"
+            solutions.append(np.array([*str(reply.solution)]).tolist())
+        assert solutions[0] == solutions[1] == solutions[2]
+
+
+@pytest.mark.process
+async def test_the_async_client_gives_the_same_as_the_client(with_key: str) -> None:
+    puzzles = [SUDOKU, SUDOKU[:-1], GRID]
+    with hrm_edge.Client(with_key) as client:
+        answer = client.solve(SUDOKU)
+        replies = client.solve_many(puzzles)
+        finished = dict(client.as_finished(puzzles))
+        events = list(client.stream(SUDOKU))
+        names = [model.name for model in client.models()]
+    async with hrm_edge.AsyncClient(with_key) as client:
+        assert what(await client.solve(SUDOKU)) == what(answer)
+        assert list(map(what, await client.solve_many(puzzles))) == list(map(what, replies))
+        async for position, reply in client.as_finished(puzzles):
+            assert what(reply) == what(finished.pop(position))
+        assert finished == {}
+        streamed = [event async for event in client.stream(SUDOKU)]
+        assert list(map(what, streamed)) == list(map(what, events))
+        assert [model.name for model in await client.models()] == names
+
+
+def what(reply: hrm_edge.Answer | hrm_edge.Refusal | hrm_edge.Segment) -> object:
+    """A reply without its times; another batch may round a margin differently."""
+    return reply.model_dump(exclude={"queue_ms", "compute_ms", "margin"})
+
+
+@pytest.mark.process
+def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str) -> None:
+    with hrm_edge.Client(with_key) as client:
+        *segments, answer = client.stream(SUDOKU)
+        with pytest.raises(hrm_edge.ServerError, match="80 cells instead of 81"):
+            next(client.stream(SUDOKU[:-1]))
+        late = client.stream(SUDOKU, policy="fixed", deadline_ms=1)
+        with pytest.raises(hrm_edge.ServerError) as missed:
+            list(late)
+    assert isinstance(answer, hrm_edge.Answer)
+    assert len(segments) == answer.segments
+    assert all(isinstance(segment, hrm_edge.Segment) for segment in segments)
+    assert segments[-1].solution == answer.solution
+    assert (missed.value.status, missed.value.detail.reason) == (504, "deadline-missed")
+
+
+@pytest.mark.process
+async def test_an_async_stream_may_be_left_or_cancelled_at_any_moment(with_key: str) -> None:
+    async with hrm_edge.AsyncClient(with_key) as client:
+        left = client.stream(SUDOKU, policy="fixed")
+        assert isinstance(await anext(left), hrm_edge.Segment)
+        await left.aclose()
+        cancelled = client.stream(SUDOKU, policy="fixed")
+        waiting = asyncio.ensure_future(anext(cancelled))
+        await asyncio.sleep(0)  # it waits for its first segment now
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await client.solve(SUDOKU)).status == "proven"
+
+
+@pytest.mark.process
+def test_the_key_is_the_argument_or_else_of_the_environment(
+    served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HRM_API_KEY", raising=False)
+    with hrm_edge.Client(served) as client, pytest.raises(hrm_edge.ServerError) as refused:
+        client.models()
+    assert refused.value.status == 401
+    monkeypatch.setenv("HRM_API_KEY", KEY)
+    with hrm_edge.Client(served) as client:
+        assert len(client.models()) == 1
+    monkeypatch.setenv("HRM_API_KEY", "another")
+    with hrm_edge.Client(served, api_key=KEY) as client:
+        assert len(client.models()) == 1
+
+
+ODD_STREAMS = {
+    "no events": body(""),
+    "no JSON": body("event: answer\ndata: nonsense\n\n"),
+    "another program": body("<html>"),
+    "a long line": body(b"x" * (2 << 20)),
+    "an unknown event": body('event: gossip\ndata: {"error": 1}\n\n'),
+}
+
+
+@pytest.mark.parametrize("reply", ODD_STREAMS.values(), ids=ODD_STREAMS)
+def test_an_odd_stream_is_an_error_of_this_package(reply: Reply) -> None:
+    with (
+        odd_server(reply) as url,
+        hrm_edge.Client(url) as client,
+        pytest.raises(hrm_edge.Error),
+    ):
+        list(client.stream(SUDOKU))
+
+
+FAULTS = {
+    "a short puzzle": lambda: hrm_edge.solve(SUDOKU[:-1]),
+    "an unknown field": lambda: hrm_edge.solve(SUDOKU, atempts=2),
+    "a wrong value": lambda: hrm_edge.solve_many([SUDOKU], attempts=-1),
+    "an unknown model": lambda: hrm_edge.solve(SUDOKU, model="another"),
+    "no JSON": lambda: hrm_edge.solve({1, 2}),
+    "not a number": lambda: hrm_edge.solve([float("nan")]),
+    "no list": lambda: hrm_edge.solve_many(SUDOKU),
+    "no bundle": lambda: hrm_edge.solve(SUDOKU, bundle="nowhere"),
+    "nobody": lambda: hrm_edge.Client(f"127.0.0.1:{free_port()}").solve(SUDOKU),
+    "no address": lambda: hrm_edge.Client("http://[::1"),
+    "a field for a server": lambda: hrm_edge.Client().solve(SUDOKU, atempts=2),
+    "a list for a server": lambda: hrm_edge.Client().solve_many(SUDOKU),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_one_base_catches_every_error(fault: object) -> None:
+    assert callable(fault)
+    with pytest.raises(hrm_edge.Error, match=r"[;:] .*\.$"):  # the remedy
+        fault()
+
+
 def test_what_no_model_reads_is_an_error_with_the_remedy() -> None:
     with pytest.raises(hrm_edge.RefusedError, match="80 cells instead of 81; send 81 characters"):
         hrm_edge.solve(SUDOKU[:-1])
 
 
+def test_all_names_are_there_and_every_error_has_the_base() -> None:
+    for name in hrm_edge.__all__:
+        offered = getattr(hrm_edge, name)
+        if inspect.isclass(offered) and issubclass(offered, Exception):
+            assert issubclass(offered, hrm_edge.Error)
+    assert "Error" in hrm_edge.__all__
+
+
+def test_help_fits_two_screens_and_names_everything() -> None:
+    text = pydoc.plain(pydoc.render_doc(hrm_edge))
+    assert len(text.splitlines()) <= SCREENS
+    described, _, _ = text.partition("PACKAGE CONTENTS")
+    missing = [name for name in hrm_edge.__all__ if name not in described]
+    assert missing == []
+
+
 @pytest.mark.process
 def test_the_import_brings_no_torch() -> None:
-    code = "import hrm_edge, sys, json; print(json.dumps(list(sys.modules)))"
+    code = "import hrm_edge, sys, json; hrm_edge.solve; print(json.dumps(list(sys.modules)))"
     program = [sys.executable, "-c", code]
     loaded = subprocess.run(program, capture_output=True, text=True, check=True)
     assert not {"torch", "onnx", "matplotlib"} & set(json.loads(loaded.stdout))
 
 
-@pytest.mark.process
-async def test_both_clients_say_the_same_as_the_server() -> None:
-    with Server(command("serve", "sudoku", "--threads=1")) as server:
-        server.wait_until_ready()
-        async with hrm_edge.AsyncClient(server.url) as client:
-            answer = await client.solve(SUDOKU, attempts=2)
-            requests = [SolveRequest(puzzle=SUDOKU), SolveRequest(puzzle=SUDOKU[:-1])]
-            solved, refused = await client.solve_many(requests)
-            assert [model.name for model in await client.models()] == ["sudoku"]
-        with hrm_edge.Client(server.url) as client:
-            assert client.solve(SUDOKU).solution == answer.solution
-    assert isinstance(solved, hrm_edge.Answer)
-    assert isinstance(refused, hrm_edge.Refusal)
+def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[str] = []
+
+    def noted(bundle: Bundle, engine: str, *, num_slots: int) -> Choice:
+        prepared.append(bundle.manifest.name)
+        return prepare(bundle, engine, num_slots=num_slots)
+
+    monkeypatch.setattr(solving, "prepare", noted)
+    solving._open.cache_clear()
+    for _ in range(2):
+        hrm_edge.solve(SUDOKU)
+    assert prepared == ["sudoku"]

@@ -1,17 +1,12 @@
 """What `hrm-solve` shows: counts, and boards in colour."""
 
-import io
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from rich.console import Console
-from solving_tools import OPEN, PUZZLE, SOLVED, answer
+from solving_tools import answer
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
-from hrm_edge_runtime.solve.boards import board
-from hrm_edge_runtime.solve.cli import read_key
+from hrm_edge_runtime.solve.key import read_key
 from hrm_edge_runtime.solve.output import Tally, judged, record_of, summary
 from hrm_edge_runtime.solve.puzzles import Entry
 from hrm_edge_runtime.solve.solvers import Solver
@@ -48,35 +43,6 @@ def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> Non
         assert shown.solved == is_right
         tally.add(record_of(entry, shown))
     assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
-
-
-def ansi(puzzle: str, question: object, solution: object) -> str:
-    shown = io.StringIO()
-    picture = board(registry.get(puzzle), question, solution)
-    assert picture is not None
-    Console(file=shown, force_terminal=True, color_system="truecolor", width=100).print(picture)
-    return shown.getvalue()
-
-
-def test_boards_show_what_was_given_and_what_was_found_in_their_colours() -> None:
-    sudoku = ansi("sudoku-4x4", OPEN, SOLVED)
-    assert "\x1b[1m1 " in sudoku  # a given, bold
-    assert "\x1b[36m1 " in sudoku  # the one found, coloured
-    assert sudoku.count("─┼─") + sudoku.count("─┬─") >= 2  # the boxes
-    maze = registry.get("maze-8x8")
-    made = maze.generate(np.random.default_rng(0), maze.difficulties[0])
-    shown = ansi("maze-8x8", made.question.tolist(), made.answer.tolist())
-    assert "48;2;125;180;230" in shown  # the colour of the path
-    plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
-    assert [len(line) for line in plain.splitlines()] == [16] * 8
-    # a wall is its colour, and a block if there are none
-    assert "38;2;59;59;59;48;2;59;59;59m██" in shown
-    task = {"task": "t", "input": [[0, 7], [7, 7]]}
-    assert "48;2;255;133;27" in ansi("arc-7x7", task, [[7, 7], [7, 0]])
-
-
-def test_an_answer_that_is_no_board_has_no_picture() -> None:
-    assert board(PUZZLE, OPEN, "1" * 16) is None
 
 
 def test_the_key_comes_from_a_file_or_the_environment(

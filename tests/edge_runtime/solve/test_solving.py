@@ -19,13 +19,12 @@ from service_tools import PATIENCE_S, Server, command, running, wait_for
 from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
-from hrm_edge_runtime.solve.client import Client, RetryPolicy, UnavailableError
+from hrm_edge_runtime.solve.client import Client
+from hrm_edge_runtime.solve.errors import UnavailableError
 from hrm_edge_runtime.solve.output import Tally, continued, record_of
 from hrm_edge_runtime.solve.puzzles import Entry, SolvingError, entries, opened
+from hrm_edge_runtime.solve.retry import RetryPolicy
 from hrm_edge_runtime.solve.solvers import Reply, options_of, solve_in_order
-
-# --- what is read
-
 
 BOARD = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
 TASK = {"task": "t", "input": [[0, 7], [7, 7]]}
@@ -46,19 +45,19 @@ FORMS = {
 def test_every_form_of_a_file_gives_its_puzzles_in_their_order(
     text: str, puzzles: list[object]
 ) -> None:
-    found = list(entries(io.StringIO(text, newline=""), PUZZLE.seq_len))
+    found = list(entries(io.StringIO(text, newline=""), [PUZZLE]))
     assert [entry.puzzle for entry in found] == puzzles
     assert [entry.number for entry in found] == list(range(1, len(puzzles) + 1))
 
 
 def test_a_solution_in_the_file_is_known_and_never_sent() -> None:
-    (entry,) = entries([CSV, f"a,{OPEN},{SOLVED},7"], 16)
+    (entry,) = entries([CSV, f"a,{OPEN},{SOLVED},7"], [PUZZLE])
     assert (entry.known, dict(entry.fields)) == (SOLVED, {"puzzle": OPEN})
 
 
 def test_a_long_file_is_read_while_it_is_solved() -> None:
     lines = iter([f"{SOLVED}\n"] * 10_000)
-    next(entries(lines, 16))
+    next(entries(lines, [PUZZLE]))
     assert len(list(lines)) > 9_800
 
 
@@ -75,9 +74,9 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
     content: bytes, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "puzzles").write_bytes(content)
-    error = f"cannot be read .*{said}.*: give a text file of puzzles"
+    error = f"line [12]: .*{said}.*; write one puzzle in each line"
     with (
-        opened(str(tmp_path / "puzzles"), PUZZLE.seq_len) as found,
+        opened(str(tmp_path / "puzzles"), [PUZZLE]) as found,
         pytest.raises(SolvingError, match=error),
     ):
         list(found)
@@ -88,21 +87,18 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
 )
 def test_a_byte_order_mark_is_no_part_of_a_puzzle(form: str, tmp_path: Path) -> None:
     (tmp_path / "puzzles").write_text(form, encoding="utf-8-sig")
-    with opened(str(tmp_path / "puzzles"), PUZZLE.seq_len) as found:
+    with opened(str(tmp_path / "puzzles"), [PUZZLE]) as found:
         assert [entry.puzzle for entry in found] == [SOLVED]
-    (by_pipe,) = entries(io.StringIO(f"\ufeff{form}"), PUZZLE.seq_len)
+    (by_pipe,) = entries(io.StringIO(f"\ufeff{form}"), [PUZZLE])
     assert by_pipe.puzzle == SOLVED
 
 
 @pytest.mark.parametrize("depth", [60, 100_000])
 def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None:
     deep = f'{{"puzzle": {"[" * depth}{"]" * depth}}}\n'
-    given = list(entries([f"{SOLVED}\n", deep, f"{SOLVED}\n"], PUZZLE.seq_len))
+    given = list(entries([f"{SOLVED}\n", deep, f"{SOLVED}\n"], [PUZZLE]))
     assert [entry.puzzle for entry in given] == [SOLVED, deep.rstrip(), SOLVED]
     assert json.dumps(record_of(given[1], answer(given[1].puzzle)))
-
-
-# --- the run
 
 
 def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
@@ -124,9 +120,6 @@ def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themsel
     refused = outcomes[1][1]
     assert isinstance(refused, ErrorDetail)
     assert refused.field == "attempts"
-
-
-# --- the output file
 
 
 def write_all(path: Path, puzzles: list[str]) -> Tally:
@@ -232,9 +225,6 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
     assert run.out.read_bytes().startswith(torn)
     counts = json.loads(done.stdout)
     assert (counts["puzzles"], counts["proven"], counts["refused"]) == (120, 120, {})
-
-
-# --- a server that is not always there
 
 
 @pytest.mark.process

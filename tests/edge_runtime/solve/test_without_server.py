@@ -1,6 +1,5 @@
 """`hrm-solve` without a server: the shipped models solve here, unless a server is named."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from hrm_edge_runtime.solve import client
 from hrm_edge_runtime.solve.cli import main
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
-MAZE = "S.......\n" + "........\n" * 6 + ".......G"
 REMARK = "solving here with the shipped models"
 
 
@@ -32,19 +30,6 @@ def test_a_puzzle_is_solved_here_if_no_server_answers(nobody: str) -> None:
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("534678912")
     assert done.stderr == f"no server answers at {nobody}: {REMARK}\n"
-
-
-def test_puzzles_of_several_kinds_keep_their_order(tmp_path: Path) -> None:
-    many = tmp_path / "many.txt"
-    refused = json.dumps({"puzzle": SUDOKU, "model": "another"})
-    line_of_maze = json.dumps({"puzzle": MAZE})
-    many.write_text(f"{SUDOKU}\n{line_of_maze}\n{refused}\n{SUDOKU}\n")
-    done = solve(many, "--json")
-    assert done.exit_code == 1, done.stderr
-    replies = [json.loads(line) for line in done.stdout.splitlines()]
-    models = [reply.get("model") for reply in replies]
-    assert models == ["sudoku", "maze-8x8", None, "sudoku"]
-    assert replies[2]["error"]["reason"] == "unknown-model"
 
 
 @pytest.mark.parametrize("named", ["url", "key"])

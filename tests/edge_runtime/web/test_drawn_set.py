@@ -43,21 +43,6 @@ def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_
     check_import(file, "maze-8x8", 3)
 
 
-def test_set_outlives_a_reload_is_edited_and_lets_go_of_what_is_removed(page: Page) -> None:
-    solve(page)
-    page.click("#add")
-    expect(page.locator("#add")).to_have_text("In the set")
-    page.click("#clear")
-    page.reload()
-    page.click("#tab-set")
-    assert page.locator(".drawn").count() == 1
-    page.click("[aria-label='Edit Puzzle 1']")
-    assert cell(page, 1, 1).inner_text() == "3"
-    page.click("#tab-set")
-    page.click("[aria-label='Remove Puzzle 1']")
-    assert page.is_visible("#set-empty")
-
-
 def test_disproven_answer_is_kept_out_of_the_set(page: Page) -> None:
     choose(page, "sudoku", "Extreme")
     page.click("summary:has-text('How to think')")

@@ -59,7 +59,7 @@ UNSOUND: list[tuple[str, object]] = [
     ("sudoku-6x6", [[[]] * 6] * 6),
     ("maze-8x8", MAZE.replace("S", "x")),
     ("maze-8x8", MAZE[:-1]),
-    ("maze-8x8", {"grid": [[0] * 8] * 7, "start": [0, 5], "goal": [6, 3]}),
+    ("maze-8x8", {"grid": [[0] * 9] * 8, "start": [0, 5], "goal": [6, 3]}),
     ("logistics-6x6", CITY.replace("4", "3")),
     ("logistics-6x6", CITY + "##"),
     ("arc-7x7", {"task": "a", "input": [[10]]}),

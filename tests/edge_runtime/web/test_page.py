@@ -18,7 +18,6 @@ from web_tools import (
     digits,
     expect,
     screen,
-    solve,
     verdict,
 )
 
@@ -76,43 +75,6 @@ def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site
     assert page.is_hidden(".bubble")
 
 
-def test_dark_mode_follows_the_system_and_the_choice(page: Page) -> None:
-    def ground() -> str:
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    light = ground()
-    page.emulate_media(color_scheme="dark")
-    dark = ground()
-    assert light != dark
-    page.click("#theme")
-    assert ground() == light
-    page.click("#theme")
-    assert ground() == dark
-    page.reload()
-    assert ground() == dark
-    choose(page, "logistics-6x6", "Round trip")
-    solve(page)
-    screen(page, "dark")
-
-
-def test_phone_sees_all_of_the_board_without_scrolling_sideways(
-    browser: Browser, site: Server
-) -> None:
-    with browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True) as phone:
-        page = phone.new_page()
-        page.goto(f"{site.url}/#puzzle")
-        page.wait_for_selector(BOARD)
-        choose(page, "maze-8x8", "Round the block")
-        page.tap("label.brush:has-text('Wall')")
-        cell(page, 2, 2).tap()
-        assert "wall" in (cell(page, 2, 2).get_attribute("class") or "")
-        cell(page, 2, 2).tap()
-        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-        page.tap("#solve")
-        assert verdict(page) == "Proven"
-        screen(page, "phone", whole=False)
-
-
 def test_what_a_server_sends_is_never_markup(page: Page) -> None:
     def hostile(route: Route) -> None:
         error = {"reason": EVIL, "message": EVIL, "remedy": EVIL, "cell": [1, 1]}
@@ -144,23 +106,23 @@ def test_policy_forbids_foreign_hosts_and_markup_from_strings(
     assert hosts - {""} == {urlsplit(site.url).netloc}
 
 
-def test_lost_server_is_reported_in_words(page: Page) -> None:
-    page.route("**/solve/stream", lambda route: route.abort())
-    page.click("#solve")
-    expect(page.locator("#verdict-text")).to_contain_text("The server cannot be reached")
-
-
-def test_stream_that_breaks_off_is_reported_in_words(page: Page) -> None:
-    segment = {"segment": 1, "attempt": 0, "solution": [[1] * 6] * 6, "changed": []}
-    segment |= {"margin": 0.0, "verified": False}
-    body = f"event: segment\ndata: {json.dumps(segment)}\n\nevent: segment\ndata: {{"
-
+@pytest.mark.parametrize(
+    ("is_lost", "words"),
+    [(True, "The server cannot be reached"), (False, "The connection ended before the answer")],
+)
+def test_a_server_that_is_lost_or_breaks_off_is_reported_in_words(
+    page: Page, is_lost: bool, words: str
+) -> None:
     def break_off(route: Route) -> None:
-        route.fulfill(status=200, content_type="text/event-stream", body=body)
+        if is_lost:
+            route.abort()
+        else:
+            body = "event: segment\ndata: {"
+            route.fulfill(status=200, content_type="text/event-stream", body=body)
 
     page.route("**/solve/stream", break_off)
     page.click("#solve")
-    expect(page.locator("#verdict-text")).to_contain_text("The connection ended before the answer")
+    expect(page.locator("#verdict-text")).to_contain_text(words)
 
 
 def test_docs_send_an_example_and_show_the_answer(page: Page, site: Server) -> None:

@@ -3,12 +3,13 @@
 import json
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from service_tools import Server, command
 from visit_tools import SIZES, Size, visit
-from web_tools import DONE, Browser, Page, choose, digits, expect, paste, screen, verdict
+from web_tools import DONE, Browser, Page, Route, choose, expect, paste
 
 pytestmark = pytest.mark.process
 
@@ -19,11 +20,8 @@ TASK = {
     ],
     "test": [{"input": [[0, 7], [7, 7]], "output": [[4, 1], [1, 1]]}],
 }
-SMALL_MAZE = "S....\n.....\n.....\n.....\n....G"
-LARGE_TASK = {
-    "train": [{"input": [[1] * 31], "output": [[1]]}],
-    "test": [{"input": [[1] * 31], "output": [[1]]}],
-}
+TASKS_TAKE_S = 0.5
+LARGE_MAZE = "S" + "." * 40 + "\n" + "." * 40 + "G"
 
 
 def sentences(page: Page) -> list[str]:
@@ -48,39 +46,6 @@ def test_task_file_is_drawn_with_the_commands_that_teach_it(
         assert "this one has no name" in page.inner_text("#verdict-text")
         assert "hrm-train" in page.inner_text("#verdict-commands")
         assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-        screen(page, f"task-file-{size[0]}", whole=False)
-
-
-def test_task_of_a_name_that_no_model_has_learned_is_kept_on_the_board(
-    browser: Browser, site: Server
-) -> None:
-    with visit(browser, site, SIZES[0]) as page:
-        paste(page, json.dumps({"task": "mine", **TASK}))
-        expect(page.locator("#verdict-text")).to_contain_text("mine is not among them")
-        assert page.input_value("#task") == "mine"
-
-
-def test_task_that_the_model_has_learned_needs_no_commands(browser: Browser, site: Server) -> None:
-    tasks = site.http.get("/models/arc-7x7/tasks").json()
-    name = sorted(tasks)[-1]
-    with visit(browser, site, SIZES[0]) as page:
-        paste(page, json.dumps({"task": name, **tasks[name]}))
-        expect(page.locator("#tasks")).to_be_visible()
-        expect(page.locator("#task")).to_have_value(name)
-        assert page.is_hidden("#verdict-commands")
-        page.click("#solve")
-        assert verdict(page) in ("Right", "Wrong")
-
-
-def test_task_larger_than_any_model_says_which_commands_train_one(
-    browser: Browser, site: Server
-) -> None:
-    with visit(browser, site, SIZES[0]) as page:
-        before = digits(page)
-        paste(page, json.dumps(LARGE_TASK))
-        expect(page.locator("#verdict-commands")).to_contain_text("hrm-train")
-        assert digits(page) == before
-        assert len(sentences(page)) == 1
 
 
 def test_the_commands_build_a_data_set_of_the_file(
@@ -99,7 +64,25 @@ def test_the_commands_build_a_data_set_of_the_file(
     assert (tmp_path / "data/tasks").is_dir()
 
 
-@pytest.mark.parametrize("text", [SMALL_MAZE, "hello, this is no puzzle", '{"a": 1}'])
+def delay_tasks(route: Route) -> None:
+    time.sleep(TASKS_TAKE_S)
+    route.continue_()
+
+
+@pytest.mark.parametrize("text", ["hello, this is no puzzle", json.dumps(TASK)])
+def test_tasks_that_arrive_late_leave_what_was_pasted(
+    browser: Browser, site: Server, text: str
+) -> None:
+    with visit(browser, site, SIZES[0]) as page:
+        page.route("**/models/arc-7x7/tasks", delay_tasks)
+        choose(page, "arc-7x7")
+        paste(page, text)
+        expect(page.locator("#tasks")).to_be_visible()
+        page.wait_for_selector(DONE)
+        assert len(sentences(page)) == 1
+
+
+@pytest.mark.parametrize("text", [LARGE_MAZE, "hello, this is no puzzle", '{"a": 1}'])
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "arc-7x7"])
 def test_text_of_another_kind_or_size_is_explained_once(
     browser: Browser, site: Server, model: str, text: str

@@ -1,17 +1,26 @@
-"""A puzzle has an address; its answer and a picture of the thinking can be taken away."""
+"""A puzzle has an address; its answer, a picture or a video of the thinking can be taken away."""
 
+import base64
 from pathlib import Path
 
 import pytest
 from service_tools import Server
 from visit_tools import SIZES, Size, visit
-from web_tools import Browser, Page, cell, choose, digits, expect, paste, screen, solve
+from web_tools import Browser, Page, choose, digits, expect, screen, solve
 
 pytestmark = pytest.mark.process
 
 QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 LINK = f"/#sudoku={QUESTION}"
 PNG_START = b"\x89PNG\r\n\x1a\n"
+PLAY = """async address => {
+    const video = document.createElement("video");
+    video.muted = true;
+    video.src = address;
+    await video.play();
+    await new Promise(resolve => { video.onended = resolve; });
+    return {width: video.videoWidth, height: video.videoHeight, seconds: video.currentTime};
+}"""
 
 
 def clipboard(page: Page) -> str:
@@ -30,7 +39,7 @@ def test_link_opens_its_puzzle_on_the_first_visit_and_solves_it(
         page.click("#copy-answer")
         expect(page.locator("#shared")).to_have_text("The answer is copied.")
         assert clipboard(page).replace("\n", "") == digits(page)
-        screen(page, f"sharing-{size[0]}", whole=False)
+        screen(page, f"sharing-{size[0]}")
 
 
 def test_copied_link_of_every_kind_shows_the_same_board_elsewhere(
@@ -55,32 +64,18 @@ def test_copied_link_of_every_kind_shows_the_same_board_elsewhere(
                 expect(page.locator(".demonstration")).to_have_count(4)
 
 
-def test_address_follows_the_board_and_keeps_its_tab(browser: Browser, site: Server) -> None:
-    with visit(browser, site, SIZES[0]) as page:
-        assert page.url == f"{site.url}/"
-        page.click("#clear")
-        cell(page, 1, 2).click()
-        page.keyboard.type("5")
-        assert page.url == f"{site.url}/#sudoku-6x6=.5{34 * '.'}"
-        page.click("#tab-operations")
-        assert page.url == f"{site.url}/#operations"
-        page.click("#tab-puzzle")
-        assert page.url == f"{site.url}/#sudoku-6x6=.5{34 * '.'}"
-        page.evaluate(f"location.hash = '{LINK.removeprefix('/')}'")
-        expect(page.locator("#model")).to_have_value("sudoku")
-        assert digits(page) == QUESTION
-
-
-def test_link_to_a_model_that_is_not_here_is_explained(browser: Browser, site: Server) -> None:
-    with visit(browser, site, SIZES[0], "/#chess=e4") as page:
-        expect(page.locator("#verdict-text")).to_contain_text("no model or board named chess")
-
-
-def test_link_with_a_broken_puzzle_gets_the_sentence_of_the_server(
-    browser: Browser, site: Server
+@pytest.mark.parametrize(
+    ("address", "selector", "words"),
+    [
+        ("/#chess=e4", "#verdict-text", "no model or board named chess"),
+        ("/#sudoku=53..x", "#verdict-title", "Not a puzzle"),
+    ],
+)
+def test_link_that_leads_to_no_puzzle_is_explained(
+    browser: Browser, site: Server, address: str, selector: str, words: str
 ) -> None:
-    with visit(browser, site, SIZES[0], "/#sudoku=53..x") as page:
-        expect(page.locator("#verdict-title")).to_have_text("Not a puzzle")
+    with visit(browser, site, SIZES[0], address) as page:
+        expect(page.locator(selector)).to_contain_text(words)
 
 
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-colours"])
@@ -103,8 +98,23 @@ def test_picture_of_the_thinking_is_a_png(
         assert page.is_disabled("#copy-answer")
 
 
-def test_new_answer_is_not_mistaken_for_the_old_one(browser: Browser, site: Server) -> None:
-    with visit(browser, site, SIZES[0], LINK) as page:
+@pytest.mark.parametrize("model", ["sudoku", "arc-colours"])
+def test_video_of_the_thinking_plays_in_the_format_of_its_name(
+    browser: Browser, site: Server, tmp_path: Path, model: str
+) -> None:
+    with visit(browser, site, SIZES[0]) as page:
+        choose(page, model)
         solve(page)
-        paste(page, QUESTION.replace("5", ".", 1))
-        assert page.is_disabled("#copy-answer")
+        with page.expect_download() as waiting:
+            page.click("#save-video")
+            expect(page.locator("#shared")).to_have_text("Recording …")
+        file = tmp_path / waiting.value.suggested_filename
+        waiting.value.save_as(file)
+        ending = file.suffix.removeprefix(".")
+        expect(page.locator("#shared")).to_have_text(f"The video is saved ({ending}).")
+        content = base64.b64encode(file.read_bytes()).decode()
+        blank = page.context.new_page()
+        played = blank.evaluate(PLAY, f"data:video/{ending};base64,{content}")
+    assert file.stem == model
+    assert 0 < played["width"] < played["height"]
+    assert played["seconds"] > 1.5  # the last frame alone takes so long

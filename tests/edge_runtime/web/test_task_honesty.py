@@ -35,19 +35,6 @@ def test_first_task_is_one_that_the_model_gets_right(
         screen(page, f"task-right-{size[0]}", whole=False)
 
 
-def test_gallery_marks_the_tasks_that_the_model_gets_right(browser: Browser, site: Server) -> None:
-    right = results(site)["right"]
-    with visit(browser, site, SIZES[0]) as page:
-        choose(page, "arc-7x7")
-        page.click("#tasks summary")
-        marked = page.locator(".task:has(.right-mark)")
-        expect(marked).to_have_count(len(right))
-        expect(page.locator(f"[aria-label='Task {right[0]}, which it gets right']")).to_be_visible()
-        share = f"{len(right)} of {results(site)['num_tasks']}"
-        assert share in page.inner_text("#tasks-right")
-        screen(page, "task-gallery", whole=False)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_wrong_answer_is_shown_beside_the_authors_with_frames(
     browser: Browser, site: Server, size: Size
@@ -64,3 +51,19 @@ def test_wrong_answer_is_shown_beside_the_authors_with_frames(
         screen(page, f"task-wrong-{size[0]}", whole=False)
         page.click("#clear")
         assert page.is_hidden(".author")
+
+
+def test_the_share_that_a_model_gets_right_comes_from_the_server(
+    browser: Browser, site: Server
+) -> None:
+    models = site.http.get("/models").json()["models"]
+    models[1]["provenance"].update(held_out=321, solved=0.4321, solved_16_attempts=0.9876)
+    with visit(browser, site, SIZES[0]) as page:
+        page.route("**/models", lambda route: route.fulfill(json={"models": models}))
+        page.reload()
+        page.wait_for_selector("#board [role=gridcell]")
+        choose(page, "sudoku")
+        expected = "Of 321 boards it had never seen, it got 43 % right, and 99 % with 16 attempts."
+        assert page.inner_text("#about") == expected
+        choose(page, "arc-colours")
+        assert page.inner_text("#about") == "This one has learned 2 tasks and knows no others."

@@ -13,6 +13,14 @@ pytestmark = pytest.mark.process
 HARD = "Extreme"
 
 
+# An attempt names the segment of its first proof, and thinks on after it.
+PROVEN_BEFORE = """() => {
+    const words = document.querySelector(".attempt.proven .said")?.textContent ?? "";
+    const segment = Number(document.querySelector("#segment-now").textContent);
+    return words && Number(words.replace("proven at ", "")) < segment;
+}"""
+
+
 def set_how(page: Page, *, attempts: int = 1, policy: str = "") -> None:
     if not page.is_visible("#attempts-wanted"):
         page.click("summary:has-text('How to think')")
@@ -30,7 +38,8 @@ def test_stream_is_watched_segment_by_segment(page: Page) -> None:
     assert digits(page) != before
     assert page.locator(".attempt").count() == 4
     assert re.search(r"margin|proven at \d+", page.inner_text(".attempt >> nth=1"))
-    screen(page, "stream")
+    screen(page, "stream", after_ms=0)
+    page.wait_for_function(PROVEN_BEFORE)
     page.click("#stop")
     assert digits(page) == before
 
@@ -67,19 +76,6 @@ def test_stop_cancels_the_puzzle_on_the_server(page: Page, site: Server) -> None
     wait_for(is_idle)
 
 
-def test_red_verdict_offers_more_attempts(page: Page) -> None:
-    choose(page, "sudoku-6x6", "Few givens")
-    set_how(page)
-    page.fill("#segments-wanted", "1")
-    page.click("#solve")
-    assert verdict(page) == "Not proven"
-    page.fill("#segments-wanted", "")
-    page.click("text=Try 16 attempts")
-    assert verdict(page) == "Proven"
-    assert page.is_hidden("#try-more")
-    assert page.locator(".attempt").count() > 1
-
-
 def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) -> None:
     choose(page, "maze-8x8")
     page.click("#tab-evaluation")
@@ -105,16 +101,6 @@ def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) ->
     assert page.input_value("#text") == lines[-1]["puzzle"]
 
 
-def test_evaluation_of_tasks_asks_every_held_out_pair_of_theirs(page: Page) -> None:
-    choose(page, "arc-7x7")
-    page.click("#tab-evaluation")
-    assert page.is_hidden("#evaluate-difficulty")
-    page.click("#evaluate")
-    expect(page.locator(".evaluated").nth(3)).to_be_visible()
-    page.click("#evaluate")
-    assert page.locator(".evaluated").count() >= 4
-
-
 def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(page: Page) -> None:
     choose(page, "sudoku-6x6", "Easy")
     page.click("#solve")
@@ -129,4 +115,6 @@ def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(page: Pa
     assert "segment" in lane.locator(".slot.busy").first.inner_text()
     assert page.locator("section[aria-label='Model sudoku-6x6'] .bar").count() > 0
     assert page.inner_text(".tile >> nth=0").split("\n")[:2] == ["Engine", "ready"]
+    solved = page.locator(".tile", has_text="Since the start").locator("dd").first
+    assert int(solved.inner_text()) >= 1
     screen(page, "operations")

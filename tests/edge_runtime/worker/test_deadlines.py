@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +25,8 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.solve.cli import main as solve_app
-from hrm_edge_runtime.solve.client import Client, ServerError
+from hrm_edge_runtime.solve.client import Client
+from hrm_edge_runtime.solve.errors import ServerError
 
 pytestmark = pytest.mark.process
 
@@ -109,24 +108,12 @@ def test_what_cannot_begin_before_its_deadline_is_refused_at_once_and_nothing_el
 
 
 def test_a_client_does_not_wait_if_its_deadline_cannot_be_met(slow: Server) -> None:
-    with crowd(slow, 12, priority=1), Client(slow.url, patience_s=PATIENCE_S) as client:
-        with pytest.raises(ServerError, match="could not even begin before its deadline"):
-            client.solve(QUESTION, deadline_ms=200)
-        late = commanded(slow, "--deadline-ms=200")
-        assert late["error"]["reason"] == "cannot-make-deadline"
-        urgent = commanded(slow, "--deadline-ms=200", "--priority=3")
-        assert urgent["error"]["reason"] == "deadline-missed"
-    best = commanded(slow, "--deadline-ms=400", "--best-so-far")
-    assert best["halted_by"] == "deadline"
-
-
-def commanded(server: Server, *options: str) -> Any:
-    """What `hrm-solve` says of a puzzle that it does not get solved."""
-    said = io.StringIO()
-    with redirect_stdout(said), pytest.raises(SystemExit) as left:
-        solve_app([QUESTION, "--url", server.url, "--json", *options])
-    assert left.value.code == 1
-    return json.loads(said.getvalue())
+    with (
+        crowd(slow, 12, priority=1),
+        Client(slow.url, patience_s=PATIENCE_S) as client,
+        pytest.raises(ServerError, match="could not even begin before its deadline"),
+    ):
+        client.solve(QUESTION, deadline_ms=200)
 
 
 def test_greater_priority_goes_first(slow: Server) -> None:

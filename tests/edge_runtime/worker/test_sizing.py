@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,17 +14,15 @@ from hypothesis import strategies as st
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.worker.step_times import (
     FAIR_SLOTS,
     FOLDER,
     NOISE,
     StepTimesFile,
-    measure,
     sizing_from,
 )
+from hrm_host import system
 
-VECTOR_E = np.zeros(4, np.float32)
 CHOICE = Choice(engine="cpu", precision="fp32")
 
 
@@ -55,18 +51,6 @@ def test_no_choice_is_slower_than_one_puzzle_at_a_time_by_more_than_noise(
     num_slots, rule = sizing_from(curve)
     assert num_slots / curve[num_slots] >= (1 - NOISE) / curve[1] * (1 - 1e-9)
     assert rule == "knee" or num_slots <= FAIR_SLOTS
-
-
-def test_a_curve_is_measured_over_powers_of_two_until_the_time_is_up() -> None:
-    flat = ScriptedEngine(num_slots=8, seq_len=3, step_s=0.005)
-    curve = measure(flat, VECTOR_E)
-    assert list(curve) == [1, 2, 4, 8]
-    assert min(curve.values()) >= 0.005
-    slow = ScriptedEngine(num_slots=8, seq_len=3, step_s=lambda size: 0.05 * size)
-    began_s = time.monotonic()
-    assert set(measure(slow, VECTOR_E, limit_s=0.3)) <= {1, 2}  # no time is left for four slots
-    assert time.monotonic() - began_s < 10 * 0.3
-    assert measure(slow, VECTOR_E, limit_s=0.0) == {}
 
 
 @pytest.fixture
@@ -102,21 +86,6 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path
     assert kept.step_times(4) == {}
     kept.keep_step_times({1: 0.5})
     assert kept.step_times(4) == {1: 0.5}
-
-
-@pytest.mark.usefixtures("cache")
-def test_figures_of_a_busy_machine_are_kept_until_it_is_idle(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
-    measured = {1: 0.02, 2: 0.09}
-    with monkeypatch.context() as busy:
-        busy.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-        figures.keep_step_times(measured)
-        assert figures.step_times(2) == measured
-    assert figures.step_times(2) == {}
-    figures.keep_step_times({1: 0.01})
-    assert figures.step_times(2) == {1: 0.01}
 
 
 @pytest.mark.parametrize(
@@ -155,3 +124,15 @@ def test_figures_in_a_bundle_are_not_believed(
     with kept_file(cache).open("ab") as file:
         file.truncate(1 << 30)
     assert figures.step_times(4) == {}
+
+
+def test_times_of_a_busy_machine_hold_until_it_is_idle(
+    tiny_bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del cache
+    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
+    for load, kept in ((1000.0, {1: 0.5}), (0.0, {})):
+        monkeypatch.setattr(system, "load_average", lambda load=load: load)
+        if load:
+            figures.keep_step_times({1: 0.5})
+        assert figures.step_times(4) == kept

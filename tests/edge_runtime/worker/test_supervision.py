@@ -6,30 +6,17 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from itertools import cycle, islice
 from pathlib import Path
 
 import httpx
 import pytest
-from service_tools import Server, asking, running, wait_for
+from scripted_server import examples
+from service_tools import Server, asking, refusal, running, wait_for
 
 pytestmark = pytest.mark.process
 
+QUESTION = next(iter(examples()))
 ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets two
-
-
-def test_readiness_is_503_while_loading_and_200_ever_after(examples: dict[str, str]) -> None:
-    with running(load_s=1.0) as server:
-        assert server.status("/livez") == 200
-        assert _said(server.solve(next(iter(examples)))) == (503, "loading")
-        seen = [server.status("/readyz")]
-        while seen[-1] != 200:
-            time.sleep(0.1)
-            seen.append(server.status("/readyz"))
-        assert seen[:2] == [503, 503]
-        assert set(seen[:-1]) == {503}
-        for _ in range(3):
-            assert server.status("/readyz") == 200
 
 
 @pytest.fixture(scope="module")
@@ -39,70 +26,66 @@ def mortal() -> Iterator[Server]:
         yield server
 
 
-def test_killed_engine_fails_its_requests_at_once_and_comes_back(
-    mortal: Server, examples: dict[str, str]
-) -> None:
+def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server) -> None:
     mortal.wait_until_ready()
     losses = mortal.slots()["engine"]["losses"]
-    with asking(mortal, _questions(examples, 6)) as futures:
+    with asking(mortal, [QUESTION] * 6) as futures:
         os.kill(mortal.slots()["engine"]["pid"], signal.SIGKILL)
         killed_s = time.monotonic()
         answers = [future.result() for future in futures]
         answered_s = time.monotonic() - killed_s
     for answer in answers:
-        assert _said(answer) == (503, "engine-lost")
+        assert refusal(answer) == (503, "engine-lost")
         assert int(answer.headers["retry-after"]) >= 1
     assert answered_s < ANSWERED_S
     assert mortal.status("/livez") == 200
-    assert _said(mortal.http.get("/readyz")) == (503, "engine-lost")
+    assert refusal(mortal.http.get("/readyz")) == (503, "engine-lost")
     mortal.wait_until_ready()
     assert mortal.slots()["engine"]["losses"] == losses + 1
-    assert mortal.solve(next(iter(examples)), max_segments=1).status_code == 200
+    assert mortal.solve(QUESTION, max_segments=1).status_code == 200
 
 
-def test_hung_engine_is_killed_and_replaced(mortal: Server, examples: dict[str, str]) -> None:
+def test_hung_engine_is_killed_and_replaced(mortal: Server) -> None:
     mortal.wait_until_ready()
     os.kill(mortal.slots()["engine"]["pid"], signal.SIGSTOP)
-    with asking(mortal, _questions(examples, 1)) as futures:
-        assert _said(futures[0].result()) == (503, "engine-lost")
+    with asking(mortal, [QUESTION] * 1) as futures:
+        assert refusal(futures[0].result()) == (503, "engine-lost")
     mortal.wait_until_ready()
-    assert mortal.solve(next(iter(examples)), max_segments=1).status_code == 200
+    assert mortal.solve(QUESTION, max_segments=1).status_code == 200
 
 
-def test_engine_dies_with_a_killed_server_even_in_a_long_step(examples: dict[str, str]) -> None:
+def test_engine_dies_with_a_killed_server_even_in_a_long_step() -> None:
     with running(step_s=600.0) as server:
         server.wait_until_ready()
         pid = server.slots()["engine"]["pid"]
-        with asking(server, _questions(examples, 1)) as futures:
+        with asking(server, [QUESTION] * 1) as futures:
             time.sleep(0.5)  # now the step has begun
             server.process.kill()
             wait_for(lambda: _is_gone(pid))
             assert isinstance(futures[0].exception(), httpx.TransportError)
 
 
-def test_drain_answers_what_was_admitted_and_exits_with_0(examples: dict[str, str]) -> None:
+def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
     with running(step_s=0.1, segments=8) as server:
         server.wait_until_ready()
-        with asking(server, _questions(examples, 6)) as futures:
+        with asking(server, [QUESTION] * 6) as futures:
             server.process.send_signal(signal.SIGTERM)
             wait_for(lambda: server.status("/readyz") == 503)
             assert server.http.get("/readyz").json()["error"]["reason"] == "draining"
-            assert _said(server.solve(next(iter(examples)))) == (503, "draining")
+            assert refusal(server.solve(QUESTION)) == (503, "draining")
             for future in futures:
                 assert future.result().json()["solved"]
         assert server.exit_status() == 0
 
 
-def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback(
-    examples: dict[str, str],
-) -> None:
+def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback() -> None:
     with running(step_s=1.0, segments=16, drain_s=0.3) as server:
         server.wait_until_ready()
         pid = server.slots()["engine"]["pid"]
-        with asking(server, _questions(examples, 3)) as futures:
+        with asking(server, [QUESTION] * 3) as futures:
             _interrupt_group(server)
             for future in futures:
-                assert _said(future.result()) == (503, "draining")
+                assert refusal(future.result()) == (503, "draining")
         assert server.exit_status() == 0
         assert "Traceback" not in server.log
         assert _is_gone(pid)
@@ -118,14 +101,6 @@ def test_ctrl_c_while_loading_leaves_at_once_and_quietly() -> None:
 def _interrupt_group(server: Server) -> None:
     """What a terminal does on Ctrl-C: every process of the group gets the signal."""
     os.killpg(server.process.pid, signal.SIGINT)
-
-
-def _questions(examples: dict[str, str], count: int) -> list[str]:
-    return list(islice(cycle(examples), count))
-
-
-def _said(response: httpx.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["reason"]
 
 
 def _is_gone(pid: int) -> bool:

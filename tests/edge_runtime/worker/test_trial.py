@@ -11,7 +11,7 @@ import pytest
 from echo_bundle import ECHO_STEP, write_echo_bundle
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.contract.manifest import BundleError, read_manifest, write_manifest
 from hrm_edge_runtime.http.models import models_and_library
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
 from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MemoryBudget
@@ -81,6 +81,14 @@ async def test_values_that_are_no_numbers_are_refused_without_golden_traces_too(
     bundle = write_echo_bundle(tmp_path / "nan.bundle", step=NAN_STEP)
     told = "it computes values that are not finite: export it again."
     assert await fault_of(options_for(bundle)) == told
+
+
+def test_a_bundle_is_tried_before_a_server_starts_with_it(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "nan.bundle", name="bad", step=NAN_STEP)
+    _, library = models_and_library([Bundle.open(bundle)], DEFAULTS)
+    refusal = "the bundle 'bad' is not served: it computes values that are not finite"
+    with pytest.raises(BundleError, match=refusal):
+        list(library.build())
 
 
 async def test_a_graph_that_never_ends_is_given_up_and_the_event_loop_goes_on(

@@ -41,7 +41,6 @@ ATTRIBUTES = {
     16: int(os.environ.get("FAKE_CUDA_SMS", "8")),
     INTEGRATED: int(os.environ.get("FAKE_CUDA_INTEGRATED", "1")),
 }
-
 depth = 0  # contexts on this thread's stack
 launches = 0
 copies: list[tuple[int, int, int]] = []  # target, source and size of each that has run

@@ -145,12 +145,12 @@ class _Network:
 
 class _Profile:
     def __init__(self) -> None:
-        self.shapes: dict[str, list[int]] = {}
+        self.shapes: dict[str, list[list[int]]] = {}
 
     def set_shape(self, name: str, low: Any, best: Any, high: Any) -> None:
         if not tuple(low) <= tuple(best) <= tuple(high) or min(low) < 0:
             raise RuntimeError("Shape provided for min is inconsistent with other shapes.")
-        self.shapes[name] = list(high)
+        self.shapes[name] = [list(low), list(high)]
 
 
 class _Config:
@@ -160,7 +160,7 @@ class _Config:
         self.profiling_verbosity = None
         self.max_aux_streams = -1
         self.progress_monitor: Any = None
-        self.profiles: list[dict[str, list[int]]] = []
+        self.profiles: list[dict[str, list[list[int]]]] = []
         self.flags = {BuilderFlag.TF32}
         self.limits: dict[Any, int] = {}
         self.timing: Guard | None = None
@@ -286,7 +286,7 @@ class _Runtime:
 
 
 class _Engine:
-    def __init__(self, onnx: bytes, profiles: list[dict[str, list[int]]]) -> None:
+    def __init__(self, onnx: bytes, profiles: list[dict[str, list[list[int]]]]) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
@@ -327,7 +327,7 @@ class _Context:
         self._engine = engine
         self._addresses: dict[str, int] = {}
         self._shapes: dict[str, list[int]] = {}
-        self._profile: dict[str, list[int]] = {}
+        self._profile: dict[str, list[list[int]]] = {}
         self._has_memory = False
 
     def update_device_memory_size_for_shapes(self) -> int:
@@ -350,7 +350,8 @@ class _Context:
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
         self._shapes[name] = list(shape)
-        return self._profile[name] == list(shape)
+        low, high = self._profile[name]
+        return low <= list(shape) <= high
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         assert address, name

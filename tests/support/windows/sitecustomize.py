@@ -33,7 +33,6 @@ TICK_S = 1 / 64  # of time.monotonic before Python 3.13
 MOST_WORKERS = 61
 O_BINARY = 1 << 30
 IMPORT_OPTIONS = ("globals", "locals", "fromlist", "level")
-
 real_import = builtins.__import__
 real_open = io.open
 real_stat = pathlib.Path.stat
@@ -228,6 +227,9 @@ if DRIVE:
     builtins.__import__ = import_for
     builtins.open = open_text
     io.open = open_text
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    if accessor is not None:  # of Python 3.10, where it holds the real function
+        accessor.open = staticmethod(open_text)
     pathlib.Path.stat = stat_path  # type: ignore[method-assign]
     for name in ("rename", "replace", "unlink", "remove"):
         setattr(os, name, guarded(getattr(os, name)))

@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hrm_edge_runtime.contract.arrays import Shape
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_host import atomic
+from hrm_host.memory import WORKSPACE_MB
 from hrm_host.progress import Stages
 
 if TYPE_CHECKING:
@@ -112,18 +113,26 @@ def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnav
     return EngineUnavailableError(f"TensorRT {version()} {problem} ({last_error.text}): {remedy}.")
 
 
+class ShapeRange(NamedTuple):
+    """The shapes of one input in a profile, in the order of TensorRT's `set_shape`."""
+
+    smallest: Shape
+    best: Shape
+    largest: Shape
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
     """How hard the builder tries, for an 8 GB board; `tactic_mb` bounds the trial of a kernel."""
 
-    workspace_mb: int = 512
+    workspace_mb: int = WORKSPACE_MB
     tactic_mb: int = 2048
     optimization_level: int = 3
 
 
 def plan_from_onnx(
     graph: Path,
-    profiles: Sequence[Mapping[str, Shape]],
+    profiles: Sequence[Mapping[str, ShapeRange]],
     *,
     settings: BuildSettings,
     stages: Stages,
@@ -134,9 +143,8 @@ def plan_from_onnx(
 
     It is an EngineUnavailableError if the builder does not start.
 
-    Each profile fixes the shape of every input, since the narrowest profile gives the best kernels.
-    `adjust` may change the builder's configuration last: the check on a machine without a GPU sets
-    its target there.
+    Each profile holds the shapes of every input. `adjust` may change the builder's configuration
+    last: the check on a machine without a GPU sets its target there.
     """
     import tensorrt as trt
 
@@ -147,8 +155,8 @@ def plan_from_onnx(
     config = _config(builder, settings)
     monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
     config.progress_monitor = monitor
-    for shapes in profiles:
-        config.add_optimization_profile(_profile(builder, shapes))
+    for ranges in profiles:
+        config.add_optimization_profile(_profile(builder, ranges))
     if timing_cache is not None:
         _use_timing_cache(config, timing_cache, last_error)
     if adjust is not None:
@@ -222,16 +230,17 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
 
 
 def _profile(
-    builder: tensorrt.Builder, shapes: Mapping[str, Shape]
+    builder: tensorrt.Builder, ranges: Mapping[str, ShapeRange]
 ) -> tensorrt.IOptimizationProfile:
     profile = builder.create_optimization_profile()
-    for name, shape in shapes.items():
+    for name, shapes in ranges.items():
         try:
-            # the binding accepts a tuple as Dims
-            profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType]
+            # the binding accepts tuples as Dims
+            profile.set_shape(name, *shapes)  # pyright: ignore[reportArgumentType]
         except RuntimeError as error:
             raise ValueError(
-                f"TensorRT rejects {name} of shape {shape} ({error}): export the bundle again."
+                f"TensorRT rejects {name} of shape {shapes.smallest} to {shapes.largest} "
+                f"({error}): export the bundle again."
             ) from error
     return profile
 

@@ -31,9 +31,10 @@ from hrm_edge_runtime.engines.engine import (
     shapes_of,
 )
 from hrm_edge_runtime.engines.trt import api, cache, failures
-from hrm_edge_runtime.engines.trt.api import BuildSettings
+from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange
 from hrm_edge_runtime.engines.trt.building import Build, worth_a_try
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
+from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
 from hrm_edge_runtime.parity.report import breaks, read_gates
 from hrm_edge_runtime.parity.walk import compare
@@ -48,12 +49,6 @@ MEASURE_S = 0.5
 MIN_STEPS = 10
 MAX_GROWTH = 1.3  # a plan much larger than its graph contains some weights more than once
 
-# Calculated, not measured on a Jetson: the builder's kernel library took 1.75 GB of host memory on
-# x86 with 10.10 (NVIDIA/TensorRT issue 4493). The graph, its parsed copy, the plan and the
-# workspace come on top.
-BUILDER_MB = 2000
-COPIES_OF_GRAPH = 4
-
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4")
 def build_command(
@@ -61,18 +56,19 @@ def build_command(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Precision to build. Default: fp16 (else fp32), and int8 from a million weights."
+            help="Precision to build. Default: fp16, and int8 from a million weights, "
+            "if the export decided for them; else fp32."
         ),
     ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1024, help="Attempts per batch. Default: the numbers that hrm-serve tries."
+            min=1, max=1024, help="Most attempts in a batch. Up to 16 need the same engine."
         ),
     ] = None,
     workspace_mb: Annotated[
         int, typer.Option(min=16, help="Megabytes of scratch memory for the kernels.")
-    ] = 512,
+    ] = memory.WORKSPACE_MB,
     level: Annotated[int, typer.Option(min=0, max=5, help="Optimization level of TensorRT.")] = 3,
     again: Annotated[bool, typer.Option("--again", help="Rebuild existing engines.")] = False,
     force: Annotated[
@@ -180,7 +176,7 @@ class _OneBuild:
         try:
             with stages_on(self.console) as stages:
                 built = _build_engine(self.bundle, key, self.settings, stages)
-        except EngineUnavailableError:  # a state of the machine, which may pass
+        except EngineUnavailableError:  # a state of the machine that may pass
             raise
         except ValueError as error:
             failures.remember(key, str(error).rstrip("."))
@@ -195,7 +191,7 @@ def _check_memory(bundle: Bundle, precision: str, settings: BuildSettings) -> No
     if available is None:
         return
     graph_mb = bundle.graph_path(precision).stat().st_size // 10**6
-    needs_mb = BUILDER_MB + COPIES_OF_GRAPH * graph_mb + settings.workspace_mb
+    needs_mb = memory.building_mb(graph_mb=graph_mb, workspace_mb=settings.workspace_mb)
     if available.allocatable_mb < needs_mb:
         raise EngineUnavailableError(
             f"building an engine takes about {needs_mb} MB and this machine can give "
@@ -219,7 +215,7 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
     began_s = time.monotonic()
     plan = api.plan_from_onnx(
         graph,
-        [shapes_of(INPUTS, bundle.manifest, bucket) for bucket in key.buckets],
+        [_ranges(bundle, profile) for profile in key.profiles],
         settings=settings,
         stages=stages,
         timing_cache=folder / f"timing-{key.machine_name}.cache",
@@ -235,6 +231,14 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
     )
     cache.write(built, plan)
     return built
+
+
+def _ranges(bundle: Bundle, profile: Profile) -> dict[str, ShapeRange]:
+    """The shapes of every input in the profile."""
+    smallest = shapes_of(INPUTS, bundle.manifest, profile.min_rows)
+    best = shapes_of(INPUTS, bundle.manifest, profile.best_rows)
+    largest = shapes_of(INPUTS, bundle.manifest, profile.max_rows)
+    return {name: ShapeRange(smallest[name], best[name], largest[name]) for name in smallest}
 
 
 def _measured(bundle: Bundle, built: Built) -> Built:

@@ -27,10 +27,9 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api, cache, failures
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
+from hrm_edge_runtime.engines.trt.profiles import is_small
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
-FP16_BYTES = 2
-FEW_WEIGHTS = 1_000_000  # below, INT8 needs more kernels than FP16 and saves few bytes
 MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own
 CHUNK_BYTES = 4096
 TAIL_CHARACTERS = 500  # of a child's standard error, enough for its last line
@@ -230,18 +229,14 @@ class _CopiedErrors:
 
 
 def worth_a_try(bundle: Bundle) -> list[str]:
-    """The precisions to build: fp32 only if the bundle has nothing else.
+    """The decided precisions to build: fp32 only if there is nothing else.
 
-    A small model is built in int8 only on request, or if the bundle has no other reduced form.
+    A small model is built in int8 only on request, or if the bundle has no other reduced form: its
+    int8 engine needs more kernels than fp16 and saves few bytes.
     """
-    held = [precision for precision in WORTH_A_TRY if precision in bundle.manifest.precisions]
+    decided = bundle.manifest.decided or bundle.manifest.precisions
+    held = [precision for precision in WORTH_A_TRY if precision in decided]
     reduced = [precision for precision in held if precision != "fp32"]
-    if "fp16" in reduced and _num_weights(bundle) < FEW_WEIGHTS:
+    if "fp16" in reduced and is_small(bundle):
         return ["fp16"]
     return reduced or held
-
-
-def _num_weights(bundle: Bundle) -> int:
-    """About the number of weights, from the size of the fp16 step graph."""
-    file = bundle.manifest.precisions["fp16"]
-    return bundle.manifest.files[file].size_bytes // FP16_BYTES

@@ -19,14 +19,20 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hrm_edge_runtime.contract.bundle import Bundle, user_cache
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import sha256_of
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import Gpu, look
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
+from hrm_edge_runtime.engines.trt.profiles import (
+    Profile,
+    buckets_for,
+    profiles_for,
+    slots_to_build,
+)
 from hrm_host import atomic
-from hrm_host.board import Host
+from hrm_host.board import Host, cache_folder
 from hrm_host.memory import GIB
 
 BUILD_MODULE = "hrm_edge_runtime.engines.trt.build"
@@ -59,15 +65,18 @@ class EngineKey(Machine):
     onnx_sha256: str
     precision: str
     buckets: tuple[int, ...]
+    profiles: tuple[Profile, ...]
 
     @classmethod
     def of(cls, bundle: Bundle, machine: Machine, *, precision: str, num_slots: int) -> EngineKey:
         file = bundle.graph_path(precision)
+        buckets = buckets_for(slots_to_build(bundle, num_slots))
         return cls(
             **asdict(machine),
             onnx_sha256=bundle.manifest.files[file.name].sha256,
             precision=precision,
-            buckets=buckets_for(num_slots),
+            buckets=buckets,
+            profiles=profiles_for(bundle, buckets),
         )
 
     @property
@@ -128,6 +137,7 @@ def open_engine(
             bundle.manifest,
             num_slots=num_slots,
             buckets=built.key.buckets,
+            num_profiles=len(built.key.profiles),
             gpu=gpu,
             want_logits=want_logits,
         )
@@ -137,7 +147,8 @@ def open_engine(
 
 
 def plan_folder() -> Path:
-    return user_cache() / "plans"
+    """Plans are kept here and never in a bundle, which may come from a stranger."""
+    return cache_folder() / "plans"
 
 
 def fastest(bundle: Bundle, *, num_slots: int) -> str:
@@ -205,16 +216,6 @@ def _digest(values: dict[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def buckets_for(num_slots: int) -> tuple[int, ...]:
-    """Batch sizes with a profile of their own: the powers of two below `num_slots`, and itself."""
-    buckets: list[int] = []
-    size = 1
-    while size < num_slots:
-        buckets.append(size)
-        size *= 2
-    return (*buckets, num_slots)
-
-
 def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: int) -> list[str]:
     """The command that builds the engine, or without a precision all engines worth a try."""
     command = [sys.executable, "-m", BUILD_MODULE, str(bundle.path)]
@@ -245,7 +246,7 @@ def covering(key: EngineKey) -> Built | None:
         return exact
     larger: list[Built] = []
     for page in _pages():
-        is_alike = replace(page.key, buckets=key.buckets) == key
+        is_alike = replace(page.key, buckets=key.buckets, profiles=key.profiles) == key
         if is_alike and page.key.buckets[-1] >= key.buckets[-1]:
             larger.append(page)
     return min(larger, key=lambda page: page.key.buckets[-1], default=None)

@@ -4,8 +4,10 @@ Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V 
 
 - Device memory holds two carries. A segment reads one and writes the other, so they swap by
   address.
-- A plan has one profile per batch bucket. A step over n slots runs the smallest bucket that holds
-  them; nobody reads the idle rows. Contexts share scratch memory because they run one at a time.
+- A step over n slots runs the smallest batch bucket that holds them; nobody reads the idle rows.
+  Every bucket has a context and graphs of its own, even if all buckets use one profile.
+  Contexts share scratch memory because they run one at a time. Engines do not: one may have a
+  segment in flight while another begins.
 - In a run the next segment is launched before the host reads the last. So outputs have two places
   too, used in turn.
 - Inputs are sent once, with the first segment of the next run. Later segments see no fresh slot.
@@ -91,7 +93,7 @@ def _shared(
 
 
 class TensorRTEngine(Engine):
-    """A plan with one profile per bucket; it opens as many buckets as `num_slots` needs.
+    """A plan with one profile, or one per bucket; it opens the buckets that `num_slots` needs.
 
     Any failure while it runs raises EngineLostError, after which no slot's state is valid.
     """
@@ -105,6 +107,7 @@ class TensorRTEngine(Engine):
         *,
         num_slots: int,
         buckets: tuple[int, ...],
+        num_profiles: int,
         gpu: Gpu,
         want_logits: bool = False,
     ) -> None:
@@ -114,7 +117,7 @@ class TensorRTEngine(Engine):
         self._last_error = api.LastError()
         self._engine = _opened(plan, self._last_error)
         self._names = _tensor_names(self._engine)
-        _check_plan(self._engine, self._names, manifest, num_profiles=len(buckets))
+        _check_plan(self._engine, self._names, manifest, num_profiles=num_profiles)
         self._buckets = _needed(buckets, num_slots)
         self._buffers = Buffers(
             gpu,
@@ -125,7 +128,8 @@ class TensorRTEngine(Engine):
         )
         self._contexts: dict[int, tensorrt.IExecutionContext] = {}
         inputs = self._names.intersection(contract.INPUTS)
-        for profile, bucket in enumerate(self._buckets):
+        for index, bucket in enumerate(self._buckets):
+            profile = min(index, num_profiles - 1)
             self._contexts[bucket] = api.context_for(
                 self._engine,
                 profile=profile,

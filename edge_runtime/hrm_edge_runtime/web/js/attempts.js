@@ -25,7 +25,7 @@ export class Attempts {
       const card = this.cards.get(attempt) ?? this.#add(attempt);
       const frame = run.frame(attempt, segment);
       card.picture.draw(this.kind.picture(asked, frame.solution));
-      setText(card.said, wordsOf(frame, frames.at(-1) === frame && run.answer));
+      setText(card.said, wordsOf(frame, frames, run.answer));
       setAttribute(card.node, "class", `attempt${frame.verified ? " proven" : ""}`);
       setAttribute(card.node, "aria-pressed", `${attempt === chosen}`);
     }
@@ -43,8 +43,10 @@ export class Attempts {
   }
 }
 
-function wordsOf(frame, isOver) {
-  if (frame.verified) return `proven at ${frame.segment}`;
+/** Of a frame, and of the segment at which its attempt was first proven. */
+function wordsOf(frame, frames, answer) {
+  if (frame.verified) return `proven at ${frames.find(({ verified }) => verified).segment}`;
+  const isOver = answer && frames.at(-1) === frame;
   const margin = frame.margin.toFixed(1).replace("-", "−");
   return isOver ? `ended at ${frame.segment}, margin ${margin}` : `segment ${frame.segment}, margin ${margin}`;
 }

@@ -6,6 +6,8 @@ import { svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [640, 200];
 const EDGE = { left: 52, right: 16, top: 16, bottom: 28 };
+const LINE = 16;  // of words
+const PROOF_WORDS = 150;  // width of the words with a margin
 const FEWEST = 8;  // segments on the axis, so that the first ones do not jump
 
 export class Curve {
@@ -39,11 +41,11 @@ function labelOf(last, proof, threshold) {
   return `How sure it is: ${last.margin.toFixed(2)} after ${last.segment} segments; it may stop above ${shortened(threshold)}${found}`;
 }
 
-/** A line at the segment of the proof; its words stand on the side that has more room. */
+/** A line at the segment of the proof; its words are on the right, which is empty, if they fit. */
 function proofMark(proof, scale) {
   const x = scale.x(proof.segment);
-  const isLeft = x < WIDTH / 2;
-  const words = { class: "tick proof-words", x: isLeft ? x + 8 : x - 8, y: HEIGHT - EDGE.bottom - 8, "text-anchor": isLeft ? "start" : "end" };
+  const isRoom = x + PROOF_WORDS < WIDTH;
+  const words = { class: "tick proof-words", x: isRoom ? x + 8 : x - 8, y: HEIGHT - EDGE.bottom - 8, "text-anchor": isRoom ? "start" : "end" };
   return [
     svg("line", { class: "proof", x1: x, x2: x, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }),
     svg("text", words, "proof found here"),
@@ -68,20 +70,29 @@ function axes(scale, threshold) {
     svg("rect", { class: "content", x: EDGE.left, y: EDGE.top, width: WIDTH - EDGE.left - EDGE.right, height: Math.max(0, level - EDGE.top) }),
     svg("line", { class: "level", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: level, y2: level }),
     svg("text", { class: "tick", x: EDGE.left - 8, y: level + 4, "text-anchor": "end" }, shortened(threshold)),
-    svg("text", { class: "tick", x: WIDTH - EDGE.right - 6, y: level - 6, "text-anchor": "end" }, "sure enough to stop"),
+    svg("text", levelWords(scale, level), "sure enough to stop"),
     ...[scale.low, scale.high].filter((value) => Math.abs(scale.y(value) - level) > 16).map((value) =>
       svg("text", { class: "tick", x: EDGE.left - 8, y: scale.y(value) + 4, "text-anchor": "end" }, shortened(value))),
     ...ticks.map((tick) => svg("text", { class: "tick", x: scale.x(tick), y: HEIGHT - 8, "text-anchor": "middle" }, `${tick}`)),
   ];
 }
 
+/** The words at the level are on the half that the curve has not reached, or else where it began, which is low. */
+function levelWords(scale, level) {
+  const isRoomAbove = level - EDGE.top > LINE;
+  const y = isRoomAbove ? level - 6 : level + LINE;
+  if (scale.x(scale.last) > WIDTH / 2) return { class: "tick", x: EDGE.left + 6, y };
+  return { class: "tick", x: WIDTH - EDGE.right - 6, y, "text-anchor": "end" };
+}
+
 function scaleOf(lines, threshold) {
   const margins = lines.flatMap(([, frames]) => frames.map(({ margin }) => margin)).filter(Number.isFinite);
-  const count = Math.max(FEWEST, ...lines.map(([, frames]) => frames.at(-1)?.segment ?? 0));
+  const last = Math.max(1, ...lines.map(([, frames]) => frames.at(-1)?.segment ?? 1));
+  const count = Math.max(FEWEST, last);
   const [low, high] = [Math.min(threshold - 1, ...margins), Math.max(threshold + 1, ...margins)];
   const [width, height] = [WIDTH - EDGE.left - EDGE.right, HEIGHT - EDGE.top - EDGE.bottom];
   return {
-    count, low, high,
+    count, last, low, high,
     x: (segment) => rounded(EDGE.left + ((segment - 1) / (count - 1)) * width),
     y: (margin) => rounded(EDGE.top + ((high - margin) / (high - low)) * height),
   };

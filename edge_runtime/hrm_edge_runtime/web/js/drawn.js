@@ -26,8 +26,11 @@ export class DrawnSet {
   /** What the add button would add; an answer that is proven wrong is refused, as `hrm-data import` would. */
   offer(puzzle, answer) {
     this.isProven = answer?.verified === true;
-    this.candidate = answer && answer.verified !== false ? { kind: this.model.kind, puzzle, solution: answer.solution } : null;
-    $("add-why").textContent = answer && !this.candidate ? "Only proven answers go into a set." : "";
+    const isSmaller = this.kind?.frames && puzzle && puzzle.length * puzzle[0].length < this.kind.rows * this.kind.cols;
+    const isGood = answer && answer.verified !== false && !isSmaller;
+    this.candidate = isGood ? { kind: this.model.kind, puzzle, solution: answer.solution } : null;
+    const why = isSmaller ? "Only boards of the model's size go into a set." : "Only proven answers go into a set.";
+    $("add-why").textContent = answer && !isGood ? why : "";
     this.#draw();
   }
 

@@ -7,7 +7,7 @@ import { DrawnSet } from "./drawn.js";
 import { $, element } from "./dom.js";
 import { Editor } from "./editor.js";
 import { Evaluation } from "./evaluation.js";
-import { kindOf } from "./kinds/index.js";
+import { kindOf, solves } from "./kinds/index.js";
 import { valueOf } from "./notation.js";
 import { Operations } from "./operations.js";
 import { recordInWords } from "./record.js";
@@ -42,7 +42,7 @@ async function start() {
     page.editor.take(puzzle);
     page.editor.board.focus();
   };
-  const boards = kinds.filter(({ kind }) => models.every((model) => model.kind !== kind)).map(boardOf).filter(kindOf);
+  const boards = kinds.filter((kind) => !models.some((model) => solves(model, kind))).map(boardOf).filter(kindOf);
   Object.assign(page, { kinds, models: [...models, ...boards], drawn: new DrawnSet(look), evaluation: new Evaluation(look) });
   page.chooser = new Chooser(models, boards, open);
   listen();
@@ -94,7 +94,7 @@ function open(model, puzzle = null) {
   if (!kind) return;
   Object.assign(page, { model, kind, fresh: null, tasks: null });
   page.editor = new Editor(kind, {
-    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); showLabels(null); keepAddress(); },
+    onChange: changed,
     onSolve: solve,
     onUnread: (value, isDrawn) => page.thinking.explain(value, isDrawn),
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null }),
@@ -120,13 +120,26 @@ function open(model, puzzle = null) {
   else makeBoard();
   keepText();
   showLabels(null);
-  chooseTask(model, kind, puzzle !== null);
+  page.isUntouched = puzzle === null;
+  chooseTask(model, kind);
+  if (puzzle !== null) judgeTask();
+}
+
+/** The board holds another puzzle now: nothing said about the last one holds. */
+function changed() {
+  page.isUntouched = false;
+  page.thinking.forget();
+  page.drawn.offer(null, null);
+  page.thinking.offerDrawn();
+  keepText();
+  showLabels(null);
+  keepAddress();
 }
 
 function promiseOf(model) {
-  const isProvable = model.isBoard || model.proof_exists;
-  return isProvable ? "It rewrites its whole answer until the answer is proven right or it gives up."
-    : "It rewrites its whole answer until it is sure. An ARC answer has no proof: only its author's answer decides.";
+  if (model.isBoard || model.proof_exists) return "It rewrites its whole answer until the answer is proven right or it gives up.";
+  const why = model.tasks ? " An ARC answer has no proof: only its author's answer decides." : "";
+  return `It rewrites its whole answer until it is sure.${why}`;
 }
 
 function aboutOf(model) {
@@ -152,22 +165,23 @@ function showSamples(model) {
   return named.map(([, value]) => value);
 }
 
-/** The tasks that an ARC model knows. The first goes onto the board, unless a person brought a puzzle. */
-async function chooseTask(model, kind, isBrought) {
+/** The tasks that an ARC model knows. The first goes onto the board, unless a person has put something there. */
+async function chooseTask(model, kind) {
   $("tasks").hidden = true;
-  const tasks = await tasksOf(model);
+  page.tasks = tasksOf(model);
+  const tasks = await page.tasks;
   if (page.model !== model) return;
-  page.tasks = tasks;
   showTasks(tasks, model, kind, (question) => { page.editor.take(question); page.editor.board.focus(); });
   const [first] = Object.keys(tasks);
-  if (isBrought) judgeTask();
-  else if (first) page.editor.take(questionOf(first, tasks[first]));
+  if (first && page.isUntouched) page.editor.take(questionOf(first, tasks[first]));
 }
 
 /** A known task gets its demonstrations and its answer; for one that the model cannot know, the page says so. */
-function judgeTask() {
-  const { model, kind, editor, tasks, thinking } = page;
-  if (!kind.isApart || !tasks) return;
+async function judgeTask() {
+  const { model, kind, editor, thinking } = page;
+  if (!kind.isApart) return;
+  const tasks = await page.tasks;
+  if (page.editor !== editor) return;
   const { task, grid } = editor.state;
   const known = knownQuestion(tasks, task, grid);
   if (known) editor.take(known);
@@ -226,21 +240,34 @@ function solve() {
   });
 }
 
-/** Takes what was pasted or typed; where only the kind of another model reads it, that model's board is shown. */
+/** Takes what was pasted or typed; the board of the smallest model that reads it is shown. */
 function take(text) {
   const value = valueOf(text);
   const isTask = isTaskFile(value);
-  const read = (model) => kindOf(model)?.read(value);
-  const fitting = page.models.find((model) => read(model)?.isSound && (isTask || read(model).task || !kindOf(model).isApart));
-  if (fitting && !read(page.chooser.chosen)?.isSound) {
+  const fitting = fittingModel(value, isTask);
+  if (fitting && fitting !== page.chooser.chosen) {
     show(fitting, text);
   } else if (isTask && !fitting) {
     tellCommands(page.thinking, taskWithoutModel());
   } else {
-    page.editor?.take(text);
-    judgeTask();
+    page.isUntouched = false;
+    if (page.editor?.take(text)) judgeTask();
   }
 }
+
+/** The model on the page if its board has the size of a puzzle, else the smallest one that reads it; null if none does. */
+function fittingModel(value, isTask) {
+  const { chosen } = page.chooser;
+  const read = (model) => kindOf(model)?.read(value);
+  const isFramed = (model) => Boolean(kindOf(model).frames) && read(model).grid.flat().length < cellsOf(model);
+  if (read(chosen)?.isSound && !isFramed(chosen)) return chosen;
+  const readers = page.models.filter((model) => read(model)?.isSound && (isTask || read(model).task || !kindOf(model).isApart))
+    .filter((model) => !(model.isBoard && isFramed(model)));
+  const framing = readers.filter(isFramed).sort((one, other) => cellsOf(one) - cellsOf(other));
+  return readers.find((model) => !isFramed(model)) ?? framing[0] ?? null;
+}
+
+const cellsOf = (model) => kindOf(model).rows * kindOf(model).cols;
 
 function keepText() {
   $("text").value = page.editor.text;

@@ -64,3 +64,26 @@ export function readObject(value, { rows, cols, numbers, open, marks }) {
   }
   return read;
 }
+
+/**
+ * What `read(form)` reads in the size of `form`, else in the smaller size of the value: a server frames such a board in
+ * walls. A smaller board is read only if it is sound.
+ */
+export function readFramed(value, form, read) {
+  const whole = read(form);
+  const size = sizeOfValue(value);
+  if (whole || !size || size.rows > form.rows || size.cols > form.cols) return whole;
+  const smaller = read({ ...form, ...size });
+  return smaller?.isSound ? smaller : null;
+}
+
+/** Rows and columns of a board in any notation; one line is a square. */
+function sizeOfValue(value) {
+  const rows = value?.grid ?? value;
+  const lines = typeof rows === "string" ? rows.replaceAll("\r\n", "\n").replace(/^\n+|\n+$/g, "").split("\n") : rows;
+  if (!Array.isArray(lines)) return null;
+  const cols = Math.max(0, ...lines.map((line) => line?.length ?? 0));
+  if (lines.length > 1) return { rows: lines.length, cols };
+  const side = Math.round(Math.sqrt(cols));
+  return side * side === cols ? { rows: side, cols: side } : null;
+}

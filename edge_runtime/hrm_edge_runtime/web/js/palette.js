@@ -2,6 +2,8 @@
 
 import { element } from "./dom.js";
 
+const MOST_IN_A_ROW = 10;  // keys of a pad
+
 /** Brushes: one is chosen, the first to begin with; `onChoose(value)` hears of it. */
 export function brushes(kind, onChoose) {
   const labels = kind.marks.map((mark, index) => {
@@ -17,7 +19,7 @@ export function pad(kind, onWrite) {
   const keys = kind.marks.map((mark) =>
     element("button", { type: "button", class: "key", "aria-label": mark.name, on: { click: () => onWrite(mark.value) } }, mark.sign));
   const made = element("div", { class: "pad", role: "group", "aria-label": "Write into the chosen cell" }, ...keys);
-  made.style.setProperty("--keys", keys.length);
+  made.style.setProperty("--keys", Math.min(keys.length, MOST_IN_A_ROW));
   return made;
 }
 

@@ -1,7 +1,8 @@
-// What a person takes away: a link to the puzzle, the answer as text, and a picture of the thinking.
+// What a person takes away: a link to the puzzle, the answer as text, and a picture or a video of the thinking.
 
 import { copy } from "./clipboard.js";
 import { $, element } from "./dom.js";
+import { filmOf, FORMAT } from "./film.js";
 import { stripOf } from "./strip.js";
 
 export class Share {
@@ -10,7 +11,9 @@ export class Share {
     this.linkOf = linkOf;
     $("copy-link").onclick = () => this.#copy(this.linkOf(), "The link is copied.");
     $("copy-answer").onclick = () => this.#copy(answerText(this.result), "The answer is copied.");
-    $("save-picture").onclick = () => this.#save();
+    $("save-picture").onclick = () => this.#savePicture();
+    $("save-video").onclick = () => this.#saveVideo();
+    $("save-video").hidden = !FORMAT;
     this.offer(null);
   }
 
@@ -18,7 +21,7 @@ export class Share {
   offer(result) {
     this.result = result;
     $("copy-answer").disabled = !result?.solution.length;
-    $("save-picture").disabled = !result?.frames.length;
+    for (const name of ["save-picture", "save-video"]) $(name).disabled = !result?.frames.length;
     $("shared").textContent = "";
   }
 
@@ -27,15 +30,31 @@ export class Share {
     $("shared").textContent = isCopied ? done : "This browser allows no copying here.";
   }
 
-  #save() {
+  #savePicture() {
     const { model } = this.result;
     stripOf(this.result).toBlob((blob) => {
-      const url = URL.createObjectURL(blob);
-      element("a", { href: url, download: `${model.name}.png` }).click();
-      setTimeout(() => URL.revokeObjectURL(url), 10_000);
+      save(blob, `${model.name}.png`);
       $("shared").textContent = "The picture is saved.";
     }, "image/png");
   }
+
+  async #saveVideo() {
+    const { result } = this;
+    const [, ending] = FORMAT;
+    $("save-video").disabled = true;
+    $("shared").textContent = "Recording …";
+    const film = await filmOf(result);
+    save(film, `${result.model.name}.${ending}`);
+    if (this.result !== result) return;  // another puzzle since
+    $("save-video").disabled = false;
+    $("shared").textContent = `The video is saved (${ending}).`;
+  }
+}
+
+function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  element("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 function answerText({ kind, solution }) {

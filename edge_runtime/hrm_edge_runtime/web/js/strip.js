@@ -6,12 +6,12 @@ const BOARD = 260;  // pixels of a side
 const GAP = 20;
 const CAPTION = 34;
 const HEAD = 56;
-const MOST = 8;
+const MOST = 8;  // pictures, with the question
 const A_ROW = 4;
 
 /** A canvas with the question and the frames of one attempt. */
 export function stripOf({ model, kind, grid, frames }) {
-  const shown = chosenFrames(frames);
+  const shown = chosenFrames(frames, MOST - 1);
   const pictures = [{ words: "the puzzle", cells: kind.picture(grid, null) }];
   for (const frame of shown) pictures.push({ words: wordsOf(frame), cells: pictureOf(kind, grid, frame) });
   const canvas = canvasFor(pictures.length);
@@ -31,7 +31,7 @@ export function stripOf({ model, kind, grid, frames }) {
   return canvas;
 }
 
-function write(context, style, font, words, left, base) {
+export function write(context, style, font, words, left, base) {
   context.font = font;
   context.fillStyle = style.color;
   context.textAlign = "left";
@@ -48,18 +48,18 @@ function canvasFor(count) {
   return canvas;
 }
 
-/** The first and the last frame, and others at even distances between them; with the question at most MOST pictures. */
-function chosenFrames(frames) {
-  const count = Math.min(frames.length, MOST - 1);
+/** The first and the last frame, and others at even distances between them; at most `most`. */
+export function chosenFrames(frames, most) {
+  const count = Math.min(frames.length, most);
   if (count < 2) return frames.slice(-1);
   const step = (frames.length - 1) / (count - 1);
   return Array.from({ length: count }, (_, index) => frames[Math.round(index * step)]);
 }
 
-const pictureOf = (kind, grid, { solution }) => (kind.isApart ? kind.picture(solution, null) : kind.picture(grid, solution));
-const wordsOf = ({ segment, verified }) => `segment ${segment}${verified ? ", proven" : ""}`;
+export const pictureOf = (kind, grid, { solution }) => (kind.isApart ? kind.picture(solution, null) : kind.picture(grid, solution));
+export const wordsOf = ({ segment, verified }) => `segment ${segment}${verified ? ", proven" : ""}`;
 
-function titleOf(model, frames) {
+export function titleOf(model, frames) {
   const count = frames.at(-1).segment;
   return `HRM Edge · ${model.name} · ${count} ${count === 1 ? "segment" : "segments"}`;
 }

@@ -92,8 +92,8 @@ export class Thinking {
   }
 
   #expectation() {
-    const { rows, cols } = this.kind;
-    return `This text is not a board of ${this.model.name}, which has ${rows} lines of ${cols} cells.`;
+    const { rows, cols, frames } = this.kind;
+    return `This text is not a board of ${this.model.name}, which has ${frames ? "at most " : ""}${rows} lines of ${cols} cells.`;
   }
 
   async #listen(body) {

@@ -16,7 +16,7 @@ export function verdictOf(answer, kind, label = null) {
   const told = answer.route && kind.told?.(answer.route);
   if (answer.status === "proven") return { mood: "good", title: "Proven", text: told ?? kind.proven };
   const isSpare = told && answer.route.cost === answer.route.optimum;
-  if (answer.verified === false) return { mood: "bad", title: "Not proven", text: isSpare ? kind.spare : told ?? kind.disproven };
+  if (answer.verified === false) return { mood: "bad", title: "Not proven", text: isSpare ? kind.spare(answer) : told ?? kind.disproven };
   if (label) {
     return isSame(label, answer.solution)
       ? { mood: "good", title: "Right", text: "It is the answer that the task's author gave. The model has never seen it." }
@@ -25,7 +25,7 @@ export function verdictOf(answer, kind, label = null) {
   const isHalted = answer.status === "halted";
   const votes = answer.attempts > 1 && answer.votes ? ` ${Math.round(100 * answer.vote_share)} % of its attempts agree.` : "";
   const content = isHalted ? `The model says that it is done; it is often wrong.${votes}` : "The model had not finished.";
-  const text = `Nobody can prove an ${kind.title} answer: what a task asks for is written nowhere. ${content}`;
+  const text = `${kind.unproven ?? "Nobody can prove an answer to this puzzle."} ${content}`;
   return { mood: "open", title: isHalted ? "The model's word" : "Unfinished", text };
 }
 

@@ -21,6 +21,7 @@ export function arc(model) {
     question,
     picture,
     goal: "Find what changes from left to right, and do the same to the board.",
+    unproven: "Nobody can prove an ARC answer: what a task asks for is written nowhere.",
     help: "Keys: arrows to move, 0 to 9 to colour, space to paint, Enter to solve.",
   };
 }

@@ -9,15 +9,18 @@
 //   toLine, fromLine      the puzzle in one line of an address, and what read() takes of such a line
 //   question(state)       the puzzle as JSON, for the server, whose answer comes back as a grid of the same numbers
 //   picture(asked, said)  what to draw: {rows, cols, cells: [{text, look, label}], line}; `said` is an answer or null
+//   frames                whether its models solve smaller boards too
 //   isApart               whether an answer has a board of its own
 //   goal, help            what is asked, and which keys there are, in a sentence each
 //   proven, disproven     what a verdict means, in a sentence; or told(route) where the answer is a way
+//   unproven              why its answers have no proof, in a sentence
 //   measured(route)       the length or cost of a way, as a figure
 //   marked(asked, value)  what drawing an answer puts over a cell of the question
 
 import { arc } from "./arc.js";
 import { logistics } from "./logistics.js";
 import { maze } from "./maze.js";
+import { own } from "./own.js";
 import { sudoku } from "./sudoku.js";
 
 const FAMILIES = new Map(Object.entries({ sudoku, maze, logistics, arc }));
@@ -30,8 +33,15 @@ export function groupOf(model) {
   return GROUPS.get(familyOf(model)) ?? "Other puzzles";
 }
 
-/** The kind of a model, or null where this page has no board for it. */
+/** Whether a model solves the boards of a kind, of its own size or in a frame. */
+export function solves(model, { kind, rows, cols }) {
+  if (model.kind === kind) return true;
+  const isSmaller = rows <= model.rows && cols <= model.cols;
+  return familyOf(model) === familyOf({ kind }) && Boolean(kindOf(model)?.frames) && isSmaller;
+}
+
+/** The kind of a model: one of this page, or its legend's; null if it has none. */
 export function kindOf(model) {
   const family = FAMILIES.get(familyOf(model));
-  return family ? family(model) : null;
+  return family?.(model) ?? own(model);
 }

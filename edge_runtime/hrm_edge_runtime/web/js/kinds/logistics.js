@@ -1,10 +1,11 @@
 // Cities: 0 building; 1, 2 and 4 what a road costs; 5 depot, 6 customer; 11, 12 and 14 roads on the tour.
 
 import { cellsOf, lineThrough } from "../grids.js";
-import { readCells, readObject } from "../notation.js";
+import { readCells, readFramed, readObject } from "../notation.js";
 import { fromLine, toLine } from "./line.js";
 import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
+import { named, spareIn } from "./spare.js";
 
 const [BUILDING, ROAD, BUSY, JAMMED, DEPOT, CUSTOMER, ON_TOUR] = [0, 1, 2, 4, 5, 6, 10];
 const NAMES = { [BUILDING]: "building", [ROAD]: "road", [BUSY]: "busy road", [JAMMED]: "jammed road", [DEPOT]: "depot",
@@ -30,11 +31,12 @@ export function logistics(model) {
       { value: DEPOT, name: "Depot", keys: ["d", "D"], once: true },
       { value: CUSTOMER, name: "Customer", keys: ["c", "C"] },
     ],
-    read: (value) => Array.isArray(value) || typeof value === "string"
-      ? readCells(value, { ...form, characters })
-      : readObject(value, { ...form, marks: MARKS }),
+    frames: true,
+    read: (value) => readFramed(value, form, (sized) => (Array.isArray(value) || typeof value === "string"
+      ? readCells(value, { ...sized, characters })
+      : readObject(value, { ...sized, marks: MARKS }))),
     written,
-    toLine: (state) => toLine(written(state)),
+    toLine: (state) => toLine(written(state), size),
     fromLine,
     question: ({ grid }) => grid,
     picture,
@@ -43,20 +45,22 @@ export function logistics(model) {
     told: ({ cost, optimum }) => cost === optimum ? `The tour costs ${cost}, and none is cheaper.`
       : `${cost ? `Its tour costs ${cost}` : "Its marks lead nowhere"}; the cheapest costs ${optimum}.`,
     measured: (route) => measured(route, (cost) => `cost ${cost}`, "the least possible"),
-    spare: "It marks more roads than the tour needs.",
+    spare: ({ solution, route }) => `Its tour is a cheapest one, but it marks roads beside it: ${named(spareIn(solution, route, isMark))}.`,
     levels: size.rows * size.cols < 64 ? CUSTOMERS_SMALL : CUSTOMERS,
     help: "Keys: arrows to move, space to draw, # . 2 4 D C to write, Enter to solve.",
   };
 }
 
+const isMark = (value) => value > ON_TOUR;
 const written = ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n");
 
-/** With a route, customers are numbered in the order of their visits, and the line is the one that is driven. */
+/** With a route, customers are numbered in the order of their visits, and a mark beside the tour is crossed out. */
 function picture(asked, said, route = null) {
   const visits = new Map((route?.legs ?? []).slice(0, -1).map(({ to: [row, col] }, index) => [row * asked[0].length + col, index + 1]));
   const questions = cellsOf(asked);
+  const spare = new Set((route ? spareIn(said, route, isMark) : []).map(([row, col]) => row * asked[0].length + col));
   const cells = cellsOf(said ?? asked).map((value, cell) => {
-    const isOnTour = value > ON_TOUR;
+    const isOnTour = isMark(value);
     const bare = isOnTour ? value - ON_TOUR : value;
     const isKept = bare === questions[cell] || value === questions[cell];
     const under = isKept ? bare : questions[cell] % ON_TOUR;
@@ -64,9 +68,10 @@ function picture(asked, said, route = null) {
     const sign = under === BUSY || under === JAMMED ? `${under}` : "";
     const visit = visits.get(cell);
     if (visit && isKept) return { text: `${visit}`, look: `${LOOKS[under]} visited`, label: `${name}, visit ${visit}` };
+    if (spare.has(cell)) return { text: "✗", look: `${LOOKS[under]} broken`, label: `${name}, not needed` };
     return { text: isKept ? sign : "✗", look: `${LOOKS[under]}${isKept ? "" : " broken"}`, label: isKept ? name : `${name}, not kept` };
   });
-  const hasTour = cellsOf(said ?? asked).some((value) => value > ON_TOUR);
+  const hasTour = cellsOf(said ?? asked).some(isMark);
   const line = hasTour ? lineThrough(said ?? asked, (value) => value >= DEPOT) : "";
   return { rows: asked.length, cols: asked[0].length, cells, line };
 }

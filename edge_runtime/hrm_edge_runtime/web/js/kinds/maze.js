@@ -1,10 +1,11 @@
 // Mazes: 0 open, 1 wall, 2 start, 3 goal, 4 path.
 
 import { cellsOf, lineThrough } from "../grids.js";
-import { readCells, readObject } from "../notation.js";
+import { readCells, readFramed, readObject } from "../notation.js";
 import { fromLine, toLine } from "./line.js";
 import { measured } from "./measured.js";
 import { sizeOf } from "./size.js";
+import { named, spareIn } from "./spare.js";
 
 const [OPEN, WALL, START, GOAL, PATH] = [0, 1, 2, 3, 4];
 const CHARACTERS = { "#": WALL, "█": WALL, " ": OPEN, ".": OPEN, S: START, G: GOAL, o: PATH };
@@ -23,11 +24,12 @@ export function maze(model) {
       { value: START, name: "Start", keys: ["s", "S"], once: true },
       { value: GOAL, name: "Goal", keys: ["g", "G"], once: true },
     ],
-    read: (value) => Array.isArray(value) || typeof value === "string"
-      ? readCells(value, { ...form, characters: CHARACTERS, padsLines: true })
-      : readObject(value, { ...form, marks: MARKS }),
+    frames: true,
+    read: (value) => readFramed(value, form, (sized) => (Array.isArray(value) || typeof value === "string"
+      ? readCells(value, { ...sized, characters: CHARACTERS, padsLines: true })
+      : readObject(value, { ...sized, marks: MARKS }))),
     written,
-    toLine: (state) => toLine(written(state)),
+    toLine: (state) => toLine(written(state), size),
     fromLine,
     question: ({ grid }) => grid,
     picture,
@@ -36,21 +38,25 @@ export function maze(model) {
     told: ({ cost, optimum }) => cost === optimum ? `${cost} moves from start to goal, and no way is shorter.`
       : `${cost ? `Its way has ${cost} moves` : "Its marks lead nowhere"}; the shortest has ${optimum}.`,
     measured: (route) => measured(route, (moves) => `${moves} moves`, "the fewest possible"),
-    spare: "It marks more than the way.",
+    spare: ({ solution, route }) => `Its way is a shortest one, but it marks cells beside it: ${named(spareIn(solution, route, isMark))}.`,
     help: "Keys: arrows to move, space to draw, # . S G to write, Enter to solve.",
   };
 }
 
+const isMark = (value) => value === PATH;
 const written = ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n");
 
-function picture(asked, said) {
+/** With a route, a mark beside the way is crossed out. */
+function picture(asked, said, route = null) {
   const questions = cellsOf(asked);
+  const spare = new Set((route ? spareIn(said, route, isMark) : []).map(([row, col]) => row * asked[0].length + col));
   const cells = cellsOf(said ?? asked).map((value, cell) => {
     const isKept = value === questions[cell] || (value === PATH && questions[cell] === OPEN);
     const look = LOOKS[isKept ? value : questions[cell]];
+    if (spare.has(cell)) return { text: "✗", look: `${look} broken`, label: `${look}, not needed` };
     return { text: isKept ? "" : "✗", look: isKept ? look : `${look} broken`, label: isKept ? look : `${look}, not kept` };
   });
   const isOnWay = (value) => value >= START;
-  const hasWay = cellsOf(said ?? asked).includes(PATH);
+  const hasWay = cellsOf(said ?? asked).some(isMark);
   return { rows: asked.length, cols: asked[0].length, cells, line: hasWay ? lineThrough(said ?? asked, isOnWay) : "" };
 }

@@ -46,27 +46,13 @@ class _Handle:
         return self._number
 
 
-class CUdevice(_Handle): ...
-
-
-class CUcontext(_Handle): ...
-
-
-class CUstream(_Handle): ...
-
-
-class CUevent(_Handle): ...
-
-
-class CUdeviceptr(_Handle): ...
-
-
-class CUgraph(_Handle): ...
-
-
-class CUgraphExec(_Handle): ...
-
-
+CUdevice = type("CUdevice", (_Handle,), {})
+CUcontext = type("CUcontext", (_Handle,), {})
+CUstream = type("CUstream", (_Handle,), {})
+CUevent = type("CUevent", (_Handle,), {})
+CUdeviceptr = type("CUdeviceptr", (_Handle,), {})
+CUgraph = type("CUgraph", (_Handle,), {})
+CUgraphExec = type("CUgraphExec", (_Handle,), {})
 Function = Callable[..., tuple[Any, ...]]
 
 

@@ -1,0 +1,31 @@
+"""BentoML with adaptive batching, as its documentation shows: a batchable API of lists.
+
+`bentoml serve` imports this module, so its settings come from the environment.
+"""
+
+import os
+import sys
+
+import bentoml
+
+from model import PuzzleModel, settings_of
+
+SETTINGS = "HRM_PEER_SETTINGS"
+
+if __name__ == "__main__":
+    settings = settings_of()
+    os.environ[SETTINGS] = " ".join(sys.argv[1:])
+    serve = [sys.executable, "-m", "bentoml", "serve", "bentoml_server:Puzzles"]
+    os.execv(sys.executable, [*serve, "--port", str(settings.port)])
+
+settings = settings_of(os.environ[SETTINGS].split())
+
+
+@bentoml.service(workers=1, traffic={"timeout": 300})
+class Puzzles:
+    def __init__(self):
+        self.model = PuzzleModel(settings.bundle, settings.form)
+
+    @bentoml.api(batchable=True, max_batch_size=settings.batch, max_latency_ms=60000)
+    def solve(self, puzzles: list[str]) -> list[dict]:
+        return self.model.solve(puzzles)

@@ -1,0 +1,42 @@
+"""What a client can catch: a refused request, here or by a server, and a server out of reach."""
+
+from hrm_edge_runtime.api.schema import ErrorDetail
+from hrm_edge_runtime.contract.errors import Error
+
+
+class RefusedError(Error):
+    """A refused request; `detail` holds reason, field, rule, cell, message and remedy."""
+
+    def __init__(self, detail: ErrorDetail) -> None:
+        super().__init__(f"{detail.message}; {detail.remedy}.")
+        self.detail = detail
+
+
+class ServerError(RefusedError):
+    """A server's refusal with its HTTP status."""
+
+    def __init__(self, status: int, detail: ErrorDetail, retry_after_s: float = 0.0) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(ServerError):
+    """503, or 429 for a key over its limit: try again after `retry_after_s`."""
+
+
+class UnreachableError(Error):
+    """No answer: nothing listens at the address, or the connection broke."""
+
+
+def foreign(status: int, message: str) -> ServerError:
+    """The error for an answer that hrm-serve does not give."""
+    detail = ErrorDetail(
+        reason="unknown",
+        field=None,
+        rule=None,
+        cell=None,
+        message=message,
+        remedy="check whether another server or a proxy listens at this address",
+    )
+    return ServerError(status, detail)

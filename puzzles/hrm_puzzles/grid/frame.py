@@ -1,0 +1,104 @@
+"""A smaller board on the board of a model.
+
+Shapes: T cells of the outer board, I cells of the inner board.
+"""
+
+from collections.abc import Iterable, Sized
+from dataclasses import dataclass
+from math import isqrt
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from hrm_puzzles.grid.board import GridShape, Int32Array
+from hrm_puzzles.puzzle import Grid, IntArray, Notation, Parsed, Route, Routed
+
+if TYPE_CHECKING:
+    from hrm_puzzles.grid.puzzle import GridPuzzle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framed:
+    """Boards of `inner` in the first rows and columns of `outer`, with walls on all other cells.
+
+    No path and no tour enters a wall, so both boards have the same answers: a proof on the outer
+    board is a proof of the question as asked.
+    """
+
+    inner: "GridPuzzle"
+    outer: "GridPuzzle"
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def seq_len(self) -> int:
+        return self.inner.seq_len
+
+    def parse(self, notation: object) -> Parsed:
+        return self.inner.parse(notation)
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        return self.inner.write(grid, notation)
+
+    def encode(self, grid: Grid) -> Int32Array:
+        """Convert a grid of the inner board to tokens [T] of the outer board."""
+        outer = self.outer
+        framed = np.full((outer.rows, outer.cols), outer.wall, dtype=np.int8)
+        framed[: self.inner.rows, : self.inner.cols] = grid
+        return outer.encode(framed)
+
+    def decode(self, tokens_T: IntArray) -> Grid:
+        """Convert tokens [T] of the outer board to a grid of the inner board."""
+        grid = self.outer.decode(tokens_T)
+        return grid[: self.inner.rows, : self.inner.cols]
+
+    def route(self, question: Grid, answer: Grid) -> Route:
+        return cast(Routed, self.inner).route(question, answer)
+
+
+def shape_of(notation: object) -> GridShape | None:
+    """Rows and columns of a board in any notation, as far as it shows them; else None.
+
+    A board in one line or in a flat list is a square.
+    """
+    if isinstance(notation, dict):
+        fields = cast("dict[object, object]", notation)
+        return shape_of(fields.get("grid"))
+    if isinstance(notation, str):
+        lines = notation.replace("\r\n", "\n").strip("\n").split("\n")
+        return _shape_of_lines(lines)
+    if not isinstance(notation, list) or not notation:
+        return None
+    rows = cast("list[object]", notation)
+    if all(isinstance(row, str | list) for row in rows):
+        return _shape_of_lines(cast("list[Sized]", rows))
+    return _square(len(rows))
+
+
+def cells_in(notation: str | list[object]) -> set[str | int]:
+    """The different characters and numbers of text or lists."""
+    if isinstance(notation, str):
+        return set(notation)
+    cells: set[str | int] = set()
+    for value in notation:
+        if isinstance(value, str | list):
+            cells |= cells_in(cast("str | list[object]", value))
+        elif isinstance(value, int):
+            cells.add(value)
+    return cells
+
+
+def _shape_of_lines(lines: list[Sized] | list[str]) -> GridShape | None:
+    longest = max(map(len, cast("Iterable[Sized]", lines)))
+    if len(lines) == 1:
+        return _square(longest)
+    return GridShape(rows=len(lines), cols=longest)
+
+
+def _square(num_cells: int) -> GridShape | None:
+    side = isqrt(num_cells)
+    if side * side != num_cells:
+        return None
+    return GridShape(rows=side, cols=side)

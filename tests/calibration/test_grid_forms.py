@@ -1,0 +1,88 @@
+"""The forms of a grid's graph, whose blocks are convolutions. Shapes: B rows, O outputs."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from calibration_tools import run
+from export_tools import random_inputs, relational_sizes, small_model
+from onnx import numpy_helper
+
+from hrm_calibration.int8 import for_cpus
+from hrm_calibration.quantise import call_sites, quantise, quantised_weight
+from hrm_export.half import float32_nodes, half_graph
+from hrm_export.segment import segment_graph
+
+MODEL = small_model(**relational_sizes("maze-8x8"), low_layers=1)
+GRAPH = segment_graph(MODEL)
+SITES = call_sites(GRAPH)
+WEIGHTS = sorted({site.weight for site in SITES})
+CLIPS_NOTHING = {site.name: 0.5 for site in SITES}
+FORMS = {
+    "fp32": GRAPH,
+    "fp16": half_graph(GRAPH, float32_nodes(GRAPH, {})),
+    "int8": for_cpus(GRAPH, CLIPS_NOTHING, []),
+}
+
+
+def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites() -> None:
+    operators = Counter(node.op_type for node in GRAPH.graph.node)
+    num_blocks = operators["Sqrt"]
+    assert operators["Conv"] == 2 * num_blocks == len(SITES)
+    assert not {"Slice", "Concat", "Pad"} & set(operators)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_has_the_same_bits_in_every_batch(form: str) -> None:
+    inputs = random_inputs(MODEL, 8)
+    together = run(FORMS[form], inputs, optimised=True)
+    for size in (1, 3):
+        few = {name: rows_B[:size] for name, rows_B in inputs.items()}
+        for name, rows_B in run(FORMS[form], few, optimised=True).items():
+            assert np.array_equal(rows_B, together[name][:size]), name
+
+
+def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped() -> None:
+    signed = quantise(GRAPH, CLIPS_NOTHING, weight_bits=7)
+    inputs = random_inputs(MODEL, 3)
+    ours = run(FORMS["int8"], inputs)
+    for name, values in run(signed, inputs).items():
+        assert np.array_equal(values, ours[name]), name
+
+
+def test_onnx_runtime_runs_every_convolution_of_the_form_for_cpus_in_integers(
+    tmp_path: Path,
+) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    options.log_severity_level = 3
+    text = FORMS["int8"].SerializeToString()
+    ort.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    fused = onnx.load(tmp_path / "fused.onnx")
+    operators = Counter(node.op_type for node in fused.graph.node)
+    assert operators["QLinearConv"] == operators["MatMulIntegerToFloat"] == len(SITES) / 2
+    assert operators["QuantizeLinear"] == len(SITES) / 2
+    assert not {"Conv", "FusedConv", "Transpose"} & set(operators)
+
+
+@pytest.mark.parametrize("form", ["signed", "for cpus"])
+def test_weight_only_kernels_are_the_float_graph_with_rounded_kernels(form: str) -> None:
+    bits, graph = {
+        "signed": (127, quantise(GRAPH, {}, weight_only=WEIGHTS)),
+        "for cpus": (64, for_cpus(GRAPH, {}, WEIGHTS)),
+    }[form]
+    rounded = onnx.ModelProto.FromString(GRAPH.SerializeToString())
+    for tensor in rounded.graph.initializer:
+        if tensor.name in WEIGHTS:
+            kernel, scale_O = quantised_weight(numpy_helper.to_array(tensor), bits)
+            assert len(scale_O) == len(kernel)
+            tensor.CopyFrom(
+                numpy_helper.from_array(kernel * scale_O[:, None, None, None], tensor.name)
+            )
+    inputs = random_inputs(MODEL, 3)
+    ours = run(graph, inputs)
+    for name, values in run(rounded, inputs).items():
+        assert np.array_equal(ours[name], values), name

@@ -1,0 +1,120 @@
+"""The manifests for Kubernetes: valid in the schemas, closed, and true to the server."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm_edge_runtime.http.middleware import OPEN_PATHS
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docker" / "kubernetes"
+FILES = sorted(file for file in FOLDER.rglob("*.yaml") if file.name != "kustomization.yaml")
+OVERLAYS = ("serve", "jetson")
+VERSIONS = ("1.30", "1.37")
+
+Manifest = dict[str, Any]
+
+
+def manifests_in(text: str) -> list[Manifest]:
+    return list(yaml.safe_load_all(text))
+
+
+def overlaid(name: str) -> dict[str, Manifest]:
+    """What `kubectl apply -k` would send, by kind."""
+    kubectl = shutil.which("kubectl") or shutil.which("kustomize")
+    if kubectl is None:
+        pytest.skip("no kubectl or kustomize on this machine: install one of them")
+    command = [kubectl, "kustomize", str(FOLDER / name)]
+    if Path(kubectl).name == "kustomize":
+        command = [kubectl, "build", str(FOLDER / name)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {one["kind"]: one for one in manifests_in(done.stdout)}
+
+
+def validate(manifest: Manifest, version: str) -> None:
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_manifest_is_valid(file: Path, version: str) -> None:
+    for manifest in manifests_in(file.read_text()):
+        validate(manifest, version)
+
+
+def test_the_schema_rejects_a_misspelled_key() -> None:
+    (manifest,) = manifests_in((FOLDER / "serve" / "disruption.yaml").read_text())
+    manifest["spec"]["maxUnavailble"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        validate(manifest, VERSIONS[-1])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_what_kustomize_makes_is_valid(name: str, version: str) -> None:
+    made = overlaid(name)
+    assert len(made) == 4
+    for manifest in made.values():
+        validate(manifest, version)
+
+
+@pytest.mark.process
+def test_a_jetsons_pod_takes_the_gpu_of_its_board_and_a_rollout_frees_it_first() -> None:
+    deployment = overlaid("jetson")["Deployment"]["spec"]
+    pod = deployment["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == "hrm-edge:jetson"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts == {"/etc/hrm", "/tmp", "/var/cache/hrm"}
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def pod_specs() -> dict[str, Manifest]:
+    specs: dict[str, Manifest] = {}
+    for file in FILES:
+        for manifest in manifests_in(file.read_text()):
+            if "template" in manifest.get("spec", {}):
+                specs[file.stem] = manifest["spec"]["template"]["spec"]
+    return specs
+
+
+@pytest.mark.parametrize("name", pod_specs())
+def test_a_pod_is_as_closed_as_the_composed_container(name: str) -> None:
+    spec = pod_specs()[name]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    for container in spec["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_probes_and_the_autoscaler_name_what_the_server_has() -> None:
+    (container,) = pod_specs()["deployment"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["path"] in OPEN_PATHS  # probes send no key
+    (autoscaler,) = manifests_in((FOLDER / "serve" / "autoscaler.yaml").read_text())
+    metric = autoscaler["spec"]["metrics"][0]["pods"]["metric"]["name"]
+    assert f"| `{metric}` | gauge |" in (ROOT / "docs" / "observing.md").read_text()
+
+
+def test_a_pod_has_time_to_drain() -> None:
+    spec = pod_specs()["deployment"]
+    (container,) = spec["containers"]
+    pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    options = (ROOT / "docs" / "api.md").read_text()
+    drain = re.search(r"`--drain-seconds` \| `([\d.]+)`", options)
+    assert drain is not None
+    assert spec["terminationGracePeriodSeconds"] >= pause_s + float(drain[1]) + 5

@@ -1,0 +1,73 @@
+"""`auto` on a CPU runs the fastest precision that holds its accuracy, by times measured here."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from stand_ins import with_precisions
+
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines import cpu_times, factory
+from hrm_edge_runtime.engines.factory import choose, presumed
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def with_int8(bundle: Bundle) -> Bundle:
+    graph = onnx.load(bundle.graph_path("fp32"))
+    graph.doc_string = "another file"
+    return with_precisions(bundle, int8=graph)
+
+
+def test_measured_times_are_kept_for_every_precision(with_int8: Bundle) -> None:
+    assert cpu_times.kept(with_int8) == {}
+    times_ms = cpu_times.measure(with_int8)
+    assert set(times_ms) == {"fp32", "int8"}
+    assert min(times_ms.values()) > 0
+    assert cpu_times.kept(with_int8) == times_ms
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "undecided", "chosen"),
+    [
+        ({"fp32": 1.0, "int8": 0.8}, [], "int8"),
+        ({"fp32": 1.0, "int8": 0.8}, ["int8"], "fp32"),
+        ({"fp32": 1.0, "int8": 0.95}, [], "fp32"),  # it costs solves and gains too little
+        ({"fp32": 1.0, "int8": 2.0}, [], "fp32"),
+        ({}, [], "fp32"),
+    ],
+)
+def test_auto_runs_the_fastest_decided_precision(
+    with_int8: Bundle,
+    monkeypatch: pytest.MonkeyPatch,
+    times_ms: dict[str, float],
+    undecided: list[str],
+    chosen: str,
+) -> None:
+    monkeypatch.setattr(factory, "num_gpus", lambda: 0)
+    monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
+    doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
+    bundle = replace(
+        with_int8, manifest=with_int8.manifest.model_copy(update={"undecided": doubts})
+    )
+    assert choose(bundle).precision == chosen
+    assert presumed(bundle) == choose(bundle)
+    assert choose(bundle, "cpu").precision == "fp32"
+    assert choose(bundle, "cpu:int8").precision == "int8"
+    assert choose(bundle, "auto:int8").precision == "int8"
+
+
+@pytest.mark.parametrize("content", [b"", b"[1", b'{"a": {"fp32": -1}}', b"x" * 70_000])
+def test_a_damaged_file_counts_as_no_times(with_int8: Bundle, cache: Path, content: bytes) -> None:
+    cpu_times.measure(with_int8)
+    (file,) = cache.glob("**/precisions/*.json")
+    file.write_bytes(content)
+    assert cpu_times.kept(with_int8) == {}
+    cpu_times.measure(with_int8)
+    assert cpu_times.kept(with_int8) != {}

@@ -1,0 +1,82 @@
+"""Boards of any size: over HTTP, with the command, from Python. The answer has the size asked."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from service_tools import Server, command
+from typer.testing import CliRunner
+
+import hrm_edge
+from hrm_edge_runtime.solve.cli import main
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import RIGHT, Puzzle
+
+KINDS = {"maze-12x12": "maze-14x14", "maze-7x11": "maze-14x14", "logistics-5x6": "logistics-6x6"}
+
+
+def question_of(kind: str) -> str:
+    puzzle = registry.get(kind)
+    return str(puzzle.asked(puzzle.generate(np.random.default_rng(3), "medium").question, ""))
+
+
+def is_proven(puzzle: Puzzle, question: object, solution: object) -> bool:
+    """Check an answer on the board as asked."""
+    question_T = puzzle.encode(puzzle.parse(question).grid)
+    answer_T = puzzle.encode(puzzle.parse(solution).grid)
+    return bool(puzzle.check_BT(question_T[None], answer_T[None])[0] == RIGHT)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    names = ("logistics-6x6", "maze-8x8", "maze-14x14")
+    with Server(command("serve", *names, "--threads=1")) as server:
+        server.wait_until_ready()
+        yield server
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_answers_in_the_size_asked(server: Server, kind: str) -> None:
+    question = question_of(kind)
+    answer = server.solve(question).json()
+    assert (answer["status"], answer["model"]) == ("proven", KINDS[kind])
+    assert is_proven(registry.get(kind), question, answer["solution"])
+    assert answer["route"]["cost"] == answer["route"]["optimum"]
+    rows = registry.get(kind).parse(question).grid.tolist()
+    by_rows = server.solve(rows, attempts=4, model=KINDS[kind]).json()
+    assert np.shape(by_rows["solution"]) == np.shape(rows)
+    stream = server.http.post("/solve/stream", json={"puzzle": question}).text
+    first = next(line for line in stream.splitlines() if line.startswith("data:"))
+    assert len(json.loads(first[5:])["solution"]) == len(question)
+
+
+@pytest.mark.process
+def test_the_command_checks_the_answer_of_a_server_in_the_size_asked(server: Server) -> None:
+    question = question_of("maze-12x12")
+    done = CliRunner().invoke(main, [question, "--url", server.url])
+    assert done.exit_code == 0, done.output
+    assert is_proven(registry.get("maze-12x12"), question, done.stdout.rstrip("\n"))
+
+
+@pytest.mark.process
+def test_a_board_that_is_too_large_names_the_export(server: Server) -> None:
+    error = server.solve(question_of("maze-15x20")).json()["error"]
+    assert error["rule"] == "too-large"
+    assert "hrm-export CHECKPOINT --board 15x20" in error["remedy"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_python_answers_in_the_size_asked(kind: str) -> None:
+    question = question_of(kind)
+    answer = hrm_edge.solve(question)
+    assert (answer.status, answer.model) == ("proven", KINDS[kind])
+    assert is_proven(registry.get(kind), question, answer.solution)
+
+
+def test_a_named_bundle_frames_too() -> None:
+    question = question_of("maze-12x12")
+    done = CliRunner().invoke(main, [question, "--bundle", "maze-14x14", "--threads=1"])
+    assert done.exit_code == 0, done.output
+    assert is_proven(registry.get("maze-12x12"), question, done.stdout.rstrip("\n"))

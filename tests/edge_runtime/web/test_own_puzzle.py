@@ -1,0 +1,119 @@
+"""A puzzle of another package has a board: the page draws the symbols of its legend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_tools import Server, command
+from visit_tools import LAPTOPS, SIZES, Size, visit
+from web_tools import Browser, cell, digits, expect, paste, screen, solve
+
+pytestmark = pytest.mark.process
+
+LATIN = '''
+"""A Latin square: a Sudoku whose boxes are its rows, with letters for digits."""
+
+from hrm_puzzles.grid.notation import Legend
+from hrm_puzzles.sudoku.sudoku import Sudoku
+
+VALUES = {".": 0, "A": 1, "B": 2, "C": 3, "D": 4}
+SYMBOLS = {value: symbol for symbol, value in VALUES.items()}
+
+
+class Latin(Sudoku):
+    legend = Legend(values=VALUES, characters=SYMBOLS, open_value=0, pads_lines=False,
+                    described="each of A to D once in every row and column")
+
+    def parse(self, notation):
+        if isinstance(notation, str):
+            cells = [VALUES.get(symbol) for symbol in notation.replace("\\n", "")]
+            notation = [cells[start : start + 4] for start in range(0, len(cells), 4)]
+        return super().parse(notation)
+
+    def asked(self, grid, identifier=""):
+        return "".join(SYMBOLS[value] for value in grid.reshape(-1).tolist())
+
+
+def latin():
+    return Latin(name="latin-4x4", box_rows=1, box_cols=4)
+'''
+ENTRY_POINTS = "[hrm_edge.puzzles]\nlatin-4x4 = latin_square:latin\n"
+WRITE = """
+import sys
+from pathlib import Path
+from echo_bundle import write_echo_bundle
+write_echo_bundle(Path(sys.argv[1]), name="latin", puzzle="latin-4x4")
+"""
+SQUARE = "ABCDBADCCDABDCBA"
+SUPPORT = Path(__file__).parents[2] / "support"
+
+
+@pytest.fixture(scope="module")
+def own_site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:
+    """A server with the plug-in and a model that echoes the question."""
+    del browser
+    folder = tmp_path_factory.mktemp("plug-in")
+    (folder / "latin_square.py").write_text(LATIN)
+    info = folder / "latin_square-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: latin-square\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    bundle = folder / "latin.bundle"
+    path = os.pathsep.join([str(folder), str(SUPPORT), *sys.path])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        subprocess.run([sys.executable, "-c", WRITE, bundle], check=True)
+        server = Server(command("serve", bundle, "--threads=1"))
+    with server:
+        server.wait_until_ready()
+        yield server
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_own_puzzle_is_drawn_typed_and_proven_in_its_symbols(
+    browser: Browser, own_site: Server, size: Size
+) -> None:
+    with visit(browser, own_site, size) as page:
+        expect(page.locator("#undrawable")).to_be_hidden()
+        expect(page.locator("#model optgroup").first).to_have_attribute("label", "Other puzzles")
+        expect(page.locator("#goal")).to_contain_text("each of A to D once")
+        assert set(digits(page)) <= set(".ABCD")
+        page.click("#clear")
+        cell(page, 1, 1).click()
+        page.keyboard.type(SQUARE.lower())
+        assert digits(page) == SQUARE
+        assert solve(page) == "Proven"
+        assert digits(page) == SQUARE
+        assert page.url.endswith(f"/#latin={SQUARE}")
+        page.click("#copy-answer")
+        expect(page.locator("#shared")).to_have_text("The answer is copied.")
+        assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+        if size == LAPTOPS[0]:
+            screen(page, "own-puzzle")
+
+
+def test_own_puzzle_is_pasted_refused_at_its_cell_and_opened_by_link(
+    browser: Browser, own_site: Server
+) -> None:
+    with visit(browser, own_site, SIZES[0], f"/#latin={SQUARE[:-1]}.") as page:
+        assert digits(page) == f"{SQUARE[:-1]}."
+        assert solve(page) == "Not proven"
+        paste(page, "AA..\n....\n....\n....")
+        assert digits(page).startswith("AA..")
+        assert solve(page) == "Not a puzzle"
+        assert cell(page, 1, 2).get_attribute("aria-invalid") == "true"
+
+
+def test_fresh_boards_of_an_own_puzzle_are_made_and_labelled(
+    browser: Browser, own_site: Server
+) -> None:
+    with visit(browser, own_site, SIZES[0]) as page:
+        page.click("#new")
+        page.click("#show-label")
+        expect(page.locator("#verdict-title")).to_have_text("The generator's answer")
+        assert set(digits(page)) == set("ABCD")

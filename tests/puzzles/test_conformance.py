@@ -1,0 +1,169 @@
+"""Every puzzle keeps the laws of `hrm-data check`; each law finds a puzzle that breaks it."""
+
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hrm_puzzles import cli, conformance, registry
+from hrm_puzzles.conformance import findings, samples_of
+from hrm_puzzles.grid.board import GridSymmetry
+from hrm_puzzles.puzzle import Geometry, Parsed, PuzzleError
+
+OWN = Path(__file__).parents[2] / "docs" / "own-puzzle"
+SIZES = ("maze-4x4", "maze-6x9", "logistics-5x8")
+
+
+@pytest.mark.parametrize("name", [*registry.names(), *SIZES])
+def test_every_puzzle_keeps_every_law(name: str) -> None:
+    for law, fault in findings(registry.get(name)):
+        assert fault is None, law
+
+
+@pytest.mark.parametrize("name", ["sudoku", "maze-6x9", "logistics-6x6"])
+def test_sixty_puzzles_have_sixty_hashes(name: str) -> None:
+    puzzle = registry.get(name)
+    hashes: set[int] = set()
+    for seed in range(5):
+        samples = samples_of(puzzle, seed)
+        hashes.update(puzzle.equivalence_hash_B(samples.inputs_BT, samples.labels_BT).tolist())
+    assert len(hashes) == 5 * conformance.NUM_EXAMPLES
+
+
+@pytest.fixture
+def latin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package of docs/own-puzzle, as if it were installed."""
+    monkeypatch.syspath_prepend(str(OWN))
+    found = re.search(r'^(latin-5x5) = "(.+)"$', (OWN / "pyproject.toml").read_text(), re.M)
+    assert found is not None
+    entry = EntryPoint(found[1], found[2], registry.GROUP)
+    monkeypatch.setattr(registry, "_entry_points", lambda: {entry.name: entry})
+    registry._load.cache_clear()
+    yield entry.load()
+    registry._load.cache_clear()
+    sys.modules.pop("latin", None)
+
+
+def broken(**changed: object) -> Callable[[type[Any]], Any]:
+    """The Latin square with other attributes."""
+    return lambda kind: type("Broken", (kind,), changed)()
+
+
+def raising(*_: object) -> None:
+    raise IndexError("off the board")
+
+
+def reads_anything(_: object, notation: object) -> Parsed:
+    raise TypeError(f"{notation} is not a string")
+
+
+def always_right(_: object, inputs_BT: np.ndarray, __: np.ndarray) -> np.ndarray:
+    return np.ones(len(inputs_BT), np.int8)
+
+
+def only_first_row(puzzle: Any, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
+    verdict_B = type(puzzle).__mro__[1].check_BT(puzzle, inputs_BT, answers_BT)
+    return np.repeat(verdict_B[:1], len(inputs_BT))
+
+
+class OneWay(GridSymmetry):
+    def invert(self, tokens_BT: np.ndarray) -> np.ndarray:
+        return tokens_BT
+
+
+def one_way(puzzle: Any, rng: np.random.Generator) -> Any:
+    symmetry = type(puzzle).__mro__[1].symmetry(puzzle, rng)
+    return OneWay(source_T=symmetry.source_T, relabel_V=symmetry.relabel_V)
+
+
+FIXED = np.random.default_rng(1)
+BREACHES = {
+    "geometry_fits": broken(geometry=Geometry(board=(5, 1, 5, 2), num_symbols=5)),
+    "nonsense_is_rejected": broken(parse=reads_anything),
+    "any_tokens_decode": broken(decode=raising),
+    "tokens_fit": broken(encode=lambda _, grid: grid.reshape(-1) + 1),
+    "boards_are_read_back": broken(asked=lambda *_: "." * 25),
+    "sample_is_read": broken(sample=lambda *_: "1" * 25),
+    "seeds_repeat": broken(symmetry=lambda self, _: type(self).__mro__[1].symmetry(self, FIXED)),
+    "difficulties_are_known": broken(
+        generate=lambda self, rng, _: type(self).__mro__[1].generate(self, rng, "easy")
+    ),
+    "copies_share_a_hash": broken(
+        equivalence_hash_B=lambda _, inputs_BT, __: np.zeros(len(inputs_BT), np.uint64)
+    ),
+    "open_cells_are_revealed": broken(reveal_BT=lambda _, __, inputs_BT, ___, ____: inputs_BT),
+    "symmetry_is_undone": broken(symmetry=one_way),
+    "answers_are_right": broken(check_BT=only_first_row),
+    "changed_answers_are_wrong": broken(check_BT=always_right),
+    "verdicts_do_not_turn": broken(augment_BT=lambda _, __, inputs_BT, ___: (inputs_BT, inputs_BT)),
+}
+
+
+def sentence_of(law: str) -> str:
+    return str(getattr(conformance, law).__doc__).splitlines()[0]
+
+
+def test_every_law_has_a_puzzle_that_breaks_it() -> None:
+    groups = (conformance.LAWS, conformance.LAWS_OF_SAMPLES, conformance.LAWS_OF_PROOFS)
+    laws = {law.__name__ for group in groups for law in group}
+    assert laws == BREACHES.keys()
+
+
+@pytest.mark.parametrize("law", BREACHES)
+def test_a_broken_law_is_found(law: str, latin: type[Any]) -> None:
+    faults = {found.law for found in findings(BREACHES[law](latin)) if found.fault is not None}
+    assert sentence_of(law) in faults
+
+
+def checked(name: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli.main, ["check", name])
+    return done.exit_code, done.output
+
+
+def test_the_puzzle_of_the_page_keeps_every_law(latin: type[Any]) -> None:
+    del latin
+    status, output = checked("latin-5x5")
+    assert status == 0, output
+    assert output.count("kept ") == len(BREACHES)
+
+
+def test_a_broken_puzzle_is_named_with_the_law(
+    latin: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latin, "check_BT", always_right)
+    status, output = checked("latin-5x5")
+    assert status == 1
+    assert "BROKEN  `check_BT` disproves an answer with any one cell changed" in output
+
+
+GEOMETRIES = [
+    (Geometry(board=(5, 4)), "the board (5, 4) does not give 25 positions of 7 tokens"),
+    (Geometry(board=(25,)), "give (rows, columns) or (bands, rows, stacks, columns)"),
+    (Geometry(board=(5, 5), num_symbols=5), "on a grid give 1 or all"),
+    (Geometry(board=(5, 1, 5, 1), num_symbols=8), "8 symbols, 0 fixed, do not fit"),
+    (Geometry(board=(5, 1, 5, 1), num_symbols=5, num_fixed=5), "5 symbols, 5 fixed, do not fit"),
+]
+
+
+@pytest.mark.parametrize(("geometry", "fault"), GEOMETRIES)
+def test_a_geometry_that_does_not_fit_is_rejected_at_registration(
+    geometry: Geometry, fault: str, latin: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latin, "geometry", geometry)
+    with pytest.raises(PuzzleError) as rejected:
+        registry.get("latin-5x5")
+    assert fault in str(rejected.value)
+
+
+def test_an_entry_point_carries_the_name_of_its_puzzle(
+    latin: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latin, "name", "latin")
+    with pytest.raises(PuzzleError, match="'latin-5x5' gives a puzzle named 'latin'"):
+        registry.get("latin-5x5")

@@ -1,0 +1,113 @@
+"""Smaller boards in a frame: the same questions, the same verdicts, the same notations."""
+
+import numpy as np
+import pytest
+
+from hrm_puzzles import registry
+from hrm_puzzles.grid.puzzle import GridPuzzle
+from hrm_puzzles.puzzle import RIGHT, PuzzleError, sized
+
+MAZE = registry.get("maze")
+CITY = registry.get("logistics")
+SIZES = [(rows, cols) for rows in range(5, 31) for cols in range(5, 31)]
+
+
+def framed_in(outer: GridPuzzle, rows: int, cols: int, rng: np.random.Generator) -> None:
+    """Check some answers, right and wrong, on the board inside and on the framed one."""
+    family, _, _ = outer.name.partition("-")
+    inner = registry.get(f"{family}-{rows}x{cols}")
+    example = inner.generate(rng, str(rng.choice(["easy", "medium"])))
+    question = inner.asked(example.question, "")
+    framed = outer.framed(question)
+    assert framed is not None
+    assert framed.inner == inner == sized(outer, question)
+    grid = framed.parse(question).grid
+    assert (grid == example.question).all()
+    inputs_T = framed.encode(grid)
+    assert len(inputs_T) == outer.seq_len
+    outer.check_question(inputs_T)
+    for answer in answers_near(example.answer, rng):
+        alone = inner.check_BT(inner.encode(grid)[None], inner.encode(answer)[None])
+        inside = outer.check_BT(inputs_T[None], framed.encode(answer)[None])
+        assert alone == inside
+        assert (framed.decode(framed.encode(answer)) == answer).all()
+    assert inner.check_BT(inner.encode(grid)[None], inner.encode(example.answer)[None])[0] == RIGHT
+    assert framed.route(grid, example.answer) == inner.route(grid, example.answer)
+
+
+def answers_near(answer: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """The answer, and answers with one or two exchanged cells."""
+    answers = [answer]
+    for count in (2, 2, 3):
+        changed = answer.reshape(-1).copy()
+        cells = rng.choice(changed.size, count, replace=False)
+        changed[cells] = np.roll(changed[cells], 1)
+        answers.append(changed.reshape(answer.shape))
+    return answers
+
+
+def test_a_frame_changes_no_verdict_on_a_maze() -> None:
+    """On 675 mazes, one of every size from 5x5 that is smaller than the board."""
+    rng = np.random.default_rng(29)
+    for rows, cols in SIZES[:-1]:
+        framed_in(MAZE, rows, cols, rng)
+
+
+def test_a_frame_changes_no_verdict_on_a_city() -> None:
+    rng = np.random.default_rng(29)
+    for rows, cols in SIZES:
+        if max(rows, cols) <= 10 and rows * cols < 100:
+            framed_in(CITY, rows, cols, rng)
+
+
+QUESTION = "S.#..\n..#..\n.....\n#.#.#\n....G"
+LINES = QUESTION.split("\n")
+GRID = registry.get("maze-5x5").parse(QUESTION).grid.tolist()
+OBJECT = {"grid": [[int(cell == 1) for cell in row] for row in GRID], "start": [0, 0]}
+FORMS = {
+    "text": QUESTION,
+    "one line": QUESTION.replace("\n", ""),
+    "lines": LINES,
+    "characters": [list(line) for line in LINES],
+    "numbers": GRID,
+    "flat": [cell for row in GRID for cell in row],
+    "object": {**OBJECT, "goal": [4, 4]},
+    "with newlines around": f"\n{QUESTION}\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_notation_shows_its_size(form: object) -> None:
+    framed = MAZE.framed(form)
+    assert framed is not None
+    assert (framed.inner.rows, framed.inner.cols) == (5, 5)
+    assert framed.parse(form).grid.tolist() == GRID
+
+
+def maze_of(rows: int, cols: int) -> str:
+    lines = ["." * cols] * rows
+    lines[0] = "S" + lines[0][1:]
+    lines[-1] = lines[-1][:-1] + "G"
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("board", "question", "remedy"),
+    [
+        ("maze-8x8", maze_of(12, 9), "--board 12x9"),
+        ("maze", maze_of(40, 8), "send at most 30 rows of 30 cells"),
+        ("maze-14x14", {**OBJECT, "grid": [[0] * 15] * 15, "goal": [4, 4]}, "--board 15x15"),
+    ],
+)
+def test_a_larger_board_is_refused_with_a_remedy(board: str, question: object, remedy: str) -> None:
+    with pytest.raises(PuzzleError) as refused:
+        registry.get(board).framed(question)
+    assert refused.value.rule == "too-large"
+    assert remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    "question", ["1" * 25, [[1] * 9] * 9, "S" * 7, maze_of(3, 3), maze_of(30, 30), 5, None, []]
+)
+def test_what_is_not_a_smaller_maze_is_not_framed(question: object) -> None:
+    assert MAZE.framed(question) is None
