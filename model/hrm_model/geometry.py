@@ -18,7 +18,8 @@ from hrm_puzzles.puzzle import Puzzle
 NOISE = 0.01  # share of a fresh weight in a new channel: from zero it would learn nothing
 NEIGHBORHOOD = 9  # a cell and its eight neighbors
 NEAR = "near_proj.weight"
-READING = (NEAR, "head.weight")  # matrices that read the state
+# matrices that read the state
+READING = (NEAR, "message_proj.weight", "state_proj.weight", "head.weight")
 WRITING = ("out_proj.weight", "_init")  # tensors that write the state
 STARTS = ("high_init", "low_init")
 
@@ -78,25 +79,26 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
 
     The results differ only by noise. Normalization divides by the root of the mean over all
     channels, so the old channels are written larger and read smaller. After Net2WiderNet
-    (arXiv:1511.05641). Raises ValueError for fewer channels, and for vectors of symbols.
+    (arXiv:1511.05641). Raises ValueError for fewer channels, and for blocks of colours.
     """
-    before = model.config.hidden_size
+    config = model.config
+    before = config.hidden_size
     after = wide.config.hidden_size
-    is_grid = model.config.blocks == "relational" and model.config.num_symbols == 1
-    if not is_grid or after < before:
+    is_known = config.blocks == "relational" and not config.has_colours
+    if not is_known or after < before:
         raise ValueError(
-            f"weights of {before} channels cannot be widened to {after}; "
-            "only weights of a grid can, and only to more channels"
+            f"weights of {before} channels cannot be widened to {after}; only weights of a grid "
+            "or of a Sudoku can, and only to more channels"
         )
     scale = math.sqrt(after / before)
     state = wide.state_dict()
     for name, old in model.state_dict().items():
         new = state[name]
-        if name.endswith(NEAR):
-            # [F, 9 D]: each neighbor has its channels. What reads new channels is small already.
-            old = old.unflatten(1, (NEIGHBORHOOD, -1))
-            new = new.unflatten(1, (NEIGHBORHOOD, -1))
-        elif old.shape != new.shape:
+        num_parts = _num_parts(name, old, config)
+        # Each part has its channels. What reads the new ones of a neighbor is small already.
+        old = old.unflatten(-1, (num_parts, -1))
+        new = new.unflatten(-1, (num_parts, -1))
+        if old.shape != new.shape and not name.endswith(NEAR):
             new *= NOISE
         if name.endswith(READING):
             old = old / scale
@@ -105,3 +107,12 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
         corner = tuple(slice(size) for size in old.shape)
         new[corner] = old
     return state
+
+
+def _num_parts(name: str, tensor: Tensor, config: HRMConfig) -> int:
+    """The vectors that the last axis of a tensor holds."""
+    if name.endswith(NEAR):
+        return NEIGHBORHOOD
+    if name in STARTS:
+        return tensor.shape[-1] // config.num_channels
+    return 1

@@ -77,11 +77,17 @@ def random_tokens(*shape: int) -> torch.Tensor:
     return torch.randint(1, 6, (2, *shape), generator=generator)
 
 
-def test_a_wider_model_of_a_grid_answers_alike_and_every_new_channel_learns() -> None:
-    narrow = fresh_model("maze-8x8")
-    wide = fresh_model("maze-8x8", hidden_size=48)
+@pytest.mark.parametrize(
+    ("puzzle", "random_start"), [("maze-8x8", False), ("sudoku-4x4", False), ("sudoku-4x4", True)]
+)
+def test_a_wider_model_answers_alike_and_every_new_channel_learns(
+    puzzle: str, random_start: bool
+) -> None:
+    narrow = fresh_model(puzzle, random_start=random_start)
+    width = 2 * narrow.config.hidden_size
+    wide = fresh_model(puzzle, random_start=random_start, hidden_size=width)
     wide.load_state_dict(widened(narrow, wide))
-    tokens_BT = random_tokens(64)
+    tokens_BT = random_tokens(wide.config.seq_len)
     expected = thought(narrow, tokens_BT)
     found = thought(wide, tokens_BT)
     gap = (found.logits_BTV - expected.logits_BTV).std()
@@ -97,10 +103,10 @@ def test_a_wider_model_of_a_grid_answers_alike_and_every_new_channel_learns() ->
 
 
 @pytest.mark.parametrize(
-    ("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("sudoku-4x4", {"hidden_size": 96})]
+    ("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("arc-7x7", {"hidden_size": 480})]
 )
 def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="only weights of a grid can"):
+    with pytest.raises(ValueError, match="only weights of a grid or"):
         widened(fresh_model(puzzle), fresh_model(puzzle, **sizes))
 
 
