@@ -70,11 +70,14 @@ class Choice:
 
 
 def parse_choice(text: str) -> tuple[str, str | None]:
-    """Split ENGINE[:PRECISION]; the precision is None if the text does not name one."""
+    """Split ENGINE[:PRECISION]; the precision is None if the text does not name one.
+
+    Raises ValueError for another engine.
+    """
     engine, colon, precision = text.partition(":")
     if engine not in ENGINES or (colon and not precision):
         known = ", ".join(ENGINES)
-        raise EngineUnavailableError(
+        raise ValueError(
             f"{text!r} does not name an engine: write ENGINE[:PRECISION] with one of {known}."
         )
     return engine, precision or None

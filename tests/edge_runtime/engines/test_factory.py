@@ -23,9 +23,10 @@ without_gpu = pytest.mark.skipif(num_gpus() > 0, reason="this machine has a GPU"
 
 
 @pytest.mark.parametrize("text", ["gpu", "cpu:", ""])
-def test_what_names_no_engine_is_rejected(text: str) -> None:
-    with pytest.raises(EngineUnavailableError, match="does not name an engine: write ENGINE"):
+def test_what_names_no_engine_is_wrong_use(text: str) -> None:
+    with pytest.raises(ValueError, match="does not name an engine: write ENGINE") as raised:
         parse_choice(text)
+    assert not isinstance(raised.value, EngineUnavailableError)  # exit code 2 instead of 3
 
 
 @without_gpu
