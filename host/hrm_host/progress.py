@@ -4,6 +4,7 @@ with stages_on() as stages:
     stages.show("puzzles", done, total, "12 solved")
 """
 
+import logging
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -102,6 +103,8 @@ def stages_on(
     if not console.is_terminal or console.quiet:
         yield Stages(console=console, first_line_s=first_line_s, line_every_s=line_every_s)
         return
+    # Its note on the font cache, at a first start, would break a bar.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     whole = partial(Column, no_wrap=True)
     bars = Progress(
         TextColumn("{task.description}", markup=False, table_column=whole(max_width=NAME_WIDTH)),
