@@ -83,11 +83,21 @@ logistics-6x6() {
         --fp16 --int8 --calib logistics
 }
 
-# The recipe builds data/arc-small: hrm-data build arc-7x7 --augment 7 --keep-colours --hold-out-all
+# RE_ARC is the folder of RE-ARC's examples and licence. The first two runs were stopped after
+# 400,000 and 200,000 samples.
 arc-7x7() {
-    hrm-train --recipe arc-small --hw cpu --set precision=bf16
-    hrm-export runs/arc-small/latest --out arc-7x7.bundle --data data/arc-small --calib arc \
+    hrm-data build arc-7x7 --out data/arc7 --augment 7 --keep-colours --hold-out-all \
+        --more "$RE_ARC/examples.json.gz" --more-licence "$RE_ARC/LICENSE-RE-ARC.txt"
+    arc-run runs/arc1 2000000
+    arc-run runs/arc2 700000 --init runs/arc1/latest
+    arc-run runs/arc3 420000 --init runs/arc2/latest
+    hrm-export runs/arc3/latest --out arc-7x7.bundle --data data/arc7 --calib arc \
         --fp16 --int8 --max-segments 1
+}
+
+arc-run() {
+    hrm-train --recipe arc-small --data data/arc7 --hw cpu --set hidden_size=480 \
+        --set precision=bf16 --run "$1" --set total_samples="$2" "${@:3}"
 }
 
 # START is a checkpoint of a 10x10 run whose table has the learned task vectors by name. A script

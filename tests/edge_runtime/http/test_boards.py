@@ -123,7 +123,7 @@ def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once(
     with serving(app, client, until_ready=False) as http:
         view = http.get("/models").json()["models"][0]
         tasks = http.get("/models/arc-7x7/tasks").json()
-        assert (len(tasks), view["tasks"], view["identifiers"]) == (76, 76, 591)
+        assert (len(tasks), view["tasks"], view["identifiers"]) == (76, 76, len(bundle.identifiers))
         for name, task in tasks.items():
             assert task["train"]
             arc.puzzle.parse({"task": name, "input": task["test"][0]["input"]})

@@ -7,7 +7,7 @@ from hrm_edge_runtime.api.request import candidate_models, parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import shipped_bundles
+from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
@@ -112,5 +112,6 @@ def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(
     problem = "has not learned the task 'nowhere': it learns tasks by name from many examples"
     with pytest.raises(ServiceError, match=problem) as refused:
         model_for(models, {"task": "nowhere", "input": [[0]]})
-    learned = "use one of its 76 tasks, such as 25ff71a9, 3618c87e, 67385a82"
+    first, second, third, *_ = Bundle.open(find_bundle("arc-7x7")).tasks()
+    learned = f"use one of its 76 tasks, such as {first}, {second}, {third}"
     assert refused.value.detail.remedy == learned
