@@ -1,10 +1,12 @@
 """The stand-ins for TensorRT and CUDA in `fakes`, as modules of the running process."""
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import pytest
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import write_manifest
@@ -14,6 +16,7 @@ FAKES = SUPPORT / "fakes"
 FAKE_MODULES = (
     "tensorrt",
     "fake_gpu",
+    "segments",
     "pycuda",
     "pycuda.driver",
     "cuda",
@@ -36,3 +39,14 @@ def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
     fields = bundle.manifest.model_dump(exclude={"files"})
     write_manifest(bundle.path, **{**fields, "precisions": names})
     return Bundle.open(bundle.path)
+
+
+def play_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put TensorRT's stand-in in its place; CUDA's Python modules stay the real ones."""
+    for name in ("fake_gpu", "segments", "tensorrt"):
+        spec = importlib.util.spec_from_file_location(name, FAKES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)

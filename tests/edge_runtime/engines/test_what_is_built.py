@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
+from hrm_edge_runtime.engines import engine
 from hrm_edge_runtime.engines.trt import build, building, cache, profiles
 
 
@@ -36,6 +37,23 @@ def test_int8_is_built_by_default_for_large_models_or_if_there_is_nothing_else(
 def test_every_shipped_model_is_built_in_fp16_alone() -> None:
     for name in shipped_bundles():
         assert building.worth_a_try(Bundle.open(find_bundle(name))) == ["fp16"], name
+
+
+@pytest.mark.parametrize(
+    ("name", "has_card", "engine_name", "slots"),
+    [
+        ("sudoku", True, "tensorrt", 64),
+        ("sudoku", True, "cuda", 64),
+        ("sudoku", False, "tensorrt", 16),
+        ("sudoku", True, "cpu", 8),
+        ("maze", True, "cuda", 8),
+    ],
+)
+def test_a_card_is_tried_with_64_slots_unless_the_sequence_is_long(
+    monkeypatch: pytest.MonkeyPatch, name: str, has_card: bool, engine_name: str, slots: int
+) -> None:
+    monkeypatch.setattr(engine, "has_card", lambda: has_card)
+    assert engine.max_slots(Bundle.open(find_bundle(name)), engine_name) == slots
 
 
 def test_an_engine_uses_one_stream_and_trying_a_kernel_a_quarter_of_an_8_gb_board(

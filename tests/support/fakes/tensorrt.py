@@ -3,8 +3,9 @@
 The lists in `tensorrt_api/` were taken from NVIDIA's own bindings. Every name that the program uses
 is looked up in the list of the version in FAKE_TENSORRT_VERSION first, so a name that this version
 lacks fails as it would on the device. A name that the stand-in does not play fails too. Tensor
-addresses are real addresses: a segment binds them to ONNX Runtime, so what the engine around it
-computes is right or wrong as a whole. It cannot show TensorRT's own numbers, times and memory, nor
+addresses are real addresses: a segment binds them to ONNX Runtime (`segments`), so what the engine
+around it computes is right or wrong as a whole. With FAKE_TENSORRT_PROVIDER=CUDAExecutionProvider
+it runs on a card under the real driver. It cannot show TensorRT's own numbers, times and memory, nor
 what the driver does.
 """
 
@@ -21,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import fake_gpu
-import onnxruntime as ort
+import segments
 
 __version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
 LISTS = Path(__file__).parents[1] / "tensorrt_api"
+PROVIDER = os.environ.get("FAKE_TENSORRT_PROVIDER", segments.CPU)
 SCRATCH_BYTES = 4096
 
 
@@ -287,9 +289,8 @@ class _Runtime:
 
 class _Engine:
     def __init__(self, onnx: bytes, profiles: list[dict[str, list[list[int]]]]) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
+        self.onnx = onnx
+        self.session = segments.open_session(onnx, segments.CPU)
         self.profiles = profiles
         self.device_memory_size_v2 = SCRATCH_BYTES
         nodes = (*self.session.get_inputs(), *self.session.get_outputs())
@@ -329,6 +330,7 @@ class _Context:
         self._shapes: dict[str, list[int]] = {}
         self._profile: dict[str, list[list[int]]] = {}
         self._has_memory = False
+        self._segments: segments.OnHost | segments.OnCard | None = None
 
     def update_device_memory_size_for_shapes(self) -> int:
         inputs = set(self._profile) & set(self._engine._names)
@@ -346,6 +348,10 @@ class _Context:
         if _fails("profile"):  # the C++ API returns false, the binding raises
             raise RuntimeError("Error in set optimization profile async.")
         self._profile = self._engine.profiles[profile]
+        if PROVIDER == segments.CUDA:
+            self._segments = segments.OnCard(self._engine.onnx, stream)
+        else:
+            self._segments = segments.OnHost(self._engine.session, stream)
         return True
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
@@ -360,30 +366,11 @@ class _Context:
         return True
 
     def execute_async_v3(self, stream: int) -> bool:
+        assert stream
         assert self._has_memory
-        recorded = fake_gpu.streams[stream]
+        assert self._segments is not None
         if _fails("step"):
             return False
-        if _fails("capture") and recorded.recording is not None:
-            recorded.is_broken = True
-            return False
         assert set(self._addresses) == set(self._engine._names), "every tensor needs an address"
-        addresses = dict(self._addresses)
-        recorded.put(lambda: self._run(addresses))
-        return True
-
-    def _run(self, addresses: dict[str, int]) -> None:
         num_rows = self._shapes["tokens_BT"][0]
-        unused = addresses["tokens_BT"]  # an input that was dropped is never read
-        session = self._engine.session
-        binding = session.io_binding()
-        for node in session.get_inputs():
-            dtype = fake_gpu.NUMPY_OF[node.type]
-            shape = [num_rows, *node.shape[1:]]
-            address = addresses.get(node.name, unused)
-            binding.bind_input(node.name, "cpu", 0, dtype, shape, address)
-        for node in session.get_outputs():
-            dtype = fake_gpu.NUMPY_OF[node.type]
-            shape = [num_rows, *node.shape[1:]]
-            binding.bind_output(node.name, "cpu", 0, dtype, shape, addresses[node.name])
-        session.run_with_iobinding(binding)
+        return self._segments.enqueue(num_rows, dict(self._addresses))
