@@ -161,7 +161,7 @@ def throughput(
     )
 
 
-@measured("peers --python .peers/bin/python --json > peers.json")
+@measured("peers --python .peers/bin/python --out peers")
 def peers(
     python: Annotated[
         Path, Option(help="Python of an environment with benchmarks/peers/requirements.txt.")
@@ -172,11 +172,14 @@ def peers(
     load: Annotated[
         list[str] | None, Option(help="Load to send; may be repeated. Default: all.")
     ] = None,
-    puzzles: Puzzles = 300,
+    puzzles: Puzzles = 150,
     connections: Annotated[int, Option(min=1, help="Connections of the closed loop.")] = 16,
-    rate: Annotated[float, Option(min=0.1, help="Puzzles a second of the open loop.")] = 10.0,
+    rate: Annotated[float, Option(min=0.1, help="Puzzles a second of the open loop.")] = 20.0,
     rounds: TurnRounds = 3,
     seed: Seed = 0,
+    out: Annotated[
+        Path | None, Option(help="Also write PATH.md, PATH.json and the picture PATH.png.")
+    ] = None,
 ) -> Measurement:
     """Serve the same graph with LitServe, Ray Serve, BentoML and FastAPI, beside hrm-serve."""
     from hrm_benchmarks import peers
@@ -191,11 +194,15 @@ def peers(
         python=python, rounds=rounds, connections=connections, rate=rate, seed=seed
     )
     rows = peers.measure(loads, servers, plan)
+    sizes = f"{puzzles} puzzles, {connections} connections, {rate:g} arrivals a second"
+    title = f"{sizes}, {rounds} rounds"
+    if out is not None:
+        peers.save(out, title, rows)
     return in_table(
         "servers",
         rows,
         peers.COLUMNS,
-        title=f"{puzzles} puzzles, {connections} connections, {rounds} rounds",
+        title=title,
         caption=peers.CAPTION,
         left=["load", "server", "form"],
     )
