@@ -5,7 +5,7 @@ Imports at the top must not load ONNX Runtime or PyTorch.
 
 import asyncio
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ from hrm_benchmarks.command import (
     Slots,
     Threads,
     TurnRounds,
+    chosen,
     in_table,
     measured,
     opened_bundle,
@@ -206,14 +207,6 @@ def peers(
         caption=peers.CAPTION,
         left=["load", "server", "form"],
     )
-
-
-def chosen(names: list[str] | None, known: Collection[str], what: str) -> list[str]:
-    """The names, or all known ones without names; raises BadParameter for an unknown name."""
-    for name in names or ():
-        if name not in known:
-            raise BadParameter(f"{name!r} is not a {what}: use one of {', '.join(known)}")
-    return names or list(known)
 
 
 @measured("start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")

@@ -19,6 +19,8 @@ if __name__ == "__main__":
     os.execv(sys.executable, [*serve, "--port", str(settings.port)])
 
 settings = settings_of(os.environ[SETTINGS].split())
+# BentoML takes no batch size of one; without batching an API gets the list of the request.
+batching = {"max_batch_size": settings.batch, "max_latency_ms": 60000} if settings.batch > 1 else {}
 
 
 @bentoml.service(workers=1, traffic={"timeout": 300})
@@ -26,6 +28,6 @@ class Puzzles:
     def __init__(self):
         self.model = PuzzleModel(settings.bundle, settings.form)
 
-    @bentoml.api(batchable=True, max_batch_size=settings.batch, max_latency_ms=60000)
+    @bentoml.api(batchable=bool(batching), **batching)
     def solve(self, puzzles: list[str]) -> list[dict]:
         return self.model.solve(puzzles)
