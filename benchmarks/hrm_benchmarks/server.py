@@ -136,7 +136,7 @@ def running(
         httpx.Client(base_url=url, headers=headers, timeout=REQUEST_TIMEOUT_S) as http,
     ):
         began_s = time.monotonic()
-        process = subprocess.Popen(arguments, stderr=log, start_new_session=True)
+        process = subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
         try:
             _wait_until_ready(process, http, log, began_s + within_s)
             ready_s = time.monotonic() - began_s

@@ -23,7 +23,7 @@ settings = settings_of(os.environ[SETTINGS].split())
 batching = {"max_batch_size": settings.batch, "max_latency_ms": 60000} if settings.batch > 1 else {}
 
 
-@bentoml.service(workers=1, traffic={"timeout": 300})
+@bentoml.service(workers=1, traffic={"timeout": 300}, logging={"access": {"enabled": False}})
 class Puzzles:
     def __init__(self):
         self.model = PuzzleModel(settings.bundle, settings.form)
