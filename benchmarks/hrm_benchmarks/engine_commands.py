@@ -138,7 +138,7 @@ def segment(
     )
 
 
-@measured("limit --bundle sudoku --bundle maze --batch 1 --batch 8")
+@measured("limit --bundle sudoku --bundle maze --batch 1 --batch 8", extra="export,serve,bench")
 def limit(
     bundle: Annotated[
         list[str] | None,

@@ -69,7 +69,7 @@ def train(
     )
 
 
-@measured("published --rounds 5 --compile", extra=DESKTOP)
+@measured("published --rounds 5 --compile", extra=f"export,{DESKTOP}")
 def published(
     model: Annotated[
         list[str] | None, Option(help="Model of the segments; may be repeated. Default: all.")
