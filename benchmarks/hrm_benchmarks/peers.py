@@ -16,11 +16,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import numpy as np
-from matplotlib.figure import Figure
 
 import hrm_edge_runtime
 import hrm_host
@@ -30,6 +29,9 @@ from hrm_benchmarks.report import RATIO, Row, environment, markdown, tell
 from hrm_benchmarks.server import Usage, running, serve_command, usage_of
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles.data.sources import Questions, questions_made
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parents[1] / "peers"
 ROOMS = (hrm_edge_runtime, hrm_host, hrm_puzzles)
@@ -320,6 +322,8 @@ def save(prefix: Path, title: str, rows: Sequence[Row]) -> None:
 
 def _picture(rows: Sequence[Row]) -> Figure:
     """One panel per load, with a bar per server: its CPU time per proof."""
+    from matplotlib.figure import Figure  # not in the extras that serving needs
+
     loads = list(dict.fromkeys(row["load"] for row in rows))
     figure = Figure(figsize=(3.6 * len(loads), 3.6), layout="tight")
     panels = np.atleast_1d(figure.subplots(1, len(loads), sharey=True))
