@@ -42,8 +42,8 @@ format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .
 	$(DEV)/ruff format .
 
-peers: .venv/ready .peers/ready  ## Serve the same model with LitServe, Ray Serve, BentoML and FastAPI beside ours (half an hour)
-	$(DEV)/hrm-bench peers --python .peers/bin/python
+peers: .venv/ready .peers/ready  ## Serve the same model with LitServe, Ray Serve, BentoML and FastAPI beside ours (15 minutes)
+	$(DEV)/hrm-bench peers --python .peers/bin/python --out peers
 
 check-gpu: .venv/ready  ## On a CUDA device: training beside the CPU, engines beside PyTorch; writes acceptance-gpu.json
 	-$(DEV)/python -m pytest $(GPU_TESTS) -m gpu --junitxml gpu-tests.xml \

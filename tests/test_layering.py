@@ -36,6 +36,7 @@ MAY_IMPORT = {
         "hrm_edge_runtime",
         "hrm_model",
         "hrm_train",
+        "hrm_export",
     },
 }
 TORCH_ROOMS = {"hrm_model", "hrm_train", "hrm_export", "hrm_benchmarks.desktop"}

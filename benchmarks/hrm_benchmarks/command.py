@@ -11,7 +11,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Exit, Option
+from typer import BadParameter, Exit, Option
 
 from hrm_benchmarks.report import Columns, Row, leaving_at_sigterm, print_json, print_table
 from hrm_edge_runtime.contract.completion import bundles_from
@@ -102,6 +102,14 @@ def questions_for(
         return questions_from_file(csv, puzzle).sample(num_puzzles, seed)
     easiest = next(iter(puzzle.difficulties), "")  # puzzles that cannot be generated have none
     return questions_made(puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
+
+
+def chosen(names: list[str] | None, known: Collection[str], what: str) -> list[str]:
+    """The names, or all known ones without names; raises BadParameter for an unknown name."""
+    for name in names or ():
+        if name not in known:
+            raise BadParameter(f"{name!r} is not a {what}: use one of {', '.join(known)}")
+    return names or list(known)
 
 
 def measured(

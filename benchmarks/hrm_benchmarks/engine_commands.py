@@ -1,4 +1,4 @@
-"""The subcommands of `hrm-bench` that step an engine: serve, segment, accuracy.
+"""The subcommands of `hrm-bench` that step an engine: serve, segment, limit, accuracy.
 
 Imports at the top must not load ONNX Runtime or PyTorch.
 """
@@ -135,6 +135,32 @@ def segment(
     title = f"{manifest.name}, {threads} threads, {turns.title}"
     return in_table(
         "runs", runs, segments.COLUMNS, title=title, caption=segments.CAPTION, left=["engine"]
+    )
+
+
+@measured("limit --bundle sudoku --bundle maze --batch 1 --batch 8", extra="export,serve,bench")
+def limit(
+    bundle: Annotated[
+        list[str] | None,
+        Option(help="Bundle directory or shipped name; may be repeated. Default: all shipped."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None, Option(min=1, help="Batch size; may be repeated. Default: 1 and 8.")
+    ] = None,
+    rounds: TurnRounds = 5,
+    turn_s: TurnS = 0.3,
+    cpu_clock: CpuClock = False,
+) -> Measurement:
+    """Compare the arithmetic of a segment with a large matrix product, on one thread."""
+    from hrm_benchmarks import limit
+    from hrm_edge_runtime.contract.shipped import shipped_bundles
+
+    turns = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
+    rows: list[Row] = []
+    for name in bundle or shipped_bundles():
+        rows += limit.measure(opened_bundle(name), batch or BATCHES, turns)
+    return in_table(
+        "rows", rows, limit.COLUMNS, title=turns.title, caption=limit.LEGEND, left=["model"]
     )
 
 

@@ -79,6 +79,14 @@ def cells(columns: Columns, row: Row) -> list[str]:
     return [form.format(**values) for form in columns.values()]
 
 
+def markdown(columns: Columns, rows: Iterable[Row]) -> str:
+    """Return the table that `print_table` prints as Markdown."""
+    lines = [list(columns), ["---"] * len(columns)]
+    for row in rows:
+        lines.append(cells(columns, row))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def paper() -> Console:
     """Return standard output as a console."""
     console = Console()

@@ -55,7 +55,7 @@ def measure(
     for batch in dict.fromkeys(batches):
         tell(f"batch {batch}: {', '.join(names)}")
         prepare = partial(
-            _prepared,
+            prepared,
             bundle.path,
             batch=batch,
             num_threads=num_threads,
@@ -76,7 +76,7 @@ def rows_of(names: Sequence[str], batch: int, seconds_RC: NDArray[np.float64]) -
     return rows
 
 
-def _prepared(
+def prepared(
     path: Path, engine: str, *, batch: int, num_threads: int, checkpoint: Path | None
 ) -> tuple[None, Step]:
     """Return a step that runs one more segment of a full batch; runs in a child process."""

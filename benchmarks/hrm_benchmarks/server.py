@@ -119,7 +119,10 @@ def serve_command(*arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], headers: Mapping[str, str] | None = None
+    command: Sequence[str],
+    headers: Mapping[str, str] | None = None,
+    *,
+    within_s: float = READY_S,
 ) -> Generator[RunningServer]:
     """Start a server, yield it when it is ready, and end it with SIGTERM.
 
@@ -133,9 +136,9 @@ def running(
         httpx.Client(base_url=url, headers=headers, timeout=REQUEST_TIMEOUT_S) as http,
     ):
         began_s = time.monotonic()
-        process = subprocess.Popen(arguments, stderr=log, start_new_session=True)
+        process = subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
         try:
-            _wait_until_ready(process, http, log, began_s + READY_S)
+            _wait_until_ready(process, http, log, began_s + within_s)
             ready_s = time.monotonic() - began_s
             yield RunningServer(process.pid, http, ready_s=ready_s)
             process.terminate()

@@ -5,7 +5,7 @@ Imports at the top must not load ONNX Runtime or PyTorch.
 
 import asyncio
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ from hrm_benchmarks.command import (
     Slots,
     Threads,
     TurnRounds,
+    chosen,
     in_table,
     measured,
     opened_bundle,
@@ -161,7 +162,7 @@ def throughput(
     )
 
 
-@measured("peers --python .peers/bin/python --json > peers.json")
+@measured("peers --python .peers/bin/python --out peers")
 def peers(
     python: Annotated[
         Path, Option(help="Python of an environment with benchmarks/peers/requirements.txt.")
@@ -172,11 +173,14 @@ def peers(
     load: Annotated[
         list[str] | None, Option(help="Load to send; may be repeated. Default: all.")
     ] = None,
-    puzzles: Puzzles = 300,
+    puzzles: Puzzles = 150,
     connections: Annotated[int, Option(min=1, help="Connections of the closed loop.")] = 16,
-    rate: Annotated[float, Option(min=0.1, help="Puzzles a second of the open loop.")] = 10.0,
+    rate: Annotated[float, Option(min=0.1, help="Puzzles a second of the open loop.")] = 20.0,
     rounds: TurnRounds = 3,
     seed: Seed = 0,
+    out: Annotated[
+        Path | None, Option(help="Also write PATH.md, PATH.json and the picture PATH.png.")
+    ] = None,
 ) -> Measurement:
     """Serve the same graph with LitServe, Ray Serve, BentoML and FastAPI, beside hrm-serve."""
     from hrm_benchmarks import peers
@@ -191,22 +195,18 @@ def peers(
         python=python, rounds=rounds, connections=connections, rate=rate, seed=seed
     )
     rows = peers.measure(loads, servers, plan)
+    sizes = f"{puzzles} puzzles, {connections} connections, {rate:g} arrivals a second"
+    title = f"{sizes}, {rounds} rounds"
+    if out is not None:
+        peers.save(out, title, rows)
     return in_table(
         "servers",
         rows,
         peers.COLUMNS,
-        title=f"{puzzles} puzzles, {connections} connections, {rounds} rounds",
+        title=title,
         caption=peers.CAPTION,
         left=["load", "server", "form"],
     )
-
-
-def chosen(names: list[str] | None, known: Collection[str], what: str) -> list[str]:
-    """The names, or all known ones without names; raises BadParameter for an unknown name."""
-    for name in names or ():
-        if name not in known:
-            raise BadParameter(f"{name!r} is not a {what}: use one of {', '.join(known)}")
-    return names or list(known)
 
 
 @measured("start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")

@@ -14,13 +14,14 @@ import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_benchmarks import client
+from hrm_benchmarks import client, echo
 from hrm_benchmarks.client import Exchange
 from hrm_benchmarks.report import Row, tell
-from hrm_benchmarks.server import SETTLED_S, RunningServer, Target
+from hrm_benchmarks.server import SETTLED_S, RunningServer, Target, running, usage_of
 
 STREAMS = 4  # connections that send batches
 WARM_UP_S = 2.0
+ECHO_S = 5.0
 SHARE = 0.8  # share of the measured maximum; at 1 the queue grows without limit
 COLUMNS = {
     "route": "{route}",
@@ -30,13 +31,15 @@ COLUMNS = {
     "HTTP CPU us": "{http_cpu_us:.0f}",
     "engine CPU us": "{engine_cpu_us:.0f}",
     "HTTP core": "{http_cpu_share:.0%}",
-    "per HTTP CPU s": "{per_http_cpu_second:.0f}",
+    "in echoes": "{echoes:.1f}",
+    "host": "{host_share:.0%}",
     "p50 ms": "{p50_ms:.1f}",
     "p99 ms": "{p99_ms:.1f}",
 }
 LEGEND = """\
 of bound: occupancy of the slots while puzzles wait, times the engine's share of the time
-per HTTP CPU s: ceiling of the HTTP process on a core of its own
+in echoes: HTTP CPU time over that of a bare JSON echo on the same server stack
+host: share of both processes' CPU time outside the engine's steps; for a quiet machine
 p50, p99: requests that arrive at random moments; latency counts from the moment a request is due"""
 
 
@@ -49,7 +52,10 @@ async def measure(
     seconds: float,
     seed: int,
 ) -> list[Row]:
-    """Measure batches at a rate, both ceilings, and random arrivals at `SHARE` of the last."""
+    """Measure batches at a rate, both ceilings, and random arrivals at `SHARE` of the last.
+
+    Each row also gets its HTTP CPU time in bare echoes, see `echo`.
+    """
     rng = np.random.default_rng(seed)
     async with client.session(server.url) as http:
         sender = _Sender(http, target.bodies(), seconds, target.window)
@@ -60,7 +66,9 @@ async def measure(
         single_ceiling = await _singles(server, sender, connections)
         rate = SHARE * single_ceiling["answered_per_s"]
         arrivals = await _arrivals(server, sender, rate, rng)
-    return [batches, batch_ceiling, single_ceiling, arrivals]
+    echo_us = await _echo_us(target, connections, min(ECHO_S, seconds))
+    rows = [batches, batch_ceiling, single_ceiling, arrivals]
+    return [{**row, "echoes": row["http_cpu_us"] / echo_us} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,18 @@ def _latencies_ms(exchanges: Sequence[Exchange]) -> NDArray[np.float64]:
     return np.array(latencies_ms)
 
 
+async def _echo_us(target: Target, connections: int, seconds: float) -> float:
+    """CPU microseconds that a bare echo of the same bodies takes, with the same connections."""
+    tell("a bare echo")
+    with running(echo.COMMAND) as server:
+        async with client.session(server.url) as http:
+            sender = _Sender(http, target.bodies(), seconds, target.window)
+            before = usage_of(server.pid)["cpu_s"]
+            num_answers = await _total([sender.ask() for _ in range(connections)])
+            spent_s = usage_of(server.pid)["cpu_s"] - before
+    return 1e6 * spent_s / num_answers
+
+
 async def _total(counting: Sequence[Awaitable[int]]) -> int:
     counts = await asyncio.gather(*counting)
     return sum(counts)
@@ -176,6 +196,7 @@ class _Passage:
         row["engine_cpu_us"] = 1e6 * engine_cpu_s / num_answers
         row["http_cpu_share"] = http_cpu_s / spent_s
         row["seconds"] = spent_s
+        row["host_share"] = 1 - totals.step_s / (http_cpu_s + engine_cpu_s)
         row["per_http_cpu_second"] = num_answers / http_cpu_s
         row["p50_ms"] = None  # only a row of the open loop has latencies
         row["p99_ms"] = None

@@ -1,4 +1,4 @@
-"""The subcommands of `hrm-bench` that train: train, compare, scaling.
+"""The subcommands of `hrm-bench` that train: train, published, compare, scaling.
 
 Imports at the top must not load ONNX Runtime or PyTorch.
 """
@@ -12,11 +12,14 @@ from typer import Option
 from hrm_benchmarks.command import (
     CpuClock,
     Measurement,
+    Puzzles,
     Seed,
     TurnRounds,
     TurnS,
+    chosen,
     in_table,
     measured,
+    opened_bundle,
 )
 from hrm_benchmarks.report import Rounds, Row, tell
 from hrm_puzzles import registry
@@ -63,6 +66,41 @@ def train(
         caption=training.LEGEND,
         left=["trainer"],
         machine={"torch": training.torch.__version__},
+    )
+
+
+@measured("published --rounds 5 --compile", extra=f"export,{DESKTOP}")
+def published(
+    model: Annotated[
+        list[str] | None, Option(help="Model of the segments; may be repeated. Default: all.")
+    ] = None,
+    checkpoint: Annotated[
+        Path, Option(help="Checkpoint of the shipped model that runs the loops.")
+    ] = Path("model/checkpoints/sudoku-6x6"),
+    bundle: Annotated[str, Option(help="Bundle of that checkpoint.")] = "sudoku-6x6",
+    puzzles: Puzzles = 64,
+    rounds: TurnRounds = 5,
+    turn_s: TurnS = 1.0,
+    compiled: Annotated[
+        bool, Option("--compile", help="Also time torch.compile, which needs a C++ compiler.")
+    ] = False,
+) -> Measurement:
+    """Compare our engine with the published step and evaluation loop, by CPU time."""
+    from hrm_benchmarks.desktop import published
+
+    turns = Rounds(number=rounds, turn_s=turn_s, cpu_clock=True)
+    runs: list[Row] = []
+    for name in chosen(model, published.MODELS, "model"):
+        runs += published.segments(name, turns, compiled=compiled)
+    runs += published.loops(opened_bundle(bundle), checkpoint, puzzles, turns)
+    return in_table(
+        "runs",
+        runs,
+        published.COLUMNS,
+        title=f"one thread, batch 1, loops over {puzzles} puzzles, {turns.title}",
+        caption=published.LEGEND,
+        left=["model", "runs", "note"],
+        machine={"torch": published.torch.__version__},
     )
 
 

@@ -19,13 +19,15 @@ if __name__ == "__main__":
     os.execv(sys.executable, [*serve, "--port", str(settings.port)])
 
 settings = settings_of(os.environ[SETTINGS].split())
+# BentoML takes no batch size of one; without batching an API gets the list of the request.
+batching = {"max_batch_size": settings.batch, "max_latency_ms": 60000} if settings.batch > 1 else {}
 
 
-@bentoml.service(workers=1, traffic={"timeout": 300})
+@bentoml.service(workers=1, traffic={"timeout": 300}, logging={"access": {"enabled": False}})
 class Puzzles:
     def __init__(self):
         self.model = PuzzleModel(settings.bundle, settings.form)
 
-    @bentoml.api(batchable=True, max_batch_size=settings.batch, max_latency_ms=60000)
+    @bentoml.api(batchable=bool(batching), **batching)
     def solve(self, puzzles: list[str]) -> list[dict]:
         return self.model.solve(puzzles)

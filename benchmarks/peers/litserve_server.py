@@ -18,6 +18,8 @@ class PuzzleAPI(litserve.LitAPI):
         return inputs
 
     def predict(self, puzzles):
+        if settings.batch == 1:  # without batching LitServe passes the puzzle itself
+            return self.model.solve([puzzles])[0]
         return self.model.solve(puzzles)
 
     def unbatch(self, output):

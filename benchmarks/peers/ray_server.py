@@ -11,7 +11,7 @@ from model import PuzzleModel, settings_of
 settings = settings_of()
 
 
-@serve.deployment(max_ongoing_requests=256)
+@serve.deployment(max_ongoing_requests=256, logging_config={"enable_access_log": False})
 class Puzzles:
     def __init__(self):
         self.model = PuzzleModel(settings.bundle, settings.form)

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench_tools import figures_of, refusal_of
+from tiny_bundle import write_tiny_graph
 
 from hrm_benchmarks.desktop.compare import ARCHS, config_of, num_parameters
+from hrm_benchmarks.limit import flop_of
 from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import rows_of
 from hrm_puzzles import registry
@@ -62,6 +64,26 @@ def test_throughput_measures_batches_singles_the_bound_and_latencies() -> None:
     assert 0.1 < batches["share_of_bound"] <= 1.01
     assert arrivals["offered_per_s"] == pytest.approx(0.8 * singles["answered_per_s"])
     assert 0 < arrivals["p50_ms"] <= arrivals["p99_ms"]
+    for passage in (at_rate, batches, singles, arrivals):
+        assert passage["echoes"] > 1
+        assert passage["host_share"] < 1
+
+
+@pytest.mark.process
+def test_a_segment_reaches_a_share_of_the_products_rate() -> None:
+    figures = figures_of("limit --bundle sudoku-6x6 --rounds 1 --turn-s 0")
+    one, eight = figures["rows"]
+    assert [one["batch"], eight["batch"]] == [1, 8]
+    assert one["mflop"] == eight["mflop"] > 0
+    assert one["share"] > 0
+
+
+def test_the_arithmetic_of_a_graph_is_counted_from_its_shapes(tmp_path: Path) -> None:
+    write_tiny_graph(tmp_path / "step.onnx")
+    mixing = 17 * 17 * 8
+    levels = 2 * 17 * 8 * 8
+    head = 16 * 8 * 6
+    assert flop_of(tmp_path / "step.onnx") == 2 * (mixing + levels + head)
 
 
 @pytest.mark.process

@@ -1,5 +1,6 @@
 """The peers of `hrm-bench peers`: the plain one runs here, the others need their packages."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -21,7 +22,9 @@ def load(monkeypatch: pytest.MonkeyPatch) -> PuzzleLoad:
 
 
 @pytest.mark.process
-def test_a_plain_server_around_the_same_graph_proves_the_same_puzzles(load: PuzzleLoad) -> None:
+def test_a_plain_server_around_the_same_graph_proves_the_same_puzzles(
+    load: PuzzleLoad, tmp_path: Path
+) -> None:
     rows = peers.measure([load], ["fastapi"], PLAN)
     assert [row["server"] for row in rows] == ["hrm-serve", "fastapi", "fastapi"]
     assert {row["num_proven"] for row in rows} == {NUM_PUZZLES}
@@ -29,7 +32,12 @@ def test_a_plain_server_around_the_same_graph_proves_the_same_puzzles(load: Puzz
         assert row["cpu_ms_a_proof"] > 0
         assert row["p50_ms"] <= row["p99_ms"]
         assert row["open_p50_ms"] > 0
-    assert rows[0]["cpu_ratio"] == 1
+    assert rows[0]["ratio"] == 1
+    peers.save(tmp_path / "figures", "Small", rows)
+    table = (tmp_path / "figures.md").read_text()
+    assert "| small | fastapi | until-proven |" in table
+    assert len(json.loads((tmp_path / "figures.json").read_text())["servers"]) == 3
+    assert (tmp_path / "figures.png").stat().st_size > 1000
 
 
 def test_every_peer_has_a_server_and_pinned_packages() -> None:
@@ -42,6 +50,6 @@ def test_every_peer_has_a_server_and_pinned_packages() -> None:
 
 def test_ratios_are_taken_within_a_round() -> None:
     turns = [[{"cpu_ms_a_proof": 2.0}, {"cpu_ms_a_proof": 6.0}], [{"cpu_ms_a_proof": 10.0}] * 2]
-    ours, theirs = peers._ratios(turns)
-    assert [row["cpu_ratio"] for row in ours] == [1, 1]
-    assert [row["cpu_ratio"] for row in theirs] == [3, 1]
+    ours, theirs = peers.ratios(turns)
+    assert [row["ratio"] for row in ours] == [1, 1]
+    assert [row["ratio"] for row in theirs] == [3, 1]

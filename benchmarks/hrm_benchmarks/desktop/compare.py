@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from hrm_benchmarks.report import Row, cells
+from hrm_benchmarks.report import Row, markdown
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -145,16 +145,8 @@ def save(folder: Path, rows: Sequence[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     table = json.dumps(rows, indent=2) + "\n"
     (folder / "compare.json").write_text(table, encoding="utf-8")
-    (folder / "compare.md").write_text(_markdown(rows), encoding="utf-8")
+    (folder / "compare.md").write_text(markdown(COLUMNS, rows), encoding="utf-8")
     _picture(rows).savefig(folder / "compare.png", dpi=130)
-
-
-def _markdown(rows: Sequence[Row]) -> str:
-    headings = list(COLUMNS)
-    rule = ["---"] * len(COLUMNS)
-    lines = [headings, rule]
-    lines += [cells(COLUMNS, row) for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _picture(rows: Sequence[Row]) -> Figure:

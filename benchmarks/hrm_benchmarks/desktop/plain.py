@@ -32,7 +32,8 @@ class PlainHRM(HRM):
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__(config)
-        self.add_module("high_level", Level(config, config.high_layers, PlainBlock))
+        if config.arch != "trm":
+            self.add_module("high_level", Level(config, config.high_layers, PlainBlock))
         self.add_module("low_level", Level(config, config.low_layers, PlainBlock))
 
 

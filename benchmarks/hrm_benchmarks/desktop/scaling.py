@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from hrm_benchmarks.report import Row, cells
+from hrm_benchmarks.report import Row, markdown
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, hardware, loop
@@ -115,15 +115,8 @@ def save(folder: Path, title: str, rows: Sequence[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     table = json.dumps({"title": title, "runs": rows}, indent=2) + "\n"
     (folder / f"{NAME}.json").write_text(table, encoding="utf-8")
-    (folder / f"{NAME}.md").write_text(_markdown(rows), encoding="utf-8")
+    (folder / f"{NAME}.md").write_text(markdown(COLUMNS, rows), encoding="utf-8")
     _curve(title, rows).savefig(folder / f"{NAME}.png", dpi=130)
-
-
-def _markdown(rows: Sequence[Row]) -> str:
-    lines = [list(COLUMNS), ["---"] * len(COLUMNS)]
-    for row in rows:
-        lines.append(cells(COLUMNS, row))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _curve(title: str, rows: Sequence[Row]) -> Figure:

@@ -154,7 +154,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     puzzle = registry.get(recipe.puzzle)
     source = batches.open_source(contestant.data, "train", puzzle)
     feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
-    model = _initial(contestant.config)
+    model = initial(contestant.config)
     if not contestant.is_ours:
         plain = PlainHRM(contestant.config)
         plain.load_state_dict(model.state_dict())
@@ -165,7 +165,8 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
 
 
 @torch.no_grad()
-def _initial(config: HRMConfig) -> hrm.HRM:
+def initial(config: HRMConfig) -> hrm.HRM:
+    """Return a fresh model, the same in every process, that does not amplify rounding."""
     torch.manual_seed(0)
     model = hrm.HRM(config)
     for level in model.levels:
