@@ -3,8 +3,10 @@
 Random minimal questions hardly ever need many backtracks: one of forty needs ten. A climb starts
 from one. A step takes out one or two givens, adds others until the solution is unique, takes out
 every given that is not needed, and is kept if the rating does not fall. Steps change the solution
-too. The rating depends on the order of the cells, so a turned or relabelled copy of a climb can be
-rated far lower.
+too.
+
+The rating depends on the order of the cells, and a climb also exploits that: turned and relabelled
+copies of the first six climbs to 200 are rated 3 to 18 on (geometric) average.
 """
 
 import numpy as np
