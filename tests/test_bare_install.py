@@ -70,7 +70,7 @@ def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(bare: Pa
     ended = subprocess.run([bare / "hrm", "demo"], capture_output=True, text=True, timeout=180)
     assert ended.stderr == ""
     assert ended.returncode == 0
-    assert ended.stdout.count("proven right") == 3
+    assert ended.stdout.count("proven to keep every rule") == 3
     _, _, next_steps = ended.stdout.partition("Next:\n")
     assert len(next_steps.splitlines()) == 3
 

@@ -34,6 +34,12 @@ _BUILT_IN: dict[str, Puzzle] = {
     "arc-7x7": Arc(name="arc-7x7", side=7),
 }
 
+# Known by name like the sizes of mazes, and not listed: no shipped model and no board of the page.
+_UNLISTED: dict[str, Puzzle] = {
+    "sudoku-12x12": Sudoku(name="sudoku-12x12", box_rows=3, box_cols=4),
+    "sudoku-16x16": Sudoku(name="sudoku-16x16", box_rows=4, box_cols=4),
+}
+
 _SIZED = re.compile(r"(maze|logistics)-([1-9]\d?)x([1-9]\d?)")
 _FULL_SIZES = {
     "sudoku-9x9": "sudoku",
@@ -57,13 +63,16 @@ def names_from(incomplete: str) -> list[str]:
 def get(name: str) -> Puzzle:
     """The puzzle of a name. Raises PuzzleError with all known names for an unknown one.
 
-    Mazes and cities of any supported size have a name, such as maze-12x20. An entry point loads a
+    Mazes and cities of any supported size have a name, such as maze-12x20, and so have Sudokus of
+    12x12 and 16x16. An entry point loads a
     Puzzle, or a callable without arguments that makes one. It cannot replace a built-in name, and
     a geometry that does not fit the puzzle raises PuzzleError.
     """
     name = _FULL_SIZES.get(name, name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]
+    if name in _UNLISTED:
+        return _UNLISTED[name]
     puzzle = _sized(name)
     if puzzle is not None:
         return puzzle

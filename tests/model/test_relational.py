@@ -1,5 +1,6 @@
 """Laws of relational blocks: what the puzzle cannot tell apart, the model cannot either."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,15 @@ import pytest
 import torch
 from export_tools import relational_sizes
 
+from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import on_board, widened
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.grid.board import GridSymmetry
+from hrm_puzzles.puzzle import RIGHT
 
+CHECKPOINTS = Path(__file__).parents[2] / "model" / "checkpoints"
 EXACT = 1e-5  # sums in another order
 NUM_SEGMENTS = 3
 
@@ -141,6 +145,25 @@ def test_with_a_random_start_a_symmetric_copy_is_another_attempt() -> None:
     assert torch.equal(once.high_init, twice.high_init)
     assert once.start(2).z_low_BND.shape == (2, 36, 96)
     assert torch.equal(on_board(model, registry.get("sudoku-4x4")).low_init, model.low_init)
+
+
+@torch.no_grad()
+def test_weights_of_9x9_sudokus_solve_boards_of_12x12() -> None:
+    shipped, _ = checkpoint.load(CHECKPOINTS / "sudoku")
+    puzzle = registry.get("sudoku-12x12")
+    model = on_board(shipped, puzzle).eval()
+    examples = [puzzle.generate(np.random.default_rng(seed), "easy") for seed in range(4)]
+    inputs_BT = np.stack([puzzle.encode(example.question) for example in examples])
+    tokens_BT = torch.from_numpy(inputs_BT).long()
+    ids_B = torch.zeros(len(examples), dtype=torch.int64)
+    carry = model.start(len(examples))
+    is_right_B = np.zeros(len(examples), bool)
+    for _ in range(16):  # the mean is 3.4 segments
+        output = model.segment(carry, tokens_BT, ids_B)
+        carry = output.carry
+        answers_BT = output.logits_BTV.argmax(-1).numpy()
+        is_right_B |= puzzle.check_BT(inputs_BT, answers_BT) == RIGHT
+    assert is_right_B.sum() >= 3
 
 
 def test_gradients_pass_every_cycle() -> None:

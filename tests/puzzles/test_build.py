@@ -30,7 +30,7 @@ def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
-@pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6"])
+@pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6", "sudoku-12x12"])
 def test_test_split_shares_no_equivalence_class_with_any_training_split(
     tmp_path: Path, puzzle: str
 ) -> None:

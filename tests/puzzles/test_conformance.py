@@ -17,7 +17,7 @@ from hrm_puzzles.grid.board import GridSymmetry
 from hrm_puzzles.puzzle import Geometry, Parsed, PuzzleError
 
 OWN = Path(__file__).parents[2] / "docs" / "own-puzzle"
-SIZES = ("maze-4x4", "maze-6x9", "logistics-5x8")
+SIZES = ("maze-4x4", "maze-6x9", "logistics-5x8", "sudoku-12x12", "sudoku-16x16")
 
 
 @pytest.mark.parametrize("name", [*registry.names(), *SIZES])

@@ -44,6 +44,14 @@ def test_mazes_and_cities_of_any_size_are_found() -> None:
     assert registry.get("maze-30x30") is registry.get("maze")
 
 
+def test_large_sudokus_are_found_and_not_listed() -> None:
+    sudoku = registry.get("sudoku-12x12")
+    assert (sudoku.name, sudoku.seq_len, sudoku.vocab_size) == ("sudoku-12x12", 144, 14)
+    assert sudoku.geometry.board == (4, 3, 3, 4)
+    assert registry.get("sudoku-16x16").seq_len == 256
+    assert not {"sudoku-12x12", "sudoku-16x16"} & set(registry.names())
+
+
 @pytest.mark.parametrize("name", ["chess", "maze-3x8", "maze-31x31", "maze-012x8", "sudoku-8x8"])
 def test_an_unknown_puzzle_is_rejected_with_the_known_names(name: str) -> None:
     message = f"the puzzle '{name}' does not exist; use one of sudoku, sudoku-6x6, sudoku-4x4"

@@ -64,6 +64,27 @@ def test_every_notation_is_read_alike_and_written_back(name: str) -> None:
     assert SUDOKU.write(parsed.grid, parsed.notation) == NOTATIONS[name]
 
 
+@pytest.mark.parametrize(("side", "last"), [(12, "C"), (16, "G")])
+def test_digits_of_a_large_board_from_ten_on_are_letters(side: int, last: str) -> None:
+    puzzle = registry.get(f"sudoku-{side}x{side}")
+    example = puzzle.generate(np.random.default_rng(5), "easy")
+    line = puzzle.asked(example.question, "")
+    assert isinstance(line, str)
+    assert max(line) == last
+    rows: list[list[int]] = example.question.tolist()
+    flat: list[int] = example.question.reshape(-1).tolist()
+    lines = textwrap.wrap(line, side)
+    for form in (line, line.lower(), "\n".join(lines), lines, rows, flat):
+        parsed = puzzle.parse(form)
+        assert parsed.grid.tolist() == rows
+        assert puzzle.write(parsed.grid, parsed.notation) == form
+    framed = puzzle.render(example.question)
+    assert puzzle.parse(framed).grid.tolist() == rows
+    beyond = rejection(line.replace(".", chr(ord(last) + 1), 1), puzzle)
+    assert beyond.rule == "bad-character"
+    assert f"A to {last} for 10 to {side}" in beyond.remedy
+
+
 def test_a_line_of_dashes_may_be_a_row_of_blanks() -> None:
     parsed = registry.get("sudoku-4x4").parse("1234\n----\n2143\n4321")
     assert parsed.grid[1].tolist() == [0, 0, 0, 0]

@@ -74,8 +74,9 @@ class SolveAnswer(BaseModel):
 
     solution: Any = Field(description="The model's last answer, in the notation of the puzzle.")
     status: Status = Field(
-        description="proven: it keeps every rule of its puzzle. halted: no proof exists; the model "
-        "stopped by itself, see margin and vote_share. unfinished: neither."
+        description="proven: it keeps every rule and every given of its puzzle; another answer may "
+        "do so too. halted: no proof exists; the model stopped by itself, see margin and "
+        "vote_share. unfinished: neither."
     )
     how: How = Field(
         description="What the attempt that gave this answer did: it ran the puzzle as sent, or a "
@@ -83,7 +84,7 @@ class SolveAnswer(BaseModel):
     )
     solved: bool = Field(description="Whether the answer is proven.")
     verified: bool | None = Field(
-        description="Proven right, proven wrong, or null if no proof exists."
+        description="Whether it keeps every rule and every given; null if no proof exists."
     )
     segments: int = Field(description="How many segments the attempt ran that gave this answer.")
     halted_by: Outcome
@@ -192,7 +193,9 @@ class ModelView(BaseModel):
     )
     problem: str | None = Field(default=None, description="Why it failed; null unless it did.")
     kind: str = Field(description="The puzzle it solves.")
-    proof_exists: bool = Field(description="Whether an answer to this puzzle can be proven right.")
+    proof_exists: bool = Field(
+        description="Whether an answer to this puzzle can be checked against its rules."
+    )
     seq_len: int
     vocab_size: int
     hidden_size: int

@@ -30,7 +30,7 @@ BEGINNING = b'{"number": '  # keys of every line of an output file
 SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
 
 VERDICTS: dict[Status, str] = {
-    "proven": "solved, proven right",
+    "proven": "solved, proven to keep every rule",
     "halted": "the model's word, no proof exists",
     "unfinished": "not solved",
 }

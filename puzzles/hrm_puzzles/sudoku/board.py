@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
+from string import ascii_uppercase
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from hrm_puzzles.grid.notation import BoardSize, Cell, Legend, bad_character, pa
 from hrm_puzzles.puzzle import Grid, Notation, Parsed
 
 BLANKS = ".0*_- "
-DIGITS = "123456789"
+SYMBOLS = "123456789" + ascii_uppercase  # 10 is A; small letters are read too
 BOX_DRAWING = [chr(code) for code in range(0x2500, 0x2580)]
 BETWEEN_CELLS = frozenset("|+=, \t\r\n").union(BOX_DRAWING)
 HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
@@ -27,7 +28,10 @@ HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
 OTHER = 127
 _DIGIT_OF_CHARACTER = np.full(256, OTHER, dtype=np.int8)
 _DIGIT_OF_CHARACTER[ord(".")] = 0
-_DIGIT_OF_CHARACTER[ord("0") : ord("9") + 1] = range(10)
+_DIGIT_OF_CHARACTER[ord("0")] = 0
+for _digit, _symbol in enumerate(SYMBOLS, start=1):
+    _DIGIT_OF_CHARACTER[ord(_symbol)] = _digit
+    _DIGIT_OF_CHARACTER[ord(_symbol.lower())] = _digit
 
 Line = list[int]  # the offsets of its cells in the whole text
 
@@ -84,10 +88,13 @@ class SudokuBoard:
     def legend(self) -> Legend:
         values = dict.fromkeys(BLANKS, 0)
         characters = {0: "."}
-        for digit in range(1, self.side + 1):
-            values[str(digit)] = digit
-            characters[digit] = str(digit)
+        for digit, symbol in enumerate(SYMBOLS[: self.side], start=1):
+            values[symbol] = digit
+            values[symbol.lower()] = digit
+            characters[digit] = symbol
         digits = f"the digits 1 to {self.side}"
+        if self.side > 9:
+            digits = f"1 to 9, A to {characters[self.side]} for 10 to {self.side}"
         blanks = ". 0 * _ or - for a blank (in lists of numbers 0 or null)"
         return Legend(
             values=values,
@@ -96,6 +103,11 @@ class SudokuBoard:
             pads_lines=False,
             described=f"{digits}, and {blanks}",
         )
+
+    @cached_property
+    def symbols(self) -> str:
+        """The characters that are read as digits."""
+        return "".join(text for text, value in self.legend.values.items() if value)
 
     @cached_property
     def read(self) -> Callable[[object], Parsed]:
@@ -126,7 +138,10 @@ class SudokuBoard:
             question = np.zeros_like(grid)
         digits = grid.reshape(-1).tolist()
         givens = question.reshape(-1).tolist()
-        cells = list(map(_picture, digits, givens))
+        cells = [
+            _picture(self.legend.characters[digit], digit == given)
+            for digit, given in zip(digits, givens, strict=True)
+        ]
         lines: list[str] = []
         for row in _chunks(cells, self.side):
             boxes = _chunks(row, self.box_cols)
@@ -137,12 +152,10 @@ class SudokuBoard:
         return f"\n{frame}\n".join(bands)
 
 
-def _picture(digit: int, given: int) -> str:
-    if digit == 0:
-        return " . "
-    if digit == given:
-        return f"[{digit}]"
-    return f" {digit} "
+def _picture(character: str, is_given: bool) -> str:
+    if is_given and character != ".":
+        return f"[{character}]"
+    return f" {character} "
 
 
 def _chunks(items: list[str], size: int) -> list[list[str]]:
@@ -169,7 +182,7 @@ def _from_text(board: SudokuBoard, text: str) -> Parsed:
         for row, line in enumerate(lines):
             board.size.require_row(line, "cells", row)
     board.size.require(characters, board.num_cells, "the text", "cells")
-    first_blank = characters.strip(DIGITS)[:1]
+    first_blank = characters.strip(board.symbols)[:1]
     notation = Notation(kind="text", blank=first_blank or ".", template=text, cells=offsets)
     digits = _digits_of(characters) % OTHER  # every other known character is a blank
     return Parsed(grid=digits.reshape(board.side, board.side), notation=notation)
@@ -201,7 +214,7 @@ def _lines(board: SudokuBoard, text: str) -> list[Line]:
     with_dashes = [line for line in lines if len(line) == board.side or not _is_dashes(text, line)]
     if sum(map(len, with_dashes)) == board.num_cells:
         return with_dashes
-    if len(text) == board.num_cells and not text.strip(" " + DIGITS):
+    if len(text) == board.num_cells and not text.strip(" " + board.symbols):
         return [list(range(len(text)))]
     return usual
 

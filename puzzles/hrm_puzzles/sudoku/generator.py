@@ -52,10 +52,10 @@ def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> E
         answer = _full_grid(solver, rng)
         cells: list[int] = answer.reshape(-1).tolist()
         order: list[int] = rng.permutation(board.num_cells).tolist()
-        _take_out(solver, cells, order[:num_first])
+        take_out(solver, cells, order[:num_first])
         for cell in order[num_first:]:
             if cells.count(0) < num_spare:
-                _take_out(solver, cells, [cell])
+                take_out(solver, cells, [cell])
         question = np.array(cells, dtype=np.int8).reshape(answer.shape)
         found_rating = rating(board, question)
         if wanted.accepts(found_rating):
@@ -71,7 +71,7 @@ def _full_grid(solver: SudokuSolver, rng: np.random.Generator) -> Grid:
     return found.grids[0]
 
 
-def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
+def take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
     """Clear the cells of a block one after the other, each only if the solution stays unique.
 
     Fewer clues never make a solution unique again. So a block that can go as a whole gives the
@@ -86,8 +86,8 @@ def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
         cells[cell] = clue
     if len(block) > 1:
         half = len(block) // 2
-        _take_out(solver, cells, block[:half])
-        _take_out(solver, cells, block[half:])
+        take_out(solver, cells, block[:half])
+        take_out(solver, cells, block[half:])
 
 
 def _is_unique(

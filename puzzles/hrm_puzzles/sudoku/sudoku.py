@@ -1,4 +1,4 @@
-"""Sudoku on boards of 4x4, 6x6 and 9x9: one class with the shape of a box as parameter.
+"""Sudoku on boards of 4x4 to 16x16: one class with the shape of a box as parameter.
 
 Tokens are those of the published HRM data: 0 pad, 1 blank, digit d is d + 1. The vocabulary has
 V = S + 2 tokens (9x9: 11).
@@ -34,6 +34,7 @@ WELL_KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....
 # After three rounds, two random puzzles hardly ever share a hash. One more round costs little.
 HASH_ROUNDS = 4
 EASY_DIFFICULTIES = ("easy", "medium", "minimal")  # those of boards smaller than 9x9
+LARGE_DIFFICULTIES = ("easy",)  # of larger boards, where the search for fewer givens has no bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,8 @@ class Sudoku(SudokuBoard):
     def difficulties(self) -> tuple[str, ...]:
         if self.side < 9:
             return EASY_DIFFICULTIES
+        if self.side > 9:
+            return LARGE_DIFFICULTIES
         return tuple(generator.DIFFICULTIES)
 
     def parse(self, notation: object) -> Parsed:
@@ -84,7 +87,7 @@ class Sudoku(SudokuBoard):
     def asked(self, grid: Grid, identifier: str = "") -> object:  # noqa: ARG002
         """The question as one line of text with a dot for each blank."""
         digits = grid.reshape(-1).tolist()
-        return "".join(str(digit or ".") for digit in digits)
+        return "".join(map(self.legend.characters.__getitem__, digits))
 
     @property
     def about(self) -> str:

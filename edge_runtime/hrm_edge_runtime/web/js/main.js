@@ -136,8 +136,10 @@ function changed() {
   keepAddress();
 }
 
+const PROVEN = "Proven means that it keeps every rule and every given, not that it is the only answer.";
+
 function promiseOf(model) {
-  if (model.isBoard || model.proof_exists) return "It rewrites its whole answer until the answer is proven right or it gives up.";
+  if (model.isBoard || model.proof_exists) return `It rewrites its whole answer until the answer is proven or it gives up. ${PROVEN}`;
   const why = model.tasks ? " An ARC answer has no proof: only its author's answer decides." : "";
   return `It rewrites its whole answer until it is sure.${why}`;
 }

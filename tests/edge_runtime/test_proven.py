@@ -1,0 +1,184 @@
+"""What "proven" means: the answer obeys every rule and keeps every given; never that it is alone.
+
+The laws run on boards that no server takes as a question, because the exact search of the question
+rejects them, and on two that are too hard for that search.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.batching.task import Result, Task
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.engines.factory import Choice
+from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.solve.output import summary
+from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Grid, PuzzleError
+from hrm_puzzles.sudoku import solver
+from hrm_puzzles.sudoku.sudoku import Sudoku
+
+NUM_BOARDS = 12
+NUM_ATTEMPTS = 4
+UNTIL_PROVEN = HaltingPolicy(kind="verified", max_segments=40)  # 24 of them with hypotheses
+
+# Both are undecided after the tries that the check of a question allows, so they pass it.
+UNDECIDED = {
+    "none": "6....9..3.821....9...............5..3.9.6.......4...6.2..5.....937..........7..14",
+    "many": "1....9..3.821....9...............5..3.9.6.......4...6.2..5.....937..........7..14",
+}
+
+
+@cache
+def bundle() -> Bundle:
+    return Bundle.open(find_bundle("sudoku-6x6"))
+
+
+def small() -> Sudoku:
+    puzzle = bundle().puzzle
+    assert isinstance(puzzle, Sudoku)
+    return puzzle
+
+
+def num_solutions(puzzle: Sudoku, grid: Grid) -> int:
+    """0, 1, or 2 for more than one."""
+    found = solver.solve(puzzle, grid, max_solutions=2)
+    assert found.is_complete or len(found.grids) == 2
+    return len(found.grids)
+
+
+def with_a_wrong_digit(rng: np.random.Generator) -> Grid:
+    """A 6x6 question with a digit more, which clashes with nothing and is not the solution's."""
+    example = small().generate(rng, "medium")
+    wrong_T = example.question.reshape(-1).copy()
+    for cell in rng.permutation(np.flatnonzero(wrong_T == 0)).tolist():
+        is_peer_T = (small().groups_GT == small().groups_GT[:, cell, None]).any(axis=0)
+        taken = {0, int(example.answer.reshape(-1)[cell]), *wrong_T[is_peer_T].tolist()}
+        free = set(range(1, small().side + 1)) - taken
+        if free:
+            wrong_T[cell] = min(free)
+            break
+    return wrong_T.reshape(example.question.shape)
+
+
+def with_a_given_less(rng: np.random.Generator) -> Grid:
+    """A 6x6 question, all of whose givens are needed, without one of them."""
+    grid = small().generate(rng, "minimal").question.copy()
+    grid[tuple(rng.choice(np.argwhere(grid)))] = 0
+    return grid
+
+
+def boards(number: int) -> list[Grid]:
+    """6x6 boards with no solution (0) or more than one (2)."""
+    rng = np.random.default_rng(number)
+    made = [(with_a_given_less if number else with_a_wrong_digit)(rng) for _ in range(NUM_BOARDS)]
+    assert {num_solutions(small(), grid) for grid in made} == {number}
+    return made
+
+
+def solved(grids: Sequence[Grid]) -> dict[int, Result]:
+    """The results of the lane that serves; it never asks how many solutions a board has."""
+    results: dict[int, Result] = {}
+    opened = engine_from_bundle(bundle(), num_slots=8, num_threads=1, want_logits=True)
+    with contextlib.closing(opened) as engine:
+        lane = TaskLane(
+            engine,
+            small(),
+            bundle().puzzle_table,
+            queue_limit=NUM_BOARDS,
+            max_attempts=NUM_ATTEMPTS,
+        )
+        for number, grid in enumerate(grids):
+            task = Task(
+                task_id=number,
+                tokens_T=small().encode(grid),
+                policy=UNTIL_PROVEN,
+                arrival_s=0.0,
+                num_attempts=NUM_ATTEMPTS,
+                first_guessing=1,
+            )
+            lane.submit(task)
+        while lane.has_work:
+            for result in lane.step()[0]:
+                results[result.task_id] = result
+    return results
+
+
+def obeys(puzzle: Sudoku, question: Grid, answer: Grid) -> bool:
+    """Whether an answer keeps the givens and fills every unit, without the puzzle's own check."""
+    is_given = question > 0
+    if not np.array_equal(answer[is_given], question[is_given]):
+        return False
+    digits = list(range(1, puzzle.side + 1))
+    units_US = answer.reshape(-1)[puzzle.units_US]
+    return all(sorted(unit) == digits for unit in units_US.tolist())
+
+
+def test_a_board_without_a_solution_is_never_answered_as_proven() -> None:
+    results = solved(boards(0))
+    assert len(results) == NUM_BOARDS
+    for result in results.values():
+        assert (result.status, result.verified) == ("unfinished", False)
+        assert result.num_attempts == NUM_ATTEMPTS
+
+
+def test_a_proven_answer_to_a_board_with_many_solutions_obeys_every_rule() -> None:
+    grids = boards(2)
+    num_proven = 0
+    for number, result in solved(grids).items():
+        if result.status != "proven":
+            continue
+        num_proven += 1
+        assert result.answer_T is not None
+        assert obeys(small(), grids[number], small().decode(result.answer_T))
+        assert num_solutions(small(), grids[number]) == 2  # proven, and still not the only one
+    assert num_proven
+
+
+@pytest.mark.parametrize(("number", "rule"), [(0, "no-solution"), (2, "many-solutions")])
+def test_a_question_is_searched_exactly_before_the_model_sees_it(number: int, rule: str) -> None:
+    for grid in boards(number):
+        with pytest.raises(PuzzleError) as caught:
+            small().parse(grid.tolist())
+        assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("kind", UNDECIDED)
+def test_a_question_that_the_search_leaves_undecided_gets_no_false_proof(
+    kind: Literal["none", "many"],
+) -> None:
+    nine = registry.get("sudoku")
+    assert isinstance(nine, Sudoku)
+    question = nine.parse(UNDECIDED[kind]).grid  # passes
+    assert num_solutions(nine, question) == (0 if kind == "none" else 2)
+    whole = Bundle.open(find_bundle("sudoku"))
+    ours = from_bundle(whole, Choice(engine="cpu", precision="fp32"), num_threads=1)
+    request = SolveRequest(puzzle=UNDECIDED[kind], attempts=4, max_segments=40)
+    ((_, answer),) = ours.solve_all([request])
+    assert isinstance(answer, SolveAnswer)
+    if kind == "none":
+        assert (answer.status, answer.verified) == ("unfinished", False)
+    elif answer.status == "proven":
+        assert obeys(nine, question, nine.parse(answer.solution).grid)
+
+
+def test_the_words_for_proven_promise_the_rules_and_no_more() -> None:
+    field = SolveAnswer.model_fields["status"].description
+    assert field is not None
+    assert "every rule" in field
+    assert "every given" in field
+    assert "another answer" in field
+    puzzle = small().generate(np.random.default_rng(0), "easy")
+    solve_one = from_bundle(bundle(), Choice(engine="cpu", precision="fp32"), num_threads=1)
+    ((_, answer),) = solve_one.solve_all([SolveRequest(puzzle=small().asked(puzzle.question))])
+    assert isinstance(answer, SolveAnswer)
+    assert "proven to keep every rule" in summary(answer)
