@@ -100,8 +100,9 @@ arc-run() {
         --set precision=bf16 --run "$1" --set total_samples="$2" "${@:3}"
 }
 
-# START is a checkpoint of a 10x10 run whose table has the learned task vectors by name. A script
-# made it: --init with other tasks starts each vector from the mean.
+# INT8 answers other cells in every golden puzzle, so arc-15x15 has none.
+# START is a checkpoint of a 10x10 run. It does not name its tasks, as later checkpoints do for
+# --init, so a script gave its learned vectors to the tasks of this run.
 arc-15x15() {
     hrm-data build arc-15x15 --out data/arc15 --augment 7 --keep-colours --hold-out-all
     hrm-train --puzzle arc-15x15 --preset relational --data data/arc15 --run runs/arc15 \
@@ -109,7 +110,7 @@ arc-15x15() {
         --set compile=false --set window=2 --set max_segments=2 --set explore=1.0 \
         --set total_samples=400000 --set warmup_samples=3200
     hrm-export runs/arc15/latest --out arc-15x15.bundle --data data/arc15 --calib arc \
-        --fp16 --int8 --max-segments 1
+        --fp16 --max-segments 1
 }
 
 # The TRM of the comparison; for 9x9, warmup_samples=4000 and total_samples=50000
