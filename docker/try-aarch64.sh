@@ -48,11 +48,15 @@ hrm-solve ..4...5..4..2....5..31.....6.113.2.4 --url http://127.0.0.1:8765 --jso
 hrm-solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79 --url http://127.0.0.1:8765 --json
 kill -TERM $server
 wait $server
-shipped='from hrm_edge_runtime.contract.shipped import shipped_bundles; print(*shipped_bundles())'
-for model in $(python -c "$shipped"); do
-    for precision in fp32 int8; do
-        hrm-parity $model --engine cpu:$precision
-    done
+forms='
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
+for name in shipped_bundles():
+    for precision in Bundle.open(find_bundle(name)).manifest.precisions:
+        print(name, "--engine", f"cpu:{precision}")
+'
+python -c "$forms" | while read -r form; do
+    hrm-parity $form
 done
 INSIDE
-echo "aarch64: installed, diagnosed, answered, left with status 0, and every model holds parity in FP32 and INT8"
+echo "aarch64: installed, diagnosed, answered, left with status 0, and every form of every model holds parity"
