@@ -23,7 +23,7 @@ READ = ["answer_BT", "z_high_BND_next", "z_low_BND_next"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class PeerSettings:
     """The command line of a peer."""
 
     bundle: str
@@ -33,14 +33,14 @@ class Settings:
     wait_ms: float
 
 
-def settings_of(arguments: Sequence[str] | None = None) -> Settings:
+def settings_of(arguments: Sequence[str] | None = None) -> PeerSettings:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bundle", required=True)
     parser.add_argument("--form", choices=("fixed", "until-proven"), required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--wait-ms", type=float, default=2.0)
-    return Settings(**vars(parser.parse_args(arguments)))
+    return PeerSettings(**vars(parser.parse_args(arguments)))
 
 
 class PuzzleModel:

@@ -37,14 +37,14 @@ class Samples(NamedTuple):
     labels_BT: Int32Array
 
 
-class Finding(NamedTuple):
+class LawResult(NamedTuple):
     """A law, and how a puzzle breaks it; None if it keeps it."""
 
     law: str
     fault: str | None
 
 
-def findings(puzzle: Puzzle) -> Iterator[Finding]:
+def findings(puzzle: Puzzle) -> Iterator[LawResult]:
     """Yield the findings on every law that applies; fewer apply without a generator."""
     for law in LAWS:
         yield _finding(law, puzzle)
@@ -53,7 +53,7 @@ def findings(puzzle: Puzzle) -> Iterator[Finding]:
     try:
         samples = samples_of(puzzle)
     except Exception as error:
-        yield Finding("The generator makes puzzles.", _text_of(error))
+        yield LawResult("The generator makes puzzles.", _text_of(error))
         return
     for law in LAWS_OF_SAMPLES:
         yield _finding(law, samples)
@@ -62,15 +62,15 @@ def findings(puzzle: Puzzle) -> Iterator[Finding]:
             yield _finding(law, samples)
 
 
-def _finding(law: Callable[[Subject], None], subject: Subject) -> Finding:
+def _finding(law: Callable[[Subject], None], subject: Subject) -> LawResult:
     sentence = (law.__doc__ or "").splitlines()[0]
     try:
         law(subject)
     except BrokenLawError as error:
-        return Finding(sentence, str(error))
+        return LawResult(sentence, str(error))
     except Exception as error:  # the code of somebody else
-        return Finding(sentence, _text_of(error))
-    return Finding(sentence, None)
+        return LawResult(sentence, _text_of(error))
+    return LawResult(sentence, None)
 
 
 def _text_of(error: Exception) -> str:
