@@ -15,8 +15,8 @@ from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
 
 NUM_ATTEMPTS = 4
 NUM_PUZZLES = 32
-FIRST_GUESSING: dict[AttemptKind, int | None] = {"symmetries": None, "hypotheses": 1}
-"""The first attempt that guesses, by kind of attempt."""
+GUESSES: dict[AttemptKind, bool] = {"symmetries": False, "hypotheses": True}
+"""Whether attempts guess, by kind of attempt."""
 STAGE = "trying further attempts"
 
 
@@ -40,9 +40,9 @@ def proven_by(
     counts: dict[AttemptKind, int] = {}
     graph = measured.graphs.portable
     with served.engine(graph, num_slots=2 * NUM_ATTEMPTS, want_logits=True) as engine:
-        for kind, first_guessing in FIRST_GUESSING.items():
-            counts[kind] = num_proven(engine, tried, questions, first_guessing)
-            stages.show(STAGE, len(counts), len(FIRST_GUESSING))
+        for kind, guesses in GUESSES.items():
+            counts[kind] = num_proven(engine, tried, questions, guesses)
+            stages.show(STAGE, len(counts), len(GUESSES))
     return counts
 
 
@@ -50,7 +50,7 @@ def num_proven(
     engine: Engine,
     served: ServedGraph,
     questions: Questions,
-    first_guessing: int | None,
+    guesses: bool,
 ) -> int:
     lane = TaskLane(
         engine,
@@ -60,7 +60,7 @@ def num_proven(
         max_attempts=NUM_ATTEMPTS,
     )
     for asked in questions:
-        lane.submit(task_of(asked, served, first_guessing))
+        lane.submit(task_of(asked, served, guesses))
     count = 0
     while lane.has_work:
         results, _ = lane.step()
@@ -68,12 +68,12 @@ def num_proven(
     return count
 
 
-def task_of(asked: HeldOutPuzzle, served: ServedGraph, first_guessing: int | None) -> Task:
+def task_of(asked: HeldOutPuzzle, served: ServedGraph, guesses: bool) -> Task:
     return Task(
         task_id=asked.index,
         tokens_T=asked.tokens_T,
         policy=served.policy,
         arrival_s=0.0,
         num_attempts=NUM_ATTEMPTS,
-        first_guessing=first_guessing,
+        guesses=guesses,
     )

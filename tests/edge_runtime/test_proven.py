@@ -104,7 +104,7 @@ def solved(grids: Sequence[Grid]) -> dict[int, Result]:
                 policy=UNTIL_PROVEN,
                 arrival_s=0.0,
                 num_attempts=NUM_ATTEMPTS,
-                first_guessing=1,
+                guesses=True,
             )
             lane.submit(task)
         while lane.has_work:

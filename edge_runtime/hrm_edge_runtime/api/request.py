@@ -120,16 +120,17 @@ def parse_request(
         deadline_s = None
         if request.deadline_ms is not None:
             deadline_s = arrival_s + request.deadline_ms / 1000
+        policy = _policy(model, request)
         task = Task(
             task_id=task_id,
             tokens_T=tokens_T,
             puzzle_id=puzzle_id,
-            policy=_policy(model, request),
+            policy=policy,
             arrival_s=arrival_s,
             deadline_s=deadline_s,
             priority=request.priority - priority_penalty,
             num_attempts=request.attempts or 1,
-            first_guessing=_first_guessing(model, request),
+            guesses=_guesses(model, request, policy),
             best_effort=request.best_so_far,
             streamed=streamed,
         )
@@ -171,13 +172,11 @@ def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
     return replace(model.halting, kind=kind, max_segments=max_segments)
 
 
-def _first_guessing(model: ServedModel, request: SolveRequest) -> int | None:
-    """The first attempt that tries hypotheses; None if none does."""
-    if request.how == "plain" or model.manifest.attempts != "hypotheses":
-        return None
-    if request.how == "hypotheses":
-        return 0
-    return 1
+def _guesses(model: ServedModel, request: SolveRequest, policy: HaltingPolicy) -> bool:
+    """Whether attempts try hypotheses: by default if the model gains and only a proof ends them."""
+    if request.how is not None:
+        return request.how == "hypotheses"
+    return model.manifest.attempts == "hypotheses" and policy.kind == "verified"
 
 
 def _unread(errors: Sequence[ReadingError]) -> ServiceError:

@@ -48,8 +48,8 @@ class SolveRequest(BaseModel, extra="forbid", strict=True, frozen=True):
     )
     how: Literal["plain", "hypotheses"] | None = Field(
         default=None,
-        description="hypotheses: every attempt may treat undecided cells as given for a while; "
-        "plain: none does. By default the first is plain, and the others do what helps this model.",
+        description="hypotheses: attempts may treat undecided cells as given for a while; "
+        "plain: they may not. By default they may if that helps this model.",
     )
     deadline_ms: int | None = Field(
         default=None,

@@ -21,7 +21,7 @@ class Task:
 
     - `best_effort`: end shortly before the deadline with the best answer so far.
     - `streamed`: report a `SegmentEvent` after each segment of each attempt.
-    - `first_guessing`: attempts from this number on try hypotheses; None for no attempt.
+    - `guesses`: every attempt may try hypotheses.
     """
 
     task_id: int
@@ -32,7 +32,7 @@ class Task:
     priority: int = 0
     puzzle_id: int = 0
     num_attempts: int = 1
-    first_guessing: int | None = None
+    guesses: bool = False
     best_effort: bool = False
     streamed: bool = False
 

@@ -139,7 +139,7 @@ class TaskLane:
 
     def _new_attempt(self, task: Task, number: int, variant: TaskVariant) -> Attempt:
         hypotheses = None
-        if task.first_guessing is not None and number >= task.first_guessing:
+        if task.guesses:
             hypotheses = Hypotheses(
                 question_T=variant.tokens_T,
                 num_symbols=self._puzzle.geometry.num_symbols,

@@ -58,10 +58,10 @@ def lane_over(engine: Engine, run_length: int = 1) -> TaskLane:
     )
 
 
-def task(task_id: int, first_guessing: int | None, **more: Any) -> Task:
+def task(task_id: int, *, guesses: bool, **more: Any) -> Task:
     tokens_T = questions_made(bundle().puzzle, 8, difficulty="medium", seed=3)[task_id].tokens_T
     fields = {"policy": LONG, "arrival_s": 0.0, "tokens_T": tokens_T, **more}
-    return Task(task_id=task_id, first_guessing=first_guessing, **fields)
+    return Task(task_id=task_id, guesses=guesses, **fields)
 
 
 def run_out(lane: TaskLane) -> dict[int, Result]:
@@ -108,15 +108,15 @@ def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_ru
     plain: dict[int, tuple[object, ...]] = {}
     guessing: dict[int, tuple[object, ...]] = {}
     for number in OTHERS:
-        plain |= alone(task(number, None))
-        guessing |= alone(task(number, 0))
+        plain |= alone(task(number, guesses=False))
+        guessing |= alone(task(number, guesses=True))
     assert {one[1] for one in guessing.values()} == {"hypotheses"}
     assert {one[1] for one in plain.values()} == {"plain"}
     assert any(plain[number][0] != guessing[number][0] for number in OTHERS)
     for run_length in (1, 8):
         lane = lane_over(engine(), run_length)
         for number in OTHERS:
-            lane.submit(task(number, 0 if number % 2 else None))
+            lane.submit(task(number, guesses=number % 2 == 1))
         mixed = said(run_out(lane))
         for number in OTHERS:
             expected = guessing if number % 2 else plain
@@ -126,15 +126,15 @@ def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_ru
 
 def test_a_cancelled_attempt_leaves_nothing_of_its_hypothesis_in_its_slot() -> None:
     lane = lane_over(engine())
-    lane.submit(task(0, 0))
+    lane.submit(task(0, guesses=True))
     for _ in range(START + 2):
         lane.step()
     assert lane.cancel(0)
-    lane.submit(task(1, None))
+    lane.submit(task(1, guesses=False))
     results = run_out(lane)
     assert results[0].how == "hypotheses"
     assert results[0].halted_by == "cancelled"
-    assert said({1: results[1]}) == alone(task(1, None))
+    assert said({1: results[1]}) == alone(task(1, guesses=False))
 
 
 class Told(ScriptedEngine):
@@ -166,7 +166,7 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
     lane = lane_over(ours)
     policy = HaltingPolicy(kind="verified", max_segments=99)
     for _ in range(4):
-        lane.submit(task(0, 0, tokens_T=question_T, policy=policy))
+        lane.submit(task(0, guesses=True, tokens_T=question_T, policy=policy))
         (result,) = run_out(lane).values()
         assert (result.status, result.segments) == ("proven", START + 4)
         assert result.how == how
@@ -178,22 +178,24 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
 
 
 @pytest.mark.parametrize(
-    ("kind", "how", "expected"),
+    ("kind", "fields", "expected"),
     [
-        ("symmetries", None, None),
-        ("hypotheses", None, 1),
-        ("hypotheses", "plain", None),
-        ("hypotheses", "hypotheses", 0),
+        ("symmetries", {}, False),
+        ("hypotheses", {}, True),
+        ("hypotheses", {"how": "plain"}, False),
+        ("hypotheses", {"how": "hypotheses"}, True),
+        ("hypotheses", {"policy": "fixed"}, False),
+        ("hypotheses", {"policy": "fixed", "how": "hypotheses"}, True),
     ],
 )
-def test_only_further_attempts_try_some_and_only_if_the_bundle_says_that_they_pay(
-    kind: str, how: Any, expected: int | None
+def test_attempts_guess_if_the_bundle_says_that_it_pays_and_only_a_proof_ends_them(
+    kind: str, fields: dict[str, Any], expected: bool
 ) -> None:
     model = ServedModel.of(bundle(), precision="fp32", num_slots=1, max_attempts=4)
     model = replace(model, manifest=model.manifest.model_copy(update={"attempts": kind}))
-    request = SolveRequest(puzzle=model.sample, how=how)
+    request = SolveRequest(puzzle=model.sample, **fields)
     parsed = parse_request([model], request, task_id=0, arrival_s=0.0)
-    assert parsed.task.first_guessing == expected
+    assert parsed.task.guesses == expected
     if kind == "symmetries":
         refused = SolveRequest(puzzle=model.sample, how="hypotheses")
         with pytest.raises(ServiceError, match="tries no hypotheses"):
