@@ -2,7 +2,8 @@
 
 Every peer runs in two forms: `fixed` runs 16 segments of every batch, as the published evaluation
 does; `until-proven` runs a batch until its slowest puzzle is proven. A peer's batch size is found
-by a search on the mixed load; size 1 is one puzzle at a time. CPU seconds are those of all
+by a search on the mixed load; size 1 is one puzzle at a time. hrm-serve answers with its defaults,
+which let a Sudoku model try hypotheses, and `plain`, as the peers do. CPU seconds are those of all
 processes of a server.
 """
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / "peers"
 ROOMS = (hrm_edge_runtime, hrm_host, hrm_puzzles)
 OURS = "hrm-serve"
+OUR_FORMS = ("default", "plain")
 SERVERS = ("litserve", "ray", "bentoml", "fastapi")
 WITHOUT_BATCHES = ("fastapi",)
 FORMS = ("fixed", "until-proven")
@@ -78,7 +80,8 @@ MEDIANS = (
 CAPTION = """\
 p50, p99: closed loop. open: random arrivals at a fixed rate; latency counts from the due moment
 CPU ms: of all processes, per proven answer
-beside ours: CPU time per proof over that of hrm-serve in the same round; median (lowest to highest)
+default: hypotheses for Sudokus; plain: without them, as the peers
+beside ours: CPU time per proof over that of hrm-serve's default in the same round; median (range)
 batch: the best of 1, 4 and 16 by CPU time per proof on the mixed load. MB: all processes together
 lines: of the server's own file that are not blank"""
 
@@ -120,7 +123,11 @@ class Peer:
         return sum(bool(line.strip()) for line in self.file.read_text().splitlines())
 
     def body(self, puzzle: object) -> bytes:
-        question = {"puzzles": [puzzle]} if self.server == "bentoml" else {"puzzle": puzzle}
+        question: dict[str, object] = {"puzzle": puzzle}
+        if self.server == "bentoml":
+            question = {"puzzles": [puzzle]}
+        if self.server == OURS and self.form == "plain":
+            question["how"] = "plain"
         return json.dumps(question).encode()
 
     def is_proven(self, reply: Any) -> bool:
@@ -166,7 +173,7 @@ class PeerPlan:
 
 def measure(loads: Sequence[PuzzleLoad], servers: Sequence[str], plan: PeerPlan) -> list[Row]:
     """A row per load and server, with medians over the rounds in which all take turns."""
-    peers = [Peer(server=OURS, form="halting-aware")]
+    peers = [Peer(server=OURS, form=form) for form in OUR_FORMS]
     for server, form in itertools.product(servers, FORMS):
         peers.append(_best(Peer(server=server, form=form), _searched(loads), plan))
     turns: list[list[list[Row]]] = []  # of a round, of a peer, of a load
