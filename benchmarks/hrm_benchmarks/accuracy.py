@@ -114,16 +114,16 @@ def provable(models: Sequence[Bundle]) -> Puzzle:
 
 
 def on_board(puzzle: Puzzle, board: str | None) -> Puzzle:
-    """The puzzle on a board such as 12x20, which the models must hold; without one, on its own.
+    """The puzzle on `board`, such as 12x20; on its own board if that is None.
 
-    Raises ValueError for a board that they do not hold.
+    Raises ValueError if the board does not fit the puzzle's own.
     """
     if board is None:
         return puzzle
     family, _, _ = puzzle.name.partition("-")
     smaller = registry.get(f"{family}-{board}")
     if sized(puzzle, smaller.sample([])) != smaller:
-        raise ValueError(f"{puzzle.name} does not hold a board of {board}: name a smaller one.")
+        raise ValueError(f"a board of {board} does not fit {puzzle.name}: name a smaller one.")
     return smaller
 
 

@@ -36,7 +36,7 @@ def main(
     out: Annotated[Path, Argument(help="CSV file to write.")],
     count: Annotated[int, Option(min=1, help="Number of puzzles.")] = 100,
     seed: Seed = 0,
-    min_rating: Annotated[int, Option(min=1, help="Least number of backtracks.")] = MIN_RATING,
+    min_rating: Annotated[int, Option(min=1, help="Minimum number of backtracks.")] = MIN_RATING,
     exclude: Annotated[
         list[Path] | None,
         Option(help="Puzzle file whose puzzles, also turned or relabelled, stay out; repeatable."),

@@ -78,7 +78,7 @@ MEDIANS = (
 CAPTION = """\
 p50, p99: closed loop. open: random arrivals at a fixed rate; latency counts from the due moment
 CPU ms: of all processes, per proven answer
-beside ours: CPU time per proof over that of hrm-serve in the same round; median (lowest to highest)
+beside ours: CPU time per proof divided by that of hrm-serve in the same round; median (lowest to highest)
 batch: the best of 1, 4 and 16 by CPU time per proof on the mixed load. MB: all processes together
 lines: of the server's own file that are not blank"""
 

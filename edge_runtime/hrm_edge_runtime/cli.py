@@ -59,7 +59,7 @@ DrainSeconds = Annotated[
 StallSeconds = Annotated[
     float,
     typer.Option(
-        min=1, help="Kill and restart an engine that makes no step for this many seconds."
+        min=1, help="Kill and restart an engine that finishes no step for this many seconds."
     ),
 ]
 Ready = Annotated[
@@ -93,9 +93,7 @@ BundleDir = Annotated[
 ]
 UploadDir = Annotated[
     Path | None,
-    typer.Option(
-        help="Let an admin send bundles (hrm-push), which are kept in this folder and served."
-    ),
+    typer.Option(help="Folder for bundles that admins upload with hrm-push. Default: no uploads."),
 ]
 EngineName = Annotated[
     str,

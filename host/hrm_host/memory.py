@@ -90,7 +90,7 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 def available_bytes() -> int:
-    """What this process could still get without swapping, of the machine and its control group."""
+    """Bytes this process can still get without swapping, from the machine and its control group."""
     group_bytes = _group_bytes()
     memory = read_memory()
     if memory is None:
@@ -99,7 +99,7 @@ def available_bytes() -> int:
 
 
 def _group_bytes() -> int:
-    """What is left in this process's control group (version 2); caches count as free."""
+    """Bytes left in this process's control group (cgroup v2); caches count as free."""
     try:
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8")
         name = groups.partition("0::/")[2].partition("\n")[0]
@@ -107,7 +107,7 @@ def _group_bytes() -> int:
         limit = (folder / "memory.max").read_text().strip()
         used = (folder / "memory.current").read_text()
         statistics = (folder / "memory.stat").read_text()
-    except OSError:  # no control group of version 2, or one without a bound
+    except OSError:  # no cgroup v2, or one without a limit
         return UNBOUNDED
     if limit == "max":
         return UNBOUNDED

@@ -194,7 +194,7 @@ class Level(nn.Module):
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
 
     def compute_as_int8(self) -> None:
-        """Rounds every later product as an INT8 engine does, up to the order of sums."""
+        """Rounds every later product as an INT8 engine does. Only the order of sums may differ."""
         for module in self.modules():
             if isinstance(module, Linear):
                 module.as_int8 = True

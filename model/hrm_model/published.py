@@ -178,7 +178,9 @@ def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) ->
     kind = _kind_of(arch)
     if kind is None:
         names = " and ".join(ARCHITECTURES)
-        raise CheckpointError(f"{file} describes {reprlib.repr(arch)}; only {names} are imported")
+        raise CheckpointError(
+            f"{file} describes {reprlib.repr(arch)}; only {names} can be imported"
+        )
     described = arch.get("seq_len", seq_len)
     if described != seq_len:
         raise CheckpointError(

@@ -119,7 +119,7 @@ class BuildOptions:
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Tasks to use: a number per split, names with commas, or a file of names."
+            help="Tasks to use: a number per split, comma-separated names, or a file of names."
         ),
     ] = None
     augment: Annotated[

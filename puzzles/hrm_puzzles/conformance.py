@@ -170,7 +170,7 @@ def difficulties_are_known(samples: Samples) -> None:
         samples.puzzle.generate(np.random.default_rng(SEED), UNKNOWN_DIFFICULTY)
     except PuzzleError:
         return
-    raise BrokenLawError(f"it makes a puzzle of {UNKNOWN_DIFFICULTY!r}")
+    raise BrokenLawError(f"generate accepts the unknown difficulty {UNKNOWN_DIFFICULTY!r}")
 
 
 def copies_share_a_hash(samples: Samples) -> None:

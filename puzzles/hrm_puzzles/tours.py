@@ -152,8 +152,8 @@ def _layers(num_customers: int) -> list[tuple[IntpArray, IntpArray]]:
 class CheapestTours:
     """All cheapest tours through the stops of one city.
 
-    A tour is a walk over states: the customers visited so far, and the current stop. It is traced
-    from the end, at which all customers are visited and the stop is the depot.
+    A tour is a walk over states: the customers visited so far, and the current stop. We trace it
+    backwards from the last state: all customers visited, back at the depot.
     """
 
     def __init__(self, distance_PP: Int32Array) -> None:

@@ -208,7 +208,7 @@ class TrainOptions(Intervals, PlanOptions):
     ] = False
     samples_per_s: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Assumed samples per second for the hours of --dry-run."),
+        typer.Option(min=0.001, help="Samples per second that --dry-run assumes for its hours."),
     ] = None
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")

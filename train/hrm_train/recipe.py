@@ -39,7 +39,7 @@ class Recipe:
     seed: int = 0
     batch_size: int = 64
     base_batch: int = 0  # `lr` and `puzzle_lr` are for it and scale with the batch; 0: for any
-    window: int = 1  # segments that gradients pass through before each update
+    window: int = 1  # segments that gradients flow through before each update
     total_samples: int = 4_000_000
     lr: float = 1e-3
     lr_min_ratio: float = 0.1  # the end of the cosine after the warm-up; 1: a constant rate
@@ -61,7 +61,7 @@ class Recipe:
     curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
     curriculum_target: float = 0.5
     deepening_samples: int = 0  # until then the segment limit grows from `window` to the model's
-    quantisation_aware: bool = False  # learns as INT8 computes; validates and saves floats
+    quantisation_aware: bool = False  # trains with INT8 rounding; validates and saves float32
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():

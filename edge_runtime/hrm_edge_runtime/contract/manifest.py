@@ -207,7 +207,7 @@ def read_manifest(path: Path) -> Manifest:
     except ValueError as error:
         raise BundleError(f"{file} is not JSON ({error}): {remedy}") from error
     if not isinstance(fields, dict):
-        raise BundleError(f"{file} holds no JSON object: {remedy}")
+        raise BundleError(f"{file} does not hold a JSON object: {remedy}")
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(

@@ -100,7 +100,7 @@ def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choic
 
 
 def presumed(bundle: Bundle, engine: str = "auto") -> Choice:
-    """The choice of `prepare` before TensorRT's engines are built; their precision may differ."""
+    """A guess at what `prepare` will choose; on TensorRT the precision may differ."""
     named, precision = _resolved(bundle, engine)
     if named == "tensorrt" and precision is None:
         first = next(iter(bundle.manifest.precisions))

@@ -1,9 +1,9 @@
 """Hard Sudokus by hill climbing: change some givens and keep what costs the solver more.
 
 Random minimal questions hardly ever need many backtracks: one of forty needs ten. A climb starts
-from one. A step takes out one or two givens, adds others until the solution is unique, takes out
-every given that is not needed, and is kept if the rating does not fall. Steps change the solution
-too.
+from one. A step removes one or two givens, adds others until the solution is unique, and removes
+every given that is not needed. The climb keeps a step if the rating does not fall. Steps change
+the solution too.
 
 The rating depends on the order of the cells, and a climb also exploits that: turned and relabelled
 copies of the first six climbs to 200 are rated 3 to 18 on (geometric) average.
@@ -15,7 +15,7 @@ from hrm_puzzles.puzzle import Example, Grid
 from hrm_puzzles.sudoku import generator, solver
 from hrm_puzzles.sudoku.board import SudokuBoard
 
-MAX_REMOVED = 2  # givens that a step takes out
+MAX_REMOVED = 2  # givens per step
 # Steps without a gain after which a climb starts again elsewhere: some three seconds.
 MAX_IDLE_STEPS = 1000
 # A step whose question is rated below this share of the present one, before the givens that are

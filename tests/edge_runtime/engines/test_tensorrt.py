@@ -529,7 +529,7 @@ def test_a_version_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
     for version in ("10.0.1", "12.0.0"):
         monkeypatch.setattr(tensorrt, "__version__", version)
-        error = f"TensorRT {version} is not one this program knows"
+        error = f"TensorRT {version} is not supported"
         with pytest.raises(EngineUnavailableError, match=error):
             api.version()
 

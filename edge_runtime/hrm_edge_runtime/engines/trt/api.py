@@ -59,7 +59,7 @@ def version() -> str:
     if release < OLDEST or release[0] > NEWEST_MAJOR:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}"
         raise EngineUnavailableError(
-            f"TensorRT {trt.__version__} is not one this program knows ({known}): {INSTALL}."
+            f"TensorRT {trt.__version__} is not supported ({known} is): {INSTALL}."
         )
     return trt.__version__
 
@@ -71,7 +71,7 @@ class LastError:
 
 
 def logger_for(last_error: LastError) -> tensorrt.ILogger:
-    """A logger that passes messages on and keeps the last error."""
+    """A logger that forwards messages and keeps the last error."""
     import tensorrt as trt
 
     severity = trt.ILogger.Severity
