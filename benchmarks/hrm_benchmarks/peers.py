@@ -40,7 +40,7 @@ SERVERS = ("litserve", "ray", "bentoml", "fastapi")
 WITHOUT_BATCHES = ("fastapi",)
 FORMS = ("fixed", "until-proven")
 BATCHES = (1, 4, 16)  # tried by the search; on a CPU a batch of one may win
-WAIT_MS = 2.0  # for a batch to fill; 16 waiting connections fill it at once
+WAIT_MS = 2.0  # for a batch to fill; 16 waiting connections fill it immediately
 PUZZLES_OF_SEARCH = 60
 WARM_UP = 16  # puzzles
 START_S = 300  # a busy machine starts a raylet slowly
@@ -184,7 +184,7 @@ def measure(loads: Sequence[PuzzleLoad], servers: Sequence[str], plan: PeerPlan)
 
 
 def _searched(loads: Sequence[PuzzleLoad]) -> PuzzleLoad:
-    """The first puzzles of the mixed load, or of the first one if that is not asked for."""
+    """The first puzzles of the mixed load, or of the first load if there is no mixed one."""
     named = {load.name: load for load in loads}
     load = named.get(SEARCHED, loads[0])
     return replace(load, texts=load.texts[:PUZZLES_OF_SEARCH])

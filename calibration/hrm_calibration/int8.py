@@ -362,7 +362,7 @@ def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> lis
 
 
 def drift(ours: list[Float32], reference: list[Float32]) -> float:
-    """The larger relative Euclidean distance of the two carries."""
+    """Relative Euclidean distance from the reference; the larger one of the two carry tensors."""
     distances: list[float] = []
     for found, expected in zip(ours, reference, strict=True):
         distance = np.linalg.norm(found - expected) / np.linalg.norm(expected)

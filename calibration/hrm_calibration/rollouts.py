@@ -258,7 +258,7 @@ def session_of(
     num_threads: int = 0,
     provider: Provider = CPU,
 ) -> ort.InferenceSession:
-    """Open a graph on `num_threads` threads (0: all cores) with the memory of a single step."""
+    """Open a graph on `num_threads` threads (0: all cores) that keeps no memory between steps."""
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors only; the optimizer warns of each fusion it skips
     options.intra_op_num_threads = num_threads

@@ -76,9 +76,9 @@ def test_a_directory_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "saying"),
     [
-        (b"{", "no JSON object|not JSON"),
-        (b"[1, 2]", "no JSON object"),
-        (b"[" * 100_000, "no JSON object|not JSON"),
+        (b"{", "JSON object|not JSON"),
+        (b"[1, 2]", "does not hold a JSON object"),
+        (b"[" * 100_000, "JSON object|not JSON"),
         (b"\xff\xfe\xfa", "not JSON"),
         (b" " * (1 << 20) + b"{}", "larger than"),
     ],

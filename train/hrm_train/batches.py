@@ -83,7 +83,7 @@ class SplitSource:
             ) from error
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Choose an example of each group: one chance chooses the variant, one its example."""
+        """Choose an example of each group: one random number for the variant, one for its row."""
         puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
         return _within(self._split.puzzle_offsets, puzzles_B, chance_B2[:, 1])
 

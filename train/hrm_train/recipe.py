@@ -38,11 +38,11 @@ class Recipe:
     puzzle: str = "sudoku"
     seed: int = 0
     batch_size: int = 64
-    base_batch: int = 0  # `lr` and `puzzle_lr` are for it and scale with the batch; 0: for any
+    base_batch: int = 0  # batch size of `lr` and `puzzle_lr`, which scale with it; 0: no scaling
     window: int = 1  # segments that gradients flow through before each update
     total_samples: int = 4_000_000
     lr: float = 1e-3
-    lr_min_ratio: float = 0.1  # the end of the cosine after the warm-up; 1: a constant rate
+    lr_min_ratio: float = 0.1  # where the cosine after the warm-up ends; 1: a constant rate
     warmup_samples: int = 8_000
     weight_decay: float = 0.1
     puzzle_lr: float = 1e-3

@@ -92,7 +92,7 @@ class Lane:
             raise ValueError(f"{found} do not fit this model: {remedy}.")
 
     def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
-        """End a live attempt and return it at once; the next `step` refills its slot."""
+        """End a live attempt immediately and return it; the next `step` refills its slot."""
         attempt = self.scheduler.cancel(attempt_id)
         assert attempt is not None, f"attempt {attempt_id} is not here"
         self._end(attempt, outcome, self._clock())

@@ -193,7 +193,7 @@ def num_gpus() -> int:
 
 
 def _first_that_runs(bundle: Bundle) -> str:
-    """The first of tensorrt, cuda and cpu that this machine runs; logs what it passes over."""
+    """The first of tensorrt, cuda and cpu that this machine runs; logs why it skips one."""
     if num_gpus() == 0:
         return "cpu"
     from hrm_edge_runtime.engines.trt.drivers import is_installed

@@ -96,8 +96,8 @@ class EventStream(GrowingAnswer):
 class BatchStream(GrowingAnswer):
     """Answers the lines of a body while it arrives.
 
-    It begins at once, so every refusal is a line. Its window bounds the lines whose answers the
-    client has not taken yet.
+    The answer starts immediately, so every refusal is a line. Its window limits the lines whose
+    answers the client has not read yet.
     """
 
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:

@@ -243,7 +243,7 @@ def _is_solved(puzzle: Puzzle, question: Grid, answer: Grid) -> bool:
 
 
 def _named_columns(name: str, columns: str, first: Record) -> tuple[Columns, bool]:
-    """Columns by their names in the first row, or by their numbers; whether it is a header."""
+    """Find columns by number or by name; also returns whether the first row is a header."""
     names = [field.strip().lower() for field in first.fields]
     places: list[int] = []
     numbers = [str(number) for number in range(1, len(names) + 1)]

@@ -71,7 +71,7 @@ def with_other_givens(board: SudokuBoard, rng: np.random.Generator, question: Gr
 
 
 def without_needless_givens(board: SudokuBoard, rng: np.random.Generator, question: Grid) -> Grid:
-    """The question after each given left, in random order, whose loss keeps one solution."""
+    """Remove givens in random order, each only if the solution stays unique."""
     cells: list[int] = question.reshape(-1).tolist()
     for cell in rng.permutation(np.flatnonzero(question)).tolist():
         generator.take_out(solver.solver_of(board), cells, [cell])

@@ -451,7 +451,7 @@ def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bund
     copytree(cache.plan_folder(), built.path / "engines")
     plan = built_plan()
     plan.write_bytes(plan.read_bytes() + b" ")
-    with pytest.raises(EngineUnavailableError, match="is not what was built"):
+    with pytest.raises(EngineUnavailableError, match="has changed since it was built"):
         opened(built)
     for file in cache.plan_folder().iterdir():
         file.unlink()
