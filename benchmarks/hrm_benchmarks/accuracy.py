@@ -1,7 +1,7 @@
 """CPU time to a proven answer, for models and numbers of attempts on the same puzzles.
 
 All counts come from the answers that a client gets; only the CPU time is measured beside them.
-Segments are exact and repeat from run to run. CPU seconds belong to the machine.
+Numbers of segments repeat exactly from run to run. CPU seconds depend on the machine.
 """
 
 import itertools

@@ -155,7 +155,7 @@ def _texts(bundle: Bundle, questions: Questions) -> Iterator[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerPlan:
-    """How the servers are asked."""
+    """How the load is sent to the servers."""
 
     python: Path  # of the environment that holds the peers' packages
     rounds: int
@@ -260,7 +260,7 @@ class _Reply:
 async def _closed_loop(
     http: aiohttp.ClientSession, peer: Peer, bodies: Sequence[bytes], connections: int
 ) -> list[_Reply]:
-    """Each connection sends its next puzzle when it has the last answer."""
+    """Each connection sends its next puzzle as soon as its last one is answered."""
     waiting = iter(bodies)
     replies: list[_Reply] = []
 

@@ -117,7 +117,7 @@ class MethodChoice:
 class Int8Trials:
     """Replaces a served graph by INT8 forms and compares them with float32 on the same puzzles.
 
-    It runs the form for CPUs through the engine and the lane that serve.
+    It runs the form for CPUs through the serving engine and lane.
     """
 
     served: ServedGraph
@@ -330,7 +330,7 @@ def surely(exact: Paired) -> float:
 
 
 def best_of(scores: Sequence[MethodScore]) -> MethodScore:
-    """The method with the least drift among those that chance cannot tell from the best."""
+    """The method with the least drift among those that are statistically tied for best."""
     most = max(scores, key=lambda score: score.solves.exact)
     equal = [score for score in scores if score.exact.low <= most.exact.loss]
     return min(equal, key=lambda score: score.drift)

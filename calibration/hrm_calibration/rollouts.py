@@ -1,4 +1,4 @@
-"""Run puzzles through the lane that serves, and record how each ends and what the graph computes.
+"""Run puzzles through the serving lane, and record how each ends and what the graph computes.
 
 The lane decides when a puzzle stops, so calibration sees every segment that serving reaches.
 Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
@@ -82,7 +82,7 @@ class ServedGraph:
         num_slots: int | None = None,
         want_logits: bool = False,
     ) -> Generator[OnnxEngine]:
-        """Open this graph, or another form of it, in the engine that serves."""
+        """Open this graph, or another form of it, in the serving engine."""
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes(graph.SerializeToString())

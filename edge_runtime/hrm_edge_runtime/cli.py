@@ -65,7 +65,7 @@ StallSeconds = Annotated[
 Ready = Annotated[
     Literal["all", "first"],
     typer.Option(
-        help="When /readyz answers 200: when all models that did not fail are ready, or one."
+        help="Answer /readyz with 200 when all models that did not fail are ready, or the first."
     ),
 ]
 KeyFile = Annotated[

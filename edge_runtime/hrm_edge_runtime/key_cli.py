@@ -79,7 +79,7 @@ def remove(
             raise KeyFileError(f"{file} has no key {label!r}: run hrm-key list --file {file}.")
         if len(keys) == 1:
             raise KeyFileError(
-                f"{label!r} is the last key of {file}, and nobody could use the server: "
+                f"{label!r} is the last key of {file}; without it nobody could use the server: "
                 "add another first."
             )
         keys.remove(key)

@@ -1,4 +1,4 @@
-"""What a segment costs, and what a board costs beside the board of the training."""
+"""What a segment costs, and what a board costs compared with the training board."""
 
 from hrm_calibration.halting_curve import Score
 from hrm_calibration.rollouts import ServedGraph

@@ -1,4 +1,4 @@
-"""Which tasks (ARC) a model answers right: their held-out questions, asked as a server asks them.
+"""Which tasks (ARC) a model answers right: their held-out questions, as a server would solve them.
 
 Shapes: T tokens.
 """

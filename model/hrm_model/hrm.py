@@ -1,8 +1,8 @@
 """The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
 
 The same class is the Tiny Recursive Model and the plain transformer of equal parameters (`arch`
-in `config.py`). `relational.py` holds what relational models embed and halt by, and their
-blocks.
+in `config.py`). `relational.py` holds the embedding, the halting and the blocks of relational
+models.
 
 Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V
 vocabulary. Source: the published models (sapientinc/HRM and

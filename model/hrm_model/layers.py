@@ -24,7 +24,10 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def truncated_normal_(weights: Tensor, std: float) -> Tensor:
-    """Fills with a normal cut at two sigma. `std` is its deviation *after* the cut (0: zeros)."""
+    """Fills with a normal distribution truncated at two sigma.
+
+    `std` is its standard deviation *after* the truncation (0: zeros).
+    """
     if std == 0:
         return weights.zero_()
     sigma = std / _TRUNCATED_STD

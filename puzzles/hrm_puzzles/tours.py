@@ -45,7 +45,7 @@ VOCAB_SIZE = 10
 COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)
 
 CLOSED_TOGETHER = 64  # cities with one road closed that are searched at once; bounds the memory
-FAR = 10**6  # distance if there is no way; sums of a few of them fit into 32 bits
+FAR = 10**6  # distance if there is no path; sums of a few of them fit into 32 bits
 
 Leg = tuple[int, int]  # from one stop to another
 State = tuple[int, int]  # the visited customers as bits, and the current stop

@@ -145,7 +145,7 @@ def _read(key: str, text: str, default: Any) -> Any:
     kind = type(default)
     if kind is bool:
         if text.lower() not in BOOLEANS:
-            raise ValueError(f"{key}={text!r} is not a truth value; write true or false")
+            raise ValueError(f"{key}={text!r} is not a boolean; write true or false")
         return BOOLEANS[text.lower()]
     try:
         if kind is int:

@@ -24,7 +24,7 @@ FIXED = ("puzzle", "optimiser", "seed", "curriculum")
 
 
 def with_changes(plan: RunPlan, options: TrainOptions, say: Say) -> RunPlan:
-    """Returns the plan of a resumed run with the changes that its options ask for.
+    """Returns the plan of a resumed run with the changes that its options request.
 
     The first rank records them in `run.json`; the caller must hold the run's lock. Raises
     ValueError, and changes nothing, if an option names what cannot change.

@@ -228,7 +228,7 @@ def tensorrt_problem() -> str | None:
 
 
 def _problem_of(trial: str, *arguments: str) -> str | None:
-    """Run a Python text in a process of its own; returns its end and last line if it fails."""
+    """Run Python code in a process of its own; returns its status and last line if it fails."""
     from hrm_edge_runtime.engines.trt.failures import describe_status
 
     command = [sys.executable, "-c", trial, *arguments]

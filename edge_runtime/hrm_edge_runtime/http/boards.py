@@ -58,7 +58,7 @@ def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:
 
 def judged(request: LabelRequest) -> LabelAnswer:
     """Judge a label as `hrm-data import` does; refuses with 422 what that would reject."""
-    from hrm_puzzles.data.build import labelled  # imports what data sets need
+    from hrm_puzzles.data.build import labelled  # it imports the packages of data sets
 
     label = {"puzzle": request.puzzle, "solution": request.solution}
     try:

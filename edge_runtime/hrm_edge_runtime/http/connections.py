@@ -284,7 +284,7 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle.message_event.set()
 
     def _fault_of_header(self) -> int:
-        """The status that refuses what llhttp lets pass; 0 if nothing is wrong."""
+        """The error status of a request that llhttp accepts but we reject; 0 if it is valid."""
         size = len(self.url)
         num_hosts = 0
         for name, value in self.headers:

@@ -152,7 +152,7 @@ def _print_board(solver: Solver, entry: Entry, reply: Reply) -> bool:
 
 
 def line_of(reply: Reply) -> str:
-    """The solution alone, or a remark that begins with # if there is none."""
+    """The solution alone, or a comment that begins with # if there is none."""
     if isinstance(reply, ErrorDetail):
         return printable(f"# refused: {reply.message}; {reply.remedy}.")
     if reply.status == "unfinished" and not reply.solved:

@@ -91,7 +91,7 @@ def write_shard_file(directory: Path, shard: Shard, content: str = "") -> None:
 def open_shards(paths: Sequence[Path]) -> list[BuiltShard]:
     """All shards of one build, in order.
 
-    Raises DatasetError for a shard that is damaged, missing, there twice, or of another build.
+    Raises DatasetError for a shard that is damaged, missing, duplicated, or of another build.
     """
     shards = [_open_shard(path) for path in paths]
     shards.sort(key=lambda one: one.shard.number)

@@ -106,7 +106,7 @@ def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, chunk: _Ch
 
 
 def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
-    """One difficulty, several with commas, or "mixed": all except the slow one."""
+    """One difficulty, several separated by commas, or "mixed": all except the slow one."""
     if difficulty == MIXED:
         return [name for name in puzzle.difficulties if name != SLOW]
     chosen = difficulty.split(",")

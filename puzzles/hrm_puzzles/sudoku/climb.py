@@ -18,8 +18,8 @@ from hrm_puzzles.sudoku.board import SudokuBoard
 MAX_REMOVED = 2  # givens per step
 # Steps without a gain after which a climb starts again elsewhere: some three seconds.
 MAX_IDLE_STEPS = 1000
-# A step whose question is rated below this share of the present one, before the givens that are
-# not needed leave it, hardly ever rises. Giving it up early makes a step three times as fast.
+# A step is given up if its question, before needless givens are removed, is rated below this share
+# of the present one: the rating hardly ever recovers. This makes a step three times as fast.
 HOPELESS = 0.3
 
 
@@ -47,7 +47,7 @@ def climb(board: SudokuBoard, rng: np.random.Generator, min_rating: int) -> Exam
 
 
 def with_other_givens(board: SudokuBoard, rng: np.random.Generator, question: Grid) -> Grid:
-    """A question with one solution that has some givens of this one and some others.
+    """Exchange some givens; the result has one solution again.
 
     Each given that it adds is a digit that tells two solutions apart.
     """

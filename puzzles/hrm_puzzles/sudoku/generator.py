@@ -1,4 +1,4 @@
-"""Fresh Sudokus: clues leave a full grid while the solution stays unique."""
+"""Fresh Sudokus: removes clues from a full grid while the solution stays unique."""
 
 from dataclasses import dataclass
 
@@ -40,8 +40,8 @@ DIFFICULTIES = {
 def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> Example:
     """A question with one solution, of one of the DIFFICULTIES, with its answer and rating.
 
-    Clues leave a random full grid in random order, each only if the solution stays unique. This
-    ends when the share of givens is reached or every given is needed.
+    Removes clues from a random full grid in random order, each only if the solution stays unique.
+    It stops when the share of givens is reached or every given is needed.
     """
     wanted = DIFFICULTIES[difficulty]
     num_spare = board.num_cells - round(wanted.given_share * board.num_cells)

@@ -519,7 +519,7 @@ def test_too_little_device_memory_is_told_before_anything_runs(
     built: Bundle, device: SetUp
 ) -> None:
     device(FAKE_CUDA_BYTES="100")
-    with pytest.raises(EngineUnavailableError, match=r"the GPU gives no .* fewer --slots"):
+    with pytest.raises(EngineUnavailableError, match=r"the GPU cannot allocate .* fewer --slots"):
         opened(built)
     nothing_is_held()
 
