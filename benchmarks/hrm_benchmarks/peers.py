@@ -362,6 +362,6 @@ def _tree(pid: int) -> list[int]:
         parent = int(fields[1])
         children.setdefault(parent, []).append(int(stat.parent.name))
     found = [pid]
-    for one in found:  # grows while it is walked
+    for one in found:  # the loop appends to `found`
         found += children.get(one, [])
     return found

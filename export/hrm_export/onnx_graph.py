@@ -241,7 +241,7 @@ def _check_zero_point(node: NodeProto, tensors: Mapping[str, TensorProto]) -> No
         return
     zero = tensors.get(node.input[2])
     if zero is None or numpy_helper.to_array(zero).any():
-        problem = f"{node.name} has another zero point than a stored 0"
+        problem = f"{node.name} has a zero point other than a stored 0"
         raise ValueError(f"{problem}; quantize symmetrically")
 
 

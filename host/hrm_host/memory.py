@@ -19,7 +19,7 @@ GIB = 1 << 30
 UNBOUNDED = 1 << 62  # bytes; value of a limit that the system does not report
 # Calculated, not measured on a Jetson: TensorRT's kernel library took 1.75 GB of host memory on x86
 # with 10.10 (NVIDIA/TensorRT issue 4493). The graph, its parsed copy, the plan and the workspace
-# come on top.
+# take more.
 BUILDER_MB = 2000
 COPIES_OF_GRAPH = 4
 WORKSPACE_MB = 512

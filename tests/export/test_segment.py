@@ -152,7 +152,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "weight turned": (adding("Transpose", WEIGHT), f"transposes the weight {WEIGHT}"),
     "newer opset": (raise_opset, "write IR 10 and opset 20"),
     "half meets float": (halve, "meeting mixes types|not valid ONNX"),
-    "asymmetric": (quantise_from_three, "surplus has another zero point"),
+    "asymmetric": (quantise_from_three, "surplus has a zero point other"),
     "int8 beside float": (store_in_int8_too, f"{WEIGHT}: expected 192, found 384"),
 }
 

@@ -126,7 +126,7 @@ class PlanOptions:
     ] = False
     data_changed: Annotated[
         bool,
-        typer.Option("--data-changed", help="Let a resumed run train on other data than before."),
+        typer.Option("--data-changed", help="Let a resumed run train on different data."),
     ] = False
 
     @property

@@ -85,7 +85,7 @@ class SmallReads(asyncio.BufferedProtocol):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Uvicorn's HTTP/1.1 with a bound on headers and a deadline for the client's next step.
+    """Uvicorn's HTTP/1.1 with limits on headers and a deadline for the client's next step.
 
     Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is
     being written. They differ if a client sends its next request before it has the last answer.

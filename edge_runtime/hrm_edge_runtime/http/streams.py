@@ -162,7 +162,7 @@ class BatchStream(GrowingAnswer):
             refused.set_result(_refusal(number, error))
             return refused
         answer = asyncio.ensure_future(self._answer(number, admission, content, arrival_s))
-        answer.add_done_callback(lambda _: admission.close())  # runs even if it never began
+        answer.add_done_callback(lambda _: admission.close())  # also if the task never began
         return answer
 
     async def _take_token(self) -> None:
