@@ -85,7 +85,7 @@ class Checkout:
 
     @contextlib.contextmanager
     def served(self, bundles: Iterable[str], **variables: str) -> Generator[httpx.Client]:
-        """A client of a ready server of these bundles; `variables` join its environment."""
+        """A client of a ready server of these bundles; `variables` are added to its environment."""
         port = free_port()
         options = ["--engine", "cpu:fp32", "--slots", "4", "--threads", "1", "--port", str(port)]
         line = self.line("hrm-serve", *bundles, *options)

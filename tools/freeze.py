@@ -137,7 +137,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--root", type=Path, help="Checkout to record.")
     parser.add_argument("--out", type=Path, help="JSON file to write.")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"Some of the parts: {parts}.")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"Parts to record: {parts}.")
     parser.add_argument("--diff", nargs=2, type=Path, metavar="FILE", help="Files to compare.")
     return parser
 

@@ -50,7 +50,7 @@ def training(checkout: Checkout) -> Record:
 
 
 def export(checkout: Checkout) -> Record:
-    """The bundle of the checkpoint in the repository, without what describes the moment."""
+    """The bundle of the checkpoint in the repository, without fields that vary between runs."""
     copy_checkpoint(checkout)
     checkout.run_well("hrm-export", *cases.EXPORT.split())
     bundle = checkout.work / "exported.bundle"
@@ -146,7 +146,7 @@ def json_lines(path: Path) -> list[Record]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """sha256 of every file; of JSON files without what describes the moment."""
+    """sha256 of every file; of JSON files without the fields that vary between runs."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -158,7 +158,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def sha256_of_json(path: Path) -> str:
-    """Digest without passing fields, nor the digests of other JSON files that it may list."""
+    """Digest without the fields that vary and without the digests of other JSON files."""
     value = without(read_json(path), PASSING)
     if isinstance(value, dict) and isinstance(value.get("files"), dict):
         files = value["files"]

@@ -1,9 +1,9 @@
-"""Prints the names of a TensorRT version's Python API, one class a line, without a GPU.
+"""Prints the names of a TensorRT version's Python API, one class per line, without a GPU.
 
     python tools/tensorrt_api.py UNPACKED_WHEEL > tests/support/tensorrt_api/10.3.0.txt
 
 UNPACKED_WHEEL is a directory with the unpacked PyPI wheel `tensorrt-cu12-bindings` of that version.
-It has the bindings alone. Empty stubs supply the C functions of the libraries behind them, which is
+It has only the bindings. Empty stubs supply the C functions of the libraries behind them, which is
 enough for an import. Needs a C compiler. Layers and plugins are left out, because the step graph
 reaches TensorRT through its ONNX parser.
 """

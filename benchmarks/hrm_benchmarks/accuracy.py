@@ -1,7 +1,7 @@
 """CPU time to a proven answer, for models and numbers of attempts on the same puzzles.
 
 All counts come from the answers that a client gets; only the CPU time is measured beside them.
-Segments are exact and repeat from run to run. CPU seconds belong to the machine.
+Numbers of segments repeat exactly from run to run. CPU seconds depend on the machine.
 """
 
 import itertools
@@ -114,16 +114,16 @@ def provable(models: Sequence[Bundle]) -> Puzzle:
 
 
 def on_board(puzzle: Puzzle, board: str | None) -> Puzzle:
-    """The puzzle on a board such as 12x20, which the models must hold; without one, on its own.
+    """The puzzle on `board`, such as 12x20; on its own board if that is None.
 
-    Raises ValueError for a board that they do not hold.
+    Raises ValueError if the board does not fit the puzzle's own.
     """
     if board is None:
         return puzzle
     family, _, _ = puzzle.name.partition("-")
     smaller = registry.get(f"{family}-{board}")
     if sized(puzzle, smaller.sample([])) != smaller:
-        raise ValueError(f"{puzzle.name} does not hold a board of {board}: name a smaller one.")
+        raise ValueError(f"a board of {board} does not fit {puzzle.name}: name a smaller one.")
     return smaller
 
 

@@ -1,7 +1,7 @@
 """Hostile clients: a process of its own repeats one attack while this one probes `/livez`.
 
-An attack is a kind of request. Each sender opens a connection, sends the request and perhaps more
-of it without end, reads the reply, and starts over.
+An attack is a kind of request. Each sender opens a connection, sends the request, reads the reply,
+and starts over. Some attacks never stop sending.
 """
 
 import asyncio

@@ -45,7 +45,7 @@ CRUMBS = b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n\n\r\n" * 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long the chaos lasts, the pause between two troubles, and the seed of their order."""
+    """How long the chaos lasts, the pause between two faults, and the seed of their order."""
 
     seconds: float
     every_s: float
@@ -137,7 +137,7 @@ class Draws:
 
 
 class Troubles:
-    """The faults, one method each; `counts` records how often each was made."""
+    """The faults, one method each; `counts` records how often each was injected."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Troubles:
         ).encode()
 
     async def make(self, rng: np.random.Generator, every_s: float, end_s: float) -> None:
-        """Make troubles in random order, each of them once before any comes again."""
+        """Inject the faults in random order, each of them once before any repeats."""
         troubles = [
             self.kill,
             self.stop,

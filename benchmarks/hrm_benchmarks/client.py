@@ -122,7 +122,7 @@ def require_answer(line: Reply) -> None:
     """Raise ValueError if a line of a batch holds an error."""
     if "answer" not in line:
         message = line["error"]["message"]
-        raise ValueError(f"line {line['line']} was rejected ({message}): send what it takes.")
+        raise ValueError(f"line {line['line']} was rejected ({message}): send a valid puzzle.")
 
 
 class CheckedClient:

@@ -1,6 +1,6 @@
 """Write hard 9x9 Sudokus that no model has seen: `python -m hrm_benchmarks.climbs OUT.csv --seed 2`.
 
-The file has the form of the published CSV files, so `hrm-bench accuracy --questions` reads it.
+The file has the format of the published CSV files, so `hrm-bench accuracy --questions` reads it.
 """
 
 import csv
@@ -36,10 +36,10 @@ def main(
     out: Annotated[Path, Argument(help="CSV file to write.")],
     count: Annotated[int, Option(min=1, help="Number of puzzles.")] = 100,
     seed: Seed = 0,
-    min_rating: Annotated[int, Option(min=1, help="Least number of backtracks.")] = MIN_RATING,
+    min_rating: Annotated[int, Option(min=1, help="Minimum number of backtracks.")] = MIN_RATING,
     exclude: Annotated[
         list[Path] | None,
-        Option(help="Puzzle file whose puzzles, also turned or relabelled, stay out; repeatable."),
+        Option(help="File of puzzles to exclude, with their symmetric copies; may be repeated."),
     ] = None,
 ) -> None:
     """Make hard 9x9 Sudokus by hill climbing, each with one solution."""
@@ -59,7 +59,7 @@ def main(
 
 
 def climbs(puzzle: Sudoku, *, seed: int, min_rating: int, taken: set[int]) -> Iterator[Example]:
-    """Climbs without end, each from its own seed, none equivalent to another or to `taken`.
+    """Yield climbs without end, each from its own seed, none equivalent to another or to `taken`.
 
     Adds their hashes to `taken`.
     """
@@ -73,7 +73,7 @@ def climbs(puzzle: Sudoku, *, seed: int, min_rating: int, taken: set[int]) -> It
 
 
 def hashes_of(puzzle: Sudoku, files: list[Path]) -> set[int]:
-    """The hashes of all puzzles of some files. Raises ValueError for a line that is none."""
+    """The hashes of all puzzles in some files; raises ValueError if a line is not a puzzle."""
     hashes: set[int] = set()
     for file in files:
         for known in puzzles_from_file(file, puzzle, ALL):

@@ -34,7 +34,7 @@ BundleOrScript = Annotated[
 ]
 EngineOption = Annotated[str, Option(metavar="ENGINE[:PRECISION]", help="Engine, as in hrm-serve.")]
 Csv = Annotated[
-    Path | None, Option(help="CSV file in the Sudoku-Extreme form. Default: generated puzzles.")
+    Path | None, Option(help="CSV file in the Sudoku-Extreme format. Default: generated puzzles.")
 ]
 Easiest = Annotated[
     str | None, Option(help="Difficulty of generated puzzles. Default: the easiest.")

@@ -181,7 +181,7 @@ def accuracy(
     ] = None,
     board: Annotated[
         list[str] | None,
-        Option(help="Generate smaller boards, such as 12x20, which the models frame; repeatable."),
+        Option(help="Board of the generated puzzles, such as 12x20; may be repeated."),
     ] = None,
     difficulty: Hardest = None,
     puzzles: Annotated[int, Option(min=1, help="Number of puzzles.")] = 100,

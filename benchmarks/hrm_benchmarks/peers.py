@@ -42,7 +42,7 @@ SERVERS = ("litserve", "ray", "bentoml", "fastapi")
 WITHOUT_BATCHES = ("fastapi",)
 FORMS = ("fixed", "until-proven")
 BATCHES = (1, 4, 16)  # tried by the search; on a CPU a batch of one may win
-WAIT_MS = 2.0  # for a batch to fill; 16 waiting connections fill it at once
+WAIT_MS = 2.0  # for a batch to fill; 16 waiting connections fill it immediately
 PUZZLES_OF_SEARCH = 60
 WARM_UP = 16  # puzzles
 START_S = 300  # a busy machine starts a raylet slowly
@@ -81,7 +81,8 @@ CAPTION = """\
 p50, p99: closed loop. open: random arrivals at a fixed rate; latency counts from the due moment
 CPU ms: of all processes, per proven answer
 default: hypotheses for Sudokus; plain: without them, as the peers
-beside ours: CPU time per proof over that of hrm-serve's default in the same round; median (range)
+beside ours: CPU time per proof divided by that of hrm-serve's default in the same round;
+             median (lowest to highest)
 batch: the best of 1, 4 and 16 by CPU time per proof on the mixed load. MB: all processes together
 lines: of the server's own file that are not blank"""
 
@@ -162,7 +163,7 @@ def _texts(bundle: Bundle, questions: Questions) -> Iterator[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerPlan:
-    """How the servers are asked."""
+    """How the load is sent to the servers."""
 
     python: Path  # of the environment that holds the peers' packages
     rounds: int
@@ -191,7 +192,7 @@ def measure(loads: Sequence[PuzzleLoad], servers: Sequence[str], plan: PeerPlan)
 
 
 def _searched(loads: Sequence[PuzzleLoad]) -> PuzzleLoad:
-    """The first puzzles of the mixed load, or of the first one if that is not asked for."""
+    """The first puzzles of the mixed load, or of the first load if there is no mixed one."""
     named = {load.name: load for load in loads}
     load = named.get(SEARCHED, loads[0])
     return replace(load, texts=load.texts[:PUZZLES_OF_SEARCH])
@@ -267,7 +268,7 @@ class _Reply:
 async def _closed_loop(
     http: aiohttp.ClientSession, peer: Peer, bodies: Sequence[bytes], connections: int
 ) -> list[_Reply]:
-    """Each connection sends its next puzzle when it has the last answer."""
+    """Each connection sends its next puzzle as soon as its last one is answered."""
     waiting = iter(bodies)
     replies: list[_Reply] = []
 
@@ -369,6 +370,6 @@ def _tree(pid: int) -> list[int]:
         parent = int(fields[1])
         children.setdefault(parent, []).append(int(stat.parent.name))
     found = [pid]
-    for one in found:  # grows while it is walked
+    for one in found:  # the loop appends to `found`
         found += children.get(one, [])
     return found

@@ -104,7 +104,7 @@ def draw_segments(name: str, rng: np.random.Generator, num_puzzles: int) -> Segm
 
 
 def geometric(mean: float) -> Shares:
-    """Return a geometric law with this mean, cut off at `MAX_SEGMENTS`."""
+    """Return a geometric distribution with this mean, truncated at `MAX_SEGMENTS`."""
     segments_S = np.arange(1, MAX_SEGMENTS + 1)
     # The sum of (s - mean) ratio^s is zero. Its coefficients change sign once, so exactly one
     # root is positive.
@@ -135,7 +135,7 @@ for _mean in (3, 5, 8):
 def made_up(puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Questions:
     """Return symmetric images of one generated puzzle.
 
-    They are cheap, provable, and have one solution each; hardly two are equal.
+    They are cheap, provable, and have one solution each; duplicates are rare.
     """
     example = puzzle.generate(rng, puzzle.difficulties[0])
     question_T = puzzle.encode(example.question)

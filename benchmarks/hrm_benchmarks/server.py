@@ -186,7 +186,7 @@ class Totals(NamedTuple):
     slot_segments_offered: float
 
     def since(self, before: Totals) -> Totals:
-        """Return the differences to an earlier reading."""
+        """Return the differences from an earlier reading."""
         differences = map(operator.sub, self, before)
         return Totals(*differences)
 

@@ -168,14 +168,14 @@ def peers(
         Path, Option(help="Python of an environment with benchmarks/peers/requirements.txt.")
     ] = Path(".peers/bin/python"),
     server: Annotated[
-        list[str] | None, Option(help="Peer to ask; may be repeated. Default: all.")
+        list[str] | None, Option(help="Peer to measure; may be repeated. Default: all.")
     ] = None,
     load: Annotated[
         list[str] | None, Option(help="Load to send; may be repeated. Default: all.")
     ] = None,
     puzzles: Puzzles = 150,
     connections: Annotated[int, Option(min=1, help="Connections of the closed loop.")] = 16,
-    rate: Annotated[float, Option(min=0.1, help="Puzzles a second of the open loop.")] = 20.0,
+    rate: Annotated[float, Option(min=0.1, help="Puzzles per second of the open loop.")] = 20.0,
     rounds: TurnRounds = 3,
     seed: Seed = 0,
     out: Annotated[

@@ -75,7 +75,7 @@ def published(
         list[str] | None, Option(help="Model of the segments; may be repeated. Default: all.")
     ] = None,
     checkpoint: Annotated[
-        Path, Option(help="Checkpoint of the shipped model that runs the loops.")
+        Path, Option(help="Checkpoint of the model that runs in the loops.")
     ] = Path("model/checkpoints/sudoku-6x6"),
     bundle: Annotated[str, Option(help="Bundle of that checkpoint.")] = "sudoku-6x6",
     puzzles: Puzzles = 64,

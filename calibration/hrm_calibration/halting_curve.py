@@ -1,6 +1,6 @@
 """What each halting policy costs and saves, from one run of every puzzle through all segments.
 
-The server's own function applies the policy afterwards, on the margins of the engine that serves.
+The server's own `stops_B` then applies each policy to the margins that the serving engine computed.
 
 Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 """

@@ -117,7 +117,7 @@ class MethodChoice:
 class Int8Trials:
     """Replaces a served graph by INT8 forms and compares them with float32 on the same puzzles.
 
-    It runs the form for CPUs through the engine and the lane that serve.
+    It runs the form for CPUs through the serving engine and lane.
     """
 
     served: ServedGraph
@@ -330,7 +330,7 @@ def surely(exact: Paired) -> float:
 
 
 def best_of(scores: Sequence[MethodScore]) -> MethodScore:
-    """The method with the least drift among those that chance cannot tell from the best."""
+    """The method with the least drift among those that are statistically tied for best."""
     most = max(scores, key=lambda score: score.solves.exact)
     equal = [score for score in scores if score.exact.low <= most.exact.loss]
     return min(equal, key=lambda score: score.drift)
@@ -362,7 +362,7 @@ def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> lis
 
 
 def drift(ours: list[Float32], reference: list[Float32]) -> float:
-    """The larger relative Euclidean distance of the two carries."""
+    """Relative Euclidean distance from the reference; the larger one of the two carry tensors."""
     distances: list[float] = []
     for found, expected in zip(ours, reference, strict=True):
         distance = np.linalg.norm(found - expected) / np.linalg.norm(expected)

@@ -182,9 +182,10 @@ def _rounded_product(node: NodeProto, site: Site) -> list[NodeProto]:
 
 
 def with_products(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:
-    """The same function with a product for each 1x1 convolution of rounded inputs.
+    """The graph with a matrix product in place of each 1x1 convolution of quantized inputs.
 
-    ONNX Runtime's integer convolution returns integers only; its integer product returns floats.
+    ONNX Runtime's integer convolution returns only integers; its integer matrix product can return
+    floats.
     """
     pointwise: set[str] = set()
     tensors: list[TensorProto] = []

@@ -32,8 +32,8 @@ CLIP_SHARES = np.geomspace(0.05, 1.0, 96)
 class Histogram:
     """Magnitudes in bounded memory: `counts` over equal bins of [0, `top`), and the `largest`.
 
-    `top` is a power of two and doubles for a value beyond it: pairs of bins are merged, so counts
-    stay exact and the order of values does not matter.
+    `top` is a power of two. A value beyond it doubles `top` and merges pairs of bins. Counts stay
+    exact, and the order of values does not matter.
     """
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(NUM_BINS, np.int64))

@@ -1,4 +1,4 @@
-"""Run puzzles through the lane that serves, and record how each ends and what the graph computes.
+"""Run puzzles through the serving lane, and record how each ends and what the graph computes.
 
 The lane decides when a puzzle stops, so calibration sees every segment that serving reaches.
 Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
@@ -82,7 +82,7 @@ class ServedGraph:
         num_slots: int | None = None,
         want_logits: bool = False,
     ) -> Generator[OnnxEngine]:
-        """Open this graph, or another form of it, in the engine that serves."""
+        """Open this graph, or another form of it, in the serving engine."""
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes(graph.SerializeToString())
@@ -258,7 +258,7 @@ def session_of(
     num_threads: int = 0,
     provider: Provider = CPU,
 ) -> ort.InferenceSession:
-    """Open a graph on `num_threads` threads (0: all cores) with the memory of a single step."""
+    """Open a graph on `num_threads` threads (0: all cores) that keeps no memory between steps."""
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors only; the optimizer warns of each fusion it skips
     options.intra_op_num_threads = num_threads

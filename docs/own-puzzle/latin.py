@@ -58,7 +58,7 @@ class LatinSquare:
             in_row = (question.grid[row] == digit).sum()
             in_col = (question.grid[:, col] == digit).sum()
             if in_row > 1 or in_col > 1:
-                problem = f"the digit {digit} is twice in row {row + 1} or column {col + 1}"
+                problem = f"row {row + 1} or column {col + 1} has the digit {digit} twice"
                 raise PuzzleError(problem, "twice", "remove one", (row + 1, col + 1))
         return question
 

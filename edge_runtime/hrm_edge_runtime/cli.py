@@ -59,13 +59,13 @@ DrainSeconds = Annotated[
 StallSeconds = Annotated[
     float,
     typer.Option(
-        min=1, help="Kill and restart an engine that makes no step for this many seconds."
+        min=1, help="Kill and restart an engine that finishes no step for this many seconds."
     ),
 ]
 Ready = Annotated[
     Literal["all", "first"],
     typer.Option(
-        help="When /readyz answers 200: when all models that did not fail are ready, or one."
+        help="Answer /readyz with 200 when all models that did not fail are ready, or the first."
     ),
 ]
 KeyFile = Annotated[
@@ -93,9 +93,7 @@ BundleDir = Annotated[
 ]
 UploadDir = Annotated[
     Path | None,
-    typer.Option(
-        help="Let an admin send bundles (hrm-push), which are kept in this folder and served."
-    ),
+    typer.Option(help="Folder for bundles that admins upload with hrm-push. Default: no uploads."),
 ]
 EngineName = Annotated[
     str,

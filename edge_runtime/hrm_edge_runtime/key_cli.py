@@ -36,7 +36,7 @@ def add(
     rate: Annotated[
         float | None, typer.Option(help="Puzzles per second. Default: no limit.")
     ] = None,
-    burst: Annotated[int, typer.Option(help="Puzzles that may arrive at once; needs --rate.")] = 10,
+    burst: Annotated[int, typer.Option(help="Puzzles allowed in one burst; needs --rate.")] = 10,
 ) -> None:
     """Make a key, write its hash to the file, and print the key once."""
     secret = new_secret()
@@ -79,7 +79,7 @@ def remove(
             raise KeyFileError(f"{file} has no key {label!r}: run hrm-key list --file {file}.")
         if len(keys) == 1:
             raise KeyFileError(
-                f"{label!r} is the last key of {file}, and nobody could use the server: "
+                f"{label!r} is the last key of {file}; without it nobody could use the server: "
                 "add another first."
             )
         keys.remove(key)

@@ -1,4 +1,4 @@
-"""Measures which kind of further attempts proves more of the puzzles left unproven by one."""
+"""Measures which kind of further attempts proves more of what one attempt leaves unproven."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a segment costs, and what a board costs beside the board of the training."""
+"""What a segment costs, and what a board costs compared with the training board."""
 
 from hrm_calibration.halting_curve import Score
 from hrm_calibration.rollouts import ServedGraph
@@ -27,10 +27,10 @@ def report_board_cost(
     options: Options,
     stages: Stages,
 ) -> None:
-    """Say what the exported board and the board of the training cost, in float32.
+    """Report what the exported board and the training board cost, in float32.
 
-    Call it before golden traces are sought: on a board that the model does not know there may be
-    none.
+    Call it before the search for golden traces, which may fail on a board that the model does not
+    know.
     """
     num_puzzles = measured.score.num_puzzles
     questions = questions_made(trained.puzzle, num_puzzles, num_workers=num_cores())

@@ -61,7 +61,7 @@ def open_checkpoint(path: Path, options: EvaluationOptions) -> Subject:
     config = model.config
     if (config.seq_len, config.vocab_size) != (puzzle.seq_len, puzzle.vocab_size):
         sizes = f"{config.seq_len} positions of {config.vocab_size} tokens"
-        raise ValueError(f"{path} has {sizes}, which is not {puzzle.name}; give its own board")
+        raise ValueError(f"{path} has {sizes}, which does not fit {puzzle.name}; give its --board")
     if options.engine not in ("auto", "cpu", "cuda"):
         problem = f"--engine {options.engine} is for bundles"
         raise ValueError(f"{problem}; a checkpoint runs in PyTorch on cpu or cuda")

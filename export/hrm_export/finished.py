@@ -1,7 +1,7 @@
 """Keep the measured precisions of an unfinished export, so that a second call reuses them.
 
 One file holds one precision: its graphs, their origin and the held-out rollout. Its name contains
-the hash of everything that decides its content, so a file is never stale.
+the hash of everything that determines its content, so a file is never stale.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def drop_finished(out: Path) -> None:
 
 
 def digest_of(contents: Contents, options: Options) -> str:
-    """Hash of everything that decides how a precision is made and measured."""
+    """Hash of everything that determines how a precision is made and measured."""
     served = contents.served
     asked = (contents.calibration, contents.held_out)
     settings = (

@@ -171,7 +171,7 @@ def make_int8(
     options: Options,
     stages: Stages,
 ) -> Graphs:
-    """INT8 that is float16 in between for TensorRT, and float32 in between for CPUs."""
+    """INT8 graphs: between the INT8 products, float16 for TensorRT and float32 for CPUs."""
     settings = Int8Settings(budget=options.int8_budget / 100)
     signed, report = calibrate(served, questions, settings=settings, stages=stages, judges=False)
     if options.report is not None:

@@ -74,7 +74,10 @@ def _largest_of(name: str) -> list[NodeProto]:
 
 
 def float32_nodes(graph: ModelProto, ranges: Mapping[str, float]) -> frozenset[str]:
-    """Names of the nodes that must stay float32: all normalizations, overflows and tiny scales.
+    """Names of the nodes that must stay float32.
+
+    These are all normalizations, nodes whose output or weights overflow, and quantizers with tiny
+    scales.
 
     NVIDIA's builder warns of overflow in every float16 normalization; in float32 it builds the same
     number of kernels. `ranges` may be those of the graph before it was quantized.
@@ -172,7 +175,7 @@ class _Conversion:
                 self.casts[name, HALF] = inner
 
     def in_type(self, name: str, kind: int) -> str:
-        """The name of a value in that type. Integers and booleans have only one type."""
+        """The name of a value in that type. Integers and booleans are never cast."""
         if self.made_in.get(name, kind) == kind:
             return name
         if (name, kind) not in self.casts:

@@ -89,7 +89,7 @@ def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:
 
 
 def other_board(board_name: str, trained: Puzzle, config: HRMConfig, source: Path) -> Puzzle:
-    """The puzzle of a size or name; ValueError if the weights know one size only."""
+    """The puzzle of a size or name; ValueError if the weights fit only one size."""
     if config.blocks != "relational":
         problem = f"--board {board_name} needs relational weights, which {source} lacks"
         raise ValueError(f"{problem}; omit --board")

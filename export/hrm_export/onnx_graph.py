@@ -114,7 +114,7 @@ class GraphWriter:
         return self.tensor(f"number {value!r}", np.array(value, np.float32))
 
     def index(self, value: int) -> str:
-        """One int64 without an axis; gathering with it drops the axis."""
+        """A scalar int64; gathering with it drops the axis."""
         return self.tensor(f"index {value}", np.array(value, np.int64))
 
     def ints(self, *values: int) -> str:
@@ -208,7 +208,7 @@ def _check_versions(model: ModelProto) -> None:
 
 
 def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:
-    """TensorRT must read the operator with the types it returns."""
+    """Raise ValueError unless TensorRT reads the operator with its output types."""
     returned = {types[output] for output in node.output}
     allowed = TENSORRT_OPERATORS.get(node.op_type, frozenset())
     if not returned <= allowed:
@@ -218,7 +218,10 @@ def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:
 
 
 def _check_one_type(node: NodeProto, types: Mapping[str, int]) -> None:
-    """Types that the operator's definition calls one must be one. ONNX lets half and float meet."""
+    """Raise ValueError if an operator mixes types where its definition names one type.
+
+    ONNX's own checker accepts float16 beside float32.
+    """
     schema = onnx.defs.get_schema(node.op_type, OPSET)
     kinds: dict[str, set[int]] = {}
     for formals, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
@@ -238,7 +241,7 @@ def _check_zero_point(node: NodeProto, tensors: Mapping[str, TensorProto]) -> No
         return
     zero = tensors.get(node.input[2])
     if zero is None or numpy_helper.to_array(zero).any():
-        problem = f"{node.name} has another zero point than a stored 0"
+        problem = f"{node.name} has a zero point other than a stored 0"
         raise ValueError(f"{problem}; quantize symmetrically")
 
 
@@ -268,7 +271,7 @@ def _check_orientation(graph: GraphProto) -> None:
     for node in graph.node:
         if node.op_type == "Transpose" and node.input[0] in stored:
             raise ValueError(
-                f"{node.name} turns the weight {node.input[0]}; store it as it is used"
+                f"{node.name} transposes the weight {node.input[0]}; store it as it is used"
             )
 
 

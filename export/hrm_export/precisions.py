@@ -53,8 +53,8 @@ def judge_precisions(
     """Make, measure and judge float32 and every requested precision.
 
     Raises ParityError if the float32 graph differs from PyTorch on the golden traces or if a lower
-    precision certainly loses more than `max_loss`. Precisions that are finished already are only
-    judged.
+    precision certainly loses more than `max_loss`. Precisions that are already finished are judged
+    again, but not measured again.
     """
     measured = measured_fp32(contents, options, finished, stages)
     if contents.trained is not None:

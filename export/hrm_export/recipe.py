@@ -64,9 +64,9 @@ def write_unrolled(
     forms: Sequence[Form],
     num_segments: int | None,
 ) -> dict[str, str]:
-    """Write the unrolled graph of every precision; file names by precision.
+    """Write the unrolled graph of every precision; return the file names by precision.
 
-    None writes none; 0 segments means as many as the policy allows.
+    `num_segments` None writes nothing; 0 means as many as the policy allows.
     """
     if num_segments is None:
         return {}

@@ -179,7 +179,7 @@ class RelationalBlocks(BlockWriter):
         return node("v", "Reshape", values, shape)
 
     def around(self, scope: str, cells: str, last: tuple[int, ...]) -> str:
-        """The nine cells side by side, [B, r, c, ..., 9 C], ready for a product."""
+        """Each cell and its eight neighbors side by side, [B, r, c, ..., 9 C], for a product."""
         node = self.graph.within(scope)
         graph = self.graph
         rows, cols = self.config.board

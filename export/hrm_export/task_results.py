@@ -1,4 +1,4 @@
-"""Which tasks (ARC) a model answers right: their held-out questions, asked as a server asks them.
+"""Which tasks (ARC) a model answers right: their held-out questions, as a server would solve them.
 
 Shapes: T tokens.
 """
@@ -27,7 +27,7 @@ Pairs = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Question:
-    """A held-out question of a task. `puzzle_id` is the row of the task's own turn and colours."""
+    """A held-out question of a task. `puzzle_id` is the row of the task itself, not a variant's."""
 
     name: str
     puzzle_id: int

@@ -87,7 +87,7 @@ def lock(path: Path) -> Generator[None]:
 def require_free(path: Path) -> None:
     """Raise FileExistsError if a path exists."""
     if path.exists():
-        raise FileExistsError(f"{path} exists already; remove it or choose another path.")
+        raise FileExistsError(f"{path} already exists; remove it or choose another path.")
 
 
 def sha256_of(file: Path) -> str:

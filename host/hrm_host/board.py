@@ -1,4 +1,4 @@
-"""The machine and its board, read from files and tools that need no rights.
+"""The machine and its board, read from files and tools that need no root privileges.
 
 Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel, `oc*_event_cnt`) and the kernel's
 documents (devfreq, thermal zones, powercap intel-rapl, hwmon/ina3221 in mV and mA). Not run on a
@@ -151,7 +151,7 @@ class Host:
 
     @property
     def cpu_model(self) -> str | None:
-        """The CPU's name; None on processors that do not report it, as most of Arm."""
+        """The CPU's name; None on processors that do not report it, such as most Arm ones."""
         text = self.text("proc/cpuinfo") or ""
         found = CPU_MODEL.search(text)
         if found is None:
@@ -210,7 +210,7 @@ class Host:
             )
 
     def facts(self) -> dict[str, str]:
-        """What decides the speed of this machine, for a report."""
+        """What determines the speed of this machine, for a report."""
         facts = {"power_mode": self.power_mode(), "cpu_cores": str(os.cpu_count() or 1)}
         for clock in self.gpu_clocks():
             facts["gpu_cur_mhz"] = str(clock.now_hz // 10**6)

@@ -52,7 +52,7 @@ INTERRUPTED = 130
 
 
 def open_closed_streams() -> None:
-    """Open standard streams that the caller closed on the null device.
+    """Open the null device for each standard stream that the caller closed.
 
     Python leaves them None, so `print(file=sys.stderr)` would print among the answers. The next
     file would take their number, and a library's warnings would go into it.

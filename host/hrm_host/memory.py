@@ -19,7 +19,7 @@ GIB = 1 << 30
 UNBOUNDED = 1 << 62  # bytes; value of a limit that the system does not report
 # Calculated, not measured on a Jetson: TensorRT's kernel library took 1.75 GB of host memory on x86
 # with 10.10 (NVIDIA/TensorRT issue 4493). The graph, its parsed copy, the plan and the workspace
-# come on top.
+# take more.
 BUILDER_MB = 2000
 COPIES_OF_GRAPH = 4
 WORKSPACE_MB = 512
@@ -90,7 +90,7 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 def available_bytes() -> int:
-    """What this process could still get without swapping, of the machine and its control group."""
+    """Bytes this process can still get without swapping, from the machine and its control group."""
     group_bytes = _group_bytes()
     memory = read_memory()
     if memory is None:
@@ -99,7 +99,7 @@ def available_bytes() -> int:
 
 
 def _group_bytes() -> int:
-    """What is left in this process's control group (version 2); caches count as free."""
+    """Bytes left in this process's control group (cgroup v2); caches count as free."""
     try:
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8")
         name = groups.partition("0::/")[2].partition("\n")[0]
@@ -107,7 +107,7 @@ def _group_bytes() -> int:
         limit = (folder / "memory.max").read_text().strip()
         used = (folder / "memory.current").read_text()
         statistics = (folder / "memory.stat").read_text()
-    except OSError:  # no control group of version 2, or one without a bound
+    except OSError:  # no cgroup v2, or one without a limit
         return UNBOUNDED
     if limit == "max":
         return UNBOUNDED

@@ -1,4 +1,4 @@
-"""Read files of users: texts and lines of bounded length, and JSON of bounded depth.
+"""Read users' files: texts and lines of bounded length, and JSON of bounded depth.
 
 Texts are UTF-8, with or without a byte order mark.
 """

@@ -1,4 +1,4 @@
-"""Differences between Windows and POSIX systems; no other module asks for the platform.
+"""Differences between Windows and POSIX systems; no other module checks the platform.
 
 Tested without what Windows lacks (tests/test_windows.py). Not run on Windows.
 """

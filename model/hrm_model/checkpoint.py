@@ -71,7 +71,7 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
         raise CheckpointError(f"{error}; {_advice(path)}") from error
     if damaged:
         raise CheckpointError(
-            f"{path / damaged} is not as it was written (its hash differs); {_advice(path)}"
+            f"{path / damaged} has changed since it was written (its hash differs); {_advice(path)}"
         )
     model = HRM(config)
     try:

@@ -35,7 +35,7 @@ class HRMConfig:
     """Everything that determines the network; defaults are the published 27 M model (HRM, 2025).
 
     `arch`: "trm" is the Tiny Recursive Model (2025). One level serves as low and high level, and
-    gradients pass the whole last high cycle. "transformer" is the baseline of equal parameters.
+    gradients flow through the last high cycle. "transformer" is the baseline of equal size.
     It runs the same blocks once, one after another, so it ignores cycles, passes its carry
     through, and has a single segment.
 
@@ -212,14 +212,14 @@ class HRMConfig:
 
     @property
     def num_token_vectors(self) -> int:
-        """Rows of the token embedding: tokens, or states of a symbol and fixed symbols."""
+        """Rows of the token embedding: one per token, or per symbol state and fixed symbol."""
         if self.num_symbols > 1:
             return 3 + self.num_fixed
         return self.vocab_size
 
     @property
     def num_answer_vectors(self) -> int:
-        """Rows of the answer head: each token, or one that all symbols share."""
+        """Rows of the answer head: one per token, or a single row that all symbols share."""
         if self.num_symbols > 1:
             return 1
         return self.vocab_size

@@ -1,6 +1,6 @@
 """A relational model on another board, or with more channels.
 
-Its weights know the puzzle's relations and do not depend on the board's size.
+Its weights depend on the puzzle's relations, not on the board's size.
 """
 
 import math
@@ -78,8 +78,9 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
     """Returns a state of `wide`, a fresh model with more channels, that computes what `model` does.
 
     The results differ only by noise. Normalization divides by the root of the mean over all
-    channels, so the old channels are written larger and read smaller. After Net2WiderNet
-    (arXiv:1511.05641). Raises ValueError for fewer channels, and for blocks of colours.
+    channels, so weights that write the old channels are scaled up and weights that read them are
+    scaled down. After Net2WiderNet (arXiv:1511.05641). Raises ValueError for fewer channels, and
+    for blocks of colours.
     """
     config = model.config
     before = config.hidden_size

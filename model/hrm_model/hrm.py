@@ -1,8 +1,8 @@
 """The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
 
 The same class is the Tiny Recursive Model and the plain transformer of equal parameters (`arch`
-in `config.py`). `relational.py` holds what relational models embed and halt by, and their
-blocks.
+in `config.py`). `relational.py` holds the embedding, the halting and the blocks of relational
+models.
 
 Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V
 vocabulary. Source: the published models (sapientinc/HRM and
@@ -132,7 +132,7 @@ class HRM(nn.Module):
         """Runs one segment from gathered puzzle rows. Only the last steps keep a gradient.
 
         All activations take the carry's type, as published. Weights are cast at each use.
-        The new carry is still attached, so gradients may pass to the previous segment.
+        The new carry is still attached, so gradients can flow back to the previous segment.
         """
         x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
         if self.config.arch == "transformer":
@@ -166,7 +166,10 @@ class HRM(nn.Module):
         return self._hrm_cycles(carry, x_BND, num_read)
 
     def _hrm_cycles(self, carry: Carry, x_BND: Tensor, num_read: int | None) -> Carry:
-        """HRM: H cycles of L low steps and a high step; gradients pass each level's last step."""
+        """HRM: H cycles of L low steps and a high step.
+
+        Gradients flow through each level's last step only.
+        """
         config = self.config
         rotation = self._rotation()
         z_high, z_low = carry
@@ -182,7 +185,7 @@ class HRM(nn.Module):
         return Carry(z_high, z_low)
 
     def _trm_cycles(self, carry: Carry, x_BND: Tensor, num_read: int | None) -> Carry:
-        """TRM: the same loops with one level for both; gradients pass the whole last cycle."""
+        """TRM: the same loops with one level for both; gradients flow through the last cycle."""
         config = self.config
         rotation = self._rotation()
         z_high, z_low = carry
@@ -197,7 +200,7 @@ class HRM(nn.Module):
         return Carry(z_high, z_low)
 
     def _relational_cycles(self, carry: Carry, x_BND: Tensor) -> Carry:
-        """The loops of HRM; gradients pass every step."""
+        """The loops of HRM; gradients flow through every step."""
         rotation = self._rotation()
         z_high, z_low = carry
         for _ in range(self.config.high_cycles):

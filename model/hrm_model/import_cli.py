@@ -44,7 +44,7 @@ def import_checkpoint(
     if config.vocab_size != kind.vocab_size:
         raise checkpoint.CheckpointError(
             f"{source} has {config.vocab_size} tokens but {puzzle} has {kind.vocab_size}; "
-            "choose its own --puzzle"
+            "choose the --puzzle it was trained on"
         )
     meta = {"puzzle": kind.name, "imported_from": Path(source).name, "step": 0}
     checkpoint.save(out, model, meta)

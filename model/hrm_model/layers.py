@@ -24,7 +24,10 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def truncated_normal_(weights: Tensor, std: float) -> Tensor:
-    """Fills with a normal cut at two sigma. `std` is its deviation *after* the cut (0: zeros)."""
+    """Fills with a normal distribution truncated at two sigma.
+
+    `std` is its standard deviation *after* the truncation (0: zeros).
+    """
     if std == 0:
         return weights.zero_()
     sigma = std / _TRUNCATED_STD
@@ -194,7 +197,7 @@ class Level(nn.Module):
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
 
     def compute_as_int8(self) -> None:
-        """Rounds every later product as an INT8 engine does, up to the order of sums."""
+        """Rounds every later product as an INT8 engine does. Only the order of sums may differ."""
         for module in self.modules():
             if isinstance(module, Linear):
                 module.as_int8 = True

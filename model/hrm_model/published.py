@@ -125,7 +125,7 @@ def _unpickled(file: Path) -> Any:
             reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CheckpointError(
             f"{file} is not a plain file of tensors ({reason}); "
-            "only checkpoints without code are imported"
+            "only checkpoints without code can be imported"
         ) from error
 
 
@@ -178,12 +178,14 @@ def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) ->
     kind = _kind_of(arch)
     if kind is None:
         names = " and ".join(ARCHITECTURES)
-        raise CheckpointError(f"{file} describes {reprlib.repr(arch)}; only {names} are imported")
+        raise CheckpointError(
+            f"{file} describes {reprlib.repr(arch)}; only {names} can be imported"
+        )
     described = arch.get("seq_len", seq_len)
     if described != seq_len:
         raise CheckpointError(
             f"{file} is for {described} tokens, but the puzzle has {seq_len}; "
-            "choose its own --puzzle"
+            "choose the --puzzle it was trained on"
         )
     try:
         sizes = _sizes(arch, state)

@@ -106,8 +106,8 @@ class ColourBlock(nn.Module):
     """h = rms(h + out(relu(a colour's neighborhood + messages of all colours))).
 
     Messages of all colours are summed over each of the nine cells, and averaged over the board.
-    Messages of one colour are averaged over the board, and by attention over the cells: what a cell
-    holds and how far away it is decides how much it counts.
+    Messages of one colour are averaged over the board, and by attention over the cells: a cell's
+    content and distance determine its weight.
     """
 
     def __init__(self, config: HRMConfig) -> None:

@@ -119,7 +119,7 @@ class BuildOptions:
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Tasks to use: a number per split, names with commas, or a file of names."
+            help="Tasks to use: a number per split, comma-separated names, or a file of names."
         ),
     ] = None
     augment: Annotated[
@@ -196,7 +196,7 @@ def build(options: BuildOptions) -> None:
 
 
 def _report_leftovers(out: Path) -> None:
-    """Name what killed builds of this data set left on disk."""
+    """List what is left on disk by killed builds of this data set."""
     for path in unfinished(out):
         remedy = "remove it, unless that build still runs"
         print(f"{path} is left from an interrupted build: {remedy}", file=sys.stderr)
@@ -244,7 +244,7 @@ def merge_(
     out: Out,
     as_json: AsJson = False,
 ) -> None:
-    """Join all shards of a build to the data set that one machine would have built.
+    """Join all shards of a build into the data set that one machine would have built.
 
     Example: hrm-data merge data/shards/* --out data/sudoku
     """

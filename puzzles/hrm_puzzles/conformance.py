@@ -114,7 +114,7 @@ def nonsense_is_rejected(puzzle: Puzzle) -> None:
 
 
 def any_tokens_decode(puzzle: Puzzle) -> None:
-    """`decode` makes a board of any tokens, also of tokens that do not exist."""
+    """`decode` makes a board from any tokens, even tokens that do not exist."""
     tokens_T = np.resize([0, 1, puzzle.vocab_size, 10**6, -5], puzzle.seq_len).astype(np.int32)
     again_T = puzzle.encode(puzzle.decode(tokens_T))
     is_known_T = (again_T >= 0) & (again_T < puzzle.vocab_size)
@@ -170,7 +170,7 @@ def difficulties_are_known(samples: Samples) -> None:
         samples.puzzle.generate(np.random.default_rng(SEED), UNKNOWN_DIFFICULTY)
     except PuzzleError:
         return
-    raise BrokenLawError(f"it makes a puzzle of {UNKNOWN_DIFFICULTY!r}")
+    raise BrokenLawError(f"generate accepts the unknown difficulty {UNKNOWN_DIFFICULTY!r}")
 
 
 def copies_share_a_hash(samples: Samples) -> None:

@@ -137,8 +137,8 @@ def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> G
 def _spanning_tree(shape: GridShape, draw: Random) -> int:
     """A layout with exactly one path between any two open cells.
 
-    Its places are every second cell of every second row. Branches grow from the newest place or
-    from any place, at a drawn rate.
+    Its places are every second cell of every second row. Each maze draws how often a branch grows
+    from the newest place instead of any place.
     """
     stride = shape.cols + 1
     steps = (2, -2, 2 * stride, -2 * stride)

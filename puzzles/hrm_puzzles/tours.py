@@ -45,7 +45,7 @@ VOCAB_SIZE = 10
 COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)
 
 CLOSED_TOGETHER = 64  # cities with one road closed that are searched at once; bounds the memory
-FAR = 10**6  # distance if there is no way; sums of a few of them fit into 32 bits
+FAR = 10**6  # distance if there is no path; sums of a few of them fit into 32 bits
 
 Leg = tuple[int, int]  # from one stop to another
 State = tuple[int, int]  # the visited customers as bits, and the current stop
@@ -152,8 +152,8 @@ def _layers(num_customers: int) -> list[tuple[IntpArray, IntpArray]]:
 class CheapestTours:
     """All cheapest tours through the stops of one city.
 
-    A tour is a walk over states: the customers visited so far, and the current stop. It is traced
-    from the end, at which all customers are visited and the stop is the depot.
+    A tour is a walk over states: the customers visited so far, and the current stop. We trace it
+    backwards from the last state: all customers visited, back at the depot.
     """
 
     def __init__(self, distance_PP: Int32Array) -> None:

@@ -132,6 +132,6 @@ def test_smaller_boards_are_measured_in_the_frame_of_a_model() -> None:
     )
     found = [(level["board"], level["solved"], level["wrong"]) for level in levels["levels"]]
     assert found == [("5x7", 3, 0), ("8x8", 3, 0)]
-    assert "maze-8x8 does not hold a board of 9x8" in refusal_of(
+    assert "a board of 9x8 does not fit maze-8x8" in refusal_of(
         "accuracy --bundle maze-8x8 --board 9x8"
     )

@@ -65,7 +65,7 @@ def test_the_command_repeats_and_writes_what_accuracy_reads(tmp_path: Path) -> N
     assert ended.returncode == 0, ended.stderr
     assert out.read_text() == csv_of(nine(), first(2, set()))
     again = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    assert (again.returncode, "exists already" in again.stderr) == (2, True)
+    assert (again.returncode, "already exists" in again.stderr) == (2, True)
     rows = list(csv.DictReader(out.read_text().splitlines()))
     known = puzzles_from_file(out, nine(), 100)
     assert [one.puzzle for one in known] == [row["question"] for row in rows]

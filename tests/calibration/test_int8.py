@@ -188,7 +188,7 @@ def test_the_command_writes_graphs_report_and_pictures(tmp_path: Path) -> None:
     }
     again = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "sudoku", *options])
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_losses_and_wins_are_counted_in_pairs_with_walds_interval() -> None:

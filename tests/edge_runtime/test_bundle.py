@@ -70,15 +70,15 @@ def test_a_whole_bundle_opens_and_its_graph_runs(tiny_bundle: Path) -> None:
 
 def test_a_directory_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "nothing.bundle", "not a bundle directory")
-    refused(tmp_path, "manifest.json is not there")
+    refused(tmp_path, "manifest.json is missing")
 
 
 @pytest.mark.parametrize(
     ("content", "saying"),
     [
-        (b"{", "no JSON object|not JSON"),
-        (b"[1, 2]", "no JSON object"),
-        (b"[" * 100_000, "no JSON object|not JSON"),
+        (b"{", "JSON object|not JSON"),
+        (b"[1, 2]", "does not hold a JSON object"),
+        (b"[" * 100_000, "JSON object|not JSON"),
         (b"\xff\xfe\xfa", "not JSON"),
         (b" " * (1 << 20) + b"{}", "larger than"),
     ],
@@ -112,7 +112,7 @@ def halting_at(threshold: object) -> Fields:
         (halting_at(float("nan")), r"halting\.threshold"),
         (halting_at("high"), r"halting\.threshold"),
         ({"files": {"../other": {"sha256": "0" * 64, "size_bytes": 1}}}, "not a plain file name"),
-        ({"curves": {"int8": curve(0.0)}}, r"curves names \['int8'\] where the precisions are"),
+        ({"curves": {"int8": curve(0.0)}}, r"curves names \['int8'\], but the precisions are"),
         ({"curves": {"fp32": {**curve(0.0), "points": []}}}, "curves.fp32.points"),
         ({"curves": {"fp32": {**curve(0.0), "num_puzzles": 0}}}, "curves.fp32.num_puzzles"),
         *[({"precisions": {"fp32": name}}, "not a plain file name") for name in LEADING_OUT],

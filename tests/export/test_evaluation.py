@@ -125,7 +125,7 @@ def assert_rejected(*arguments: object, saying: str) -> None:
     ("options", "saying"),
     [
         (("--engine", "cpu:int8"), "is for bundles; a checkpoint runs in PyTorch on cpu or cuda"),
-        (("--board", "sudoku-6x6"), "has 16 positions of 6 tokens, which is not sudoku-6x6"),
+        (("--board", "sudoku-6x6"), "has 16 positions of 6 tokens, which does not fit sudoku-6x6"),
     ],
 )
 def test_what_a_checkpoint_cannot_do_is_rejected(

@@ -357,7 +357,7 @@ def test_a_bundle_that_is_there_already_is_not_overwritten(tmp_path: Path) -> No
     out.mkdir()
     result = exported(saved(tmp_path / "step_12"), out)
     assert result.exit_code == 2
-    assert "exists already" in result.stderr
+    assert "already exists" in result.stderr
     assert list(out.iterdir()) == []
 
 

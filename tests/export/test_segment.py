@@ -149,10 +149,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "unknown operator": (adding("Gelu", "logits_BTV"), "surplus is Gelu giving FLOAT"),
     "unknown type": (adding("Mul", "answer_BT", "answer_BT"), "surplus is Mul giving INT32"),
     "weight twice": (copy_weight, "copy: expected None, found 192"),
-    "weight turned": (adding("Transpose", WEIGHT), f"turns the weight {WEIGHT}"),
+    "weight turned": (adding("Transpose", WEIGHT), f"transposes the weight {WEIGHT}"),
     "newer opset": (raise_opset, "write IR 10 and opset 20"),
     "half meets float": (halve, "meeting mixes types|not valid ONNX"),
-    "asymmetric": (quantise_from_three, "surplus has another zero point"),
+    "asymmetric": (quantise_from_three, "surplus has a zero point other"),
     "int8 beside float": (store_in_int8_too, f"{WEIGHT}: expected 192, found 384"),
 }
 

@@ -259,7 +259,7 @@ def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> Non
         ("hidden 32", "{}", "has the model_config 'hidden 32'; only a dict"),
         ({}, "{}", "lacks or misstates 'num_heads'"),
         ({"seq_len": 81}, "{}", "is for 81 tokens, but the puzzle has 16"),
-        ({"name": "gpt"}, "{}", "describes .*; only hrm_act_v1 and trm are imported"),
+        ({"name": "gpt"}, "{}", "describes .*; only hrm_act_v1 and trm can be imported"),
         ({}, "encoder.{}", "tensor 'encoder.H_init' is not of a published model"),
     ],
 )

@@ -275,7 +275,7 @@ def test_command_builds_inspects_and_shows(tmp_path: Path, run: Run) -> None:
     assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
     assert "no faults" in run("inspect", out).out
     assert "------+------" in run("show", out, "--split", "train", "--index", "8").out
-    assert "exists already" in run(*build, code=2).err
+    assert "already exists" in run(*build, code=2).err
     run("show", out, "--index", "4", code=2)
     for name in ("inspect", "show"):
         message = run(name, out, "--puzzle", "sudoku", code=2).err

@@ -180,7 +180,7 @@ def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: 
     found = recipe_of(puzzle="sudoku-4x4", data=data)  # of 200 puzzles
     assert (found.total_samples, found.warmup_samples, found.deepening_samples) == (1000, 100, 400)
     assert recipe_of(recipe="city", data=tmp_path / "absent").total_samples == 5 * 960
-    with pytest.raises(ValueError, match="absent is absent; build it first"):
+    with pytest.raises(ValueError, match="absent does not exist; build it first"):
         recipe_of(puzzle="arc", data=tmp_path / "absent")
 
 

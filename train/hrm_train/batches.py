@@ -83,7 +83,7 @@ class SplitSource:
             ) from error
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Choose an example of each group: one chance chooses the variant, one its example."""
+        """Choose an example of each group: one random number for the variant, one for its row."""
         puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
         return _within(self._split.puzzle_offsets, puzzles_B, chance_B2[:, 1])
 
@@ -176,9 +176,9 @@ MEMORY = 0.98  # weight of the past in the share of solved puzzles, per step
 class Progress:
     """How far a run and its curriculum are, as JSON values.
 
-    Fewer cells are revealed while the share of solved puzzles is above the target. Counts are taken
-    in every INTERVAL steps and change the level one interval later, so rows can be drawn ahead.
-    `counted_*` are the puzzles that are not taken in yet.
+    Fewer cells are revealed while the share of solved puzzles is above the target. Counts are read
+    every INTERVAL steps and change the level one interval later, so rows can be drawn ahead.
+    `counted_*` are the puzzles since the last reading.
     """
 
     step: int = 0

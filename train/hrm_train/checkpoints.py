@@ -136,7 +136,7 @@ def read_trainer(
 ) -> tuple[dict[str, torch.Tensor], Progress]:
     """Restores `targets` in place; returns the slots and the progress.
 
-    Raises CheckpointError if the state is damaged, or of another recipe than `mine`, except for the
+    Raises CheckpointError if the state is damaged, or from a recipe other than `mine`, except for the
     settings in `changed`.
     """
     file = directory / TENSORS

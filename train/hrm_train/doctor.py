@@ -86,7 +86,7 @@ def _compiler() -> str | None:
 
 
 def attention() -> Iterator[Finding]:
-    """Tries what every model is made of, forward and backward over 900 tokens."""
+    """Runs attention, which every model uses, forward and backward over 900 tokens."""
     import torch
 
     device = "cpu"

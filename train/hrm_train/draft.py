@@ -34,7 +34,7 @@ DECIDED_BY_DATA = {
     "num_symbols",
     "num_fixed",
 }
-# The choice of a machine decides these.
+# The choice of a machine determines these.
 DECIDED_BY_MACHINE = {
     "name",
     "device",
@@ -107,7 +107,7 @@ def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:
         return count
     if isinstance(puzzle, Arc) or "source" in examples:
         raise ValueError(
-            f"passes are counted on the data set, and {data} is absent; "
+            f"passes are counted on the data set, but {data} does not exist; "
             "build it first, or give samples"
         )
     return usual_counts(puzzle)[0]

@@ -78,7 +78,7 @@ def _cost_of_a_step(plan: RunPlan) -> tuple[object, ...]:
 
 
 def _with_expected_ids(plan: RunPlan) -> RunPlan:
-    """The plan with the puzzle ids of its data set, or those that building it would give."""
+    """The plan with the number of puzzle ids in its data set, or as a build would produce."""
     puzzle = registry.get(plan.recipe.puzzle)
     if plan.data.exists():
         source = batches.open_source(plan.data, "train", puzzle)

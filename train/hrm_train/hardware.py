@@ -141,7 +141,7 @@ def _name_of_this() -> str:
 def prepare(hardware: Hardware) -> None:
     """Sets the threads of a CPU or the precision of a GPU; raises ValueError if the GPU is missing.
 
-    Every resume needs it, because the number of threads decides the rounding.
+    Every resume needs it, because the number of threads determines rounding.
     """
     if hardware.device == "cpu":
         torch.set_num_threads(hardware.threads or usable_cores())

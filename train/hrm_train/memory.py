@@ -31,7 +31,7 @@ _RESET_PEAK = "5"  # resets the high-water mark of the resident set, proc(5)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether it is a device's own error or the CPU allocator's, which has no type of its own."""
+    """Whether memory ran out on a device, or on the CPU, whose allocator lacks an error type."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

@@ -105,7 +105,7 @@ class AdamATan2(Optimiser):
 
 
 class AdamW(AdamATan2):
-    """PyTorch's fused kernel; the kernel itself skips an update that is not kept."""
+    """PyTorch's fused kernel, which skips an update by itself if `keep` is 0."""
 
     def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
         steps = [torch.full_like(keep, self.num_steps)] * len(self.params)

@@ -36,13 +36,13 @@ class Intervals:
         float, typer.Option(min=0, help="Minutes between checkpoints.")
     ] = 5.0
     keep: Annotated[
-        int, typer.Option(min=1, help="Number of last checkpoints to keep, beside the best.")
+        int, typer.Option(min=1, help="Number of latest checkpoints to keep, besides the best.")
     ] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What a run is. The puzzle and the machine decide what is omitted."""
+    """What a run is. The puzzle and the machine determine the defaults."""
 
     run: Annotated[
         Path | None, typer.Option(help="Directory of the run. Default: runs/PUZZLE or runs/RECIPE.")
@@ -114,19 +114,19 @@ class PlanOptions:
         bool,
         typer.Option(
             "--yes",
-            help="Build a data set of a fifth of the free disk or more, or ARC on a CPU, unasked.",
+            help="Allow a data set of a fifth of the free disk or more, or ARC on a CPU.",
         ),
     ] = False
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Continue the run exactly from its last checkpoint, but for what options change.",
+            help="Continue the run exactly from its last checkpoint, unless options change it.",
         ),
     ] = False
     data_changed: Annotated[
         bool,
-        typer.Option("--data-changed", help="Let a resumed run train on other data than before."),
+        typer.Option("--data-changed", help="Let a resumed run train on different data."),
     ] = False
 
     @property
@@ -208,7 +208,7 @@ class TrainOptions(Intervals, PlanOptions):
     ] = False
     samples_per_s: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Assumed samples per second for the hours of --dry-run."),
+        typer.Option(min=0.001, help="Samples per second that --dry-run assumes for its hours."),
     ] = None
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")

@@ -38,11 +38,11 @@ class Recipe:
     puzzle: str = "sudoku"
     seed: int = 0
     batch_size: int = 64
-    base_batch: int = 0  # `lr` and `puzzle_lr` are for it and scale with the batch; 0: for any
-    window: int = 1  # segments that gradients pass through before each update
+    base_batch: int = 0  # batch size of `lr` and `puzzle_lr`, which scale with it; 0: no scaling
+    window: int = 1  # segments that gradients flow through before each update
     total_samples: int = 4_000_000
     lr: float = 1e-3
-    lr_min_ratio: float = 0.1  # the end of the cosine after the warm-up; 1: a constant rate
+    lr_min_ratio: float = 0.1  # where the cosine after the warm-up ends; 1: a constant rate
     warmup_samples: int = 8_000
     weight_decay: float = 0.1
     puzzle_lr: float = 1e-3
@@ -61,7 +61,7 @@ class Recipe:
     curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
     curriculum_target: float = 0.5
     deepening_samples: int = 0  # until then the segment limit grows from `window` to the model's
-    quantisation_aware: bool = False  # learns as INT8 computes; validates and saves floats
+    quantisation_aware: bool = False  # trains with INT8 rounding; validates and saves float32
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -145,7 +145,7 @@ def _read(key: str, text: str, default: Any) -> Any:
     kind = type(default)
     if kind is bool:
         if text.lower() not in BOOLEANS:
-            raise ValueError(f"{key}={text!r} is not a truth value; write true or false")
+            raise ValueError(f"{key}={text!r} is not a boolean; write true or false")
         return BOOLEANS[text.lower()]
     try:
         if kind is int:

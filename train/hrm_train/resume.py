@@ -24,7 +24,7 @@ FIXED = ("puzzle", "optimiser", "seed", "curriculum")
 
 
 def with_changes(plan: RunPlan, options: TrainOptions, say: Say) -> RunPlan:
-    """Returns the plan of a resumed run with the changes that its options ask for.
+    """Returns the plan of a resumed run with the changes that its options request.
 
     The first rank records them in `run.json`; the caller must hold the run's lock. Raises
     ValueError, and changes nothing, if an option names what cannot change.
@@ -124,7 +124,7 @@ def _text(value: object) -> str:
 
 
 def _changed_data(plan: RunPlan, start: Path, *, is_allowed: bool) -> dict[str, list[Any]]:
-    """The fingerprints before and after, if the data of a resume are not those of the run."""
+    """The old and new fingerprints if a resume uses other data than the run; otherwise empty."""
     puzzle = registry.get(plan.recipe.puzzle)
     num_puzzle_ids = meta_for(puzzle, plan.data, "train").num_puzzle_identifiers
     if num_puzzle_ids != plan.config.num_puzzle_ids:

@@ -229,7 +229,7 @@ class TrainingRun:
         def stop(number: int, _frame: object) -> None:
             self.stopped_by = signal.Signals(number).name
             restore()
-            self.say(f"{self.stopped_by}: finishing and saving this step; again ends at once")
+            self.say(f"{self.stopped_by}: finishing and saving this step; repeat it to end now")
 
         def restore() -> None:
             for number, handler in before.items():

@@ -104,12 +104,13 @@ class RunPlan:
 def filled(plan: RunPlan, share: float) -> RunPlan:
     """The plan with the largest micro-batch whose estimate fits a share of the card's memory.
 
-    The batch and its rates stay. Raises ValueError for a machine of unknown memory.
+    The batch size and the learning rates do not change. Raises ValueError if the machine's memory
+    is unknown.
     """
     machine = plan.hardware
     if not machine.memory_gb:
         raise ValueError(
-            f"--fill needs a card of known memory, and {machine.name} is none; omit it"
+            f"--fill needs a card of known memory, and {machine.name} is not one; omit it"
         )
     limit = share * machine.memory_gb * GIGABYTE
 

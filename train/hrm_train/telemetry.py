@@ -210,7 +210,7 @@ class Telemetry:
 
 
 def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:
-    """The values of each figure; each figure is read from the device at once."""
+    """The values of each figure; one read from the device per figure."""
     series: dict[str, list[float]] = {}
     for name in vars(reports[0]):
         values = [torch.as_tensor(getattr(report, name)).float() for report in reports]

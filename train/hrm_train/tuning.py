@@ -44,7 +44,7 @@ def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -
 
     A micro-batch fits if it fills at most FILLED of `limit` bytes (default: the device's
     memory). Each one is tried by real windows, forward and backward, with all rows fresh: the
-    most a step can take. If none fits, smaller ones are tried. The trainer's state is used up.
+    most a step can take. If none fits, smaller ones are tried. The trainer's state is lost.
     """
     if limit is None:
         limit = memory.limit_bytes(trainer.device)

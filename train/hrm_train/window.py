@@ -55,7 +55,7 @@ def window_loss(
     max_segments: int,
     hints: HintTensors | None = None,
 ) -> WindowLoss:
-    """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
+    """Moves the slots on by the recipe's window of segments; gradients flow through all of it.
 
     With hints a position learns what it can know by then: first nothing, then its kind, then its
     label.

@@ -1,4 +1,4 @@
-"""The published training step, written again from its formulas as plain PyTorch: the baseline.
+"""The baseline: the published training step, rewritten from its formulas in plain PyTorch.
 
 A step is a segment for every row, a whole second one for q_continue, the loss and both optimisers.
 What the blocks and the optimiser do is written here, because that is where the time goes. Weights,

@@ -1,4 +1,4 @@
-"""The published step and evaluation loop beside our engine, on one thread and in CPU seconds.
+"""Compare the published step and evaluation loop with our engine, in CPU seconds of one thread.
 
 The published step is `plain.PlainHRM`: the blocks of HRM and TRM, written from their formulas. Its
 logits must equal those of our engine for equal weights. Weights are random, because the time of a
@@ -56,8 +56,8 @@ COLUMNS = {
     "note": "{note}",
 }
 LEGEND = """\
-CPU ms: of a segment of one puzzle; of a proven answer, if the row has a number of proven puzzles
-beside ours: CPU time over that of our engine in the same round, median (quartiles)
+CPU ms: per segment of one puzzle; per proven answer if the row counts proven puzzles
+beside ours: CPU time divided by that of our engine in the same round, median (quartiles)
 logits apart: largest difference from our engine over the largest logit, after two segments"""
 
 

@@ -99,7 +99,7 @@ def compiled(trainers: Sequence[TrainerUnderTest]) -> list[TrainerUnderTest]:
 def measure(trainers: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
     """Return a row for each trainer, see `speeds`.
 
-    Raises ValueError if a trainer with equal work has other losses than the first.
+    Raises ValueError if a trainer with equal work does not have the losses of the first.
     """
     tell(f"starting {len(trainers)} trainers and comparing their first {CHECKED_STEPS} losses")
     preparing = [partial(_prepared, trainer) for trainer in trainers]

@@ -169,7 +169,7 @@ def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
 
 
 def status_of(reason: str) -> int:
-    """The HTTP status of a refusal that comes as an event or a line; 500 for other reasons."""
+    """The HTTP status of a reason that arrived in an event or a line; 500 if it is unknown."""
     for known, cause in _NO_ANSWER.items():
         if known == reason:
             return cause.status

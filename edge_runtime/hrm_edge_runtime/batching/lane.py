@@ -32,7 +32,7 @@ NO_TOKEN = -1  # fills the answer of a new attempt, so that its first answer cou
 
 
 class Checker(Protocol):
-    """What a lane needs of a puzzle: the range of its tokens, and proofs."""
+    """What a lane needs from a puzzle: the range of its tokens, and proofs."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -43,9 +43,9 @@ class Checker(Protocol):
 class Lane:
     """The slots of one model with their engine; see `step`.
 
-    The lane checks its queue every `run_length` segments. The default is 1, or for an engine that
-    runs ahead of the host a length chosen from measured times. Answers and numbers of segments do
-    not depend on it.
+    The lane checks its queue every `run_length` segments. The default is 1. For an engine that runs
+    ahead of the host, measured times determine it. Answers and numbers of segments do not depend on
+    it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Lane:
             raise ValueError(f"{found} do not fit this model: {remedy}.")
 
     def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
-        """End a live attempt and return it at once; the next `step` refills its slot."""
+        """End a live attempt immediately and return it; the next `step` refills its slot."""
         attempt = self.scheduler.cancel(attempt_id)
         assert attempt is not None, f"attempt {attempt_id} is not here"
         self._end(attempt, outcome, self._clock())

@@ -2,7 +2,7 @@
 
 A slot's state is reset at admission, never at release: in between it may hold anything.
 
-The line is ordered by priority with ageing. An attempt's place is its arrival period of `ageing_s`
+The queue is ordered by priority with ageing. An attempt's place is its arrival period of `ageing_s`
 seconds minus its priority, and it never changes. So an attempt of priority `k` above another's
 does not overtake it if it arrives more than `k + 1` periods later, and no attempt starves.
 """
@@ -26,7 +26,7 @@ class QueueFull(ValueError):  # noqa: N818 - named after queue.Full
 
 
 def place_of(one: Task | Attempt, ageing_s: float = AGEING_S) -> Key:
-    """The place in line, smaller first; it never changes, so places compare at any time."""
+    """The place in the queue, smaller first; it never changes, so places compare at any time."""
     period = math.floor(one.arrival_s / ageing_s)
     deadline_s = math.inf if one.deadline_s is None else one.deadline_s
     return (period - one.priority, -one.priority, deadline_s, one.arrival_s)
@@ -60,7 +60,7 @@ class Scheduler:
         self._is_settled = True  # no attempt was added or removed since the last `admit`
 
     def submit(self, attempt: Attempt) -> None:
-        """Put an attempt in line; raises QueueFull, or ValueError for an id that is still alive."""
+        """Queue an attempt; raises QueueFull, or ValueError for an id that is still alive."""
         attempt_id = attempt.attempt_id
         if attempt_id in self.waiting or attempt_id in self.running:
             raise ValueError(
@@ -78,7 +78,7 @@ class Scheduler:
         self._is_settled = False
 
     def cancel(self, attempt_id: int) -> Attempt | None:
-        """Take an attempt out of the line or out of its slot; None if it is not alive."""
+        """Remove an attempt from the queue or from its slot; None if it is not alive."""
         if attempt_id in self.running:
             return self.release(attempt_id)
         attempt = self.waiting.pop(attempt_id, None)
@@ -91,7 +91,7 @@ class Scheduler:
         return attempt
 
     def expire(self, now: float) -> list[Attempt]:
-        """Take out every attempt whose deadline is `now` or earlier, the earliest first."""
+        """Remove every attempt whose deadline is `now` or earlier, the earliest first."""
         expired: list[Attempt] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             _, attempt_id = self._deadlines[0]
@@ -101,7 +101,7 @@ class Scheduler:
         return expired
 
     def admit(self) -> Plan:
-        """Fill free slots from the line; then move the last running attempts into the gaps."""
+        """Fill free slots from the queue; then move the last running attempts into the gaps."""
         admissions: list[Attempt] = []
         moves: list[tuple[int, int]] = []
         if self._is_settled:

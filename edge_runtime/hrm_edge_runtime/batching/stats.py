@@ -162,8 +162,8 @@ class LaneCounters:
         """The run length with which recent puzzles would have held their slots most briefly.
 
         A puzzle that halts within a run keeps its slot until the run ends. Between two runs the
-        engine idles for as long as the host takes: about twice the time measured here, since
-        messages come on top.
+        engine idles for as long as the host takes: about twice the time measured here, which
+        does not include messages.
         """
         if self.steps >= self._choose_at and len(self.recent_segments) >= NUM_TELLING:
             self._choose_at = self.steps + _NUM_RECENT

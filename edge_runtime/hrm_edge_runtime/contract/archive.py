@@ -1,4 +1,4 @@
-"""A bundle as one stream of bytes: an uncompressed tar file in the plain ustar form.
+"""A bundle as one stream of bytes: an uncompressed tar file in the plain ustar format.
 
 The reader trusts nothing. It takes regular files with plain names, in the sizes that their headers
 state, and reads one header of 512 bytes or one piece at a time. Links, folders, devices, sparse
@@ -63,7 +63,7 @@ class Archive:
 
 
 def unpack(archive: Path, directory: Path) -> Manifest:
-    """Write the files of an archive into an empty directory; they must be those of its manifest.
+    """Write the files of an archive into an empty directory; they must match its manifest.
 
     Raises BundleError. Sizes and hashes are checked when the bundle is opened.
     """
@@ -76,7 +76,7 @@ def unpack(archive: Path, directory: Path) -> Manifest:
     expected = {MANIFEST_NAME, *manifest.files}
     if names != expected:
         wrong = ", ".join(sorted(names ^ expected)[:3])
-        raise _damaged(f"its files are not those of its manifest, see {wrong}")
+        raise _damaged(f"its files do not match its manifest, see {wrong}")
     return manifest
 
 

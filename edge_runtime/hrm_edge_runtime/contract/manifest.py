@@ -32,7 +32,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name of a file leads nowhere else and needs no quotes."""
+    """Whether a file name stays inside its directory and needs no quotes."""
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name) is not None
 
 
@@ -172,7 +172,7 @@ class Manifest(_Strict):
         for name, precisions in by_precision.items():
             unknown = sorted(set(precisions).difference(known))
             if unknown:
-                raise ValueError(f"{name} names {unknown} where the precisions are {known}")
+                raise ValueError(f"{name} names {unknown}, but the precisions are {known}")
         return self
 
     @property
@@ -197,7 +197,7 @@ def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST_NAME
     remedy = "give the directory that hrm-export wrote."
     if file.is_symlink() or not file.is_file():
-        raise BundleError(f"{file} is not there as a plain file: {remedy}")
+        raise BundleError(f"{file} is missing or not a plain file: {remedy}")
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise BundleError(
             f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, the limit of a manifest: {remedy}"
@@ -207,7 +207,7 @@ def read_manifest(path: Path) -> Manifest:
     except ValueError as error:
         raise BundleError(f"{file} is not JSON ({error}): {remedy}") from error
     if not isinstance(fields, dict):
-        raise BundleError(f"{file} holds no JSON object: {remedy}")
+        raise BundleError(f"{file} does not hold a JSON object: {remedy}")
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(

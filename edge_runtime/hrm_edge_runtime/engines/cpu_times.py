@@ -86,7 +86,7 @@ def _file_of(bundle: Bundle) -> Path:
 
 
 def _keep(bundle: Bundle, times_ms: TimesMs) -> None:
-    """Write the times; a cache that cannot be written only forgets them."""
+    """Write the times; if the cache cannot be written, they are lost."""
     file = _file_of(bundle)
     entries = _entries(file)
     entries[board.machine_name()] = times_ms

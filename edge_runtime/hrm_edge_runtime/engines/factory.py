@@ -100,7 +100,7 @@ def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choic
 
 
 def presumed(bundle: Bundle, engine: str = "auto") -> Choice:
-    """The choice of `prepare` before TensorRT's engines are built; their precision may differ."""
+    """A guess at what `prepare` will choose; on TensorRT the precision may differ."""
     named, precision = _resolved(bundle, engine)
     if named == "tensorrt" and precision is None:
         first = next(iter(bundle.manifest.precisions))
@@ -193,7 +193,7 @@ def num_gpus() -> int:
 
 
 def _first_that_runs(bundle: Bundle) -> str:
-    """The first of tensorrt, cuda and cpu that this machine runs; logs what it passes over."""
+    """The first of tensorrt, cuda and cpu that this machine runs; logs why it skips one."""
     if num_gpus() == 0:
         return "cpu"
     from hrm_edge_runtime.engines.trt.drivers import is_installed
@@ -228,7 +228,7 @@ def tensorrt_problem() -> str | None:
 
 
 def _problem_of(trial: str, *arguments: str) -> str | None:
-    """Run a Python text in a process of its own; returns its end and last line if it fails."""
+    """Run Python code in a process of its own; returns its status and last line if it fails."""
     from hrm_edge_runtime.engines.trt.failures import describe_status
 
     command = [sys.executable, "-c", trial, *arguments]

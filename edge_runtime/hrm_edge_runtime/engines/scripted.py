@@ -51,7 +51,7 @@ class ScriptedEngine(Engine):
         self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        del puzzle_vector_E  # a script is found by the tokens of its puzzle
+        del puzzle_vector_E  # the puzzle's tokens select the script
         self._slots[slot] = (self._play(tokens_T), tokens_T, 0)
 
     def move(self, source: int, target: int) -> None:

@@ -1,1 +1,1 @@
-"""The HTTP process: reads and admits requests, and answers in the notation it was asked in."""
+"""The HTTP process: reads and admits requests, and answers in the notation of each request."""

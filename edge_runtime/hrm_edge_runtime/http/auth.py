@@ -166,7 +166,7 @@ def read_keys(path: Path) -> list[Key]:
 def _require_different(path: Path, name: str, values: list[str]) -> None:
     if len(set(values)) < len(values):
         raise KeyFileError(
-            f"a {name} is twice in the key file {path}: remove one of the two lines."
+            f"the key file {path} holds a {name} twice: remove one of the two lines."
         )
 
 
@@ -212,7 +212,7 @@ def bind_warnings(
     tls_key: Path | None,
     insecure: bool,
 ) -> list[str]:
-    """What an operator should know of these options.
+    """Warnings to the operator about these options.
 
     Raises BindError for options that are wrong or open the server by mistake.
     """
@@ -255,7 +255,7 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
 
 
 def checked_origins(origins: Sequence[str]) -> Sequence[str]:
-    """Origins as browsers name them. `*` would let every page that a visitor opens in."""
+    """Origins as browsers name them. `*` would admit every page that a visitor opens."""
     for origin in origins:
         if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
             raise BindError(

@@ -36,8 +36,8 @@ def kinds() -> Iterator[KindView]:
 
 
 def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:
-    """Takes up to a tenth of a second of CPU; refuses with 422 what it cannot make."""
-    from hrm_puzzles.data.sources import fresh  # imports what data sets need
+    """Generate a puzzle, in up to 0.1 s of CPU time; 422 if it cannot."""
+    from hrm_puzzles.data.sources import fresh  # it imports the packages of data sets
 
     try:
         puzzle = registry.get(request.kind)
@@ -58,7 +58,7 @@ def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:
 
 def judged(request: LabelRequest) -> LabelAnswer:
     """Judge a label as `hrm-data import` does; refuses with 422 what that would reject."""
-    from hrm_puzzles.data.build import labelled  # imports what data sets need
+    from hrm_puzzles.data.build import labelled  # it imports the packages of data sets
 
     label = {"puzzle": request.puzzle, "solution": request.solution}
     try:

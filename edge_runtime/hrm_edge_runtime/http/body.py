@@ -1,4 +1,4 @@
-"""A request's body: untrusted, bounded in bytes and time. After it comes the client's departure."""
+"""A request's body: untrusted, bounded in bytes and time; then watches for a disconnect."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence

@@ -85,7 +85,7 @@ class SmallReads(asyncio.BufferedProtocol):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Uvicorn's HTTP/1.1 with a bound on headers and a deadline for the client's next step.
+    """Uvicorn's HTTP/1.1 with limits on headers and a deadline for the client's next step.
 
     Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is
     being written. They differ if a client sends its next request before it has the last answer.
@@ -284,7 +284,7 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle.message_event.set()
 
     def _fault_of_header(self) -> int:
-        """The status that refuses what llhttp lets pass; 0 if nothing is wrong."""
+        """The error status of a request that llhttp accepts but we reject; 0 if it is valid."""
         size = len(self.url)
         num_hosts = 0
         for name, value in self.headers:

@@ -1,4 +1,7 @@
-"""Prometheus metrics from this process and the engine's last snapshot; a scrape asks no engine."""
+"""Prometheus metrics of this process and of the engine's last snapshot.
+
+A scrape sends no message to the engine.
+"""
 
 import functools
 import itertools

@@ -27,7 +27,7 @@ METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))
 QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))
 """Monitors probe them all the time: only failures are logged."""
 READING_METHODS = frozenset(("GET", "HEAD"))
-CHALLENGES = (  # one header each, since Chromium reads no list of them
+CHALLENGES = (  # one header each, because Chromium does not read a list of them
     'Basic realm="HRM Edge", charset="UTF-8"',  # makes a browser prompt for a password
     "Bearer",
 )

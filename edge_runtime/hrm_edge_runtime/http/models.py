@@ -98,8 +98,8 @@ class Library:
     def build(self) -> Iterator[ServedModel]:
         """Build what the engine needs to start, which can take minutes; yields each model.
 
-        On TensorRT that is the first model that builds; the others are `joining`. Other engines
-        build nothing, so all models are there. Raises EngineUnavailableError if no model builds.
+        On TensorRT it yields the first model that builds; the others are `joining`. Other engines
+        build nothing, so it yields all models. Raises EngineUnavailableError if no model builds.
         """
         while self._unbuilt and not self.joining:
             opened = self.build_next()
@@ -244,10 +244,10 @@ def _require_different_names(bundles: Sequence[Bundle]) -> None:
 class ModelManager:
     """Changes `models`, the served ones by name in order; one change at a time, in the event loop.
 
-    It opens a new lane while the old one works on. Then the name switches at once: new requests go
-    to the new lane, and the old one finishes what it admitted and closes. A failure before that
-    changes nothing. To add a model, idle models make room, the longest unused first, if that is
-    enough. A reload takes no room from other models.
+    It opens a new lane while the old one keeps working. Then it switches the name: new requests go
+    to the new lane. The old one finishes what it admitted and closes. A failure before the switch
+    changes nothing. To make room for a new model, it closes idle models, the longest unused first,
+    if that is enough. A reload takes no room from other models.
     """
 
     def __init__(

@@ -24,9 +24,9 @@ MAX_PUZZLES = 100  # of a long batch only the first puzzles have their own spans
 
 
 class RequestTracer:
-    """Makes the spans of requests. A client's `traceparent` is their parent.
+    """Creates a span for each request, under the client's `traceparent` if there is one.
 
-    Spans that are left at the exit are sent then.
+    At exit it sends the spans that are left.
     """
 
     def __init__(self, processor: SpanProcessor) -> None:

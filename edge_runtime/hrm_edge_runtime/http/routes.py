@@ -72,7 +72,7 @@ class RequestRoute(APIRoute):
         self.app = respond
 
 
-# A route's tag is its audience: docker/haproxy.cfg passes on the routes of clients only.
+# A route's tag is its audience: docker/haproxy.cfg forwards only client routes.
 CLIENT = "client"
 OPERATOR = "operator"
 solving = fastapi.APIRouter(route_class=RequestRoute, tags=[CLIENT])

@@ -74,7 +74,7 @@ class DrainingServer(uvicorn.Server):
         if system.HANG_UP is not None:
             self._loop.add_signal_handler(system.HANG_UP, self._hang_up)
         if self.config.is_ssl:
-            # uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute
+            # uvicorn cannot limit TLS handshakes, and asyncio's own limit is a minute
             create_server = functools.partial(
                 self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS
             )

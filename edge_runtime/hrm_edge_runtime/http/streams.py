@@ -96,8 +96,8 @@ class EventStream(GrowingAnswer):
 class BatchStream(GrowingAnswer):
     """Answers the lines of a body while it arrives.
 
-    It begins at once, so every refusal is a line. Its window bounds the lines whose answers the
-    client has not taken yet.
+    The answer starts immediately, so every refusal is a line. Its window limits the lines whose
+    answers the client has not read yet.
     """
 
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:
@@ -162,7 +162,7 @@ class BatchStream(GrowingAnswer):
             refused.set_result(_refusal(number, error))
             return refused
         answer = asyncio.ensure_future(self._answer(number, admission, content, arrival_s))
-        answer.add_done_callback(lambda _: admission.close())  # runs even if it never began
+        answer.add_done_callback(lambda _: admission.close())  # also if the task never began
         return answer
 
     async def _take_token(self) -> None:
@@ -200,9 +200,9 @@ class BatchStream(GrowingAnswer):
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
     async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
-        """The place of a line.
+        """Admit one line; it may wait for a place.
 
-        If the engine stays away for as long as a line waits, the lines after it do not wait.
+        If the engine does not return while a line waits for it, later lines do not wait at all.
         """
         deadline_s = math.inf
         if request.deadline_ms is not None:
@@ -234,7 +234,7 @@ class BatchStream(GrowingAnswer):
         await send_end(send)
 
     def _others_finished(self) -> Iterator[asyncio.Future[bytes]]:
-        """More answers for the same piece: a step ends many puzzles, and a piece costs CPU."""
+        """More answers for the same piece: a step ends many puzzles, and each piece costs CPU."""
         while not self._keeps_order and not self._answers.empty():
             task = self._answers.get_nowait()
             if task is None:
@@ -251,8 +251,8 @@ def _window_size(service: solve.SolveService) -> int:
 class PrefetchingReceive:
     """Reads a body ahead of its reader, to see the client leave while nobody reads.
 
-    It keeps at most `PREFETCH_BYTES` and one piece. If a client sends more and leaves, that shows
-    only after the reader has taken some.
+    It buffers at most `PREFETCH_BYTES` and one piece. If a client sends more than that and leaves,
+    the reader must take some before the departure shows.
     """
 
     def __init__(self, receive: Receive) -> None:

@@ -320,7 +320,7 @@ def _known_comparisons(bundle: Bundle) -> dict[str, Any]:
     except ValueError as error:
         raise BundleError(f"{file} is not JSON ({error}): export the bundle again.") from error
     if not isinstance(known, dict):
-        raise BundleError(f"{file} holds no JSON object: export the bundle again.")
+        raise BundleError(f"{file} does not hold a JSON object: export the bundle again.")
     return known
 
 

@@ -29,7 +29,7 @@ class ParityOptions:
     ] = None
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Use this checkpoint in PyTorch as the reference (a desktop)."),
+        typer.Option(help="Use this checkpoint in PyTorch as the reference (on a desktop)."),
     ] = None
     data: Annotated[
         Path | None,

@@ -49,9 +49,9 @@ class UnrolledReport:
     def __str__(self) -> str:
         verdict = "passed" if self.passed else "broken"
         return (
-            f"{verdict}: of {self.num_puzzles} puzzles {self.different_answers} are answered "
-            f"otherwise and {self.different_segments} after another number of segments than by the "
-            f"loop; the margins are at most {self.margin_gap:.2g} apart."
+            f"{verdict}: of {self.num_puzzles} puzzles, {self.different_answers} have another "
+            f"answer and {self.different_segments} another number of segments than in the loop; "
+            f"the margins are at most {self.margin_gap:.2g} apart."
         )
 
 

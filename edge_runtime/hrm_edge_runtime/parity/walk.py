@@ -184,7 +184,7 @@ def run_questions(
     puzzle_table: Float32,
     policy: halting.HaltingPolicy,
 ) -> Iterator[Attempt]:
-    """Run every question once through the lane that serves; yield each attempt as it ends.
+    """Run every question once through the serving lane; yield each attempt as it ends.
 
     The id of an attempt is the number of its question.
     """

@@ -292,7 +292,7 @@ class _Bound:
 
 
 def _http_client(url: str, api_key: str | None, timeout_s: float) -> httpx.Client:
-    """A client without compression, because unpacked data would have no bound."""
+    """A client without compression, because unpacked data would have no limit."""
     headers = {"accept-encoding": "identity"}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"

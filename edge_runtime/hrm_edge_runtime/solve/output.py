@@ -152,7 +152,7 @@ def _print_board(solver: Solver, entry: Entry, reply: Reply) -> bool:
 
 
 def line_of(reply: Reply) -> str:
-    """The solution alone, or a remark that begins with # if there is none."""
+    """The solution alone, or a comment that begins with # if there is none."""
     if isinstance(reply, ErrorDetail):
         return printable(f"# refused: {reply.message}; {reply.remedy}.")
     if reply.status == "unfinished" and not reply.solved:
@@ -202,7 +202,7 @@ def _no_counts() -> Counter[str]:
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts over records: solved ones, ones of each status, and refused ones by reason."""
+    """Counts of records: solved, by status, and refused by reason."""
 
     counts: Counter[str] = field(default_factory=_no_counts)
     total_segments: int = 0
@@ -285,8 +285,8 @@ def continued(path: Path) -> Generator["OutputFile"]:
 class OutputFile:
     """One line per puzzle in order, each written by one system call; opened by `continued`.
 
-    Whatever stops the writer, the file holds complete lines 1 to n and at most one torn line, which
-    is cut off when the file is opened again. Only a tail that this class may have begun is cut off.
+    Whatever stops the writer, the file holds complete lines 1 to n and at most one torn line.
+    Opening the file again removes the torn line, but only one that this class may have written.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:

@@ -50,7 +50,7 @@ class Retire:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """End at once and drop unfinished tasks; the HTTP process drains before it sends this."""
+    """End immediately and drop unfinished tasks. The HTTP process drains before it sends this."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ class ThreadEngine:
         self._thread.start()
 
     def kill(self) -> None:
-        """Cut its pipe, which wakes the readers at both ends; the thread ends at its next read."""
+        """Shut down its pipe, which wakes both readers; the thread ends at its next read."""
         with contextlib.suppress(OSError):  # it is closed already
             descriptor = os.dup(self._theirs.fileno())
             with socket.socket(fileno=descriptor) as pipe:
@@ -94,7 +94,7 @@ class EngineLink:
     """Two threads that carry messages to and from an engine, so that the event loop never blocks.
 
     All messages of one turn of the event loop are sent together. Both callbacks run in the event
-    loop; `on_lost` is called once, as the last.
+    loop. `on_lost` is called once, after all other calls.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from hrm_host.system import ignore_interrupts
 
 TRIAL_S = 60.0  # a shipped model takes one second
 LOOK_EVERY_S = 0.05
-NUM_SLOTS = 4  # that replay the golden traces
+NUM_SLOTS = 4  # slots that replay the golden traces
 
 
 async def try_lane(
@@ -83,7 +83,7 @@ def _process_main(options: LaneOptions, connection: "Connection[str, str]") -> N
 
 
 def _fault_of(options: LaneOptions) -> str:
-    """Return the problem of the bundle in one sentence, or an empty text.
+    """Return the bundle's problem in one sentence, or an empty string.
 
     A bundle without golden traces must at least compute finite numbers.
     """

@@ -1,4 +1,4 @@
-"""The board's part of hrm-doctor: JetPack, power mode, throttling, and the heat of any machine.
+"""The board's part of hrm-doctor: JetPack, power mode, throttling; temperatures on any machine.
 
 Trip points follow the kernel's document on thermal zones. Not run on a Jetson.
 """

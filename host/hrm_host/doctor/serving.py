@@ -35,9 +35,9 @@ MIN_CACHE_BYTES = GIB // 4  # an engine takes about 100 MB per precision of a pu
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSoftware:
-    """Versions of the software here; None if it is missing.
+    """Versions of the installed software; None for what is missing.
 
-    A fault is the reason that it does not work.
+    A fault says why the software does not work.
     """
 
     python: tuple[int, ...]

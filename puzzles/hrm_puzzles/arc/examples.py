@@ -220,7 +220,9 @@ def _licence_text(licence: Path) -> str:
     try:
         text = text_of(licence, MAX_LICENCE_BYTES)
     except (OSError, ValueError) as error:
-        raise DatasetError(f"cannot read the licence {licence} ({error}); give a text.") from error
+        raise DatasetError(
+            f"cannot read the licence {licence} ({error}); give a text file."
+        ) from error
     if not text.strip():
         raise DatasetError(
             f"the licence {licence} is empty; write the terms of the examples there."

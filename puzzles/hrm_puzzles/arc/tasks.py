@@ -64,8 +64,8 @@ def read_tasks(source: str) -> list[ArcTask]:
 def chosen(tasks: Sequence[ArcTask], wanted: str | None) -> list[ArcTask]:
     """A choice of tasks.
 
-    `wanted` is None for all tasks, a number for the first tasks of each split, names with commas,
-    or a file of names.
+    `wanted` is None for all tasks, a number for the first tasks of each split, comma-separated
+    names, or a file of names.
     """
     if wanted is None:
         return list(tasks)
@@ -79,7 +79,7 @@ def chosen(tasks: Sequence[ArcTask], wanted: str | None) -> list[ArcTask]:
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         first = unknown[0] if unknown else wanted
-        remedy = "give a number, names with commas or a file of names"
+        remedy = "give a number, comma-separated names or a file of names"
         raise DatasetError(f"the tasks do not include {first!r}; {remedy}.")
     wanted_names = set(names)
     return [task for task in tasks if task.name in wanted_names]

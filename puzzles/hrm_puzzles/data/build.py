@@ -192,7 +192,7 @@ def _check_not_empty(split: str, num_examples: int) -> None:
 def _named(recipe: DataRecipe) -> dict[str, object]:
     """The recipe with the names of files, without their folders.
 
-    Data sets of two machines are equal.
+    So data sets built on two machines are equal.
     """
     csv_train = _file_name(recipe.csv_train)
     csv_test = _file_name(recipe.csv_test)
@@ -223,7 +223,7 @@ def import_file(
         reason = "it is empty"
         if faults:
             reason = faults[0]
-        raise DatasetError(f"{path} does not hold a good puzzle ({reason}); {FORM}.")
+        raise DatasetError(f"{path} does not hold a valid puzzle ({reason}); {FORM}.")
     found.sort(key=lambda one: one.name)
     names = [one.name for one in found]
     inputs_NT = np.stack([one.inputs_T for one in found])

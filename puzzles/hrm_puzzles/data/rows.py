@@ -243,7 +243,7 @@ def _is_solved(puzzle: Puzzle, question: Grid, answer: Grid) -> bool:
 
 
 def _named_columns(name: str, columns: str, first: Record) -> tuple[Columns, bool]:
-    """Columns by their names in the first row, or by their numbers; whether it is a header."""
+    """Find columns by number or by name; also returns whether the first row is a header."""
     names = [field.strip().lower() for field in first.fields]
     places: list[int] = []
     numbers = [str(number) for number in range(1, len(names) + 1)]
@@ -305,13 +305,13 @@ def _has_board_per_line(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
 
 
 def _first_block(head: Sequence[str]) -> list[str]:
-    """The first lines that are not blank, without remarks before them."""
+    """The first lines that are not blank, without comments before them."""
     is_before = itertools.dropwhile(_is_ignored, head)
     return list(itertools.takewhile(str.strip, is_before))
 
 
 def _parted(lines: Iterable[str]) -> Iterator[Row]:
-    """Boards with blank lines between them; a line that begins with # and a space is a remark."""
+    """Boards with blank lines between them; a line that begins with # and a space is a comment."""
     numbered = enumerate(lines, start=1)
     for is_board, group in itertools.groupby(numbered, key=lambda pair: bool(pair[1].strip())):
         block = list(group)
@@ -321,7 +321,7 @@ def _parted(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _is_ignored(line: str) -> bool:
-    """Empty lines and remarks."""
+    """Empty lines and comments."""
     return not line.strip() or line.startswith("# ")
 
 

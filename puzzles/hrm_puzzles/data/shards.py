@@ -1,10 +1,10 @@
-"""Shards: parts of a build for several machines, which `merge` joins to one data set.
+"""Shards: parts of a build for several machines, which `merge` joins into one data set.
 
     <dir>/shard.json    "number", "of", "origin" (the same in all shards), "sha256" of part
     <dir>/part/         recipe.json, and rows (`build.py`) or a data set of tasks (`arc/build.py`)
 
-A shard depends only on the recipe and its number, so a killed one is built again. Without
-`--shard`, a build is the shard 1/1.
+A shard depends only on the recipe and its number, so a killed build can start over. Without
+`--shard`, a build is shard 1/1.
 """
 
 import json
@@ -22,7 +22,7 @@ from hrm_puzzles.data.datasets import SHARD, DatasetError
 PART = "part"
 MOST_SHARDS = 100_000
 MOST_NAMED = 5  # missing shards that an error names
-VERSIONS = ("hrm-edge", "numpy")  # packages that decide the bytes of generated puzzles
+VERSIONS = ("hrm-edge", "numpy")  # packages that determine the bytes of generated puzzles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def write_shard_file(directory: Path, shard: Shard, content: str = "") -> None:
 def open_shards(paths: Sequence[Path]) -> list[BuiltShard]:
     """All shards of one build, in order.
 
-    Raises DatasetError for a shard that is damaged, missing, there twice, or of another build.
+    Raises DatasetError for a shard that is damaged, missing, duplicated, or of another build.
     """
     shards = [_open_shard(path) for path in paths]
     shards.sort(key=lambda one: one.shard.number)

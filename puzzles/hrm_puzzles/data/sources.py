@@ -106,7 +106,7 @@ def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, chunk: _Ch
 
 
 def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
-    """One difficulty, several with commas, or "mixed": all except the slow one."""
+    """One difficulty, several separated by commas, or "mixed": all except the slow one."""
     if difficulty == MIXED:
         return [name for name in puzzle.difficulties if name != SLOW]
     chosen = difficulty.split(",")
@@ -119,7 +119,7 @@ def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
 
 
 def is_held_out_N(puzzle: Puzzle, inputs_NT: IntArray, labels_NT: IntArray) -> NDArray[np.bool_]:
-    """Whether examples belong to test splits only.
+    """Whether each example may appear only in test splits.
 
     The rule depends on the equivalence class, so it is the same for every build.
     """
@@ -128,7 +128,7 @@ def is_held_out_N(puzzle: Puzzle, inputs_NT: IntArray, labels_NT: IntArray) -> N
 
 
 def fresh(puzzle: Puzzle, rng: np.random.Generator, difficulty: str, *, is_test: bool) -> Example:
-    """Generate a puzzle of the classes of test splits, or of the other classes."""
+    """Generate a puzzle that may appear in test splits, or one that may not."""
     while True:
         example = puzzle.generate(rng, difficulty)
         inputs_1T = puzzle.encode(example.question)[None]

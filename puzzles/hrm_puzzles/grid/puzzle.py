@@ -126,7 +126,7 @@ class GridPuzzle(ABC):
 
     @abstractmethod
     def bare(self, tokens: IntArray) -> IntArray:
-        """The tokens without the marks of an answer."""
+        """The tokens with the marks of an answer removed."""
 
     @abstractmethod
     def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:

@@ -22,7 +22,7 @@ BLANKS = ".0*_- "
 SYMBOLS = "123456789" + ascii_uppercase  # 10 is A; small letters are read too
 BOX_DRAWING = [chr(code) for code in range(0x2500, 0x2580)]
 BETWEEN_CELLS = frozenset("|+=, \t\r\n").union(BOX_DRAWING)
-HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
+HEADERS = ("#", "[")  # lines of the .sdk format: "#A author", "[Puzzle]"
 
 # The digit of each character in CSV files; OTHER for all other characters.
 OTHER = 127

@@ -1,9 +1,9 @@
 """Hard Sudokus by hill climbing: change some givens and keep what costs the solver more.
 
 Random minimal questions hardly ever need many backtracks: one of forty needs ten. A climb starts
-from one. A step takes out one or two givens, adds others until the solution is unique, takes out
-every given that is not needed, and is kept if the rating does not fall. Steps change the solution
-too.
+from one. A step removes one or two givens, adds others until the solution is unique, and removes
+every given that is not needed. The climb keeps a step if the rating does not fall. Steps change
+the solution too.
 
 The rating depends on the order of the cells, and a climb also exploits that: turned and relabelled
 copies of the first six climbs to 200 are rated 3 to 18 on (geometric) average.
@@ -15,11 +15,11 @@ from hrm_puzzles.puzzle import Example, Grid
 from hrm_puzzles.sudoku import generator, solver
 from hrm_puzzles.sudoku.board import SudokuBoard
 
-MAX_REMOVED = 2  # givens that a step takes out
+MAX_REMOVED = 2  # givens per step
 # Steps without a gain after which a climb starts again elsewhere: some three seconds.
 MAX_IDLE_STEPS = 1000
-# A step whose question is rated below this share of the present one, before the givens that are
-# not needed leave it, hardly ever rises. Giving it up early makes a step three times as fast.
+# A step is given up if its question, before needless givens are removed, is rated below this share
+# of the present one: the rating hardly ever recovers. This makes a step three times as fast.
 HOPELESS = 0.3
 
 
@@ -47,7 +47,7 @@ def climb(board: SudokuBoard, rng: np.random.Generator, min_rating: int) -> Exam
 
 
 def with_other_givens(board: SudokuBoard, rng: np.random.Generator, question: Grid) -> Grid:
-    """A question with one solution that has some givens of this one and some others.
+    """Exchange some givens; the result has one solution again.
 
     Each given that it adds is a digit that tells two solutions apart.
     """
@@ -71,7 +71,7 @@ def with_other_givens(board: SudokuBoard, rng: np.random.Generator, question: Gr
 
 
 def without_needless_givens(board: SudokuBoard, rng: np.random.Generator, question: Grid) -> Grid:
-    """The question after each given left, in random order, whose loss keeps one solution."""
+    """Remove givens in random order, each only if the solution stays unique."""
     cells: list[int] = question.reshape(-1).tolist()
     for cell in rng.permutation(np.flatnonzero(question)).tolist():
         generator.take_out(solver.solver_of(board), cells, [cell])

@@ -1,4 +1,4 @@
-"""Fresh Sudokus: clues leave a full grid while the solution stays unique."""
+"""Fresh Sudokus: removes clues from a full grid while the solution stays unique."""
 
 from dataclasses import dataclass
 
@@ -26,22 +26,22 @@ class _Difficulty:
         return rating >= self.min_rating
 
 
-# The numbers in the comments are those of 9x9. Smaller boards leave out the last two: questions
-# that need guesses are too rare there.
+# The numbers in the comments are for 9x9. Smaller boards lack the last two, because questions that
+# need guesses are too rare there.
 DIFFICULTIES = {
     "easy": _Difficulty(given_share=0.5, max_rating=0),  # 40 givens, singles solve it
     "medium": _Difficulty(given_share=0.37),  # 30 givens, nearly always rated 0
     "minimal": _Difficulty(given_share=0.0),  # 20 to 28 givens, two thirds are rated 0
     "hard": _Difficulty(given_share=0.0, min_rating=1),  # singles do not solve it
-    "extreme": _Difficulty(given_share=0.0, min_rating=10),  # one of forty; half a second each
+    "extreme": _Difficulty(given_share=0.0, min_rating=10),  # 1 of 40 minimal ones; 0.5 s each
 }
 
 
 def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> Example:
     """A question with one solution, of one of the DIFFICULTIES, with its answer and rating.
 
-    Clues leave a random full grid in random order, each only if the solution stays unique. This
-    ends when the share of givens is reached or every given is needed.
+    Removes clues from a random full grid in random order, each only if the solution stays unique.
+    It stops when the share of givens is reached or every given is needed.
     """
     wanted = DIFFICULTIES[difficulty]
     num_spare = board.num_cells - round(wanted.given_share * board.num_cells)

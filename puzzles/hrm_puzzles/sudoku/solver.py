@@ -283,7 +283,7 @@ def _in_planes(board: SudokuBoard, cells: Iterable[int]) -> list[int]:
 def check_question(board: SudokuBoard, grid: Grid) -> None:
     """Require givens without clashes and exactly one solution.
 
-    A question that MAX_TRIES guesses do not decide passes.
+    A question passes if MAX_TRIES guesses do not decide it.
     """
     found = solve(board, grid, max_solutions=2, max_tries=MAX_TRIES)
     if len(found.grids) > 1:

@@ -79,6 +79,6 @@ def test_what_cannot_be_recorded_is_told_and_the_stream_works_on(gpu: Gpu) -> No
 
 
 def test_more_memory_than_the_card_has_is_one_sentence(gpu: Gpu) -> None:
-    error = r"gives no .* MB \(cuMemAlloc gives CUDA_ERROR_OUT_OF_MEMORY\)"
+    error = r"cannot allocate .* MB \(cuMemAlloc gives CUDA_ERROR_OUT_OF_MEMORY\)"
     with pytest.raises(EngineUnavailableError, match=error):
         gpu.allocate(2 * gpu.info.memory_bytes)

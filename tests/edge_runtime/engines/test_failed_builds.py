@@ -29,7 +29,7 @@ def build(bundle: Bundle, *more: str) -> Result:
     [
         ("builder", "TensorRT 10.3.0 does not start here (CUDA initialization failure"),
         ("runtime", "does not start here (CUDA initialization failure with error: 35)"),
-        ("timing cache", "creates no timing cache (Error Code 2: no timing cache)"),
+        ("timing cache", "cannot create a timing cache (Error Code 2: no timing cache)"),
         ("profile", "rejects profile 0 (Error in set optimization profile async"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_build_that_is_killed_leaves_the_other_precision_and_is_not_repeated(
     ("fault", "told"),
     [
         ("kill step.int8.onnx", "tiny runs without int8: the build was killed by signal 9"),
-        ("step.int8.onnx", "int8: TensorRT 10.3.0 builds no engine"),
+        ("step.int8.onnx", "int8: TensorRT 10.3.0 cannot build"),
     ],
 )
 def test_a_precision_that_does_not_build_leaves_the_others(
@@ -106,7 +106,7 @@ def test_what_tensorrt_does_not_build_leaves_no_engine_and_is_tried_again_on_req
     device(FAKE_TENSORRT_FAILS="nothing")
     refused = build(bundle)
     assert refused.exit_code == 1
-    assert "an earlier build failed (TensorRT 10.3.0 builds no engine" in refused.stderr
+    assert "an earlier build failed (TensorRT 10.3.0 cannot build" in refused.stderr
     assert build(bundle, "--again").exit_code == 0
     assert build(bundle).exit_code == 0
 

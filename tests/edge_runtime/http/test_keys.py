@@ -273,8 +273,8 @@ def line(**changed: object) -> str:
         (line(rate=0), "rate: "),
         (line(rate="NaN"), "rate: "),
         (line(key=USER), "key: "),
-        (f"{line()}\n{line()}", "a label is twice"),
-        (f"{line()}\n{line(label='other')}", "a sha256 is twice"),
+        (f"{line()}\n{line()}", "holds a label twice"),
+        (f"{line()}\n{line(label='other')}", "holds a sha256 twice"),
     ],
 )
 def test_key_file_is_refused_in_one_sentence_that_repeats_no_secret(

@@ -59,7 +59,7 @@ def version() -> str:
     if release < OLDEST or release[0] > NEWEST_MAJOR:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}"
         raise EngineUnavailableError(
-            f"TensorRT {trt.__version__} is not one this program knows ({known}): {INSTALL}."
+            f"TensorRT {trt.__version__} is not supported (only {known}): {INSTALL}."
         )
     return trt.__version__
 
@@ -71,7 +71,7 @@ class LastError:
 
 
 def logger_for(last_error: LastError) -> tensorrt.ILogger:
-    """A logger that passes messages on and keeps the last error."""
+    """A logger that forwards messages and keeps the last error."""
     import tensorrt as trt
 
     severity = trt.ILogger.Severity
@@ -164,8 +164,7 @@ def plan_from_onnx(
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise ValueError(
-            f"TensorRT {trt.__version__} builds no engine from {graph} ({last_error.text}): "
-            f"{HEADLESS}."
+            f"TensorRT {trt.__version__} cannot build {graph} ({last_error.text}): {HEADLESS}."
         )
     if timing_cache is not None:
         timed = config.get_timing_cache()
@@ -185,7 +184,7 @@ def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, last_error: L
         _log.warning("TensorRT does not take %s, so kernels are timed anew", file)
     empty = config.create_timing_cache(b"")
     if empty is None:
-        raise _unavailable("creates no timing cache", last_error, HEADLESS)
+        raise _unavailable("cannot create a timing cache", last_error, HEADLESS)
     config.set_timing_cache(empty, False)
 
 

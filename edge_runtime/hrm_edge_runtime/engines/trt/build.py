@@ -57,13 +57,13 @@ def build_command(
         str | None,
         typer.Option(
             help="Precision to build. Default: fp16, and int8 from a million weights, "
-            "if the export decided for them; else fp32."
+            "if the export accepted them; else fp32."
         ),
     ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1024, help="Most attempts in a batch. Up to 16 need the same engine."
+            min=1, max=1024, help="Maximum attempts per batch. 1 to 16 need the same engine."
         ),
     ] = None,
     workspace_mb: Annotated[

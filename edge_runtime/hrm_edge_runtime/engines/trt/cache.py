@@ -261,7 +261,7 @@ def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     plan = _plan_file(built.key)
     if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
         raise EngineUnavailableError(
-            f"{plan} is not what was built: build it again with `{command} --again`."
+            f"{plan} has changed since it was built: build it again with `{command} --again`."
         )
     return built, plan.read_bytes()
 

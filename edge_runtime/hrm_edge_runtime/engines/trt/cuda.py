@@ -166,7 +166,7 @@ class Gpu:
         except CudaError as error:
             size_mb = num_bytes / 1e6
             raise EngineUnavailableError(
-                f"the GPU gives no {size_mb:.1f} MB ({error}): {MEMORY_REMEDY}."
+                f"the GPU cannot allocate {size_mb:.1f} MB ({error}): {MEMORY_REMEDY}."
             ) from error
 
     def _do(self, call: Callable[..., None], *arguments: object) -> None:

@@ -229,9 +229,7 @@ class TensorRTEngine(Engine):
                 self._gpu.upload(self._buffers.inputs)
             if not context.execute_async_v3(self._gpu.stream):
                 reason = self._last_error.text
-                raise EngineLostError(
-                    f"TensorRT does not run a segment of {bucket} slots ({reason})"
-                )
+                raise EngineLostError(f"TensorRT failed in a segment of {bucket} slots ({reason})")
             self._gpu.download(self._buffers.outputs[place])
 
         enqueue()  # the first run settles TensorRT's shapes, which must not be recorded
@@ -248,7 +246,7 @@ def _opened(plan: bytes, last_error: api.LastError) -> tensorrt.ICudaEngine:
     engine = api.engine_from_plan(plan, last_error)
     if engine is None:
         raise EngineUnavailableError(
-            f"TensorRT {version} does not open this engine ({last_error.text}): build it again."
+            f"TensorRT {version} cannot open this engine ({last_error.text}): build it again."
         )
     return engine
 
