@@ -53,10 +53,11 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
 for name in shipped_bundles():
     for precision in Bundle.open(find_bundle(name)).manifest.precisions:
-        print(name, "--engine", f"cpu:{precision}")
+        if precision != "fp16":  # emulated half floats would take hours
+            print(name, "--engine", f"cpu:{precision}")
 '
 python -c "$forms" | while read -r form; do
     hrm-parity $form
 done
 INSIDE
-echo "aarch64: installed, diagnosed, answered, left with status 0, and every form of every model holds parity"
+echo "aarch64: installed, diagnosed, answered, left with status 0, and every model holds parity in FP32 and INT8"
