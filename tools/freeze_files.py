@@ -84,7 +84,7 @@ def damage_checkpoints(checkout: Checkout) -> None:
     copy("no-weights", "model.safetensors").unlink()
     copy("no-config", "config.json").unlink()
     os.truncate(copy("cut-weights", "model.safetensors"), 5000)
-    config["colour"] = "red"
+    config["color"] = "red"
     write_json(copy("unknown-field", "config.json"), config)
     write_json(copy("no-puzzle", "meta.json"), {})
     meta["puzzle"] = "maze-8x8"

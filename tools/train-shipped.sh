@@ -83,11 +83,11 @@ logistics-6x6() {
         --fp16 --int8 --calib logistics
 }
 
-# RE_ARC is the folder of RE-ARC's examples and licence. The first two runs were stopped after
+# RE_ARC is the folder of RE-ARC's examples and license. The first two runs were stopped after
 # 400,000 and 200,000 samples.
 arc-7x7() {
-    hrm-data build arc-7x7 --out data/arc7 --augment 7 --keep-colours --hold-out-all \
-        --more "$RE_ARC/examples.json.gz" --more-licence "$RE_ARC/LICENSE-RE-ARC.txt"
+    hrm-data build arc-7x7 --out data/arc7 --augment 7 --keep-colors --hold-out-all \
+        --more "$RE_ARC/examples.json.gz" --more-license "$RE_ARC/LICENSE-RE-ARC.txt"
     arc-run runs/arc1 2000000
     arc-run runs/arc2 700000 --init runs/arc1/latest
     arc-run runs/arc3 420000 --init runs/arc2/latest
@@ -104,7 +104,7 @@ arc-run() {
 # START is a checkpoint of a 10x10 run. It does not name its tasks, as later checkpoints do for
 # --init, so a script gave its learned vectors to the tasks of this run.
 arc-15x15() {
-    hrm-data build arc-15x15 --out data/arc15 --augment 7 --keep-colours --hold-out-all
+    hrm-data build arc-15x15 --out data/arc15 --augment 7 --keep-colors --hold-out-all
     hrm-train --puzzle arc-15x15 --preset relational --data data/arc15 --run runs/arc15 \
         --init "$START" --hw cpu --set puzzle_vector_size=48 --set precision=bf16 \
         --set compile=false --set window=2 --set max_segments=2 --set explore=1.0 \

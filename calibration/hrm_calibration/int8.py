@@ -18,7 +18,7 @@ from onnx import ModelProto
 from hrm_calibration import INT8_BUDGET
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.int8_report import Int8Report, Judged, MethodScore, Paired, paired
-from hrm_calibration.quantise import call_sites, quantise, unsigned, with_products
+from hrm_calibration.quantize import call_sites, quantize, unsigned, with_products
 from hrm_calibration.ranges import METHODS, scale_of
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
 from hrm_edge_runtime.contract.arrays import Float32
@@ -72,13 +72,13 @@ def calibrate(
     questions.require_ids(len(served.puzzle_table))
     trials = Int8Trials(served=served, settings=settings, stages=stages or Stages())
     report = trials.report(questions, judges=judges)
-    signed = quantise(served.graph, report.scales, weight_only=report.weight_only)
+    signed = quantize(served.graph, report.scales, weight_only=report.weight_only)
     return signed, report
 
 
 def for_cpus(graph: ModelProto, scales: Scales, weight_only: Collection[str]) -> ModelProto:
     """The same calibration with weights of seven bits, for ONNX Runtime's kernels."""
-    signed = quantise(graph, scales, weight_only=weight_only, weight_bits=CPU_WEIGHT_BITS)
+    signed = quantize(graph, scales, weight_only=weight_only, weight_bits=CPU_WEIGHT_BITS)
     return unsigned(with_products(signed, weight_only), weight_only)
 
 
@@ -131,13 +131,13 @@ class Int8Trials:
         float32 = Run(self, "float32", to_choose)
         runs: dict[str, Run] = {}
         for method, scales in recorded.scales_of.items():
-            runs[method] = Run(self, f"trying {method}", to_choose, self.quantised(scales))
+            runs[method] = Run(self, f"trying {method}", to_choose, self.quantized(scales))
         methods = self.choose_method(runs, recorded.states, float32)
         scales = recorded.scales_of[methods.chosen]
         ranking = self.sensitivity(scales, recorded.states)
         steps = self.budget_steps(scales, list(ranking), runs[methods.chosen], float32)
         weight_only = list(ranking)[: len(steps) - 1]
-        final = self.quantised(scales, weight_only)
+        final = self.quantized(scales, weight_only)
         judged = None
         if judges:
             judged = self.judged(final, to_judge)
@@ -174,7 +174,7 @@ class Int8Trials:
         states = recorder.states
         return Recorded(states=states, reach=reach, largest=largest, scales_of=scales_of)
 
-    def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
+    def quantized(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
         return for_cpus(self.served.graph, scales, weight_only)
 
     def choose_method(
@@ -220,12 +220,12 @@ class Int8Trials:
     def sensitivity(self, scales: Scales, states: States) -> dict[str, float]:
         """Drift by matrix if its inputs alone are rounded, all others weight-only; worst first."""
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
-        weight_only = self.quantised(scales, weights)
+        weight_only = self.quantized(scales, weights)
         reference = carries_after(self.served, weight_only, states)
         moved: dict[str, float] = {}
         for weight in weights:
             others = [other for other in weights if other != weight]
-            carries = carries_after(self.served, self.quantised(scales, others), states)
+            carries = carries_after(self.served, self.quantized(scales, others), states)
             moved[weight] = drift(carries, reference)
             self.stages.show("ranking layers", len(moved), len(weights))
         worst_first = sorted(weights, key=lambda weight: -moved[weight])
@@ -247,7 +247,7 @@ class Int8Trials:
         for count in range(len(ranking)):
             run = whole
             if count:
-                graph = self.quantised(scales, ranking[:count])
+                graph = self.quantized(scales, ranking[:count])
                 run = Run(self, f"{count} matrices weight-only", float32.questions, graph)
             steps.append(self.lost(run, float32))
             if is_kept(steps[-1], self.settings.budget):

@@ -111,12 +111,12 @@ def mean_squared(histogram: Histogram) -> float:
     """The clip with the smallest squared error of rounding and clipping together."""
     half_bin = histogram.top / NUM_BINS / 2
     seen_K = np.flatnonzero(histogram.counts)
-    centre_K = histogram.edges[seen_K] - half_bin
+    center_K = histogram.edges[seen_K] - half_bin
     counts_K = histogram.counts[seen_K].astype(np.float64)
     clip_C = CLIP_SHARES * histogram.largest
     scale_C1 = clip_C[:, None] / STEPS
-    steps_CK = np.minimum(np.rint(centre_K / scale_C1), STEPS)
-    error_CK = steps_CK * scale_C1 - centre_K
+    steps_CK = np.minimum(np.rint(center_K / scale_C1), STEPS)
+    error_CK = steps_CK * scale_C1 - center_K
     total_C = error_CK**2 @ counts_K
     return float(clip_C[total_C.argmin()])
 

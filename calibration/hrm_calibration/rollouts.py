@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.quantise import call_sites, with_outputs
+from hrm_calibration.quantize import call_sites, with_outputs
 from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32

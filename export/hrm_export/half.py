@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from hrm_calibration.quantise import with_nodes, with_outputs
+from hrm_calibration.quantize import with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
 from hrm_export.onnx_graph import element_types
 from hrm_host.progress import OnProgress, unheard
@@ -27,7 +27,7 @@ SMALLEST = 2.0**-14
 """Smallest normal float16. A GPU may treat smaller numbers as 0."""
 HEADROOM = 8.0
 """A served puzzle may exceed the recorded magnitudes by this factor."""
-QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 NORM = frozenset({"square", "mean", "steady", "rms", "norm"})
 """Local names of a normalization's nodes: squares and sums overflow first, and epsilon is lost."""
 
@@ -100,7 +100,7 @@ def _needs_single(node: NodeProto, graph: GraphProto, ranges: Mapping[str, float
         magnitudes = np.abs(numpy_helper.to_array(tensor))
         if magnitudes.max() > LARGEST:
             return True
-        if node.op_type in QUANTISERS and magnitudes.min() < SMALLEST:
+        if node.op_type in QUANTIZERS and magnitudes.min() < SMALLEST:
             return True
     return False
 

@@ -21,7 +21,7 @@ from onnx import (
     shape_inference,
 )
 
-from hrm_calibration.quantise import INT8, SCALE
+from hrm_calibration.quantize import INT8, SCALE
 
 OPSET = 20
 IR_VERSION = 10
@@ -67,7 +67,7 @@ TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
 All are in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added
 INT64. Look a new operator up there before adding it.
 """
-QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 class GraphWriter:
@@ -237,7 +237,7 @@ def _check_one_type(node: NodeProto, types: Mapping[str, int]) -> None:
 
 
 def _check_zero_point(node: NodeProto, tensors: Mapping[str, TensorProto]) -> None:
-    if node.op_type not in QUANTISERS or len(node.input) < 3:
+    if node.op_type not in QUANTIZERS or len(node.input) < 3:
         return
     zero = tensors.get(node.input[2])
     if zero is None or numpy_helper.to_array(zero).any():

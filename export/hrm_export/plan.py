@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hrm_calibration.int8 import Int8Settings
-from hrm_calibration.quantise import call_sites
+from hrm_calibration.quantize import call_sites
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
 from hrm_export.attempts import NUM_ATTEMPTS, NUM_PUZZLES

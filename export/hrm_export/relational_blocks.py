@@ -11,14 +11,14 @@ from hrm_model.relational import BAND, COLUMN, ROW, STACK, SYMBOL
 
 UNIT_DIMENSIONS = 4
 """A board of bands, rows, stacks and columns has units; others are plain grids."""
-NEIGHBOURHOOD = 9
-"""Cells of a 3x3 neighbourhood."""
+NEIGHBORHOOD = 9
+"""Cells of a 3x3 neighborhood."""
 
 
 class RelationalBlocks(BlockWriter):
     def block(self, scope: str, module: str, x: str) -> str:
-        if self.config.has_colours:
-            return self.colours(scope, module, x)
+        if self.config.has_colors:
+            return self.colors(scope, module, x)
         if len(self.config.board) == UNIT_DIMENSIONS:
             return self.units(scope, module, x)
         return self.cells(scope, module, x)
@@ -94,18 +94,18 @@ class RelationalBlocks(BlockWriter):
         change = node("changes", "Reshape", change, shape)
         return self.residual(scope, x, change)
 
-    def colours(self, scope: str, module: str, x: str) -> str:
-        """`ColourBlock.forward`, over colours of cells [B, r, c, S, C]."""
+    def colors(self, scope: str, module: str, x: str) -> str:
+        """`ColorBlock.forward`, over colors of cells [B, r, c, S, C]."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config
         board = (*config.board, config.num_symbols)
         shape = graph.ints(0, *board, config.num_channels)
-        h = node("colours", "Reshape", x, shape)
+        h = node("colors", "Reshape", x, shape)
         flat = self.flat(f"{scope}/flat", x, config.num_channels)
         m = self.messages(scope, module, flat, board)
-        near = self.near_colours(scope, module, h)
-        heard = self.heard_colours(scope, module, m)
+        near = self.near_colors(scope, module, h)
+        heard = self.heard_colors(scope, module, m)
         known = self.sum(f"{scope}/known", near, heard)
         kept = node("kept", "Relu", known)
         change = self.linear(f"{scope}/out", f"{module}.out_proj", kept)
@@ -113,19 +113,19 @@ class RelationalBlocks(BlockWriter):
         shape = graph.ints(0, config.seq_len, config.hidden_size)
         return node("positions", "Reshape", h, shape)
 
-    def near_colours(self, scope: str, module: str, h: str) -> str:
-        """Messages of the colours of the neighbouring cells."""
+    def near_colors(self, scope: str, module: str, h: str) -> str:
+        """Messages of the colors of the neighboring cells."""
         node = self.graph.within(scope)
         config = self.config
         last = (config.num_symbols, config.num_channels)
         near = self.around(f"{scope}/near", h, last)
-        near = self.flat(f"{scope}/near_flat", near, NEIGHBOURHOOD * config.num_channels)
+        near = self.flat(f"{scope}/near_flat", near, NEIGHBORHOOD * config.num_channels)
         near = self.biased(f"{scope}/near", f"{module}.near", near)
         shape = self.graph.ints(-1, *config.board, config.num_symbols, config.inner_size)
         return node("nears", "Reshape", near, shape)
 
-    def heard_colours(self, scope: str, module: str, m: str) -> str:
-        """Sum of the messages of the board, all colours, the attended cells and the neighbours."""
+    def heard_colors(self, scope: str, module: str, m: str) -> str:
+        """Sum of the messages of the board, all colors, the attended cells and the neighbors."""
         node = self.graph.within(scope)
         config = self.config
         cell = self.total(f"{scope}/cell", m, 3)
@@ -143,7 +143,7 @@ class RelationalBlocks(BlockWriter):
         return self.sum(f"{scope}/said", board_said, all_said, seen_said, cell_said)
 
     def seen(self, scope: str, module: str, cell: str, m: str) -> str:
-        """For each colour, the content of the cells that a cell attends to, [B, r, c, S, C]."""
+        """For each color, the content of the cells that a cell attends to, [B, r, c, S, C]."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config

@@ -77,7 +77,7 @@ def tables_of(config: HRMConfig) -> Arrays:
         sign_K = np.repeat(signs, cos.shape[1] // 2)
         tables["rotary_cos"] = cos
         tables["rotary_sin"] = sin * sign_K
-    if config.has_colours:
+    if config.has_colors:
         share = 1 / config.seq_len
         tables["board_shares"] = np.full((1, config.seq_len), share, np.float32)
     return tables

@@ -140,8 +140,8 @@ class HRMConfig:
             f"hidden_size {self.hidden_size} does not divide among {symbols} symbols, "
             f"{self.num_fixed} of them fixed; choose a multiple",
         )
-        if self.has_colours:
-            self._check_colours()
+        if self.has_colors:
+            self._check_colors()
         _require(
             self.arch == "hrm" and self.positions == "rope" and self.puzzle_positions == 0,
             "relational blocks do not support a prefix, learned positions, TRM or transformer; "
@@ -149,13 +149,13 @@ class HRMConfig:
         )
         size = self.puzzle_vector_size
         _require(
-            size == 0 or (self.has_colours and size % symbols == 0),
+            size == 0 or (self.has_colors and size % symbols == 0),
             f"a puzzle vector of {size} values does not divide among {symbols} symbols of a board "
             f"{board}; set puzzle_vector_size=0, or a multiple if the cells of a plain "
             "board hold symbols",
         )
 
-    def _check_colours(self) -> None:
+    def _check_colors(self) -> None:
         symbols = self.num_symbols
         has_whole_heads = self.num_channels % (4 * self.num_heads) == 0
         _require(
@@ -197,13 +197,13 @@ class HRMConfig:
         return len(self.board) == 4
 
     @property
-    def has_colours(self) -> bool:
+    def has_colors(self) -> bool:
         """Whether the cells of a plain board hold symbols (ARC)."""
         return self.blocks == "relational" and len(self.board) == 2 and self.num_symbols > 1
 
     @property
     def is_rotary(self) -> bool:
-        return self.has_colours or (self.positions == "rope" and self.blocks == "attention")
+        return self.has_colors or (self.positions == "rope" and self.blocks == "attention")
 
     @property
     def num_channels(self) -> int:

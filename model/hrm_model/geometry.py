@@ -80,12 +80,12 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
     The results differ only by noise. Normalization divides by the root of the mean over all
     channels, so weights that write the old channels are scaled up and weights that read them are
     scaled down. After Net2WiderNet (arXiv:1511.05641). Raises ValueError for fewer channels, and
-    for blocks of colours.
+    for blocks of colors.
     """
     config = model.config
     before = config.hidden_size
     after = wide.config.hidden_size
-    is_known = config.blocks == "relational" and not config.has_colours
+    is_known = config.blocks == "relational" and not config.has_colors
     if not is_known or after < before:
         raise ValueError(
             f"weights of {before} channels cannot be widened to {after}; only weights of a grid "

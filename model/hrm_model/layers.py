@@ -66,9 +66,9 @@ def q_values(state: Tensor, head: nn.Linear) -> Tensor:
 def rotary_table(config: HRMConfig) -> Rotation:
     """Cosines and sines [positions, K] of the rotate-half form; the prefix counts as positions.
 
-    On a board of colours, a cell's row takes half of the width and its column the other half.
+    On a board of colors, a cell's row takes half of the width and its column the other half.
     """
-    if config.has_colours:
+    if config.has_colors:
         axes = map(torch.arange, config.board)
         rows, columns = torch.meshgrid(*axes, indexing="ij")
         width = config.num_channels // 2

@@ -5,7 +5,7 @@ the plain formulas replace them, because its own fusion is faster. Both give the
 to float rounding.
 
 Fake INT8 lets training see the rounding (quantization-aware training). Weights are rounded per
-output channel and activations per tensor, symmetrically, as `hrm_calibration.quantise` does.
+output channel and activations per tensor, symmetrically, as `hrm_calibration.quantize` does.
 Gradients pass through rounding unchanged and stop at clipped values (Bengio et al. 2013; Jacob et
 al. 2018). The scale of an activation is read from the tensor itself, so there is no state to
 save.

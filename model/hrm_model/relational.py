@@ -6,8 +6,8 @@ Places that the puzzle cannot tell apart share every weight, so the model need n
   rows, columns, bands or stacks, and transposing move the state and change nothing else.
 - A plain grid has one vector per cell, and weights for its eight neighbors. They do not depend
   on the board's size.
-- If the cells of a grid hold colours that can be exchanged (ARC), it has one vector per colour and
-  cell. The task's vector tells colours apart: each colour takes its part of it.
+- If the cells of a grid hold colors that can be exchanged (ARC), it has one vector per color and
+  cell. The task's vector tells colors apart: each color takes its part of it.
 
 Shapes: B batch, T = N positions (cells), S symbols, C channels of a vector, D = S * C hidden, F
 inner width, V vocabulary, E puzzle-vector width. A board of units has bands b, rows of a band r,
@@ -102,11 +102,11 @@ class GridBlock(nn.Module):
         return residual_norm(x_BND, self.out_proj(near_BNF.relu()), self.eps)
 
 
-class ColourBlock(nn.Module):
-    """h = rms(h + out(relu(a colour's neighborhood + messages of all colours))).
+class ColorBlock(nn.Module):
+    """h = rms(h + out(relu(a color's neighborhood + messages of all colors))).
 
-    Messages of all colours are summed over each of the nine cells, and averaged over the board.
-    Messages of one colour are averaged over the board, and by attention over the cells: a cell's
+    Messages of all colors are summed over each of the nine cells, and averaged over the board.
+    Messages of one color are averaged over the board, and by attention over the cells: a cell's
     content and distance determine its weight.
     """
 
@@ -147,14 +147,14 @@ class ColourBlock(nn.Module):
         return residual_norm(h, change, self.eps).view_as(x_BND)
 
     def _neighborhood(self, h: Tensor) -> Tensor:
-        """Weights of each colour's nine cells [B, r, c, S, F]; every colour is an image."""
+        """Weights of each color's nine cells [B, r, c, S, F]; every color is an image."""
         images_ArcC = h.movedim(3, 1).flatten(0, 1)
         near_ArcF = _near(self.near_proj, images_ArcC, self.near_bias)
         near_BSrcF = near_ArcF.unflatten(0, (-1, self.num_symbols))
         return near_BSrcF.movedim(1, 3)
 
     def _attended(self, messages: Tensor, cells: Tensor, rotation: Rotation) -> Tensor:
-        """Messages of each colour, gathered by attention between cells [B, N, S, C]."""
+        """Messages of each color, gathered by attention between cells [B, N, S, C]."""
         looks = self.look_proj(cells.flatten(1, 2))
         heads = looks.unflatten(2, (2 * self.num_heads, -1)).transpose(1, 2)
         q, k = rotate(heads, rotation).chunk(2, dim=1)
@@ -182,8 +182,8 @@ def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
 
 
 def block_of(config: HRMConfig) -> type[nn.Module]:
-    if config.has_colours:
-        return ColourBlock
+    if config.has_colors:
+        return ColorBlock
     if config.has_units:
         return UnitBlock
     return GridBlock

@@ -132,20 +132,20 @@ class BuildOptions:
         bool,
         typer.Option("--hold-out-all", help="Hold out the test pairs of all tasks."),
     ] = False
-    keep_colours: Annotated[
+    keep_colors: Annotated[
         bool,
         typer.Option(
-            "--keep-colours",
-            help="Only turn and mirror grids; for relational models, which treat colours alike.",
+            "--keep-colors",
+            help="Only turn and mirror grids; for relational models, which treat colors alike.",
         ),
     ] = False
     more: Annotated[
         Path | None,
         typer.Option(help="Further examples of the tasks: RE-ARC's folder or zip, or JSON."),
     ] = None
-    more_licence: Annotated[
+    more_license: Annotated[
         Path | None,
-        typer.Option(help="Licence of --more; by default the licence file beside it."),
+        typer.Option(help="License of --more; by default the license file beside it."),
     ] = None
     as_json: AsJson = False
 
@@ -171,7 +171,7 @@ class BuildOptions:
     groups={
         "Generated puzzles": "train test difficulty",
         "Rows of a CSV file": "source csv_train csv_test csv_sample columns",
-        "ARC": "dataset tasks augment hold_out_all keep_colours more more_licence",
+        "ARC": "dataset tasks augment hold_out_all keep_colors more more_license",
     }
 )
 @taking(BuildOptions)
@@ -218,7 +218,7 @@ def _built_from_tasks(options: BuildOptions, puzzle: Arc, shard: Shard | None) -
     recipe = options.recipe(
         ArcRecipe,
         more=_text_of(options.more),
-        more_licence=_text_of(options.more_licence),
+        more_license=_text_of(options.more_license),
     )
     with stages_on() as stages:
         progress = partial(stages.show, "tasks")

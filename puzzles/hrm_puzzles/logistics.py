@@ -1,6 +1,6 @@
 """City routing: the answer marks a cheapest closed tour from the depot through all customers.
 
-A move enters one of the four neighbours and costs what the entered cell costs: 1 for roads, 2 or 4
+A move enters one of the four neighbors and costs what the entered cell costs: 1 for roads, 2 or 4
 for congested roads, 1 for the depot and the customers. A tour may enter a cell more than once and
 pays each time.
 Text and lists are read as in `grid.notation`. A JSON object holds the stops apart from the grid of
@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hrm_puzzles import logistics_generator, tours
-from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbours_BT
+from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbors_BT
 from hrm_puzzles.grid.notation import (
     Cell,
     Legend,
@@ -327,6 +327,6 @@ def _is_plausible_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray)
 
     # A tour enters and leaves a marked road through two cells. A stop can be a dead end.
     is_marked_BT = answers_BT > CUSTOMER_TOKEN
-    num_ways_BT = num_neighbours_BT(shape, is_stop_BT | is_marked_BT)
+    num_ways_BT = num_neighbors_BT(shape, is_stop_BT | is_marked_BT)
     needed_BT = is_stop_BT + 2 * is_marked_BT
     return keeps_B & has_stops_B & (num_ways_BT >= needed_BT).all(axis=1)

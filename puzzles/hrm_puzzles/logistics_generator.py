@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 
 from hrm_puzzles import tours
-from hrm_puzzles.grid.board import NEIGHBOURS, BoolArray, GridShape, Int32Array, bit_at, levels_from
+from hrm_puzzles.grid.board import NEIGHBORS, BoolArray, GridShape, Int32Array, bit_at, levels_from
 from hrm_puzzles.puzzle import Example, Grid, require_difficulty
 from hrm_puzzles.tours import COSTS, VOCAB_SIZE
 
@@ -169,7 +169,7 @@ def way(
 def _cells_beside(shape: GridShape, cell: int) -> list[int]:
     row, col = divmod(cell, shape.cols)
     cells: list[int] = []
-    for down, right in NEIGHBOURS:
+    for down, right in NEIGHBORS:
         near_row = row + down
         near_col = col + right
         if 0 <= near_row < shape.rows and 0 <= near_col < shape.cols:

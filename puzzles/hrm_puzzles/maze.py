@@ -14,7 +14,7 @@ A worked example, the maze "S G" of 1 x 3 cells:
 
     cell                        S    open  G
     `_moves_BT`                 2    1     0     moves to the goal
-    `_ways_BT`                  3    3     0     right is number 3 of `NEIGHBOURS`; 0 at the goal
+    `_ways_BT`                  3    3     0     right is number 3 of `NEIGHBORS`; 0 at the goal
     `first_path_BT`             3    5     4     start, path, goal
     `hints`, kinds_BT           13   12    1     2 + 3 * way + moves % 3; 1 at the goal
     `hints`, after_BT           2    1     0     the wave from the goal takes 2 cycles to S
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from hrm_puzzles import maze_generator
 from hrm_puzzles.grid.board import (
-    NEIGHBOURS,
+    NEIGHBORS,
     BoolArray,
     GridShape,
     Int32Array,
@@ -38,8 +38,8 @@ from hrm_puzzles.grid.board import (
     bits_from,
     cells_between,
     levels_from,
-    neighbours,
-    num_neighbours_BT,
+    neighbors,
+    num_neighbors_BT,
     padded_flags,
     unpadded_BT,
 )
@@ -133,7 +133,7 @@ class Maze(GridPuzzle):
 
     @property
     def num_hints(self) -> int:
-        return 2 + 3 * len(NEIGHBOURS)
+        return 2 + 3 * len(NEIGHBORS)
 
     def hints(self, inputs_BT: IntArray, labels_BT: IntArray) -> Hints:
         """Direction and distance to the goal of each cell, and when a cell can know them.
@@ -170,7 +170,7 @@ class Maze(GridPuzzle):
         """
         moves_BT = self._moves_BT(inputs_BT)
         ways_BT = self._ways_BT(moves_BT)
-        steps_4 = np.array([down * self.cols + right for down, right in NEIGHBOURS])
+        steps_4 = np.array([down * self.cols + right for down, right in NEIGHBORS])
         labels_BT = inputs_BT.astype(np.int32)
         # All rows walk together. A row leaves when its next move enters the goal.
         rows, cells = np.nonzero((inputs_BT == START_TOKEN) & (moves_BT > 1))
@@ -199,7 +199,7 @@ class Maze(GridPuzzle):
         moves_BRC = moves_BT.reshape(-1, self.rows, self.cols)
         around_BRC = np.pad(moves_BRC, ((0, 0), (1, 1), (1, 1)), constant_values=beyond)
         near_4BRC: list[Int32Array] = []
-        for down, right in NEIGHBOURS:
+        for down, right in NEIGHBORS:
             near_4BRC.append(np.roll(around_BRC, (-down, -right), axis=(1, 2)))
         is_nearer_4BRC = np.stack(near_4BRC)[:, :, 1:-1, 1:-1] == moves_BRC - 1
         return is_nearer_4BRC.argmax(axis=0).reshape(moves_BT.shape)
@@ -233,7 +233,7 @@ class Maze(GridPuzzle):
         goal = bits_from(shape, (question == GOAL).reshape(1, -1))
         path = [start]
         for level in cells_between(shape, free, start, goal)[1:]:
-            near = level & neighbours(shape, path[-1])
+            near = level & neighbors(shape, path[-1])
             path.append(near & -near)
         stride = shape.cols + 1
         return [divmod(cell.bit_length() - 1, stride) for cell in path]
@@ -308,7 +308,7 @@ def num_moves(shape: GridShape, tokens_T: IntArray) -> int | None:
 
 
 def _is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
-    """Whether start and goal have one neighbour on the path, and each marked cell has two.
+    """Whether start and goal have one neighbor on the path, and each marked cell has two.
 
     Then a path connects start and goal, and all other marks are closed rings. If the number of
     marks also equals that of a shortest path, no mark is left for a ring.
@@ -319,7 +319,7 @@ def _is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
     is_marked_BT = answers_BT == PATH_TOKEN
     is_on_path_BT = is_end_BT | is_marked_BT
     has_ends_B = (is_start_BT.sum(axis=1) == 1) & (is_goal_BT.sum(axis=1) == 1)
-    num_near_BT = num_neighbours_BT(shape, is_on_path_BT)
+    num_near_BT = num_neighbors_BT(shape, is_on_path_BT)
     wanted_BT = is_end_BT + np.int8(2) * is_marked_BT
     is_linked_BT = (num_near_BT == wanted_BT) | ~is_on_path_BT
     return has_ends_B & is_linked_BT.all(axis=1)

@@ -306,12 +306,12 @@ class Described(Protocol):
 
 
 @runtime_checkable
-class Coloured(Protocol):
-    """A puzzle that shows its cells as colours."""
+class Colored(Protocol):
+    """A puzzle that shows its cells as colors."""
 
     @property
     def palette(self) -> Mapping[int, str]:
-        """The colour of each value of a grid, as #rrggbb."""
+        """The color of each value of a grid, as #rrggbb."""
         ...
 
 

@@ -28,8 +28,8 @@ from hrm_puzzles.grid.board import (
     Int32Array,
     bits_from,
     bits_of,
-    neighbours,
-    num_neighbours_BT,
+    neighbors,
+    num_neighbors_BT,
     padded_flags,
     unpadded_BT,
 )
@@ -57,7 +57,7 @@ def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> I
     """The lowest cost from each stop to each cell; FAR if the cell is out of reach.
 
     All cities and stops advance together, one unit of cost at a time. A cell of cost c is reached
-    at time t if one of its neighbours is reached at time t - c.
+    at time t if one of its neighbors is reached at time t - c.
     """
     num_cities, num_stops = stops_BP.shape
     num_boards = num_cities * num_stops
@@ -76,7 +76,7 @@ def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> I
     last_change = 0
     while time - last_change < max(COSTS):
         times_reached += padded_flags(shape, reached, num_boards)
-        near.appendleft(neighbours(shape, reached))
+        near.appendleft(neighbors(shape, reached))
         before = reached
         time += 1
         for cost, cells in roads.items():
@@ -248,7 +248,7 @@ def _corridor_heads_BT(shape: GridShape, answers_BT: IntArray) -> BoolArray:
     """
     is_marked_BT = answers_BT > CUSTOMER_TOKEN
     is_entered_BT = answers_BT >= DEPOT_TOKEN
-    is_corridor_BT = is_marked_BT & (num_neighbours_BT(shape, is_entered_BT) == 2)
+    is_corridor_BT = is_marked_BT & (num_neighbors_BT(shape, is_entered_BT) == 2)
     is_corridor_BRC = is_corridor_BT.reshape(-1, shape.rows, shape.cols)
     padded_BRC = np.pad(is_corridor_BRC, ((0, 0), (1, 0), (1, 0)))
     above_BRC = padded_BRC[:, :-1, 1:]

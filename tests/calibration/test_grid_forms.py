@@ -12,7 +12,7 @@ from export_tools import random_inputs, relational_sizes, small_model
 from onnx import numpy_helper
 
 from hrm_calibration.int8 import for_cpus
-from hrm_calibration.quantise import call_sites, quantise, quantised_weight
+from hrm_calibration.quantize import call_sites, quantize, quantized_weight
 from hrm_export.half import float32_nodes, half_graph
 from hrm_export.segment import segment_graph
 
@@ -38,15 +38,15 @@ def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites() -> None
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_has_the_same_bits_in_every_batch(form: str) -> None:
     inputs = random_inputs(MODEL, 8)
-    together = run(FORMS[form], inputs, optimised=True)
+    together = run(FORMS[form], inputs, optimized=True)
     for size in (1, 3):
         few = {name: rows_B[:size] for name, rows_B in inputs.items()}
-        for name, rows_B in run(FORMS[form], few, optimised=True).items():
+        for name, rows_B in run(FORMS[form], few, optimized=True).items():
             assert np.array_equal(rows_B, together[name][:size]), name
 
 
 def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped() -> None:
-    signed = quantise(GRAPH, CLIPS_NOTHING, weight_bits=7)
+    signed = quantize(GRAPH, CLIPS_NOTHING, weight_bits=7)
     inputs = random_inputs(MODEL, 3)
     ours = run(FORMS["int8"], inputs)
     for name, values in run(signed, inputs).items():
@@ -71,13 +71,13 @@ def test_onnx_runtime_runs_every_convolution_of_the_form_for_cpus_in_integers(
 @pytest.mark.parametrize("form", ["signed", "for cpus"])
 def test_weight_only_kernels_are_the_float_graph_with_rounded_kernels(form: str) -> None:
     bits, graph = {
-        "signed": (127, quantise(GRAPH, {}, weight_only=WEIGHTS)),
+        "signed": (127, quantize(GRAPH, {}, weight_only=WEIGHTS)),
         "for cpus": (64, for_cpus(GRAPH, {}, WEIGHTS)),
     }[form]
     rounded = onnx.ModelProto.FromString(GRAPH.SerializeToString())
     for tensor in rounded.graph.initializer:
         if tensor.name in WEIGHTS:
-            kernel, scale_O = quantised_weight(numpy_helper.to_array(tensor), bits)
+            kernel, scale_O = quantized_weight(numpy_helper.to_array(tensor), bits)
             assert len(scale_O) == len(kernel)
             tensor.CopyFrom(
                 numpy_helper.from_array(kernel * scale_O[:, None, None, None], tensor.name)

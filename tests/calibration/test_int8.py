@@ -24,7 +24,7 @@ from hrm_calibration.int8 import (
     parts_of,
 )
 from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, paired
-from hrm_calibration.quantise import call_sites, quantise, unsigned
+from hrm_calibration.quantize import call_sites, quantize, unsigned
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_host.progress import Stages
@@ -59,7 +59,7 @@ def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Cal
     narrow = for_cpus(GRAPH, report.scales, report.weight_only)
     assert largest_step(signed) == 127
     assert largest_step(narrow) == 64
-    seven_bits = quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7)
+    seven_bits = quantize(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7)
     assert narrow == unsigned(seven_bits, report.weight_only)
 
 
@@ -113,7 +113,7 @@ def own_answers(count: int) -> Questions:
     inputs["tokens_BT"] = asked.tokens_NT
     inputs["puzzle_vector_BE"] = table()[asked.puzzle_ids_N]
     inputs["fresh_B"][:] = True
-    answers_NT = run(GRAPH, inputs, optimised=True)["answer_BT"]
+    answers_NT = run(GRAPH, inputs, optimized=True)["answer_BT"]
     return dataclasses.replace(asked, labels_NT=answers_NT)
 
 
@@ -127,7 +127,7 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> Non
         if site.weight in broken:
             scales[site.name] = 50.0
     float32 = Run(tried, "float32", asked)
-    whole = Run(tried, "whole", asked, tried.quantised(scales))
+    whole = Run(tried, "whole", asked, tried.quantized(scales))
     steps = tried.budget_steps(scales, WEIGHTS, whole, float32)
     assert float32.so_far.exact_N.all()
     assert steps[0].loss > 0.6 >= steps[-1].loss
@@ -137,7 +137,7 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> Non
 def test_a_budget_no_graph_keeps_is_rejected() -> None:
     asked = own_answers(8)
     tried = trials(0.0)
-    whole = Run(tried, "whole", asked, tried.quantised(COARSE))
+    whole = Run(tried, "whole", asked, tried.quantized(COARSE))
     float32 = Run(tried, "float32", asked)
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
         tried.budget_steps(COARSE, WEIGHTS, whole, float32)

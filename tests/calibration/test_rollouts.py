@@ -12,7 +12,7 @@ from calibration_tools import SUDOKU, questions, run, small_graph, table
 
 from hrm_calibration import rollouts
 from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
-from hrm_calibration.quantise import call_sites, with_outputs
+from hrm_calibration.quantize import call_sites, with_outputs
 from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, session_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.factory import num_gpus

@@ -95,7 +95,7 @@ def load_a_stranger(
     number=st.integers(0, NUM_QUESTIONS - 1),
     num_active=st.integers(1, NUM_SLOTS),
     place=st.integers(0, NUM_SLOTS - 1),
-    neighbours=st.integers(0, 2**32 - 1),
+    neighbors=st.integers(0, 2**32 - 1),
     poisoned=st.floats(0, 1),
     threads=st.sampled_from([1, 2]),
 )
@@ -106,12 +106,12 @@ def test_a_puzzle_is_answered_alike_in_any_slot_of_any_batch_beside_anybody(
     number: int,
     num_active: int,
     place: int,
-    neighbours: int,
+    neighbors: int,
     poisoned: float,
     threads: int,
 ) -> None:
     engine = engine_of(name, precision, NUM_SLOTS, threads)
-    rng = np.random.default_rng(neighbours)
+    rng = np.random.default_rng(neighbors)
     slot = place % num_active
     for other in range(num_active):
         load_a_stranger(engine, other, name, rng, poisoned)

@@ -121,7 +121,7 @@ def test_a_bundle_of_tasks_names_those_that_are_right_and_those_with_generated_e
         puzzle=arc.name,
         tasks="0d3d703e,25ff71a9,3618c87e",
         augment=7,
-        keep_colours=True,
+        keep_colors=True,
         hold_out_all=True,
         more=str(more),
     )

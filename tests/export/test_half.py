@@ -7,7 +7,7 @@ from export_tools import random_inputs, random_questions, small_model
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
-from hrm_calibration.quantise import call_sites, quantise
+from hrm_calibration.quantize import call_sites, quantize
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export.contents import served_graph
 from hrm_export.half import float32_nodes, half_graph, record_ranges
@@ -91,9 +91,9 @@ def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     assert np.abs(kept - truth).max() <= 2 * LOGIT_TOLERANCE
 
 
-def test_a_quantised_graph_becomes_half_around_its_integers() -> None:
+def test_a_quantized_graph_becomes_half_around_its_integers() -> None:
     graph = segment_graph(small_model())
-    signed = quantise(graph, {site.name: 0.05 for site in call_sites(graph)})
+    signed = quantize(graph, {site.name: 0.05 for site in call_sites(graph)})
     half = half_graph(signed, float32_nodes(signed, {}))
     check_graph(half, stored_sizes(graph))
     assert computed_in_float(half) == norms_of(signed)
@@ -104,6 +104,6 @@ def test_a_scale_too_small_for_half_stays_float() -> None:
     scales = {site.name: 0.05 for site in call_sites(graph)}
     first = next(iter(scales))
     scales[first] = 1e-6
-    signed = quantise(graph, scales)
+    signed = quantize(graph, scales)
     kept = float32_nodes(signed, {}) - norms_of(signed)
     assert kept == {f"{first}/quantize", f"{first}/dequantize"}

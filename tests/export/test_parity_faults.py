@@ -16,7 +16,7 @@ from onnx import TensorProto, numpy_helper
 from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
-from hrm_calibration.quantise import call_sites, quantise, with_outputs
+from hrm_calibration.quantize import call_sites, quantize, with_outputs
 from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import main as app
 from hrm_export.half import half_graph
@@ -45,7 +45,7 @@ def min_max_scales(graph: onnx.ModelProto, model: HRM) -> dict[str, float]:
 def write_bundle(path: Path, model: HRM) -> None:
     graph = segment_graph(model)
     half = half_graph(graph, ())
-    signed = quantise(graph, min_max_scales(graph, model))
+    signed = quantize(graph, min_max_scales(graph, model))
     golden, _ = golden_traces(model, random_questions(model, 24), 0.0, 6)
     write_step_bundle(
         path,

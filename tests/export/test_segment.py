@@ -125,7 +125,7 @@ def halve(model: onnx.ModelProto) -> None:
     model.graph.node.append(meeting)
 
 
-def quantise_from_three(model: onnx.ModelProto) -> None:
+def quantize_from_three(model: onnx.ModelProto) -> None:
     one = numpy_helper.from_array(np.array(1, np.float32), "one/scale")
     three = numpy_helper.from_array(np.array(3, np.int8), "three")
     model.graph.initializer.extend([one, three])
@@ -152,7 +152,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "weight turned": (adding("Transpose", WEIGHT), f"transposes the weight {WEIGHT}"),
     "newer opset": (raise_opset, "write IR 10 and opset 20"),
     "half meets float": (halve, "meeting mixes types|not valid ONNX"),
-    "asymmetric": (quantise_from_three, "surplus has a zero point other"),
+    "asymmetric": (quantize_from_three, "surplus has a zero point other"),
     "int8 beside float": (store_in_int8_too, f"{WEIGHT}: expected 192, found 384"),
 }
 

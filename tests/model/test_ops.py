@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from hrm_calibration.quantise import quantised_weight
+from hrm_calibration.quantize import quantized_weight
 from hrm_model.ops import (
     ACTIVATION_LIMIT,
     WEIGHT_LIMIT,
@@ -83,7 +83,7 @@ def test_no_input_is_written_into() -> None:
 
 def test_a_weight_is_rounded_as_the_exporter_stores_it() -> None:
     weight = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
-    stored_IO, scale_O = quantised_weight(weight.T.numpy(), WEIGHT_LIMIT)
+    stored_IO, scale_O = quantized_weight(weight.T.numpy(), WEIGHT_LIMIT)
     # The last bit of a scale is all that may differ.
     assert np.allclose(fake_int8_weight(weight).T.numpy(), stored_IO * scale_O, rtol=1e-6, atol=0)
 

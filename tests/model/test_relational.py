@@ -115,7 +115,7 @@ def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
+def test_a_task_in_other_colors_is_the_same_task(seed: int) -> None:
     """Its vector's parts are exchanged alike. Pad, end and black keep their places."""
     rng = np.random.default_rng(seed)
     model = fresh_model("arc-7x7", num_puzzle_ids=2)

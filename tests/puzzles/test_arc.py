@@ -34,7 +34,7 @@ def grids(draw: st.DrawFn, side: int = SIDE) -> Grid:
 def variants(draw: st.DrawFn) -> Variant:
     turn = draw(st.integers(0, 7))
     others = draw(st.permutations(range(1, 10)))
-    return Variant(turn=turn, colours=(0, *others))
+    return Variant(turn=turn, colors=(0, *others))
 
 
 def grid(rows: list[list[int]]) -> Grid:
@@ -65,7 +65,7 @@ def test_encoding_is_undone_by_decoding(grid: Grid) -> None:
 
 
 def largest_box(canvas: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The largest box of colours at the corner, by trying all of them."""
+    """The largest box of colors at the corner, by trying all of them."""
     best = canvas[:0, :0]
     for height in range(1, 5):
         for width in range(1, 5):
@@ -77,7 +77,7 @@ def largest_box(canvas: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @given(st.lists(st.integers(-3, 14), min_size=16, max_size=16))
-def test_garbage_decodes_to_the_largest_box_of_colours_as_published(tokens: list[int]) -> None:
+def test_garbage_decodes_to_the_largest_box_of_colors_as_published(tokens: list[int]) -> None:
     tokens_T = np.array(tokens)
     expected = largest_box(tokens_T.reshape(4, 4)) - 2
     assert np.array_equal(grid_at(tokens_T, 4), expected)
@@ -87,7 +87,7 @@ def test_garbage_decodes_to_the_largest_box_of_colours_as_published(tokens: list
 def test_a_broken_canvas_is_malformed() -> None:
     good = SMALL.encode(np.ones((3, 4), dtype=np.int8))
     broken = np.stack([good] * 4)
-    broken[0, 44] = 5  # a colour beside the grid
+    broken[0, 44] = 5  # a color beside the grid
     broken[1, 4] = 0  # a missing end mark
     broken[2, 11] = 1  # a hole
     broken[3] = 0
@@ -122,7 +122,7 @@ def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
         ({"task": "x", "input": [[1], 2]}, "not-a-grid", (2, 1)),
         ({"task": "x", "input": [[]]}, "empty", None),
         ({"task": "x", "input": [[1, 2], [3]]}, "wrong-length", (2, 2)),
-        ({"task": "x", "input": [[1, True]]}, "bad-colour", (1, 2)),
+        ({"task": "x", "input": [[1, True]]}, "bad-color", (1, 2)),
         ({"task": "x", "input": [[0] * 11]}, "too-large", (1, 11)),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_variant_is_undone_exactly_and_known_by_its_name(grid: Grid, variant: 
 
 
 def test_names_of_both_builders_are_read() -> None:
-    variant = Variant(turn=3, colours=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
+    variant = Variant(turn=3, colors=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
     assert variant.name("a_b") == "a_b_t3_0213456789"
     assert variant_of("a_b_t3_0213456789") == ("a_b", variant)
     assert variant_of("a_b|||t3|||0213456789") == ("a_b", variant)
@@ -230,8 +230,8 @@ def test_a_task_has_no_more_variants_than_look_different() -> None:
     ones = np.ones((2, 2), dtype=np.int8)
     crossed = grid([[1, 0], [0, 0]])
     assert variants_of([(plain, plain)], 50, rng) == [Variant()]
-    assert len(variants_of([(plain, ones)], 50, rng)) == 9  # one colour, nine names for it
-    assert len(variants_of([(crossed, plain)], 100, rng)) == 36  # four corners, nine colours
+    assert len(variants_of([(plain, ones)], 50, rng)) == 9  # one color, nine names for it
+    assert len(variants_of([(crossed, plain)], 100, rng)) == 36  # four corners, nine colors
 
 
 def test_nothing_is_proven_generated_or_revealed() -> None:

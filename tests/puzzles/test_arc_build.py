@@ -97,8 +97,8 @@ def test_test_pairs_of_training_tasks_can_be_held_out_too(folder: Path, tmp_path
     assert num_examples(data, "test") == {"aaa": 21, "bbb": 42, "ccc": 42}
 
 
-def test_variants_that_keep_their_colours_are_the_other_turns(folder: Path, tmp_path: Path) -> None:
-    build_arc(recipe(folder, augment=9, keep_colours=True), SMALL, tmp_path / "data")
+def test_variants_that_keep_their_colors_are_the_other_turns(folder: Path, tmp_path: Path) -> None:
+    build_arc(recipe(folder, augment=9, keep_colors=True), SMALL, tmp_path / "data")
     names = json.loads((tmp_path / "data" / "identifiers.json").read_text())
     assert names[1:9] == ["aaa", *(f"aaa_t{turn}_0123456789" for turn in range(1, 8))]
     assert len(names) == 1 + 3 * 8
@@ -192,7 +192,7 @@ def test_tasks_are_chosen_by_number_names_or_file(folder: Path, tmp_path: Path) 
         chosen(tasks, "aaa,zzz")
 
 
-BAD_COLOUR = '{"train": [{"input": [[1]], "output": [[10]]}], "test": []}'
+BAD_COLOR = '{"train": [{"input": [[1]], "output": [[10]]}], "test": []}'
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ BAD_COLOUR = '{"train": [{"input": [[1]], "output": [[10]]}], "test": []}'
         ("{", "is not JSON"),
         ('{"train": []}', "not an ARC task"),
         ('{"train": [], "test": []}', "no demonstrations"),
-        (BAD_COLOUR, "the cell at row 1, column 1 is 10"),
+        (BAD_COLOR, "the cell at row 1, column 1 is 10"),
     ],
 )
 def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, problem: str) -> None:

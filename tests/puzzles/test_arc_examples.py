@@ -1,4 +1,4 @@
-"""Further examples of ARC tasks: their layouts, what keeps test pairs unseen, and their licence."""
+"""Further examples of ARC tasks: their layouts, what keeps test pairs unseen, and their license."""
 
 import gzip
 import json
@@ -19,12 +19,12 @@ from hrm_puzzles.arc.variants import variant_of
 from hrm_puzzles.data.datasets import BuiltSet, DatasetError, fingerprint, open_split
 
 SMALL = Arc(name="arc-10x10", side=10)
-LICENCE = "MIT License\n\nCopyright (c) the author of the examples\n"
+LICENSE = "MIT License\n\nCopyright (c) the author of the examples\n"
 Pairs = list[dict[str, list[list[int]]]]
 
 
-def pair(*colours: int) -> dict[str, list[list[int]]]:
-    return {"input": [list(colours)], "output": [[colour] for colour in colours]}
+def pair(*colors: int) -> dict[str, list[list[int]]]:
+    return {"input": [list(colors)], "output": [[color] for color in colors]}
 
 
 TASKS = {
@@ -48,10 +48,10 @@ def tasks(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An empty folder for examples, with a licence."""
+    """An empty folder for examples, with a license."""
     folder = tmp_path / "examples"
     folder.mkdir()
-    (folder / "LICENSE").write_text(LICENCE)
+    (folder / "LICENSE").write_text(LICENSE)
     return folder
 
 
@@ -125,7 +125,7 @@ def test_a_data_set_without_further_examples_keeps_its_bytes(tasks: Path, tmp_pa
     assert not [name for name in recipe if name.startswith("more")]
 
 
-def test_source_and_licence_are_part_of_the_data_set(
+def test_source_and_license_are_part_of_the_data_set(
     tasks: Path, folder: Path, tmp_path: Path
 ) -> None:
     file = as_json(folder, EXAMPLES)
@@ -134,16 +134,16 @@ def test_source_and_licence_are_part_of_the_data_set(
     assert recorded == {
         "file": "examples.json",
         "sha256": recorded["sha256"],
-        "licence": "MIT License",
+        "license": "MIT License",
         "num_left_out": 1,
         "num_by_task": {"aaa": 2, "bbb": 1},
     }
     assert num_by_task_in(tmp_path / "data") == {"aaa": 2, "bbb": 1}
     assert str(tmp_path) not in (tmp_path / "data" / "recipe.json").read_text()
-    assert (tmp_path / "data" / "LICENSE-more.txt").read_text() == LICENCE
+    assert (tmp_path / "data" / "LICENSE-more.txt").read_text() == LICENSE
     named = tmp_path / "terms.txt"
     named.write_text("Public domain\n")
-    other = build(tasks, file, tmp_path / "other", more_licence=str(named))
+    other = build(tasks, file, tmp_path / "other", more_license=str(named))
     assert (tmp_path / "other" / "LICENSE-more.txt").read_text() == "Public domain\n"
     assert other.fingerprint != built.fingerprint
 
@@ -170,9 +170,9 @@ def test_symmetric_copies_of_test_inputs_are_left_out(
     tasks: Path, folder: Path, tmp_path: Path
 ) -> None:
     turned = {"input": [[3], [2], [1]], "output": [[1, 1]]}
-    recoloured = pair(4, 9, 6)
-    kept = pair(4, 9, 4)  # as wide as the test input, but with two colours
-    examples = {"aaa": [turned, recoloured, kept], "bbb": [pair(1, 2)]}
+    recolored = pair(4, 9, 6)
+    kept = pair(4, 9, 4)  # as wide as the test input, but with two colors
+    examples = {"aaa": [turned, recolored, kept], "bbb": [pair(1, 2)]}
     built = build(tasks, as_json(folder, examples), tmp_path / "data")
     assert (built.num_more, built.num_more_left_out) == (2, 2)
 
@@ -214,13 +214,13 @@ def test_nonsense_and_a_file_that_ends_early_are_rejected(
             build(tasks, file, tmp_path / "data")
 
 
-def test_examples_need_a_licence(tasks: Path, folder: Path, tmp_path: Path) -> None:
+def test_examples_need_a_license(tasks: Path, folder: Path, tmp_path: Path) -> None:
     file = as_json(folder, EXAMPLES)
     (folder / "LICENSE").write_text(" \n")
     with pytest.raises(DatasetError, match="LICENSE is empty; write the terms"):
         build(tasks, file, tmp_path / "data")
     (folder / "LICENSE").unlink()
-    with pytest.raises(DatasetError, match=r"no licence file beside it.*--more-licence FILE"):
+    with pytest.raises(DatasetError, match=r"no license file beside it.*--more-license FILE"):
         build(tasks, file, tmp_path / "data")
     with pytest.raises(DatasetError, match=r"cannot read .*nowhere.json"):
         build(tasks, folder / "nowhere.json", tmp_path / "data")

@@ -219,9 +219,9 @@ def test_arc_is_built_inspected_and_shown(tmp_path: Path, run: Run) -> None:
     assert "train 0, aaa" in run("show", out, "--split", "train", "--count", 2).out
     more = tmp_path / "more.json"
     more.write_text(json.dumps({"aaa": [{"input": [[7]], "output": [[7]]}]}))
-    licence = tmp_path / "terms.txt"
-    licence.write_text("MIT License")
-    longer = ("--dataset", tasks, "--more", more, "--more-licence", licence)
+    terms = tmp_path / "terms.txt"
+    terms.write_text("MIT License")
+    longer = ("--dataset", tasks, "--more", more, "--more-license", terms)
     printed = run("build", "arc-10x10", "--out", tmp_path / "longer", *longer)
     assert "1 further examples; 0 left out" in printed.out
 

@@ -21,7 +21,7 @@ MAZES = [
 ]
 GENERATED = [*MAZES, Maze(name="maze-30x30", rows=30, cols=30)]
 DIFFICULTIES = ["easy", "medium", "hard"]
-NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+NEIGHBORS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 quick = settings(max_examples=12)
 Cell = tuple[int, int]
@@ -36,8 +36,8 @@ def cells_with(question: Grid, value: int) -> list[Cell]:
     return cells_where(question == value)
 
 
-def neighbours(cell: Cell) -> list[Cell]:
-    return [(cell[0] + down, cell[1] + right) for down, right in NEIGHBOURS]
+def neighbors(cell: Cell) -> list[Cell]:
+    return [(cell[0] + down, cell[1] + right) for down, right in NEIGHBORS]
 
 
 def simple_paths(question: Grid) -> list[frozenset[Cell]]:
@@ -51,7 +51,7 @@ def simple_paths(question: Grid) -> list[frozenset[Cell]]:
         if cell == goal:
             found.append(before - {start})
             return
-        for near in neighbours(cell):
+        for near in neighbors(cell):
             if near in free and near not in before:
                 walk(near, before | {cell})
 
@@ -66,7 +66,7 @@ def moves_to_goal(question: Grid) -> dict[Cell, int]:
     waiting = deque([goal])
     while waiting:
         cell = waiting.popleft()
-        for near in neighbours(cell):
+        for near in neighbors(cell):
             if near in free and near not in moves:
                 moves[near] = moves[cell] + 1
                 waiting.append(near)
@@ -74,12 +74,12 @@ def moves_to_goal(question: Grid) -> dict[Cell, int]:
 
 
 def first_path(question: Grid) -> list[Cell]:
-    """From the start, always to the first neighbour that is nearer."""
+    """From the start, always to the first neighbor that is nearer."""
     moves = moves_to_goal(question)
     path = cells_with(question, START)
     while moves[path[-1]]:
         wanted = moves[path[-1]] - 1
-        nearer = [near for near in neighbours(path[-1]) if moves.get(near) == wanted]
+        nearer = [near for near in neighbors(path[-1]) if moves.get(near) == wanted]
         path.append(nearer[0])
     return path
 
@@ -158,7 +158,7 @@ def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -
     for cell, moves in moves_left.items():
         expected = 1
         if moves:
-            near = [moves_left.get(beside) for beside in neighbours(cell)]
+            near = [moves_left.get(beside) for beside in neighbors(cell)]
             expected = 2 + 3 * near.index(moves - 1) + moves % 3
         assert kinds[cell] == expected
         assert after[cell] == moves

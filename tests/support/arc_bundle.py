@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from step_bundle import step_graph, write_step_bundle
 
-TASKS = ("shift-colours", "shift-again")
+TASKS = ("shift-colors", "shift-again")
 ARC_STEP = """
 <ir_version: 10, opset_import: ["" : 20]>
 arc (int32[B,49] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
@@ -24,12 +24,12 @@ arc (int32[B,49] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
   count_B = ReduceMean <keepdims = 0> (z_high_BND_next, axes_12)
   count_int_B = Cast <to = 6> (count_B)
   count_B1 = Unsqueeze (count_int_B, axis_1)
-  colour_BT = Sub (tokens_BT, two)
-  later_BT = Add (colour_BT, count_B1)
+  color_BT = Sub (tokens_BT, two)
+  later_BT = Add (color_BT, count_B1)
   turned_BT = Mod (later_BT, ten)
   token_BT = Add (turned_BT, two)
-  is_colour_BT = GreaterOrEqual (tokens_BT, two)
-  answer_BT = Where (is_colour_BT, token_BT, tokens_BT)
+  is_color_BT = GreaterOrEqual (tokens_BT, two)
+  answer_BT = Where (is_color_BT, token_BT, tokens_BT)
   halt_margin_B = Sub (count_B, content)
   q_halt_B = Identity (halt_margin_B)
   answer_BT1 = Unsqueeze (answer_BT, axis_2)
@@ -56,7 +56,7 @@ def write_arc_bundle(path: Path) -> Path:
     return write_step_bundle(
         path,
         graph,
-        name="arc-colours",
+        name="arc-colors",
         table_PE=table_PE,
         max_segments=8,
         puzzle="arc-7x7",

@@ -49,11 +49,11 @@ def random_inputs(count: int) -> dict[str, np.ndarray]:
 
 
 def run(
-    graph: onnx.ModelProto, inputs: dict[str, np.ndarray], *, optimised: bool = False
+    graph: onnx.ModelProto, inputs: dict[str, np.ndarray], *, optimized: bool = False
 ) -> dict[str, np.ndarray]:
     """Run a graph once, node by node as written or with ONNX Runtime's fused kernels."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    if not optimised:
+    if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return run_once(graph, inputs, options)

@@ -28,7 +28,7 @@ import onnx
 import torch
 from builder_log import Kernel, kernels_in, most_kernels
 
-from hrm_calibration.quantise import call_sites, quantise
+from hrm_calibration.quantize import call_sites, quantize
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
@@ -141,9 +141,9 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
     step = _step_of(config)
     ranges = _ranges(step, config)
     scales = _scales(step, ranges)
-    signed = quantise(step, scales)
+    signed = quantize(step, scales)
     down = [site.weight for site in call_sites(step) if "down" in site.weight]
-    lighter = quantise(step, scales, weight_only=down)
+    lighter = quantize(step, scales, weight_only=down)
     kept = float32_nodes(step, ranges)
     half = half_graph(step, kept)
     half_int8 = _half(signed, ranges)
@@ -161,7 +161,7 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
         config = _config("sudoku", **TRM, **changes)
         step = _step_of(config)
         ranges = _ranges(step, config)
-        signed = quantise(step, _scales(step, ranges))
+        signed = quantize(step, _scales(step, ranges))
         yield f"{name}, fp16", _half(step, ranges)
         yield f"{name}, int8, rest fp16", _half(signed, ranges)
 

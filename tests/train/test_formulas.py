@@ -1,4 +1,4 @@
-"""Optimisers, schedule and losses against their definitions, by plain arithmetic."""
+"""Optimizers, schedule and losses against their definitions, by plain arithmetic."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from torch import nn
 from hrm_model.hrm import Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Progress
-from hrm_train.optim import OPTIMISERS, AdamATan2, AdamW, Average, Lion, step_puzzle_table
+from hrm_train.optim import OPTIMIZERS, AdamATan2, AdamW, Average, Lion, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import answer_loss_B, log_stablemax, segment_loss
 
@@ -24,13 +24,13 @@ def parameter() -> nn.Parameter:
 
 def test_adam_atan2_follows_its_formula() -> None:
     weight = parameter()
-    optimiser = AdamATan2([weight], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
+    optimizer = AdamATan2([weight], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
     w = np.array([1.0, -2.0])
     m = np.zeros(2)
     v = np.zeros(2)
     for step, gradient in enumerate(GRADIENTS, start=1):
         weight.grad = torch.tensor(gradient)
-        optimiser.step()
+        optimizer.step()
         g = np.array(gradient)
         m = 0.9 * m + 0.1 * g
         v = 0.95 * v + 0.05 * g * g
@@ -44,12 +44,12 @@ def test_adam_atan2_follows_its_formula() -> None:
 def test_adamw_is_pytorchs_own() -> None:
     ours = parameter()
     theirs = parameter()
-    optimiser = AdamW([ours], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
+    optimizer = AdamW([ours], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
     reference = torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
     for gradient in GRADIENTS:
         ours.grad = torch.tensor(gradient)
         theirs.grad = torch.tensor(gradient)
-        optimiser.step()
+        optimizer.step()
         reference.step()
     assert torch.allclose(ours, theirs, atol=1e-6)
 
@@ -58,31 +58,31 @@ def test_lion_follows_the_sign_of_its_momentum() -> None:
     # w *= 1 - lr * wd;  w -= lr * sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g.
     pytest.importorskip("lion_pytorch")
     weight = parameter()
-    optimiser = Lion([weight], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
+    optimizer = Lion([weight], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
     w = weight.detach().numpy().copy()
     m = np.zeros_like(w)
     for gradient in GRADIENTS:
         weight.grad = torch.tensor(gradient)
-        optimiser.step(rate=0.5)
+        optimizer.step(rate=0.5)
         g = np.array(gradient)
         w = w * (1 - 0.05 * 0.5) - 0.05 * np.sign(0.9 * m + 0.1 * g)
         m = 0.99 * m + 0.01 * g
     assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
-    assert np.allclose(optimiser.exp_avg[0].numpy(), m, atol=1e-6)
+    assert np.allclose(optimizer.exp_avg[0].numpy(), m, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_update_that_is_not_kept_changes_nothing(name: str) -> None:
     if name == "lion":
         pytest.importorskip("lion_pytorch")
     weight = parameter()
-    optimiser = OPTIMISERS[name]([weight], lr=0.1, weight_decay=0.5)
+    optimizer = OPTIMIZERS[name]([weight], lr=0.1, weight_decay=0.5)
     weight.grad = torch.ones(2)
-    optimiser.step(keep=torch.ones(()))
-    now = [weight, *itertools.chain(*optimiser.moments.values())]
+    optimizer.step(keep=torch.ones(()))
+    now = [weight, *itertools.chain(*optimizer.moments.values())]
     before = [tensor.clone() for tensor in now]
     weight.grad = torch.zeros(2)
-    optimiser.step(keep=torch.zeros(()))
+    optimizer.step(keep=torch.zeros(()))
     for old, new in zip(before, now, strict=True):
         assert torch.equal(old, new)
 

@@ -155,5 +155,5 @@ def test_weights_moments_and_average_are_counted() -> None:
     found = estimate(SMALL, RECIPE, dtype=torch.float32, slots=1, micro_batch=1)
     num_weights = sum(parameter.numel() for parameter in HRM(SMALL).parameters())
     size = 4 * num_weights
-    assert (found.gradients, found.optimiser, found.average) == (size, 2 * size, size)
+    assert (found.gradients, found.optimizer, found.average) == (size, 2 * size, size)
     assert found.total > 5 * size

@@ -105,7 +105,7 @@ def test_a_profile_names_phases_and_operators(data: Path, tmp_path: Path) -> Non
     text = profile_steps(trainer.step, trainer.device, run, (1, 2))
     assert trainer.progress.step == 1 + meter.WARM + 2
     assert (run / TABLE).read_text() == text
-    for name in ("phase/forward", "phase/backward", "phase/optimiser", "aten::mm"):
+    for name in ("phase/forward", "phase/backward", "phase/optimizer", "aten::mm"):
         assert name in text
     trace = json.loads(gzip.decompress((run / TRACE).read_bytes()))
     names = [event.get("name") for event in trace["traceEvents"]]

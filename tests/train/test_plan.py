@@ -20,7 +20,7 @@ from hrm_train.draft import draft
 from hrm_train.forecast import warnings
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
-from hrm_train.optim import OPTIMISERS
+from hrm_train.optim import OPTIMIZERS
 from hrm_train.options import PlanOptions
 from hrm_train.plan import open_plan
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for, recipe_for
@@ -193,13 +193,13 @@ def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
     assert (recipe.scaled(recipe.lr), recipe.weight_decay, recipe.puzzle_lr) == (1e-4, 0.1, 1e-2)
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_forecast_of_a_checkpoint_is_its_size_on_disk(
-    optimiser: str, data: Path, tmp_path: Path
+    optimizer: str, data: Path, tmp_path: Path
 ) -> None:
-    if optimiser == "lion":
+    if optimizer == "lion":
         pytest.importorskip("lion_pytorch")
-    plan = plan_of(data, tmp_path / "run", f"optimiser={optimiser}")
+    plan = plan_of(data, tmp_path / "run", f"optimizer={optimizer}")
     trainer = trainer_from(plan)
     trainer.step()
     trainer.save(tmp_path / "step_1", {})

@@ -78,14 +78,14 @@ def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Pa
     trainer = rank_program.trainer_on(data)
     trainer.step()
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    moments = [tensor.clone() for tensor in trainer.optimiser.exp_avg_sq]
+    moments = [tensor.clone() for tensor in trainer.optimizer.exp_avg_sq]
     slots = trainer.slots
     slots.carry.z_high_BND.fill_(float("nan"))
     slots.halted_B.fill_(False)
     assert float(trainer.step().skipped) == 1
     for name, tensor in trainer.model.state_dict().items():
         assert torch.equal(tensor, before[name])
-    assert all(map(torch.equal, trainer.optimiser.exp_avg_sq, moments))
+    assert all(map(torch.equal, trainer.optimizer.exp_avg_sq, moments))
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:

@@ -76,7 +76,7 @@ def test_a_resume_keeps_the_intervals_of_the_run_unless_they_are_given(run: Path
     ("option", "name"),
     [
         ("--set=hidden_size=64", "hidden_size"),
-        ("--set=optimiser=adamw", "optimiser"),
+        ("--set=optimizer=adamw", "optimizer"),
         ("--set=seed=1", "seed"),
         ("--arch=trm", "arch"),
         ("--puzzle=sudoku-6x6", "puzzle"),

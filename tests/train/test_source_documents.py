@@ -150,13 +150,13 @@ def test_a_dry_run_names_the_basis_of_its_estimate(tmp_path: Path) -> None:
 def test_lion_resumes_with_the_same_bytes(data: Path, tmp_path: Path) -> None:
     # 004, "Optimizer and scheduler": "Start with AdamW or Lion"; 000, "Resume Logic Bug".
     pytest.importorskip("lion_pytorch")
-    whole = small_trainer(data, optimiser="lion", lr=3e-4)
-    first = small_trainer(data, optimiser="lion", lr=3e-4)
+    whole = small_trainer(data, optimizer="lion", lr=3e-4)
+    first = small_trainer(data, optimizer="lion", lr=3e-4)
     for _ in range(3):
         whole.step()
         first.step()
     first.save(tmp_path / "half" / "step_3", {})
-    resumed = small_trainer(data, optimiser="lion", lr=3e-4)
+    resumed = small_trainer(data, optimizer="lion", lr=3e-4)
     resumed.restore(tmp_path / "half" / "step_3")
     for _ in range(4):
         whole.step()
@@ -172,7 +172,7 @@ def test_lion_that_is_missing_names_its_install_line_before_any_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "lion_pytorch", None)
     absent = tmp_path / "data"
-    options = ["--puzzle=sudoku-4x4", "--set=optimiser=lion", f"--data={absent}"]
+    options = ["--puzzle=sudoku-4x4", "--set=optimizer=lion", f"--data={absent}"]
     ended = CliRunner().invoke(app, [f"--run={tmp_path / 'run'}", *options])
     assert ended.exit_code == 2
     assert "pip install 'hrm-edge[lion]'" in ended.output

@@ -92,9 +92,9 @@ def test_training_learns_to_solve(data: Path) -> None:
     assert result.exact[-1] <= result.proven[-1]
 
 
-def test_quantisation_aware_training_feels_the_rounding_and_saves_plain_weights(data: Path) -> None:
+def test_quantization_aware_training_feels_the_rounding_and_saves_plain_weights(data: Path) -> None:
     plain = trainer_on(data)
-    aware = trainer_on(data, quantisation_aware=True)
+    aware = trainer_on(data, quantization_aware=True)
     carry = aware.model.start(2)
     tokens_BT = torch.ones((2, PUZZLE.seq_len), dtype=torch.int32)
     ids_B = torch.zeros(2, dtype=torch.int32)

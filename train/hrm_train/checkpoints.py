@@ -3,7 +3,7 @@
 Beside the model, a checkpoint holds what an exact continuation needs. It needs no random states,
 since draws depend only on seed and step.
 
-    trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*),
+    trainer.safetensors   raw weights (weights.*), optimizer moments (exp_avg.*, exp_avg_sq.*),
     slots (slots.*) trainer.json          recipe, step, samples, curriculum
 """
 

@@ -20,7 +20,7 @@ from hrm_train import checkpoints, distributed, memory
 from hrm_train.batches import INTERVAL, Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware, Say
 from hrm_train.meter import PhaseTimer
-from hrm_train.optim import OPTIMISERS, Average, clip_, step_puzzle_table
+from hrm_train.optim import OPTIMIZERS, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import HintTensors, Slots, recompute_blocks, window_loss
 
@@ -71,7 +71,7 @@ class Trainer:
         self.device = torch.device(hardware.device)
         self.model = model.to(self.device)
         self.meter = PhaseTimer(self.device)
-        self.optimiser = OPTIMISERS[recipe.optimiser](
+        self.optimizer = OPTIMIZERS[recipe.optimizer](
             model.parameters(),
             lr=recipe.scaled(recipe.lr),
             betas=(recipe.beta1, recipe.beta2),
@@ -83,7 +83,7 @@ class Trainer:
         self._mine = self.ranks.slots(recipe.batch_size)
         workers = hardware.workers
         self._prefetcher = Prefetcher(self._draw, workers=workers, depth=hardware.prefetch)
-        if recipe.quantisation_aware:
+        if recipe.quantization_aware:
             for each in model.levels:
                 each.compute_as_int8()
         if hardware.recompute:
@@ -103,7 +103,7 @@ class Trainer:
         with self.meter.phase("data"):
             self._refill()
         sums, vector_gradients = self._learn()
-        with self.meter.phase("optimiser"):
+        with self.meter.phase("optimizer"):
             samples = self.recipe.batch_size * self.recipe.window
             rate = self.recipe.rate_at(self.progress.samples + samples)
             norm = self._update(sums, vector_gradients, rate)
@@ -115,7 +115,7 @@ class Trainer:
             **vars(sums),
             gradient_norm=norm,
             skipped=self._skipped.clone(),
-            lr=self.optimiser.lr * rate,
+            lr=self.optimizer.lr * rate,
         )
 
     def _refill(self) -> None:
@@ -224,13 +224,13 @@ class Trainer:
 
         Returns their norm.
         """
-        params = self.optimiser.params
+        params = self.optimizer.params
         gradients = [parameter.grad for parameter in params if parameter.grad is not None]
         self.ranks.sum_([*vars(sums).values(), *gradients])
         norm, keep = clip_(params, self.recipe.clip_norm)
         if self.model.config.puzzle_vector_size:
             self._update_puzzle_table(vector_gradient_BE, rate, keep)
-        self.optimiser.step(rate, keep)
+        self.optimizer.step(rate, keep)
         self.average.update(self.model, self.progress.step + 1)
         self._skipped += 1 - keep
         return norm
@@ -270,7 +270,7 @@ class Trainer:
                 "one row of this model exceeds the memory; "
                 "use a smaller --preset or --set recompute=true"
             )
-        self.optimiser.forget_gradients()
+        self.optimizer.forget_gradients()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.regroup(-(-rows // 2))
@@ -289,7 +289,7 @@ class Trainer:
     def _tensors(self) -> dict[str, Tensor]:
         """Raw weights and moments, by their names in a checkpoint."""
         names = [name for name, _ in self.model.named_parameters()]
-        kinds = {"weights": self.optimiser.params, **self.optimiser.moments}
+        kinds = {"weights": self.optimizer.params, **self.optimizer.moments}
         found: dict[str, Tensor] = {}
         for kind, tensors in kinds.items():
             for name, tensor in zip(names, tensors, strict=True):
@@ -321,7 +321,7 @@ class Trainer:
         averaged, _ = checkpoint.load(path)
         recipe = asdict(self.recipe)
         slots, self.progress = checkpoints.read_trainer(path, self._tensors(), recipe, changed)
-        self.optimiser.num_steps = self.progress.step
+        self.optimizer.num_steps = self.progress.step
         for name, parameter in averaged.named_parameters():
             self.average.state[name] = parameter.detach().to(self.device)
         for name, buffer in averaged.named_buffers():

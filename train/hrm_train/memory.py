@@ -14,7 +14,7 @@ import torch
 from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_train.optim import OPTIMISERS
+from hrm_train.optim import OPTIMIZERS
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, window_loss
 
@@ -41,7 +41,7 @@ class Estimate:
 
     weights: int
     gradients: int
-    optimiser: int  # its moments
+    optimizer: int  # its moments
     average: int  # of the weights
     slots: int
     activations: int
@@ -53,7 +53,7 @@ class Estimate:
     @property
     def checkpoint(self) -> int:
         """Bytes on disk: no gradients or activations, and one of the two states of the slots."""
-        return self.weights + self.optimiser + self.average + self.slots // 2
+        return self.weights + self.optimizer + self.average + self.slots // 2
 
     def summary(self) -> str:
         parts = ", ".join(f"{name} {size / MIB:.0f}" for name, size in asdict(self).items())
@@ -85,7 +85,7 @@ def estimate(
     return Estimate(
         weights=weights + model.puzzle_table.numel() * FLOAT_BYTES,
         gradients=gradients,
-        optimiser=OPTIMISERS[recipe.optimiser].num_moments * weights,
+        optimizer=OPTIMIZERS[recipe.optimizer].num_moments * weights,
         average=weights,
         slots=2 * slots * slot_bytes,  # this step's, and those before it in case it is repeated
         activations=_activation_bytes(config, recipe, dtype, micro_batch, recompute=recompute),

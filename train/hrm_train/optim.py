@@ -1,8 +1,8 @@
-"""The published optimisers, in plain PyTorch: AdamATan2 for the network, sign descent for the
+"""The published optimizers, in plain PyTorch: AdamATan2 for the network, sign descent for the
 puzzle table.
 
-The torch._foreach calls, one for all parameters, are what PyTorch's own optimisers are made of.
-Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimiser of
+The torch._foreach calls, one for all parameters, are what PyTorch's own optimizers are made of.
+Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimizer of
 the published HRM, AdamW (Loshchilov and Hutter, 2019), and Lion (Chen et al., 2023).
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Optimiser:
+class Optimizer:
     """The parameters, their first moments, and how an update is called."""
 
     num_moments = 1
@@ -74,7 +74,7 @@ class Optimiser:
         raise NotImplementedError
 
 
-class AdamATan2(Optimiser):
+class AdamATan2(Optimizer):
     """Adam whose quotient m / sqrt(v) passes through atan2: steps are bounded without an epsilon.
 
     w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
@@ -133,13 +133,13 @@ def require_lion() -> Any:
         import lion_pytorch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError(
-            "optimiser=lion needs the package lion-pytorch; pip install 'hrm-edge[lion]'"
+            "optimizer=lion needs the package lion-pytorch; pip install 'hrm-edge[lion]'"
         ) from error
     return lion_pytorch
 
 
-class Lion(Optimiser):
-    """The optimiser of the package lion-pytorch: the sign of a momentum, one moment."""
+class Lion(Optimizer):
+    """The optimizer of the package lion-pytorch: the sign of a momentum, one moment."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -161,7 +161,7 @@ class Lion(Optimiser):
             tensor.copy_(torch.where(keep > 0, tensor, old))
 
 
-OPTIMISERS: dict[str, type[Optimiser]] = {
+OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam_atan2": AdamATan2,
     "adamw": AdamW,
     "lion": Lion,

@@ -66,7 +66,7 @@ def _new(options: PlanOptions, say: Say) -> RunPlan:
         )
     machine = hardware_from_name(options.hw or "auto")
     plan = draft(options, machine)
-    if plan.recipe.optimiser == "lion":
+    if plan.recipe.optimizer == "lion":
         require_lion()
     puzzle = options.kind
     if options.data is None:

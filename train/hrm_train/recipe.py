@@ -15,7 +15,7 @@ from hrm_model.config import HRMConfig, num_hints_of
 from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
-Optimiser = Literal["adam_atan2", "adamw", "lion"]
+Optimizer = Literal["adam_atan2", "adamw", "lion"]
 Values = dict[str, Any]
 
 LENGTHS = ("total_samples", "warmup_samples", "deepening_samples")
@@ -47,7 +47,7 @@ class Recipe:
     weight_decay: float = 0.1
     puzzle_lr: float = 1e-3
     puzzle_weight_decay: float = 0.1
-    optimiser: Optimiser = "adam_atan2"
+    optimizer: Optimizer = "adam_atan2"
     beta1: float = 0.9
     beta2: float = 0.95
     clip_norm: float = 1.0  # 0: never clips
@@ -61,7 +61,7 @@ class Recipe:
     curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
     curriculum_target: float = 0.5
     deepening_samples: int = 0  # until then the segment limit grows from `window` to the model's
-    quantisation_aware: bool = False  # trains with INT8 rounding; validates and saves float32
+    quantization_aware: bool = False  # trains with INT8 rounding; validates and saves float32
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -71,7 +71,7 @@ class Recipe:
         self._check_share("average_decay", "keeps no average")
         self._check_share("label_smoothing", "smooths nothing")
         self._check_choice("loss", get_args(LossKind))
-        self._check_choice("optimiser", get_args(Optimiser))
+        self._check_choice("optimizer", get_args(Optimizer))
 
     def _check_share(self, name: str, effect_of_zero: str) -> None:
         value = getattr(self, name)
@@ -199,7 +199,7 @@ def _kind_of_vector(puzzle: Puzzle) -> str:
         return "candidates"
     if puzzle.geometry.num_symbols == 1:
         return "cells"
-    return "colours"
+    return "colors"
 
 
 def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:

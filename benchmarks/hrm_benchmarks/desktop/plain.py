@@ -1,8 +1,8 @@
 """The baseline: the published training step, rewritten from its formulas in plain PyTorch.
 
-A step is a segment for every row, a whole second one for q_continue, the loss and both optimisers.
-What the blocks and the optimiser do is written here, because that is where the time goes. Weights,
-embedding, cycles, heads and loss are ours. Metrics are left out, in the baseline's favour. Float32,
+A step is a segment for every row, a whole second one for q_continue, the loss and both optimizers.
+What the blocks and the optimizer do is written here, because that is where the time goes. Weights,
+embedding, cycles, heads and loss are ours. Metrics are left out, in the baseline's favor. Float32,
 eager, SDPA.
 
 Source: the published HRM (sapientinc/HRM at 42410da): network, ACT wrapper, loss head,
@@ -102,7 +102,7 @@ class PlainTrainer:
         self.model = model
         self.feed = feed
         self.recipe = recipe
-        self.optimiser = PlainAdamATan2(model.parameters(), recipe)
+        self.optimizer = PlainAdamATan2(model.parameters(), recipe)
         self.random = torch.Generator().manual_seed(recipe.seed)
         self.num_steps = 0
         size = recipe.batch_size
@@ -133,7 +133,7 @@ class PlainTrainer:
             lr = rate * recipe.scaled(recipe.puzzle_lr)
             decay = recipe.puzzle_weight_decay
             optim.step_puzzle_table(table, ids_B, vector_BE.grad, lr, decay)
-        self.optimiser.step(rate * recipe.scaled(recipe.lr), self.num_steps)
+        self.optimizer.step(rate * recipe.scaled(recipe.lr), self.num_steps)
         return float(loss.detach())
 
     def refill(self) -> None:

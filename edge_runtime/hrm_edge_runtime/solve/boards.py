@@ -7,14 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from hrm_edge_runtime.solve.solvers import answered
-from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError, sized
+from hrm_puzzles.puzzle import Colored, Grid, Puzzle, PuzzleError, sized
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 GIVEN = "bold"
 FOUND = "cyan"
 FRAME = "dim"
 BLOCK = "█"
-LIGHT = 128  # luminance of 255 from which a colour needs dark letters
+LIGHT = 128  # luminance of 255 from which a color needs dark letters
 
 
 def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
@@ -27,8 +27,8 @@ def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType 
         return None
     if isinstance(puzzle, Sudoku):
         return _sudoku_board(puzzle, question_grid, answer_grid)
-    if isinstance(puzzle, Coloured):
-        return _coloured_board(puzzle, puzzle.palette, question_grid, answer_grid)
+    if isinstance(puzzle, Colored):
+        return _colored_board(puzzle, puzzle.palette, question_grid, answer_grid)
     return Text(puzzle.render(answer_grid, question_grid))
 
 
@@ -62,10 +62,10 @@ def _append_sudoku_row(text: Text, puzzle: Sudoku, given: list[int], found: list
     text.append("│\n", style=FRAME)
 
 
-def _coloured_board(
+def _colored_board(
     puzzle: Puzzle, palette: Mapping[int, str], question: Grid, answer: Grid
 ) -> RenderableType:
-    """Cells in the puzzle's colours; a puzzle without proofs shows question and answer."""
+    """Cells in the puzzle's colors; a puzzle without proofs shows question and answer."""
     if not puzzle.proof_exists:
         pair = Table.grid(padding=(0, 3))
         pair.add_row(_numbers(palette, question), _numbers(palette, answer))
@@ -87,21 +87,21 @@ def _letter_pairs(line: str) -> list[str]:
 
 
 def _cells(palette: Mapping[int, str], grid: Grid, signs: list[list[str]]) -> Text:
-    """Letters that contrast with their cell; blocks have their cell's own colour."""
+    """Letters that contrast with their cell; blocks have their cell's own color."""
     lines: list[Text] = []
     for values, row in zip(grid.tolist(), signs, strict=True):
         line = Text()
         for value, sign in zip(values, row, strict=True):
-            colour = palette.get(value, "#ffffff")
-            ink = colour if BLOCK in sign else _ink_on(colour)
-            line.append(sign, style=f"{ink} on {colour}")
+            color = palette.get(value, "#ffffff")
+            ink = color if BLOCK in sign else _ink_on(color)
+            line.append(sign, style=f"{ink} on {color}")
         lines.append(line)
     return Text("\n").join(lines)
 
 
-def _ink_on(colour: str) -> str:
-    """Black or white, whichever contrasts with a colour "#rrggbb"."""
-    red, green, blue = bytes.fromhex(colour[1:])
+def _ink_on(color: str) -> str:
+    """Black or white, whichever contrasts with a color "#rrggbb"."""
+    red, green, blue = bytes.fromhex(color[1:])
     luminance = 0.3 * red + 0.59 * green + 0.11 * blue
     if luminance > LIGHT:
         return "black"

@@ -17,7 +17,7 @@ from hrm_host.doctor import Finding, serving
 
 CHECKS = "hrm_edge.doctor"
 DEVICES = "hrm_edge.device"
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 COLUMNS = ("for", "", "what", "found", "how to fix it")
 
 main = Command("hrm-doctor")
@@ -81,7 +81,7 @@ def print_table(parts: Mapping[str, Sequence[Finding]]) -> None:
         table.add_column(column, overflow="fold")
     for part, findings in parts.items():
         for finding in findings:
-            level = Text(finding.level, style=COLOURS[finding.level])
+            level = Text(finding.level, style=COLORS[finding.level])
             texts = (Text(finding.name), Text(finding.text), Text(finding.remedy))
             table.add_row(part, level, *texts)
         table.add_section()

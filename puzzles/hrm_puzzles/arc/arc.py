@@ -1,4 +1,4 @@
-"""ARC: grids of colours on a canvas of the published size, 30 x 30, or smaller.
+"""ARC: grids of colors on a canvas of the published size, 30 x 30, or smaller.
 
 Demonstrations define a task. A model learns them as its row of the puzzle table, so a question
 names its task. Answers cannot be proven: every verdict is UNKNOWN.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
 from hrm_puzzles.arc import variants
-from hrm_puzzles.arc.canvas import FIRST_COLOUR, PAD, VOCAB, boxes_of_B, canvas_T, grid_at, moved_BT
+from hrm_puzzles.arc.canvas import FIRST_COLOR, PAD, VOCAB, boxes_of_B, canvas_T, grid_at, moved_BT
 from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array
 from hrm_puzzles.puzzle import (
     BLANK_IDENTIFIER,
@@ -31,7 +31,7 @@ from hrm_puzzles.puzzle import (
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 
-# The colours of ARC's own pages.
+# The colors of ARC's own pages.
 PALETTE = {
     0: "#000000",
     1: "#0074D9",
@@ -70,7 +70,7 @@ class Arc:
 
     @property
     def geometry(self) -> Geometry:
-        num_fixed = FIRST_COLOUR + 1  # pad, end mark and colour 0
+        num_fixed = FIRST_COLOR + 1  # pad, end mark and color 0
         return Geometry(board=(self.side, self.side), num_symbols=VOCAB, num_fixed=num_fixed)
 
     def parse(self, notation: object) -> Parsed:
@@ -87,13 +87,13 @@ class Arc:
         return {"task": task, "input": SAMPLE_INPUT}
 
     def asked(self, grid: Grid, identifier: str) -> object:
-        """The question with its task. A variant gets the task's own colours and turn again."""
+        """The question with its task. A variant gets the task's own colors and turn again."""
         task, variant = variants.variant_of(identifier)
         return {"task": task, "input": variant.invert(grid).tolist()}
 
     @property
     def about(self) -> str:
-        grid = f"a grid of the colours 0 to 9 up to {self.side} wide"
+        grid = f"a grid of the colors 0 to 9 up to {self.side} wide"
         return f"the name of a task that the model has learned, and {grid}"
 
     def forms(self, asked: Any) -> dict[str, object]:
@@ -116,7 +116,7 @@ class Arc:
         return canvas_T(grid, self.side)
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        """The grid that begins at the first row and column with a colour; 0 x 0 without any."""
+        """The grid that begins at the first row and column with a color; 0 x 0 without any."""
         box = boxes_of_B(np.asarray(tokens_T)[None], self.side)
         origin = (int(box.top_B[0]), int(box.left_B[0]))
         return grid_at(tokens_T, self.side, origin)
@@ -125,8 +125,8 @@ class Arc:
         """Whether each row is exactly one grid with its end marks."""
         boxes = boxes_of_B(tokens_BT, self.side)
         redrawn_BT = moved_BT(tokens_BT, boxes, boxes.top_B, boxes.left_B, self.side)
-        num_colours_B = arc_canvas.is_colour(np.asarray(tokens_BT)).sum(axis=1)
-        is_full_B = num_colours_B == boxes.height_B * boxes.width_B
+        num_colors_B = arc_canvas.is_color(np.asarray(tokens_BT)).sum(axis=1)
+        is_full_B = num_colors_B == boxes.height_B * boxes.width_B
         return is_full_B & (redrawn_BT == tokens_BT).all(axis=1)
 
     def check_BT(
@@ -157,7 +157,7 @@ class Arc:
     ) -> tuple[Int32Array, Int32Array]:
         """Move each pair to a random place where both grids fit.
 
-        Turned and recoloured copies are puzzle ids of their own.
+        Turned and recolored copies are puzzle ids of their own.
         """
         asked = boxes_of_B(inputs_BT, self.side)
         answered = boxes_of_B(labels_BT, self.side)
@@ -213,13 +213,13 @@ class Arc:
         return _shares_solved(ballots, labels)
 
     def _key(self, tokens_T: IntArray, variant: variants.Variant) -> bytes:
-        """The shape and the cells of a grid in the task's own colours and turn."""
+        """The shape and the cells of a grid in the task's own colors and turn."""
         grid = variant.invert(grid_at(tokens_T, self.side))
         cells = np.ascontiguousarray(grid, dtype=np.int8)
         return bytes(grid.shape) + cells.tobytes()
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:  # noqa: ARG002
-        """Draw a text board of digits with a point for colour 0.
+        """Draw a text board of digits with a point for color 0.
 
         The question is not drawn: its cells are not those of the answer.
         """

@@ -38,7 +38,7 @@ from hrm_puzzles.data.shards import PART, Shard, write_shard_file
 SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
 MOST_DRAWN = 4096  # examples of these variants; a task of RE-ARC has 1,000 in each
-MORE_LICENCE = "LICENSE-more.txt"
+MORE_LICENSE = "LICENSE-more.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class ArcRecipe:
     """Up to `augment` variants of each task, besides the task itself.
 
     `read_tasks` and `chosen` explain `dataset` and `tasks`. With `hold_out_all`, the test pairs of
-    training tasks are also held out. With `keep_colours`, variants only turn the grids. `more` is a
-    file of further examples, and `more_licence` the file of their licence (`read_examples`).
+    training tasks are also held out. With `keep_colors`, variants only turn the grids. `more` is a
+    file of further examples, and `more_license` the file of their license (`read_examples`).
     """
 
     puzzle: str
@@ -55,23 +55,23 @@ class ArcRecipe:
     tasks: str | None = None
     augment: int = 1000
     hold_out_all: bool = False
-    keep_colours: bool = False
+    keep_colors: bool = False
     more: str | None = None
-    more_licence: str | None = None
+    more_license: str | None = None
     seed: int = 0
 
     def variants(self, task: ArcTask) -> list[Variant]:
         rng = self.generator(task, "variants")
-        return variants_of(task.pairs, self.augment, rng, keep_colours=self.keep_colours)
+        return variants_of(task.pairs, self.augment, rng, keep_colors=self.keep_colors)
 
     def examples(self) -> Examples | None:
         """The further examples; None if the recipe names no file."""
         if self.more is None:
             return None
-        licence = None
-        if self.more_licence is not None:
-            licence = Path(self.more_licence)
-        return read_examples(Path(self.more), licence)
+        license_path = None
+        if self.more_license is not None:
+            license_path = Path(self.more_license)
+        return read_examples(Path(self.more), license_path)
 
     def generator(self, task: ArcTask, purpose: str) -> np.random.Generator:
         """A generator for one task. It does not depend on the choice of other tasks."""
@@ -271,14 +271,14 @@ def _begin(
 
 
 def _write_provenance(recipe: ArcRecipe, puzzle: Arc, more: Extended | None, data: Path) -> None:
-    """Write the recipe without the folders of this machine, and the licence of further examples."""
+    """Write the recipe without the folders of this machine, and the license of further examples."""
     values = asdict(recipe)
     values["dataset"] = Path(recipe.dataset).name
     del values[MORE]
-    del values["more_licence"]
+    del values["more_license"]
     if more is not None:
         values[MORE] = more.provenance()
-        (data / MORE_LICENCE).write_bytes(more.examples.licence.encode())
+        (data / MORE_LICENSE).write_bytes(more.examples.license.encode())
     datasets.write_recipe(data, puzzle, values)
 
 

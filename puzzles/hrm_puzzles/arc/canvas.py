@@ -1,6 +1,6 @@
 """ARC grids on the square canvas of the published data, and a hash that all variants share.
 
-Tokens: 0 pad, 1 end mark, colour c is c + 2. The row just below the grid and the column just right
+Tokens: 0 pad, 1 end mark, color c is c + 2. The row just below the grid and the column just right
 of it are end marks, as far as the canvas reaches. Their corner is pad. The origin of a grid is the
 canvas cell of its first cell.
 
@@ -10,7 +10,7 @@ Example: the grid [[7, 0]] on a canvas of 3 x 3, at the origins (0, 0) and (1, 0
     1 1 0      9 2 1
     0 0 0      1 1 0
 
-Shapes: B batch, S side of the canvas, T = S * S, C = 10 colours, K cells with a colour.
+Shapes: B batch, S side of the canvas, T = S * S, C = 10 colors, K cells with a color.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from hrm_puzzles.puzzle import Grid, IntArray
 
 PAD = 0
 END = 1
-FIRST_COLOUR = 2
-NUM_COLOURS = 10
-VOCAB = FIRST_COLOUR + NUM_COLOURS
+FIRST_COLOR = 2
+NUM_COLORS = 10
+VOCAB = FIRST_COLOR + NUM_COLORS
 
 # Each turn of `variants` as a sum: 1 reverses rows, 2 reverses columns, 4 transposes after that.
 FLIPS_OF_TURN = (0, 6, 3, 5, 2, 1, 4, 7)
@@ -53,21 +53,21 @@ def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Ar
     if grid.size:
         canvas[top:bottom, right] = END
         canvas[bottom, left:right] = END
-        canvas[top:bottom, left:right] = grid.astype(np.int32) + FIRST_COLOUR
+        canvas[top:bottom, left:right] = grid.astype(np.int32) + FIRST_COLOR
     return canvas[:side, :side].reshape(-1)
 
 
 def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> Grid:
-    """The largest box of colours at the origin, as published scoring crops it.
+    """The largest box of colors at the origin, as published scoring crops it.
 
-    Ties go to the box with fewer rows. The result is 0 x 0 if the origin does not have a colour.
+    Ties go to the box with fewer rows. The result is 0 x 0 if the origin does not have a color.
 
-    Example: rows with 3, 2 and 2 colours in a line have boxes of 1 x 3, 2 x 2 and 3 x 2 cells.
+    Example: rows with 3, 2 and 2 colors in a line have boxes of 1 x 3, 2 x 2 and 3 x 2 cells.
     Their widths are 3, 2, 2 and their areas 3, 4, 6, so the result has 3 rows of 2.
     """
     top, left = origin
     canvas = np.asarray(tokens_T).reshape(side, side)[top:, left:]
-    is_in_line = np.cumprod(is_colour(canvas), axis=1, dtype=np.int64)
+    is_in_line = np.cumprod(is_color(canvas), axis=1, dtype=np.int64)
     num_in_row_S = is_in_line.sum(axis=1)
     width_S = np.minimum.accumulate(num_in_row_S)  # of the box that ends in this row
     area_S = width_S * np.arange(1, len(width_S) + 1)
@@ -75,14 +75,14 @@ def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> 
     if area_S[last] == 0:
         return np.zeros((0, 0), dtype=np.int8)
     box = canvas[: last + 1, : width_S[last]]
-    return (box - FIRST_COLOUR).astype(np.int8)
+    return (box - FIRST_COLOR).astype(np.int8)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Boxes:
-    """The smallest box around the colours of each canvas, [B] each.
+    """The smallest box around the colors of each canvas, [B] each.
 
-    Without any colour it is the whole canvas.
+    Without any color it is the whole canvas.
     """
 
     top_B: IntpArray
@@ -92,21 +92,21 @@ class Boxes:
 
 
 def boxes_of_B(tokens_BT: IntArray, side: int) -> Boxes:
-    is_colour_BT = is_colour(np.asarray(tokens_BT))
-    is_colour_BSS = is_colour_BT.reshape(-1, side, side)
-    top_B, height_B = _extent(np.any(is_colour_BSS, axis=2))
-    left_B, width_B = _extent(np.any(is_colour_BSS, axis=1))
+    is_color_BT = is_color(np.asarray(tokens_BT))
+    is_color_BSS = is_color_BT.reshape(-1, side, side)
+    top_B, height_B = _extent(np.any(is_color_BSS, axis=2))
+    left_B, width_B = _extent(np.any(is_color_BSS, axis=1))
     return Boxes(top_B=top_B, left_B=left_B, height_B=height_B, width_B=width_B)
 
 
-def _extent(has_colour_BS: BoolArray) -> tuple[IntpArray, IntpArray]:
-    """The first line with a colour, and the number of lines up to the last one.
+def _extent(has_color_BS: BoolArray) -> tuple[IntpArray, IntpArray]:
+    """The first line with a color, and the number of lines up to the last one.
 
     Example: lines 0 1 1 0 begin at line 1 and have 4 - 1 - 1 = 2 lines.
     """
-    num_lines = has_colour_BS.shape[1]
-    first_B = has_colour_BS.argmax(axis=1)
-    num_after_B = has_colour_BS[:, ::-1].argmax(axis=1)
+    num_lines = has_color_BS.shape[1]
+    first_B = has_color_BS.argmax(axis=1)
+    num_after_B = has_color_BS[:, ::-1].argmax(axis=1)
     return first_B, num_lines - num_after_B - first_B
 
 
@@ -156,36 +156,36 @@ def moved_BT(
     return moved_BSS.reshape(-1, side * side).astype(np.int32)
 
 
-def is_colour(tokens: IntArray) -> BoolArray:
-    return (tokens >= FIRST_COLOUR) & (tokens < VOCAB)
+def is_color(tokens: IntArray) -> BoolArray:
+    return (tokens >= FIRST_COLOR) & (tokens < VOCAB)
 
 
 def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
     """A hash that all variants of a pair share, wherever its grids are, uint64 [B].
 
-    For each of the eight turns and each colour, the numbers of the colour's places in question and
-    answer are added up. Sums over colours and turns follow. The reverse is not proven: two pairs
+    For each of the eight turns and each color, the numbers of the color's places in question and
+    answer are added up. Sums over colors and turns follow. The reverse is not proven: two pairs
     may share a hash. This only leaves a puzzle out of a split.
 
-    Example: the grid [[7, 0, 0]], whose places have the numbers a, b and c. Unturned, colour 7 has
-    the sum a, and colour 0 has b + c. Turned left-right, they have c and a + b. A variant that is
+    Example: the grid [[7, 0, 0]], whose places have the numbers a, b and c. Unturned, color 7 has
+    the sum a, and color 0 has b + c. Turned left-right, they have c and a + b. A variant that is
     turned left-right has these sums in the other order, so the sum over turns is the same. In a
-    variant with colour 4 in place of 7, the sums a and c belong to colour 4, so the sum over
-    colours is the same.
+    variant with color 4 in place of 7, the sums a and c belong to color 4, so the sum over
+    colors is the same.
     """
     sums_TBC = sums_by_turn_TBC(inputs_BT, labels_BT, side)
-    by_colour_TBC = mixed(sums_TBC)
-    # Colour 0 is the background and keeps its role in every variant. The others are exchanged.
-    background_TB = mixed(by_colour_TBC[..., 0], salt=1)
-    by_turn_TB = background_TB + by_colour_TBC[..., 1:].sum(axis=2)
+    by_color_TBC = mixed(sums_TBC)
+    # Color 0 is the background and keeps its role in every variant. The others are exchanged.
+    background_TB = mixed(by_color_TBC[..., 0], salt=1)
+    by_turn_TB = background_TB + by_color_TBC[..., 1:].sum(axis=2)
     return mixed(mixed(by_turn_TB, salt=2).sum(axis=0))
 
 
 def sums_by_turn_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
-    """For each turn, pair and colour, the sum of the numbers of its places after the turn."""
+    """For each turn, pair and color, the sum of the numbers of its places after the turn."""
     num_turns = len(FLIPS_OF_TURN)
     question_numbers, answer_numbers = _place_numbers()
-    sums_TBC = np.zeros((num_turns, len(inputs_BT), NUM_COLOURS))
+    sums_TBC = np.zeros((num_turns, len(inputs_BT), NUM_COLORS))
     _add_sums(sums_TBC, inputs_BT, question_numbers, side)
     _add_sums(sums_TBC, labels_BT, answer_numbers, side)
     return sums_TBC.astype(np.uint64)
@@ -198,11 +198,11 @@ def _add_sums(
     side: int,
 ) -> None:
     tokens_BT = np.asarray(tokens_BT)
-    num_bins = len(tokens_BT) * NUM_COLOURS
+    num_bins = len(tokens_BT) * NUM_COLORS
     boxes = boxes_of_B(tokens_BT, side)
-    canvas_K, place_K = np.nonzero(is_colour(tokens_BT))
-    colour_K = tokens_BT[canvas_K, place_K] - FIRST_COLOUR
-    bin_K = canvas_K * NUM_COLOURS + colour_K
+    canvas_K, place_K = np.nonzero(is_color(tokens_BT))
+    color_K = tokens_BT[canvas_K, place_K] - FIRST_COLOR
+    bin_K = canvas_K * NUM_COLORS + color_K
     # Rows and columns count from the first cell of the grid, in both directions.
     row_K = place_K // side - boxes.top_B[canvas_K]
     col_K = place_K % side - boxes.left_B[canvas_K]
@@ -219,7 +219,7 @@ def _add_sums(
             turned_row_K, turned_col_K = turned_col_K, turned_row_K
         weights_K = numbers[turned_row_K, turned_col_K]
         sums = np.bincount(bin_K, weights=weights_K, minlength=num_bins)
-        sums_TBC[turn] += sums.reshape(-1, NUM_COLOURS)
+        sums_TBC[turn] += sums.reshape(-1, NUM_COLORS)
 
 
 @cache

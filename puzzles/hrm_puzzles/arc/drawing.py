@@ -1,7 +1,7 @@
 """Draw the pairs of a task on the canvas of each of its variants.
 
 Shapes: V variants of a task, E its examples of one split, S side of the canvas, K variants of one
-turn, H and W the sides of one grid, C = 10 colours.
+turn, H and W the sides of one grid, C = 10 colors.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.arc.canvas import END, FIRST_COLOUR
+from hrm_puzzles.arc.canvas import END, FIRST_COLOR
 from hrm_puzzles.arc.variants import NUM_TURNS, TRANSPOSING, Pair, Variant, turned
 from hrm_puzzles.puzzle import Grid
 
@@ -70,8 +70,8 @@ def _drawn_VT(
 ) -> UInt8Array:
     """One grid on the canvas of each variant, all variants of a turn at once."""
     turn_V = np.array([variant.turn for variant in variants])
-    colours_VC = np.array([variant.colours for variant in variants], dtype=np.uint8)
-    tokens_VC = colours_VC + np.uint8(FIRST_COLOUR)
+    colors_VC = np.array([variant.colors for variant in variants], dtype=np.uint8)
+    tokens_VC = colors_VC + np.uint8(FIRST_COLOR)
     # One row and one column more than the canvas, for end marks that fall off it.
     canvas_VSS = np.zeros((len(variants), side + 1, side + 1), dtype=np.uint8)
     for turn in range(NUM_TURNS):

@@ -4,7 +4,7 @@
     <file>.zip                     the same folder
     <file>.json, <file>.json.gz    {"<task>": [{"input": rows, "output": rows}, ...], ...}
 
-Keys other than "input" and "output" are ignored. A text file holds the licence of the examples.
+Keys other than "input" and "output" are ignored. A text file holds the license of the examples.
 """
 
 import gzip
@@ -29,8 +29,8 @@ from hrm_puzzles.puzzle import Grid, PuzzleError
 FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
 LIST_FORM = 'a list of {"input": rows, "output": rows}'
 FOLDER = "tasks"
-LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING")
-MAX_LICENCE_BYTES = 1 << 16
+LICENSE_NAMES = ("LICENSE", "LICENCE", "COPYING")
+MAX_LICENSE_BYTES = 1 << 16
 MORE = "more"  # the keys of `recipe.json`
 NUM_BY_TASK = "num_by_task"
 
@@ -49,11 +49,11 @@ ByTask = dict[str, object]
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Examples with their source and the text of their licence. Nothing in `by_task` is checked."""
+    """Examples with their source and the text of their license. Nothing in `by_task` is checked."""
 
     path: Path
     sha256: str
-    licence: str
+    license: str
     by_task: ByTask
 
 
@@ -79,24 +79,24 @@ class Extended:
         return {
             "file": self.examples.path.name,
             "sha256": self.examples.sha256,
-            "licence": self.examples.licence.strip().partition("\n")[0],
+            "license": self.examples.license.strip().partition("\n")[0],
             "num_left_out": self.num_left_out,
             NUM_BY_TASK: self.num_by_task,
         }
 
 
-def read_examples(path: Path, licence: Path | None = None) -> Examples:
-    """Read the examples of all tasks, and their licence: by default the file beside them.
+def read_examples(path: Path, license_path: Path | None = None) -> Examples:
+    """Read the examples of all tasks, and their license: by default the file beside them.
 
     Raises DatasetError if one of the two cannot be read.
     """
     by_task = _by_task(path)
-    if licence is None:
-        licence = _licence_beside(path)
+    if license_path is None:
+        license_path = _license_beside(path)
     return Examples(
         path=path,
         sha256=_digest(path),
-        licence=_licence_text(licence),
+        license=_license_text(license_path),
         by_task=by_task,
     )
 
@@ -206,27 +206,25 @@ def _digest(path: Path) -> str:
     return sha256_of(path)
 
 
-def _licence_beside(path: Path) -> Path:
-    """The only licence file in a folder of examples, or beside the folder or file."""
+def _license_beside(path: Path) -> Path:
+    """The only license file in a folder of examples, or beside the folder or file."""
     for folder in (path, path.parent):
-        found = [file for file in folder.glob("*") if file.name.upper().startswith(LICENCE_NAMES)]
+        found = [file for file in folder.glob("*") if file.name.upper().startswith(LICENSE_NAMES)]
         if len(found) == 1:
             return found[0]
-    problem = f"{path} has no licence file beside it, or several"
-    raise DatasetError(f"{problem}; name the licence of the examples with --more-licence FILE.")
+    problem = f"{path} has no license file beside it, or several"
+    raise DatasetError(f"{problem}; name the license of the examples with --more-license FILE.")
 
 
-def _licence_text(licence: Path) -> str:
+def _license_text(path: Path) -> str:
     try:
-        text = text_of(licence, MAX_LICENCE_BYTES)
+        text = text_of(path, MAX_LICENSE_BYTES)
     except (OSError, ValueError) as error:
         raise DatasetError(
-            f"cannot read the licence {licence} ({error}); give a text file."
+            f"cannot read the license {path} ({error}); give a text file."
         ) from error
     if not text.strip():
-        raise DatasetError(
-            f"the licence {licence} is empty; write the terms of the examples there."
-        )
+        raise DatasetError(f"the license {path} is empty; write the terms of the examples there.")
     return text
 
 

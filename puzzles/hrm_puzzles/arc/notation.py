@@ -118,7 +118,7 @@ def grid_of(value: object, side: int) -> tuple[Grid, str]:
             cell = (number, min(len(row), width) + 1)
             raise PuzzleError(problem, "wrong-length", ROWS, cell)
     for number, row in enumerate(rows, start=1):
-        _check_colours(row, number)
+        _check_colors(row, number)
     return np.array(rows, dtype=np.int8), kind
 
 
@@ -133,11 +133,11 @@ def _check_size(height: int, width: int, side: int) -> None:
     raise PuzzleError(problem, "too-large", remedy, cell)
 
 
-def _check_colours(row: Sequence[object], number: int) -> None:
-    for col, colour in enumerate(row, start=1):
-        if type(colour) is not int or not 0 <= colour <= 9:  # excludes bool
-            problem = f"the cell at row {number}, column {col} is {shown(colour)}"
-            raise PuzzleError(problem, "bad-colour", "use the numbers 0 to 9", (number, col))
+def _check_colors(row: Sequence[object], number: int) -> None:
+    for col, color in enumerate(row, start=1):
+        if type(color) is not int or not 0 <= color <= 9:  # excludes bool
+            problem = f"the cell at row {number}, column {col} is {shown(color)}"
+            raise PuzzleError(problem, "bad-color", "use the numbers 0 to 9", (number, col))
 
 
 def _rows(value: object) -> tuple[list[list[object]], str]:

@@ -1,8 +1,8 @@
-"""Variants of an ARC task: colours 1 to 9 are exchanged, then a dihedral turn follows.
+"""Variants of an ARC task: colors 1 to 9 are exchanged, then a dihedral turn follows.
 
 This is the order of the published builder. Turns: 0 none, 1 to 3 quarter turns counter-clockwise,
 4 left-right, 5 up-down, 6 transposed, 7 left-right of turn 1.
-Shapes: V variants, C = 10 colours, T turns, P pairs.
+Shapes: V variants, C = 10 colors, T turns, P pairs.
 """
 
 import re
@@ -12,51 +12,51 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.arc.canvas import NUM_COLOURS, canvas_T, sums_by_turn_TBC
+from hrm_puzzles.arc.canvas import NUM_COLORS, canvas_T, sums_by_turn_TBC
 from hrm_puzzles.grid.board import UInt64Array, mixed
 from hrm_puzzles.puzzle import Grid
 
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 NUM_TURNS = len(INVERSE_TURN)
 TRANSPOSING = (1, 3, 6, 7)  # turns that exchange height and width
-# Draws per wanted variant, as published. Few colours and symmetric grids have few variants.
+# Draws per wanted variant, as published. Few colors and symmetric grids have few variants.
 TRIES = 5
 # HRM's builder separates the parts of a name with `_`, TRM's with `|||`.
-_NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colours>[0-9]{10})")
+_NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colors>[0-9]{10})")
 
 Pair = tuple[Grid, Grid]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A turn, and for each colour the one that replaces it."""
+    """A turn, and for each color the one that replaces it."""
 
     turn: int = 0
-    colours: tuple[int, ...] = tuple(range(NUM_COLOURS))
+    colors: tuple[int, ...] = tuple(range(NUM_COLORS))
 
     def apply(self, grid: Grid) -> Grid:
-        colours_C = np.array(self.colours, dtype=np.int8)
-        return turned(colours_C[grid], self.turn)
+        colors_C = np.array(self.colors, dtype=np.int8)
+        return turned(colors_C[grid], self.turn)
 
     def invert(self, grid: Grid) -> Grid:
-        colours_C = np.argsort(self.colours).astype(np.int8)
-        return colours_C[turned(grid, INVERSE_TURN[self.turn])]
+        colors_C = np.argsort(self.colors).astype(np.int8)
+        return colors_C[turned(grid, INVERSE_TURN[self.turn])]
 
     def name(self, task: str) -> str:
         """The published name. A variant without any change has the name of its task."""
         if self == Variant():
             return task
-        colours = "".join(map(str, self.colours))
-        return f"{task}_t{self.turn}_{colours}"
+        colors = "".join(map(str, self.colors))
+        return f"{task}_t{self.turn}_{colors}"
 
 
 def variant_of(name: str) -> tuple[str, Variant]:
     """The task and the variant of a name."""
     match = _NAME.fullmatch(name)
-    if match is None or sorted(match["colours"]) != list("0123456789"):
+    if match is None or sorted(match["colors"]) != list("0123456789"):
         return name, Variant()
-    colours = tuple(map(int, match["colours"]))
-    return match["task"], Variant(turn=int(match["turn"]), colours=colours)
+    colors = tuple(map(int, match["colors"]))
+    return match["task"], Variant(turn=int(match["turn"]), colors=colors)
 
 
 def turned(grid: Grid, turn: int) -> Grid:
@@ -72,8 +72,8 @@ def turned(grid: Grid, turn: int) -> Grid:
 
 
 def random_variant(rng: np.random.Generator) -> Variant:
-    turns_V, colours_VC = _drawn(rng, 1)
-    return Variant(turn=int(turns_V[0]), colours=tuple(colours_VC[0].tolist()))
+    turns_V, colors_VC = _drawn(rng, 1)
+    return Variant(turn=int(turns_V[0]), colors=tuple(colors_VC[0].tolist()))
 
 
 def variants_of(
@@ -81,45 +81,45 @@ def variants_of(
     count: int,
     rng: np.random.Generator,
     *,
-    keep_colours: bool = False,
+    keep_colors: bool = False,
 ) -> list[Variant]:
     """The unchanged task, and up to `count` random variants.
 
-    All of them differ from the task and from each other. With `keep_colours` they are the other
+    All of them differ from the task and from each other. With `keep_colors` they are the other
     turns in order.
     """
-    if keep_colours:
+    if keep_colors:
         turns_V = np.arange(1, NUM_TURNS)
-        colours_VC = np.tile(np.arange(NUM_COLOURS), (NUM_TURNS - 1, 1))
+        colors_VC = np.tile(np.arange(NUM_COLORS), (NUM_TURNS - 1, 1))
     else:
-        turns_V, colours_VC = _drawn(rng, TRIES * count)
+        turns_V, colors_VC = _drawn(rng, TRIES * count)
     turns_V = np.concatenate([[0], turns_V])
-    colours_VC = np.concatenate([np.arange(NUM_COLOURS)[None], colours_VC])
-    hashes_V = _hashes_V(pairs, turns_V, colours_VC)
+    colors_VC = np.concatenate([np.arange(NUM_COLORS)[None], colors_VC])
+    hashes_V = _hashes_V(pairs, turns_V, colors_VC)
     _, first = np.unique(hashes_V, return_index=True)
     variants: list[Variant] = []
     for index in np.sort(first)[: count + 1]:
-        colours = tuple(colours_VC[index].tolist())
-        variants.append(Variant(turn=int(turns_V[index]), colours=colours))
+        colors = tuple(colors_VC[index].tolist())
+        variants.append(Variant(turn=int(turns_V[index]), colors=colors))
     return variants
 
 
 def _hashes_V(
     pairs: Sequence[Pair],
     turns_V: NDArray[np.int64],
-    colours_VC: NDArray[np.int64],
+    colors_VC: NDArray[np.int64],
 ) -> UInt64Array:
     """A hash of the pairs under each variant.
 
-    The sums over cells are made once for each turn and colour. So a thousand variants cost hardly
+    The sums over cells are made once for each turn and color. So a thousand variants cost hardly
     more than eight.
     """
     side = max(max(question.shape + answer.shape) for question, answer in pairs)
     questions_PT = np.stack([canvas_T(question, side) for question, _ in pairs])
     answers_PT = np.stack([canvas_T(answer, side) for _, answer in pairs])
     sums_TPC = sums_by_turn_TBC(questions_PT, answers_PT, side)
-    key_C = mixed(np.arange(NUM_COLOURS, dtype=np.uint64), salt=1)
-    keys_VC = key_C[colours_VC]
+    key_C = mixed(np.arange(NUM_COLORS, dtype=np.uint64), salt=1)
+    keys_VC = key_C[colors_VC]
     hashes_V = np.zeros(len(turns_V), dtype=np.uint64)
     for number in range(len(pairs)):
         sums_VC = sums_TPC[turns_V, number]
@@ -128,9 +128,9 @@ def _hashes_V(
 
 
 def _drawn(rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Random turns, and random orders of the colours 1 to 9 after colour 0."""
+    """Random turns, and random orders of the colors 1 to 9 after color 0."""
     turns_V = rng.integers(NUM_TURNS, size=count)
-    random_V9 = rng.random((count, NUM_COLOURS - 1))
-    colours_VC = np.zeros((count, NUM_COLOURS), dtype=np.int64)
-    colours_VC[:, 1:] = np.argsort(random_V9, axis=1) + 1
-    return turns_V, colours_VC
+    random_V9 = rng.random((count, NUM_COLORS - 1))
+    colors_VC = np.zeros((count, NUM_COLORS), dtype=np.int64)
+    colors_VC[:, 1:] = np.argsort(random_V9, axis=1) + 1
+    return turns_V, colors_VC

@@ -342,7 +342,7 @@ def _ids_of(names: list[str], identifiers: list[str]) -> NDArray[np.int32]:
 
 
 def _layout(ids_N: NDArray[np.int32], num_puzzle_ids: int) -> datasets.Layout:
-    """Neighbours with one id are one puzzle. Each example with id 0 is a puzzle of its own."""
+    """Neighbors with one id are one puzzle. Each example with id 0 is a puzzle of its own."""
     is_new_N = (ids_N[1:] != ids_N[:-1]) | (ids_N[1:] == 0)
     starts = np.flatnonzero(np.append(True, is_new_N))
     return datasets.Layout(

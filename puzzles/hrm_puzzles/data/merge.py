@@ -186,7 +186,7 @@ def _joined_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _copy_provenance(shard: BuiltShard, directory: Path) -> None:
-    """Copy the recipe and the licences, which are the same in all shards."""
+    """Copy the recipe and the licenses, which are the same in all shards."""
     for file in shard.part.iterdir():
         if file.is_file() and file.name not in OWN_FILES:
             (directory / file.name).write_bytes(file.read_bytes())

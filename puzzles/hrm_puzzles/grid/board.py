@@ -9,8 +9,8 @@ Example: a board of 1 x 3 cells, so bits 0 to 2 are its cells and bits 3 to 7 ar
 
     free cells               0b111
     the first cell           0b001
-    its neighbours           0b1_0010    right, and below the board
-    free neighbours          0b010       the second cell
+    its neighbors           0b1_0010    right, and below the board
+    free neighbors          0b010       the second cell
     levels_from the first    [0b001, 0b010, 0b100]
 
 Positions are cells in reading order.
@@ -30,7 +30,7 @@ BoolArray = NDArray[np.bool_]
 Int32Array = NDArray[np.int32]
 UInt64Array = NDArray[np.uint64]
 
-NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
+NEIGHBORS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 
 # Constants of MurmurHash3's 64-bit finaliser.
 MURMUR_FACTORS = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
@@ -54,8 +54,8 @@ class GridShape:
         return cell // self.cols + 1, cell % self.cols + 1
 
 
-def num_neighbours_BT(shape: GridShape, is_set_BT: BoolArray) -> NDArray[np.int8]:
-    """The number of set cells among the four neighbours of each cell."""
+def num_neighbors_BT(shape: GridShape, is_set_BT: BoolArray) -> NDArray[np.int8]:
+    """The number of set cells among the four neighbors of each cell."""
     is_set_BRC = is_set_BT.reshape(-1, shape.rows, shape.cols)
     margins = ((0, 0), (1, 1), (1, 1))
     padded_BRC = np.pad(is_set_BRC.astype(np.int8), margins)
@@ -107,7 +107,7 @@ def bit_at(shape: GridShape, row: int, col: int) -> int:
     return 1 << row * (shape.cols + 1) + col
 
 
-def neighbours(shape: GridShape, bits: int) -> int:
+def neighbors(shape: GridShape, bits: int) -> int:
     """The cells above, below, left and right of the given ones, including cells off the board."""
     stride = shape.cols + 1
     return bits << 1 | bits >> 1 | bits << stride | bits >> stride
@@ -122,7 +122,7 @@ def levels_from(shape: GridShape, free: int, start: int, goal: int = 0) -> list[
     seen = start
     level = start
     while not level & goal:
-        level = neighbours(shape, level) & free & ~seen
+        level = neighbors(shape, level) & free & ~seen
         if not level:
             break
         seen |= level
@@ -137,7 +137,7 @@ def cells_between(shape: GridShape, free: int, start: int, goal: int) -> list[in
         return []
     levels[-1] = goal
     for distance in range(len(levels) - 2, -1, -1):
-        levels[distance] &= neighbours(shape, levels[distance + 1])
+        levels[distance] &= neighbors(shape, levels[distance + 1])
     return levels
 
 

@@ -167,9 +167,9 @@ class Sudoku(SudokuBoard):
         return question_BT, answer_BT
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
-        """Refine a colour for each cell (given or open) and add the colours of a board up.
+        """Refine a color for each cell (given or open) and add the colors of a board up.
 
-        Each round mixes the colour of a cell with those of its row, column, box, band, stack and
+        Each round mixes the color of a cell with those of its row, column, box, band, stack and
         digit. Two different puzzles may share a hash. This only leaves a puzzle out of a split.
         """
         row_T, col_T, box_T = self.groups_GT
@@ -180,17 +180,17 @@ class Sudoku(SudokuBoard):
         # Cells sorted by digit: S of the first digit, S of the next, and so on.
         digit_order_BT = np.argsort(labels_BT, axis=1, kind="stable")
         is_given_BT = inputs_BT != BLANK
-        colour_BT = mixed(is_given_BT.astype(np.uint64) + np.uint64(1))
+        color_BT = mixed(is_given_BT.astype(np.uint64) + np.uint64(1))
         for _ in range(HASH_ROUNDS):
-            row_BT = _seen(colour_BT, row_T, 2)
-            band_BT = _seen(colour_BT, band_T, 3)
-            col_BT = _seen(colour_BT, col_T, across_salt + 2)
-            stack_BT = _seen(colour_BT, stack_T, across_salt + 3)
-            box_BT = _seen(colour_BT, box_T, 4)
-            digit_BT = _seen_alike(colour_BT, digit_order_BT, self.side)
+            row_BT = _seen(color_BT, row_T, 2)
+            band_BT = _seen(color_BT, band_T, 3)
+            col_BT = _seen(color_BT, col_T, across_salt + 2)
+            stack_BT = _seen(color_BT, stack_T, across_salt + 3)
+            box_BT = _seen(color_BT, box_T, 4)
+            digit_BT = _seen_alike(color_BT, digit_order_BT, self.side)
             lines_BT = mixed(row_BT + band_BT) + mixed(col_BT + stack_BT)
-            colour_BT = mixed(colour_BT + lines_BT + box_BT + digit_BT)
-        return mixed(colour_BT.sum(axis=1))
+            color_BT = mixed(color_BT + lines_BT + box_BT + digit_BT)
+        return mixed(color_BT.sum(axis=1))
 
 
 # Symmetries: digits are relabelled; rows are permuted within bands, and bands as a whole; columns
@@ -243,23 +243,23 @@ def _permutations(rng: np.random.Generator, shape: tuple[int, ...]) -> Int32Arra
     return np.argsort(rng.random(shape), axis=-1).astype(np.int32)
 
 
-def _seen(colour_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array:
-    """For each cell, a mix of the sum of colours over its group."""
+def _seen(color_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array:
+    """For each cell, a mix of the sum of colors over its group."""
     groups_G1 = np.arange(group_T.max() + 1)[:, None]
     members_GT = (groups_G1 == group_T).astype(np.uint64)
-    sums_BG = colour_BT @ members_GT.T
+    sums_BG = color_BT @ members_GT.T
     return mixed(sums_BG, salt)[:, group_T]
 
 
 def _seen_alike(
-    colour_BT: UInt64Array,
+    color_BT: UInt64Array,
     digit_order_BT: NDArray[np.intp],
     side: int,
 ) -> UInt64Array:
-    """For each cell, a mix of the sum of colours over all cells with the same digit."""
-    sorted_BT = np.take_along_axis(colour_BT, digit_order_BT, axis=1)
+    """For each cell, a mix of the sum of colors over all cells with the same digit."""
+    sorted_BT = np.take_along_axis(color_BT, digit_order_BT, axis=1)
     sums_BS = sorted_BT.reshape(-1, side, side).sum(axis=2)
     sums_BT = np.repeat(mixed(sums_BS, 5), side, axis=1)
-    seen_BT = np.empty_like(colour_BT)
+    seen_BT = np.empty_like(color_BT)
     np.put_along_axis(seen_BT, digit_order_BT, sums_BT, axis=1)
     return seen_BT

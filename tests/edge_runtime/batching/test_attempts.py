@@ -143,7 +143,7 @@ def test_frames_differ_and_a_puzzle_with_few_symmetries_gives_what_it_has() -> N
 
 def test_named_variants_of_a_task_are_frames_that_turn_answers_back() -> None:
     puzzle = registry.get("arc")
-    turned = Variant(turn=1, colours=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
+    turned = Variant(turn=1, colors=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
     names = Identifiers(["<blank>", "task", turned.name("task"), "other"])
     grid = np.array([[1, 2, 3], [4, 5, 6]], np.int8)
     asked_T = puzzle.encode(turned.apply(grid))

@@ -1,4 +1,4 @@
-"""What `hrm-solve` shows: counts, and boards in colour."""
+"""What `hrm-solve` shows: counts, and boards in color."""
 
 from pathlib import Path
 

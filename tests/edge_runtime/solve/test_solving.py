@@ -262,7 +262,7 @@ def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
     assert RetryPolicy(limit_s=3.0, rng=random.Random(0)).pause_s(4.0) is None
 
 
-def test_retry_after_is_honoured() -> None:
+def test_retry_after_is_honored() -> None:
     moments: list[float] = []
 
     def list_models(handler: BaseHTTPRequestHandler) -> None:

@@ -45,6 +45,6 @@ def test_size_and_accuracy_are_those_of_the_server(browser: Browser, site: Serve
 
 def test_model_without_a_record_shows_no_share(browser: Browser, site: Server) -> None:
     with visit(browser, site, SIZES[0]) as page:
-        assert "arc-colours · 7×7" in groups(page)["ARC"]
-        choose(page, "arc-colours")
+        assert "arc-colors · 7×7" in groups(page)["ARC"]
+        choose(page, "arc-colors")
         assert page.inner_text("#about") == "This one has learned 2 tasks and knows no others."

@@ -52,7 +52,7 @@ def test_disproven_answer_is_kept_out_of_the_set(page: Page) -> None:
 
 
 def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> None:
-    choose(page, "arc-colours")
+    choose(page, "arc-colors")
     page.fill("#answer-board [aria-label=Rows]", "1")
     page.keyboard.press("Tab")
     page.click("label[title^=green]")
@@ -61,7 +61,7 @@ def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> N
     expect(page.locator("#add")).to_have_text("In the set")
     file = exported(page, tmp_path)
     pair = json.loads(file.read_text())
-    assert (pair["puzzle"]["task"], pair["solution"]) == ("shift-colours", [[0, 0, 3]])
+    assert (pair["puzzle"]["task"], pair["solution"]) == ("shift-colors", [[0, 0, 3]])
     assert import_file(file, registry.get("arc-7x7"), tmp_path / "d", split="train").num_train == 1
 
 

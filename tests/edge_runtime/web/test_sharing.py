@@ -81,7 +81,7 @@ def test_link_that_leads_to_no_puzzle_is_explained(
         expect(page.locator(selector)).to_contain_text(words)
 
 
-@pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-colours"])
+@pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-colors"])
 def test_picture_of_the_thinking_is_a_png(
     browser: Browser, site: Server, tmp_path: Path, model: str
 ) -> None:
@@ -101,7 +101,7 @@ def test_picture_of_the_thinking_is_a_png(
         assert page.is_disabled("#copy-answer")
 
 
-@pytest.mark.parametrize("model", ["sudoku", "arc-colours"])
+@pytest.mark.parametrize("model", ["sudoku", "arc-colors"])
 def test_video_of_the_thinking_plays_in_the_format_of_its_name(
     browser: Browser, site: Server, tmp_path: Path, model: str
 ) -> None:

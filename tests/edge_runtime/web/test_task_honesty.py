@@ -73,5 +73,5 @@ def test_the_share_that_a_model_gets_right_comes_from_the_server(
         choose(page, "sudoku")
         expected = "Of 321 boards it had never seen, it got 43 % right, and 99 % with 16 attempts."
         assert page.inner_text("#about") == expected
-        choose(page, "arc-colours")
+        choose(page, "arc-colors")
         assert page.inner_text("#about") == "This one has learned 2 tasks and knows no others."

@@ -75,7 +75,7 @@ export class Answer {
   }
 }
 
-/** The picture of a grid with a frame around each cell that another grid lacks or has in another colour. */
+/** The picture of a grid with a frame around each cell that another grid lacks or has in another color. */
 function framed(picture, grid, other) {
   const cells = picture.cells.map((cell, index) => {
     const row = Math.floor(index / picture.cols);

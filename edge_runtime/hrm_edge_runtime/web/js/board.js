@@ -62,7 +62,7 @@ export class Board {
   }
 
   /** The cell `down` rows and `right` columns away, as far as the board reaches. */
-  neighbour(cell, down, right) {
+  neighbor(cell, down, right) {
     const row = clamped(Math.floor(cell / this.cols) + down, this.rows);
     return row * this.cols + clamped((cell % this.cols) + right, this.cols);
   }
@@ -70,9 +70,9 @@ export class Board {
   #key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const cell = this.#indexOf(event.target);
-    if (MOVES[event.key]) this.focus(this.neighbour(cell, ...MOVES[event.key]));
-    else if (event.key === "Home") this.focus(this.neighbour(cell, 0, -this.cols));
-    else if (event.key === "End") this.focus(this.neighbour(cell, 0, this.cols));
+    if (MOVES[event.key]) this.focus(this.neighbor(cell, ...MOVES[event.key]));
+    else if (event.key === "Home") this.focus(this.neighbor(cell, 0, -this.cols));
+    else if (event.key === "End") this.focus(this.neighbor(cell, 0, this.cols));
     else if (!this.onKey(event.key, cell)) return;
     event.preventDefault();
   }

@@ -17,7 +17,7 @@ export function sizeFields(most, onResize) {
   return { node: element("span", { class: "size" }, "Size ", rows, " × ", cols), show };
 }
 
-/** The name of the task, the size, and whether colours are numbered. `show(state)` fills all of it in. */
+/** The name of the task, the size, and whether colors are numbered. `show(state)` fills all of it in. */
 export function taskFields(kind, { onTask, onResize }) {
   const task = element("input", { type: "text", id: "task", maxlength: "100", autocomplete: "off", spellcheck: "false",
     on: { change: () => onTask(task.value.trim()) } });

@@ -11,7 +11,7 @@ export function resized(grid, rows, cols, value) {
   return made.map((line, row) => line.map((open, col) => grid[row]?.[col] ?? open));
 }
 
-/** An SVG path that joins neighbouring cells of a way; a cell on its own becomes a point. */
+/** An SVG path that joins neighboring cells of a way; a cell on its own becomes a point. */
 export function lineThrough(grid, isOn) {
   const at = (row, col) => row < grid.length && col < grid[0].length && isOn(grid[row][col]);
   const strokes = [];

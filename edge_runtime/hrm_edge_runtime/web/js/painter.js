@@ -1,4 +1,4 @@
-// Paints a picture of a grid on a canvas with the colours of the page: it draws the cells unseen, and copies their styles.
+// Paints a picture of a grid on a canvas with the colors of the page: it draws the cells unseen, and copies their styles.
 
 import { element } from "./dom.js";
 import { Picture } from "./picture.js";
@@ -16,7 +16,7 @@ export class Painter {
     this.stage.remove();
   }
 
-  /** Paints into a square; a board that is not square is centred in it. */
+  /** Paints into a square; a board that is not square is centerd in it. */
   paint(context, picture, { left, top, side }) {
     const { rows, cols, cells, line } = picture;
     if (!cells.length) return;
@@ -63,11 +63,11 @@ export class Painter {
     const isBadge = badge.display === "grid";
     const words = isBadge ? text || label.charAt(0).toUpperCase() : text;
     if (!words || badge.opacity === "0") return;
-    const [middle, centre] = [x + size / 2, y + size / 2];
+    const [middle, center] = [x + size / 2, y + size / 2];
     if (isBadge) {
       context.fillStyle = badge.backgroundColor;
       context.beginPath();
-      context.arc(middle, centre, size * 0.38, 0, 2 * Math.PI);
+      context.arc(middle, center, size * 0.38, 0, 2 * Math.PI);
       context.fill();
     }
     const style = getComputedStyle(node);
@@ -75,7 +75,7 @@ export class Painter {
     context.font = `${style.fontWeight} ${Math.round(size * (isBadge ? 0.44 : 0.54))}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    context.fillText(words, middle, centre + size * 0.03);
+    context.fillText(words, middle, center + size * 0.03);
   }
 }
 

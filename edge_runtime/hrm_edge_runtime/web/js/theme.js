@@ -10,8 +10,8 @@ export function startTheme() {
   const apply = () => {
     document.documentElement.dataset.theme = theme;
     $("theme").textContent = { auto: "◐", light: "☀", dark: "☾" }[theme];
-    $("theme").setAttribute("aria-label", `Colours: ${theme}`);
-    $("theme").title = `Colours: ${theme}`;
+    $("theme").setAttribute("aria-label", `Colors: ${theme}`);
+    $("theme").title = `Colors: ${theme}`;
   };
   $("theme").onclick = () => {
     theme = NEXT[theme];

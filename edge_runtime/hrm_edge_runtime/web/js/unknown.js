@@ -26,6 +26,6 @@ export function taskWithoutModel() {
 }
 
 const commandsFor = (kind) => [
-  `hrm-data build ${kind} --dataset tasks --augment 7 --keep-colours --hold-out-all --out data/tasks`,
+  `hrm-data build ${kind} --dataset tasks --augment 7 --keep-colors --hold-out-all --out data/tasks`,
   `hrm-train --puzzle ${kind} --preset relational --data data/tasks`,
 ].join("\n");

@@ -1,9 +1,9 @@
-// ARC: grids of the colours 0 to 9, at most as large as the model's canvas, and the name of their task.
+// ARC: grids of the colors 0 to 9, at most as large as the model's canvas, and the name of their task.
 
 import { cellsOf } from "../grids.js";
 import { sizeOf } from "./size.js";
 
-const COLOURS = ["black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "sky blue", "maroon"];
+const COLORS = ["black", "blue", "red", "green", "yellow", "gray", "magenta", "orange", "sky blue", "maroon"];
 const NAME_KEYS = ["task", "id", "name"];
 const FIRST_SIDE = 3;
 const LARGEST = 30;  // the longest side that ARC allows
@@ -13,7 +13,7 @@ export function arc(model) {
   const side = Math.min(FIRST_SIDE, most);
   return {
     title: "ARC", board: "arc", rows: side, cols: side, most, open: 0, paints: true, isApart: true,
-    marks: COLOURS.map((name, value) => ({ value, name, keys: value ? [`${value}`] : ["0", ".", "Delete", "Backspace"] })),
+    marks: COLORS.map((name, value) => ({ value, name, keys: value ? [`${value}`] : ["0", ".", "Delete", "Backspace"] })),
     read: (value) => read(value, most),
     written: (state) => JSON.stringify(question(state)),
     toLine,
@@ -22,7 +22,7 @@ export function arc(model) {
     picture,
     goal: "Find what changes from left to right, and do the same to the board.",
     unproven: "Nobody can prove an ARC answer: what a task asks for is written nowhere.",
-    help: "Keys: arrows to move, 0 to 9 to colour, space to paint, Enter to solve.",
+    help: "Keys: arrows to move, 0 to 9 to color, space to paint, Enter to solve.",
   };
 }
 
@@ -56,13 +56,13 @@ function rowsOf(value, most) {
   const cols = rows[0]?.length;
   const isDrawable = rows.every((row) => Array.isArray(row) && row.length === cols) && rows.length <= most && cols <= most;
   if (!isDrawable || !cols) return null;
-  const isColour = (cell) => /^[0-9]$/.test(`${cell}`);
-  const grid = rows.map((row) => row.map((cell) => (isColour(cell) ? Number(cell) : 0)));
-  return { grid, isSound: rows.flat().every(isColour) };
+  const isColor = (cell) => /^[0-9]$/.test(`${cell}`);
+  const grid = rows.map((row) => row.map((cell) => (isColor(cell) ? Number(cell) : 0)));
+  return { grid, isSound: rows.flat().every(isColor) };
 }
 
 function picture(asked, said) {
   const grid = said ?? asked;
-  const cells = cellsOf(grid).map((value) => ({ text: `${value}`, look: `colour-${value}`, label: COLOURS[value] }));
+  const cells = cellsOf(grid).map((value) => ({ text: `${value}`, look: `color-${value}`, label: COLORS[value] }));
   return { rows: grid.length, cols: grid[0]?.length ?? 0, cells, line: "" };
 }

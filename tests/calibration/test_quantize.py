@@ -8,7 +8,7 @@ import pytest
 from calibration_tools import random_inputs, run, small_graph
 from onnx import TensorProto, helper, numpy_helper
 
-from hrm_calibration.quantise import call_sites, quantise, quantised_weight, unsigned
+from hrm_calibration.quantize import call_sites, quantize, quantized_weight, unsigned
 
 GRAPH = small_graph()
 SITES = call_sites(GRAPH)
@@ -25,7 +25,7 @@ def near_calibrated(site: str) -> float:
 
 
 SCALES = {site.name: near_calibrated(site.name) for site in SITES}
-SIGNED = quantise(GRAPH, SCALES)
+SIGNED = quantize(GRAPH, SCALES)
 Nodes = dict[str, onnx.NodeProto]
 Tensors = dict[str, TensorProto]
 
@@ -80,7 +80,7 @@ def test_both_inputs_of_every_linear_product_come_from_int8_with_their_own_scale
     onnx.checker.check_model(SIGNED, full_check=True)
 
 
-def test_nothing_but_linear_products_reads_a_quantised_tensor() -> None:
+def test_nothing_but_linear_products_reads_a_quantized_tensor() -> None:
     """Residual sums too read the tensor from before the rounding."""
     rounded: set[str] = set()
     for node in SIGNED.graph.node:
@@ -106,7 +106,7 @@ def test_a_matrix_is_stored_once_in_int8_only_with_a_scale_for_each_output_chann
 
 def test_a_matrix_comes_back_within_half_a_step_and_keeps_zeros() -> None:
     weight_IO = np.array([[1.27, 0.0, -3.0], [-0.005, 0.0, 1.0]], np.float32)
-    matrix_IO, scale_O = quantised_weight(weight_IO, 127)
+    matrix_IO, scale_O = quantized_weight(weight_IO, 127)
     assert matrix_IO.tolist() == [[127, 0, -127], [0, 0, 42]]
     error_IO = np.abs(matrix_IO * scale_O - weight_IO)
     assert error_IO.max() <= scale_O.max() / 2
@@ -114,7 +114,7 @@ def test_a_matrix_comes_back_within_half_a_step_and_keeps_zeros() -> None:
 
 
 def test_signed_and_unsigned_are_the_same_function_to_the_last_bit() -> None:
-    signed = quantise(GRAPH, SCALES, weight_bits=7)
+    signed = quantize(GRAPH, SCALES, weight_bits=7)
     inputs = random_inputs(5)
     inputs["z_high_BND"][0] *= 40  # far beyond every scale: clipping is the same too
     moved = unsigned(signed)
@@ -128,11 +128,11 @@ def test_signed_and_unsigned_are_the_same_function_to_the_last_bit() -> None:
 
 def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding() -> None:
     """With the largest operands there are: a kernel that saturates is off by a third here."""
-    signed = quantise(lone_product(), {"product": 1.0}, weight_bits=7)
+    signed = quantize(lone_product(), {"product": 1.0}, weight_bits=7)
     x_BI = np.random.default_rng(0).choice([-127.0, 127.0], (16, 64)).astype(np.float32)
     x_BI[0] = 127
     exact = run(signed, {"x": x_BI})["y"]
-    integer = run(unsigned(signed), {"x": x_BI}, optimised=True)["y"]
+    integer = run(unsigned(signed), {"x": x_BI}, optimized=True)["y"]
     tolerance = 1e-3 * np.abs(exact).max()
     assert np.allclose(exact, integer, rtol=1e-5, atol=tolerance)
     assert exact[0].max() == pytest.approx(64 * 127, rel=1e-5)
@@ -142,9 +142,9 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> No
     rounded = onnx.ModelProto.FromString(GRAPH.SerializeToString())
     for tensor in rounded.graph.initializer:
         if tensor.name in WEIGHTS:
-            matrix_IO, scale_O = quantised_weight(numpy_helper.to_array(tensor), 127)
+            matrix_IO, scale_O = quantized_weight(numpy_helper.to_array(tensor), 127)
             tensor.CopyFrom(numpy_helper.from_array(matrix_IO * scale_O, tensor.name))
-    weight_only = unsigned(quantise(GRAPH, {}, weight_only=WEIGHTS), WEIGHTS)
+    weight_only = unsigned(quantize(GRAPH, {}, weight_only=WEIGHTS), WEIGHTS)
     inputs = random_inputs(3)
     ours = run(weight_only, inputs)
     plain = run(rounded, inputs)
@@ -164,11 +164,11 @@ def test_ranges_that_do_not_fit_the_graph_are_rejected(
     scales: dict[str, float], weight_only: list[str], saying: str
 ) -> None:
     with pytest.raises(match=saying):
-        quantise(GRAPH, scales, weight_only=weight_only)
+        quantize(GRAPH, scales, weight_only=weight_only)
 
 
-def test_other_widths_and_a_graph_that_is_quantised_already_are_rejected() -> None:
+def test_other_widths_and_a_graph_that_is_quantized_already_are_rejected() -> None:
     with pytest.raises(match="choose 7 or 8"):
-        quantise(GRAPH, SCALES, weight_bits=4)
+        quantize(GRAPH, SCALES, weight_bits=4)
     with pytest.raises(match="give a step graph in float32"):
         call_sites(SIGNED)

@@ -86,7 +86,7 @@ def output_axis(num_axes: int) -> int:
     return 1 if num_axes == NUM_AXES["MatMul"] else 0
 
 
-def quantise(
+def quantize(
     graph: ModelProto,
     scales: Mapping[str, float],
     *,
@@ -114,7 +114,7 @@ def quantise(
     tensors: list[TensorProto] = []
     for tensor in graph.graph.initializer:
         if tensor.name in weights:
-            tensors += _quantised_tensors(tensor, LIMITS[weight_bits])
+            tensors += _quantized_tensors(tensor, LIMITS[weight_bits])
         else:
             tensors.append(tensor)
     for name in rounded:
@@ -122,18 +122,18 @@ def quantise(
         tensors.append(numpy_helper.from_array(scale, name + SCALE))
     zero = np.array(0, np.int8)
     tensors.append(numpy_helper.from_array(zero, SIGNED_ZERO))
-    return with_nodes(graph, _quantised_nodes(graph, rounded, weights), tensors)
+    return with_nodes(graph, _quantized_nodes(graph, rounded, weights), tensors)
 
 
-def _quantised_tensors(tensor: TensorProto, limit: int) -> list[TensorProto]:
-    weight, scale_O = quantised_weight(numpy_helper.to_array(tensor), limit)
+def _quantized_tensors(tensor: TensorProto, limit: int) -> list[TensorProto]:
+    weight, scale_O = quantized_weight(numpy_helper.to_array(tensor), limit)
     return [
         numpy_helper.from_array(weight, tensor.name + INT8),
         numpy_helper.from_array(scale_O, tensor.name + SCALE),
     ]
 
 
-def quantised_weight(
+def quantized_weight(
     weight: NDArray[np.float32],
     limit: int,
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -145,7 +145,7 @@ def quantised_weight(
     return np.moveaxis(rounded_O, -1, output_axis(weight.ndim)), scale_O
 
 
-def _quantised_nodes(
+def _quantized_nodes(
     graph: ModelProto,
     rounded: Mapping[str, Site],
     weights: set[str],
