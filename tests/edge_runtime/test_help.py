@@ -65,12 +65,12 @@ def completed(
         ("hrm solve --kind sudoku-", {"sudoku-4x4", "sudoku-6x6"}),
         ("hrm serve arc", {"arc-7x7", "arc-15x15"}),
         ("hrm serve --log j", {"json"}),
-        ("hrm models --example sudoku-", {"sudoku-6x6"}),
+        ("hrm models --example sudoku-", {"sudoku-6x6", "sudoku-hard"}),
         ("hrm parity logistics-", {"logistics-6x6"}),
         ("hrm data bu", {"build"}),
         ("hrm data build maze-8", {"maze-8x8"}),
         ("hrm train --puzzle arc-1", {"arc-10x10", "arc-15x15"}),
-        ("hrm bench segment --bundle sudoku-", {"sudoku-6x6"}),
+        ("hrm bench segment --bundle sudoku-", {"sudoku-6x6", "sudoku-hard"}),
     ],
 )
 def test_a_shell_completes_options_bundles_and_kinds(

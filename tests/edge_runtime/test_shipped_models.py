@@ -5,9 +5,11 @@ from typing import Literal
 
 import pytest
 
+from hrm_edge_runtime.api.request import candidate_models
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle, shipped_bundles
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.solve.solvers import from_bundle
@@ -43,3 +45,14 @@ def test_the_9x9_model_proves_with_hypotheses_what_it_leaves_undecided_without()
             assert reply.how == how
             proven[how] += reply.status == "proven"
     assert proven["hypotheses"] > proven["plain"]
+
+
+def test_a_9x9_sudoku_goes_to_the_small_model_unless_the_hard_one_is_named() -> None:
+    served: list[ServedModel] = []
+    for path in shipped_bundles().values():
+        bundle = Bundle.open(path)
+        served.append(ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1))
+    for named, expected in ((None, "sudoku"), ("sudoku-hard", "sudoku-hard")):
+        request = SolveRequest(puzzle=STUCK[0], kind="sudoku", model=named)
+        (chosen,) = candidate_models(served, request)
+        assert chosen.name == expected
