@@ -25,7 +25,7 @@ sudoku-hard() {
         --difficulty hard --seed 61 --out data/sudoku-hard
     hard-run runs/hard1 220000 --init model/checkpoints/sudoku --set precision=fp32 --set lr=2e-3
     hard-run runs/hard2 240000 --init runs/hard1/latest --set precision=bf16 --set lr=1.5e-3
-    hrm-export runs/hard2/latest --out sudoku-hard.bundle --name sudoku-hard \
+    hrm-export runs/hard2/step_3270 --out sudoku-hard.bundle --name sudoku-hard \
         --data data/sudoku-hard --max-segments 128 --fp16 --int8 --held-out 382 --golden 12
 }
 
@@ -107,8 +107,7 @@ arc-7x7() {
     arc-run runs/arc1 2000000
     arc-run runs/arc2 700000 --init runs/arc1/latest
     arc-run runs/arc3 420000 --init runs/arc2/latest
-    arc-run runs/arc4 330000 --init runs/arc3/latest
-    hrm-export runs/arc4/latest --out arc-7x7.bundle --data data/arc7 --calib arc \
+    hrm-export runs/arc3/latest --out arc-7x7.bundle --data data/arc7 --calib arc \
         --fp16 --int8 --max-segments 1
 }
 
