@@ -19,14 +19,15 @@ sudoku() {
         --fp16 --int8 --held-out 382 --golden 12
 }
 
-# the same rated puzzles and 3,000 hard ones; 64 channels start from the 32 of model/checkpoints/sudoku
+# The same rated puzzles and 3,000 hard ones; 64 channels start from the 32 of `sudoku`. No INT8:
+# TensorRT-RTX rejects the graph.
 sudoku-hard() {
     hrm-data build sudoku --csv-train train.csv --csv-test test.csv --train 3000 --test 0 \
         --difficulty hard --seed 61 --out data/sudoku-hard
     hard-run runs/hard1 220000 --init model/checkpoints/sudoku --set precision=fp32 --set lr=2e-3
     hard-run runs/hard2 240000 --init runs/hard1/latest --set precision=bf16 --set lr=1.5e-3
     hrm-export runs/hard2/step_3270 --out sudoku-hard.bundle --name sudoku-hard \
-        --data data/sudoku-hard --max-segments 128 --fp16 --int8 --held-out 382 --golden 12
+        --data data/sudoku-hard --max-segments 128 --fp16 --held-out 382 --golden 4
 }
 
 hard-run() {

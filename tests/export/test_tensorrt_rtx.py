@@ -38,6 +38,7 @@ ATTENTIONS_OF_TRM = 42  # two layers, 3 x (6 + 1) times
 FORMS = 12
 MOST_KERNELS = {
     "sudoku": (57, 61),
+    "sudoku-hard": (57, 0),
     "sudoku-6x6": (33, 33),
     "arc-7x7": (109, 123),
     "arc-15x15": (106, 0),
