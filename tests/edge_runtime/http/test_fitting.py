@@ -71,7 +71,7 @@ def test_a_refusal_is_about_the_kinds_that_fit_best(
 def test_what_fits_no_kind_is_refused_with_the_kinds_that_are_served(
     models: list[ServedModel],
 ) -> None:
-    kinds = ", ".join(model.puzzle.name for model in models)
+    kinds = ", ".join(dict.fromkeys(model.puzzle.name for model in models))
     message = f"no kind of puzzle served here reads this one ({kinds})"
     for puzzle in ("hello", 5):
         with pytest.raises(ServiceError) as refused:
