@@ -19,8 +19,8 @@ sudoku() {
         --fp16 --int8 --held-out 382 --golden 12
 }
 
-# The same rated puzzles and 3,000 hard ones; 64 channels start from the 32 of `sudoku`. No INT8:
-# TensorRT-RTX rejects the graph.
+# The same rated puzzles and 3,000 hard ones; 64 channels start from the 32 of `sudoku`. INT8 was
+# not measured.
 sudoku-hard() {
     hrm-data build sudoku --csv-train train.csv --csv-test test.csv --train 3000 --test 0 \
         --difficulty hard --seed 61 --out data/sudoku-hard

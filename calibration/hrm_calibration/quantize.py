@@ -29,6 +29,8 @@ INT8 = "/int8"
 """Ending of the INT8 array that replaces a matrix."""
 SCALE = "/scale"
 """Ending of a scale, of a matrix or of a call site."""
+SMALLEST_SCALE = 2.0**-14
+"""Smallest normal float16: TensorRT rejects a product with one scale in float16, one in float32."""
 SIGNED_ZERO = "zero_int8"
 UNSIGNED_ZERO = "zero_uint8"
 UNSIGNED_SHIFT = 128
@@ -140,7 +142,8 @@ def quantized_weight(
     """A matrix or kernel in -`limit`..`limit` with the scale of each output channel."""
     last_O = np.moveaxis(weight, output_axis(weight.ndim), -1)
     largest_O = np.abs(last_O).max(axis=tuple(range(weight.ndim - 1)))
-    scale_O = np.where(largest_O > 0, largest_O / limit, 1).astype(np.float32)
+    least_O = np.maximum(largest_O / limit, SMALLEST_SCALE)
+    scale_O = np.where(largest_O > 0, least_O, 1).astype(np.float32)
     rounded_O = np.rint(last_O / scale_O).clip(-limit, limit).astype(np.int8)
     return np.moveaxis(rounded_O, -1, output_axis(weight.ndim)), scale_O
 

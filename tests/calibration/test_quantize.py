@@ -113,6 +113,13 @@ def test_a_matrix_comes_back_within_half_a_step_and_keeps_zeros() -> None:
     assert scale_O[1] == 1
 
 
+def test_scales_of_nearly_dead_channels_are_normal_in_float16() -> None:
+    matrix = np.array([[1e-4, 1.0], [-7e-3, 0.5]], np.float32)
+    rounded, scale_O = quantized_weight(matrix, 127)
+    assert (scale_O >= np.finfo(np.float16).tiny).all()
+    assert (np.abs(rounded * scale_O - matrix).max(axis=0) <= scale_O / 2 + 1e-7).all()
+
+
 def test_signed_and_unsigned_are_the_same_function_to_the_last_bit() -> None:
     signed = quantize(GRAPH, SCALES, weight_bits=7)
     inputs = random_inputs(5)
