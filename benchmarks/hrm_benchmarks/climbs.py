@@ -1,4 +1,4 @@
-"""Write hard 9x9 Sudokus that no model has seen: `python -m hrm_benchmarks.climbs OUT.csv --seed 2`.
+"""Write new hard 9x9 Sudokus: `python -m hrm_benchmarks.climbs OUT.csv --seed 2`.
 
 The file has the format of the published CSV files, so `hrm-bench accuracy --questions` reads it.
 """

@@ -57,7 +57,7 @@ def import_checkpoint(
 
 
 def _rows_to_export(puzzle: Puzzle) -> str:
-    """The option for a table of several rows. Puzzles without named tasks read the first row only."""
+    """The option for a table of several rows; puzzles without named tasks read only the first."""
     if isinstance(puzzle, NamedVariants):
         return f"--data data/{puzzle.name}"
     return "--puzzle-ids 1"

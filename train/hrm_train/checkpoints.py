@@ -136,8 +136,8 @@ def read_trainer(
 ) -> tuple[dict[str, torch.Tensor], Progress]:
     """Restores `targets` in place; returns the slots and the progress.
 
-    Raises CheckpointError if the state is damaged, or from a recipe other than `mine`, except for the
-    settings in `changed`.
+    Raises CheckpointError if the state is damaged, or from a recipe other than `mine`, except for
+    the settings in `changed`.
     """
     file = directory / TENSORS
     values = checkpoint.read_json(directory / VALUES)

@@ -1,7 +1,7 @@
 """Times of a segment by precision on this machine's CPU: `auto` runs the fastest.
 
-`hrm-export` and `hrm models --measure` take them. INT8 halves the time of one model and doubles that
-of another, depending on the CPU. So the times are kept in the user's cache and never in a bundle.
+`hrm-export` and `hrm models --measure` take them. INT8 halves the time of one model and doubles
+that of another, depending on the CPU. So the times are in the user's cache and never in a bundle.
 """
 
 import contextlib
