@@ -338,13 +338,14 @@ class SegmentViews:
         self._grids: dict[int, Grid] = {}
 
     def view(self, event: task.SegmentEvent) -> SegmentView:
-        grid = self._parsed.board.decode(event.answer_T)
+        board = self._parsed.board
+        grid = board.decode(event.answer_T)
         before = self._grids.get(event.attempt, self._parsed.parsed.grid)
         self._grids[event.attempt] = grid
         return SegmentView(
             segment=event.segment,
             attempt=event.attempt,
-            solution=self._parsed.solution_of(event.answer_T),
+            solution=board.write(grid, self._parsed.parsed.notation),
             changed=_changed_cells(before, grid),
             margin=event.margin,
             verified=event.verified,
