@@ -216,10 +216,9 @@ class SolveService:
     def _lane_view(self, model: ServedModel) -> schema.LaneView:
         client = self.engine_client
         report = client.lane_manager.reports.get(model.lane)
-        lanes = client.snapshot.lanes if client.snapshot else {}
         return schema.LaneView(
             name=model.name,
-            lane=lanes.get(model.name),
+            lane=client.lanes_by_model.get(model.name),
             memory_bytes=report.memory_bytes if report else None,
             requests=client.limits.num_taken(model.lane),
         )

@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 from hrm_edge_runtime.batching.scheduler import place_of
@@ -195,6 +195,15 @@ class EngineClient:
         return max(0.0, awake_s - self._progress_s)
 
     @property
+    def lanes_by_model(self) -> dict[str, LaneSnapshot]:
+        """The lanes of the last snapshot; of a model's two lanes, the one that opened last."""
+        lanes: dict[str, LaneSnapshot] = {}
+        if self.snapshot is not None:
+            for lane, seen in self.snapshot.lanes.items():
+                lanes[self.lane_manager.model_of(lane)] = seen
+        return lanes
+
+    @property
     def stalled(self) -> bool:
         return self.step_age_s > self._stall_s
 
@@ -284,10 +293,9 @@ class EngineClient:
         return NoAnswerError("queue-full", seen.expected_wait_s)
 
     def _seen(self, lane: str) -> LaneSnapshot | None:
-        """The lane's last snapshot."""
-        if self.snapshot is None:
-            return None
-        return self.snapshot.lanes.get(self.lane_manager.model_of(lane))
+        """The last snapshot of the lane's model."""
+        model = self.lane_manager.model_of(lane)
+        return self.lanes_by_model.get(model)
 
     async def _kill_when_stalled(self) -> None:
         while True:
@@ -321,19 +329,19 @@ class EngineClient:
                     pending.future.set_result(result)
         elif isinstance(message, messages.Snapshot):
             self._progress_s = time.monotonic()
-            lanes: dict[str, LaneSnapshot] = {}
-            for lane, seen in message.lanes.items():  # of a model's two lanes, the last one opened
-                lanes[self.lane_manager.model_of(lane)] = seen
-            self.snapshot = replace(message, lanes=lanes)
+            self.snapshot = message
         elif isinstance(message, messages.Rejected):
             _log.warning("the engine rejects a request: %s", message.message)
             pending = self._pending.get(message.task_id)
             if pending is not None:
                 self._refuse(message.task_id, self._queue_full(pending.lane))
-        elif isinstance(message, messages.Ready):
-            self.lane_manager.note_ready(message.reports)
         elif isinstance(message, messages.LaneChanged):
             self.lane_manager.take(message)
+        elif isinstance(message, messages.Ready):
+            self.process.note_ready(message.load_s)
+            self.lane_manager.note_ready(message.reports)
+        else:
+            self.process.note_failure(message.message, is_refusal=message.is_refusal)
 
     def _refuse(self, task_id: int, error: NoAnswerError) -> None:
         pending = self._pending.pop(task_id)

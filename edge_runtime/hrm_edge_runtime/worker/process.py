@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
@@ -127,12 +126,15 @@ class EngineLink:
     def _read(self) -> None:
         try:
             while True:
-                self._call(self._on_message, self._connection.recv())
+                message = self._connection.recv()
+                self._loop.call_soon_threadsafe(self._on_message, message)
         except (EOFError, OSError):
             pass  # the engine has ended, perhaps in the middle of a message
         except Exception:  # bytes that are not a message can raise anything; such an engine is lost
-            _log.exception("the engine sent bytes that are not a message")
-        self._call(self._on_lost)
+            if not self._loop.is_closed():  # a closed one takes no message
+                _log.exception("the engine sent bytes that are not a message")
+        with contextlib.suppress(RuntimeError):  # the event loop has closed
+            self._loop.call_soon_threadsafe(self._on_lost)
         self._outbox.put(None)
         self._writer.join()  # until it ends, another file could get the closed descriptor
         self._connection.close()
@@ -144,14 +146,11 @@ class EngineLink:
                 self._connection.send(unsent)
                 unsent = self._outbox.get()
 
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop has closed
-            self._loop.call_soon_threadsafe(function, *arguments)
-
 
 class EngineProcess:
     """The engine, restarted whenever it is lost. Everything here runs in the event loop.
 
+    It moves messages and does not read them: its owner calls `note_ready` and `note_failure`.
     `on_lost` is called once for every engine that ends. `link` is set while one is ready. If the
     first engine refuses to start, it is not restarted and `refusal` holds its reason. A later
     refusal may be a lack of memory, which passes.
@@ -248,7 +247,7 @@ class EngineProcess:
         self._handle = handle
         if self._closing.is_set():
             handle.kill()
-        self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
+        self._link = EngineLink(handle, on_message=self._on_message, on_lost=lost.set)
         self._hang = asyncio.create_task(self._give_up_start())
         await lost.wait()
         self._hang.cancel()
@@ -279,16 +278,17 @@ class EngineProcess:
         _log.error("engine: %s", self.last_error)
         self.kill()
 
-    def _deliver(self, message: messages.FromEngine) -> None:
-        if isinstance(message, messages.Ready):
-            self._hang.cancel()
-            self.link = self._link
-            self._ready_at_s = time.monotonic()
-            self._was_ready = True
-            _log.info("engine ready after %.1f s", message.load_s)
-        elif isinstance(message, messages.Failed):
-            self.last_error = message.message
-            _log.error("engine: %s", message.message)
-            if message.is_refusal and not self._was_ready:
-                self.refusal = message.message
-        self._on_message(message)
+    def note_ready(self, load_s: float) -> None:
+        """The engine has opened its models."""
+        self._hang.cancel()
+        self.link = self._link
+        self._ready_at_s = time.monotonic()
+        self._was_ready = True
+        _log.info("engine ready after %.1f s", load_s)
+
+    def note_failure(self, problem: str, *, is_refusal: bool) -> None:
+        """The engine ends with a problem, or refuses to start."""
+        self.last_error = problem
+        _log.error("engine: %s", problem)
+        if is_refusal and not self._was_ready:
+            self.refusal = problem
