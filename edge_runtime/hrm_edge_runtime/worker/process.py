@@ -92,8 +92,8 @@ EngineHandle = SpawnedEngine | ThreadEngine
 class EngineLink:
     """Two threads that carry messages to and from an engine, so that the event loop never blocks.
 
-    All messages of one turn of the event loop are sent together. Both callbacks run in the event
-    loop. `on_lost` is called once, after all other calls.
+    Messages that wait are sent together. Both callbacks run in the event loop. `on_lost` is called
+    once, after all other calls.
     """
 
     def __init__(
@@ -107,21 +107,14 @@ class EngineLink:
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_lost = on_lost
-        self._unsent: list[messages.ToEngine] = []
-        self._outbox: queue.SimpleQueue[list[messages.ToEngine] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[messages.ToEngine | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
         self._writer.start()
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
 
     def send(self, message: messages.ToEngine) -> None:
         """Send a message; it is dropped if the engine has ended."""
-        self._unsent.append(message)
-        if len(self._unsent) == 1:
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._outbox.put(self._unsent)
-        self._unsent = []
+        self._outbox.put(message)
 
     def _read(self) -> None:
         try:
@@ -141,10 +134,13 @@ class EngineLink:
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the reading thread sees the same error and reports it
-            unsent = self._outbox.get()
-            while unsent is not None:
+            while True:
+                unsent = [self._outbox.get()]
+                while not self._outbox.empty():
+                    unsent.append(self._outbox.get())
+                if None in unsent:  # the engine has ended
+                    return
                 self._connection.send(unsent)
-                unsent = self._outbox.get()
 
 
 class EngineProcess:
