@@ -108,13 +108,11 @@ class EngineLink:
         self._on_message = on_message
         self._on_lost = on_lost
         self._outbox: queue.SimpleQueue[messages.ToEngine | None] = queue.SimpleQueue()
+        self.send: Callable[[messages.ToEngine], None] = self._outbox.put
+        """Sends a message; it is dropped if the engine has ended."""
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
         self._writer.start()
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
-
-    def send(self, message: messages.ToEngine) -> None:
-        """Send a message; it is dropped if the engine has ended."""
-        self._outbox.put(message)
 
     def _read(self) -> None:
         try:
