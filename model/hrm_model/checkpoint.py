@@ -85,14 +85,16 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
 
 
 def load_config(path: Path) -> HRMConfig:
-    if not path.is_dir():
+    """The configuration of a checkpoint, or of the one that a pointer names."""
+    found = resolve(path)
+    if not found.is_dir():
         raise CheckpointError(
-            f"{path} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
+            f"{found} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
         )
     try:
-        return HRMConfig.from_mapping(read_json(path / CONFIG))
+        return HRMConfig.from_mapping(read_json(found / CONFIG))
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path / CONFIG}: {error}") from error
+        raise CheckpointError(f"{found / CONFIG}: {error}") from error
 
 
 def _damaged(path: Path) -> str:
