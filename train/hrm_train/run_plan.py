@@ -50,7 +50,10 @@ class RunPlan:
     @property
     def changed(self) -> set[str]:
         """Names of all settings that any resume changed."""
-        return {name for event in self.events for name in event.changes}
+        names: set[str] = set()
+        for event in self.events:
+            names.update(event.changes)
+        return names
 
     @property
     def num_steps(self) -> int:

@@ -56,7 +56,7 @@ Model = TypeVar("Model", bound=HasLane)
 class Admission(Generic[Model]):
     """A request's place in a lane, held from `enter` to `close`.
 
-    At first it is in the lane of the first candidate. A batch waits for one until `wait_until_s`.
+    At first it is in the lane of the first candidate. A batch waits for it until `wait_until_s`.
     """
 
     client: "EngineClient"
@@ -105,7 +105,10 @@ class Admission(Generic[Model]):
         return False
 
     async def _takes(self, lane: str) -> bool:
-        """Take a place, or wait briefly and return False; raises NoAnswerError at the end."""
+        """Take a place, or wait briefly and return False.
+
+        Raises NoAnswerError if the request may wait no longer.
+        """
         until_s = self.wait_until_s
         try:
             self.client.take_place(lane, for_batch=until_s is not None)

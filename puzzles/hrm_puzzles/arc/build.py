@@ -81,9 +81,9 @@ class ArcRecipe:
 
 
 def most_bytes(tasks: Iterable[ArcTask], augment: int, puzzle: Arc) -> int:
-    """Upper bound of the bytes of the tasks that fit the board, with up to `augment` variants each.
+    """Upper bound of the bytes of the tasks that fit the board, each with `augment` variants.
 
-    A task with few symmetries has fewer.
+    A task with few symmetries has fewer of them.
     """
     num_pairs = 0
     for task in tasks:
