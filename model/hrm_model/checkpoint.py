@@ -114,13 +114,13 @@ def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
     expected = _shapes_of(model.state_dict())
     found = _shapes_of(state)
     if found != expected:
-        names = sorted({*expected, *found})
-        odd = [name for name in names if expected.get(name) != found.get(name)]
         problems: list[str] = []
-        for name in odd[:MOST_NAMED]:
-            problems.append(f"{name}: expected {expected.get(name)}, found {found.get(name)}")
+        for name in sorted({*expected, *found}):
+            if expected.get(name) != found.get(name):
+                problems.append(f"{name}: expected {expected.get(name)}, found {found.get(name)}")
+        listed = "; ".join(problems[:MOST_NAMED])
         raise CheckpointError(
-            f"{source} does not fit its configuration ({'; '.join(problems)}); "
+            f"{source} does not fit its configuration ({listed}); "
             "the files come from different runs"
         )
     model.load_state_dict(dict(state))
