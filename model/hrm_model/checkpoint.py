@@ -85,14 +85,16 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
 
 
 def load_config(path: Path) -> HRMConfig:
-    if not path.is_dir():
+    """The configuration of a checkpoint, or of the one that a pointer names."""
+    found = resolve(path)
+    if not found.is_dir():
         raise CheckpointError(
-            f"{path} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
+            f"{found} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
         )
     try:
-        return HRMConfig.from_mapping(read_json(path / CONFIG))
+        return HRMConfig.from_mapping(read_json(found / CONFIG))
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path / CONFIG}: {error}") from error
+        raise CheckpointError(f"{found / CONFIG}: {error}") from error
 
 
 def _damaged(path: Path) -> str:
@@ -112,13 +114,13 @@ def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
     expected = _shapes_of(model.state_dict())
     found = _shapes_of(state)
     if found != expected:
-        names = sorted({*expected, *found})
-        odd = [name for name in names if expected.get(name) != found.get(name)]
         problems: list[str] = []
-        for name in odd[:MOST_NAMED]:
-            problems.append(f"{name}: expected {expected.get(name)}, found {found.get(name)}")
+        for name in sorted({*expected, *found}):
+            if expected.get(name) != found.get(name):
+                problems.append(f"{name}: expected {expected.get(name)}, found {found.get(name)}")
+        listed = "; ".join(problems[:MOST_NAMED])
         raise CheckpointError(
-            f"{source} does not fit its configuration ({'; '.join(problems)}); "
+            f"{source} does not fit its configuration ({listed}); "
             "the files come from different runs"
         )
     model.load_state_dict(dict(state))

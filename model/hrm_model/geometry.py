@@ -5,12 +5,10 @@ Its weights depend on the puzzle's relations, not on the board's size.
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from hrm_model import checkpoint
 from hrm_model.config import HRMConfig, num_hints_of
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
@@ -38,9 +36,8 @@ def config_on(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
     )
 
 
-def config_from(path: Path, puzzle: Puzzle) -> HRMConfig:
-    """The sizes of the checkpoint at `path` if it trains on with this puzzle."""
-    config = checkpoint.load_config(checkpoint.resolve(path))
+def config_for_training(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
+    """The sizes of a model that goes on training, with this puzzle."""
     if config.blocks == "relational":
         config = config_on(config, puzzle)
     if not config.num_hints:

@@ -103,12 +103,11 @@ def test_a_missing_card_leads_to_the_dry_run() -> None:
 
 
 def test_threads_follow_from_the_model_and_the_cores_alone() -> None:
-    tiny = config_for("relational", registry.get("sudoku-4x4"), 1)
-    published = config_for("published", registry.get("sudoku"), 1)
+    tiny = HRM(config_for("relational", registry.get("sudoku-4x4"), 1)).num_parameters
+    published = HRM(config_for("published", registry.get("sudoku"), 1)).num_parameters
     assert threads_for(tiny, num_cores=8) == 1
     assert threads_for(published, num_cores=8) == 8
     assert threads_for(published, num_cores=2) == 2
-    assert HRM(tiny).config == tiny
 
 
 def test_the_threads_of_a_run_are_recorded_and_kept_by_a_resume(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
-from hrm_model import geometry
+from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.data.build import usual_counts
@@ -65,11 +65,9 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
     in_recipe = in_samples(settings.recipe, usual, count_samples)
     recipe = with_settings(usual, in_recipe)
     distributed.ranks().slots(recipe.batch_size)  # reject a bad batch before any work
-    config = with_settings(_sizes(options, preset, puzzle), settings.model)
+    config = with_settings(_sizes(preset, puzzle, options.init_path), settings.model)
     hardware = with_settings(machine, settings.machine)
-    if hardware.device == "cpu" and not hardware.threads:
-        hardware = replace(hardware, threads=threads_for(config, usable_cores()))
-    return RunPlan(
+    plan = RunPlan(
         run=options.run_path,
         data=options.data_path,
         hardware=hardware,
@@ -77,6 +75,10 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
         recipe=recipe,
         init=options.init_path,
     )
+    if hardware.device == "cpu" and not hardware.threads:
+        threads = threads_for(plan.num_parameters, usable_cores())
+        return replace(plan, hardware=replace(hardware, threads=threads))
+    return plan
 
 
 def _preset(options: PlanOptions, machine: Hardware) -> str:
@@ -88,11 +90,11 @@ def _preset(options: PlanOptions, machine: Hardware) -> str:
     return machine.preset
 
 
-def _sizes(options: PlanOptions, preset: str, puzzle: Puzzle) -> HRMConfig:
+def _sizes(preset: str, puzzle: Puzzle, init: Path | None) -> HRMConfig:
     """The sizes of a preset, or of the checkpoint to start from on this puzzle's board."""
-    if options.init_path is None:
+    if init is None:
         return config_for(preset, puzzle, 1)
-    return geometry.config_from(options.init_path, puzzle)
+    return geometry.config_for_training(checkpoint.load_config(init), puzzle)
 
 
 def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:

@@ -3,13 +3,11 @@
 import shutil
 from dataclasses import replace
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from hrm_host.memory import GIB
 from hrm_host.progress import duration
-from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_train import batches, status
@@ -91,13 +89,11 @@ def _with_expected_ids(plan: RunPlan) -> RunPlan:
 def _model_line(plan: RunPlan) -> str:
     config = plan.config
     machine = plan.hardware
-    with torch.device("meta"):
-        model = HRM(config)
     device = machine.name
     if machine.gpu:
         device = f"{machine.name} ({machine.gpu}, {machine.memory_gb} GB)"
     return (
-        f"{model.num_parameters:,} parameters, {config.seq_len} tokens, "
+        f"{plan.num_parameters:,} parameters, {config.seq_len} tokens, "
         f"{config.num_puzzle_ids:,} puzzle ids; {device}, {machine.precision}"
     )
 

@@ -12,7 +12,6 @@ from typing import Literal, get_args
 import torch
 
 from hrm_host.board import num_cores
-from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_train.recipe import TABLES
 
@@ -158,15 +157,13 @@ def prepare(hardware: Hardware) -> None:
         torch.set_float32_matmul_precision("highest")
 
 
-def threads_for(config: HRMConfig, num_cores: int) -> int:
+def threads_for(num_parameters: int, num_cores: int) -> int:
     """CPU threads for training: one for a model below a million parameters, else one per core.
 
     Small products gain little from a second thread and lose much beside other programs: on a busy
     machine of two cores, the 4x4 example took 29 s with one thread and 162 s with two.
     """
-    with torch.device("meta"):
-        model = HRM(config)
-    return 1 if model.num_parameters < ONE_THREAD else num_cores
+    return 1 if num_parameters < ONE_THREAD else num_cores
 
 
 def usable_cores() -> int:

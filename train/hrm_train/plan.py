@@ -6,6 +6,7 @@ trainer = trainer_from(plan)
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from hrm_puzzles.data.for_training import build_if_absent, meta_for
 from hrm_train import distributed, status
@@ -24,11 +25,12 @@ def open_plan(options: PlanOptions, say: Say = print, adjust: Adjust | None = No
     Builds the usual data set of the puzzle, or of the named recipe, if it is absent. `adjust`
     changes a new plan before it is written. With several ranks the first one plans for all.
     """
-    hw = options.hw
-    if not (options.resume or _was_restarted(options)):
+    machine = None  # that of the plan, with its settings
+    if not (options.resume or _was_restarted(options.run_path)):
         _write_new(options, say, adjust)
-        hw = None  # the plan names the machine, with its settings
-    plan = read_plan(options.run_path, hw)
+    elif options.hw:
+        machine = hardware_from_name(options.hw)
+    plan = read_plan(options.run_path, machine)
     puzzle = plan.recipe.puzzle
     if options.puzzle and options.puzzle != puzzle:
         raise ValueError(
@@ -38,14 +40,14 @@ def open_plan(options: PlanOptions, say: Say = print, adjust: Adjust | None = No
     return plan
 
 
-def _was_restarted(options: PlanOptions) -> bool:
+def _was_restarted(run: Path) -> bool:
     """Whether torchrun started any rank again, after a failure of the same run.
 
     Each machine counts only the failures of its own ranks.
     """
     num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     has_failed = distributed.ranks().any(num_restarts > 0)
-    return has_failed and (options.run_path / status.SETTINGS).exists()
+    return has_failed and (run / status.SETTINGS).exists()
 
 
 def _write_new(options: PlanOptions, say: Say, adjust: Adjust | None) -> None:

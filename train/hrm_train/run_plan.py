@@ -13,7 +13,7 @@ from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_train import distributed, memory, status
-from hrm_train.hardware import GIGABYTE, Hardware, hardware_from_name
+from hrm_train.hardware import GIGABYTE, Hardware
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
@@ -50,22 +50,30 @@ class RunPlan:
     @property
     def changed(self) -> set[str]:
         """Names of all settings that any resume changed."""
-        return {name for event in self.events for name in event.changes}
+        names: set[str] = set()
+        for event in self.events:
+            names.update(event.changes)
+        return names
 
     @property
     def num_steps(self) -> int:
         return -(-self.recipe.total_samples // (self.recipe.batch_size * self.recipe.window))
 
     @property
-    def micro_batch(self) -> int:
+    def num_parameters(self) -> int:
+        """Counted on the meta device, which takes two seconds to import."""
         with torch.device("meta"):
-            return self.micro_batch_for(HRM(self.config))
+            return HRM(self.config).num_parameters
 
-    def micro_batch_for(self, model: HRM) -> int:
-        """The micro-batch for a model that exists: the meta device takes two seconds to import."""
+    @property
+    def micro_batch(self) -> int:
+        return self.micro_batch_of(self.num_parameters)
+
+    def micro_batch_of(self, num_parameters: int) -> int:
+        """The micro-batch of a model that exists and knows its size."""
         # A TRM keeps 14 blocks of a segment if an HRM keeps 8, and its mixers are wide.
         is_trm = self.config.arch == "trm"
-        is_small = model.num_parameters < SMALL and not is_trm
+        is_small = num_parameters < SMALL and not is_trm
         wanted = self.hardware.rows(self.config.seq_len, small=is_small)
         if is_trm:
             wanted = max(1, wanted // 2)
@@ -129,14 +137,11 @@ def write_plan(plan: RunPlan) -> None:
     atomic.write_text(plan.run / status.SETTINGS, plan.to_json())
 
 
-def read_plan(run: Path, hw: str | None = None) -> RunPlan:
-    """Reads the plan of a run; `hw` replaces its machine by another one, which must be here.
+def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
+    """Reads the plan of a run; `machine` replaces the one in it.
 
     Raises ValueError if the directory lacks a plan.
     """
-    machine = None
-    if hw:
-        machine = hardware_from_name(hw)
     file = run / status.SETTINGS
     if not file.exists():
         raise ValueError(f"{run} holds no run to resume; start it without --resume")

@@ -34,7 +34,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
         start = checkpoint.resolve(plan.init)
         state = _initial_state(start, model, puzzle, source.identifiers)
         checkpoint.load_state(model, state, start)
-    micro_batch = plan.micro_batch_for(model)
+    micro_batch = plan.micro_batch_of(model.num_parameters)
     return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch, say=say)
 
 

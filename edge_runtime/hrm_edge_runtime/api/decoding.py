@@ -5,8 +5,7 @@ The framework's parser accepts NaN and duplicate keys, and its errors say too li
 
 import json
 import math
-from collections.abc import Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -108,22 +107,21 @@ def _check_strings_and_depth(value: object) -> None:
         for item in level:
             if isinstance(item, str):
                 strings.append(item)
-            elif isinstance(item, dict | list):
-                if depth == MAX_DEPTH:
-                    raise _too_deep()
-                below.extend(_inside(item))
+                continue
+            if depth == MAX_DEPTH and isinstance(item, dict | list):
+                raise _too_deep()
+            if isinstance(item, list):
+                below += cast("list[object]", item)
+            elif isinstance(item, dict):
+                fields = cast("dict[str, object]", item)
+                below += fields.keys()
+                below += fields.values()
         level = below
     try:
         "".join(strings).encode("utf-8")
     except UnicodeEncodeError:
         message = "a string holds half a surrogate pair"
         raise invalid("not-unicode", message, "send whole characters") from None
-
-
-def _inside(container: dict[object, object] | list[object]) -> Iterable[object]:
-    if isinstance(container, list):
-        return container
-    return [*container.keys(), *container.values()]
 
 
 def _from_validation(error: ValidationError, known: str) -> ServiceError:

@@ -32,11 +32,6 @@ as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which every terminal and proxy passes on; rejects NaN."""
 
 
-def as_line(value: object) -> str:
-    """An answer for a terminal: JSON that ends its line."""
-    return as_json(value) + "\n"
-
-
 Refused = NoAnswerReason | Literal["too-many-connections", "partial"]
 
 

@@ -15,7 +15,6 @@ from hrm_edge_runtime.api.errors import ServiceError, bad_puzzle, invalid, no_an
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result, Task
-from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles.puzzle import Board, Parsed, PuzzleError, Routed
 
 NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
@@ -24,6 +23,15 @@ FITS = 2.1  # the fit of a puzzle that only breaks a rule
 TOO_LARGE = 2.0  # less, so that a board that holds the puzzle explains it
 NEARLY = 0.05  # kinds whose fits differ by less than this are named together
 SEPARATORS = re.compile(r"[\s|+=-]")
+
+
+class Reading(NamedTuple):
+    """A puzzle as the board of a model reads it."""
+
+    model: ServedModel
+    board: Board
+    parsed: Parsed
+    tokens_T: NDArray[np.int32]
 
 
 class ReadingError(NamedTuple):
@@ -45,9 +53,6 @@ class ParsedRequest:
     board: Board
     parsed: Parsed
     task: Task
-
-    def solution_of(self, answer_T: NDArray[np.int32]) -> object:
-        return self.board.write(self.board.decode(answer_T), self.parsed.notation)
 
 
 def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
@@ -71,22 +76,19 @@ def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> li
         solved = ", ".join(sorted(map(repr, kinds)))
         message = f"no model here solves {request.kind!r}"
         raise invalid("unknown-kind", message, f"use {solved}, or omit the field", field="kind")
-    task = _task_of(request)
-    if not isinstance(task, str):
-        return list(candidates.values())
-    return sorted(candidates.values(), key=lambda model: model.identifiers.row_of(task) is None)
-
-
-def _task_of(request: SolveRequest) -> object:
-    """The name of the task that a puzzle belongs to, if it is an object that names one."""
+    chosen = list(candidates.values())
     if isinstance(request.puzzle, dict):
-        return request.puzzle.get("task")
-    return None
+        task = request.puzzle.get("task")
+        if isinstance(task, str):
+            chosen.sort(key=lambda model: model.identifiers.row_of(task) is None)
+    return chosen
 
 
 def outline_of(request: SolveRequest) -> SolveRequest:
     """The request without its board, which may be large; enough to choose the model."""
-    puzzle = {"task": _task_of(request)}
+    puzzle: dict[str, object] = {}
+    if isinstance(request.puzzle, dict):
+        puzzle["task"] = request.puzzle.get("task")
     return request.model_copy(update={"puzzle": puzzle})
 
 
@@ -101,40 +103,56 @@ def parse_request(
 ) -> ParsedRequest:
     """Parse and encode for the first model that reads the puzzle, in up to 50 ms.
 
-    If no board has its size, the smallest one that holds it takes it in a frame. Refuses with 422
-    and the reason.
+    Refuses with 422 and the reason.
+    """
+    model, board, parsed, tokens_T = _read(models, request.puzzle)
+    _check_fields(model, request, parsed.identifier)
+    puzzle_id = 0  # the blank row
+    if parsed.identifier:
+        puzzle_id = model.identifiers.row_of(parsed.identifier) or 0
+    deadline_s = None
+    if request.deadline_ms is not None:
+        deadline_s = arrival_s + request.deadline_ms / 1000
+    policy = model.halting
+    if request.policy is not None:
+        policy = replace(policy, kind=request.policy)
+    if request.max_segments is not None:
+        policy = replace(policy, max_segments=request.max_segments)
+    # by default if the model gains from hypotheses and only a proof ends its attempts
+    guesses = model.manifest.attempts == "hypotheses" and policy.kind == "verified"
+    if request.how is not None:
+        guesses = request.how == "hypotheses"
+    task = Task(
+        task_id=task_id,
+        tokens_T=tokens_T,
+        puzzle_id=puzzle_id,
+        policy=policy,
+        arrival_s=arrival_s,
+        deadline_s=deadline_s,
+        priority=request.priority - priority_penalty,
+        num_attempts=request.attempts or 1,
+        guesses=guesses,
+        best_effort=request.best_so_far,
+        streamed=streamed,
+    )
+    return ParsedRequest(model=model, board=board, parsed=parsed, task=task)
+
+
+def _read(models: Sequence[ServedModel], notation: object) -> Reading:
+    """Read a puzzle with the first board that can; refuses with 422 and the reason.
+
+    If no board has its size, the smallest one that holds it takes it in a frame.
     """
     errors: list[ReadingError] = []
-    for model, board in _boards(models, request.puzzle, errors):
+    for model, board in _boards(models, notation, errors):
         try:
-            parsed = board.parse(request.puzzle)
+            parsed = board.parse(notation)
             tokens_T = board.encode(parsed.grid)
         except PuzzleError as error:
-            fit = _fit(request.puzzle, model, board, error)
+            fit = _fit(notation, model, board, error)
             errors.append(ReadingError(board, error, fit))
-            continue
-        _check_fields(model, request, parsed.identifier)
-        puzzle_id = 0  # the blank row
-        if parsed.identifier:
-            puzzle_id = model.identifiers.row_of(parsed.identifier) or 0
-        deadline_s = None
-        if request.deadline_ms is not None:
-            deadline_s = arrival_s + request.deadline_ms / 1000
-        policy = _policy(model, request)
-        task = Task(
-            task_id=task_id,
-            tokens_T=tokens_T,
-            puzzle_id=puzzle_id,
-            policy=policy,
-            arrival_s=arrival_s,
-            deadline_s=deadline_s,
-            priority=request.priority - priority_penalty,
-            num_attempts=request.attempts or 1,
-            guesses=_guesses(model, request, policy),
-            best_effort=request.best_so_far,
-            streamed=streamed,
-        )
-        return ParsedRequest(model=model, board=board, parsed=parsed, task=task)
+        else:
+            return Reading(model, board, parsed, tokens_T)
     raise _unread(errors)
 
 
@@ -161,22 +179,6 @@ def _boards(
 
 def _num_cells(model: ServedModel) -> int:
     return model.puzzle.seq_len
-
-
-def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
-    """The model's halting policy with the changes that the request makes."""
-    if request.policy is None and request.max_segments is None:
-        return model.halting
-    kind = request.policy or model.halting.kind
-    max_segments = request.max_segments or model.manifest.max_segments
-    return replace(model.halting, kind=kind, max_segments=max_segments)
-
-
-def _guesses(model: ServedModel, request: SolveRequest, policy: HaltingPolicy) -> bool:
-    """Whether attempts try hypotheses: by default if the model gains and only a proof ends them."""
-    if request.how is not None:
-        return request.how == "hypotheses"
-    return model.manifest.attempts == "hypotheses" and policy.kind == "verified"
 
 
 def _unread(errors: Sequence[ReadingError]) -> ServiceError:
@@ -246,12 +248,13 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
     if result.answer_T is None:
         raise no_answer("engine-failed")
     model = parsed.model
+    board = parsed.board
+    grid = board.decode(result.answer_T)
     route = None
     if model.routed is not None:
-        grid = parsed.board.decode(result.answer_T)
-        route = cast("Routed", parsed.board).route(parsed.parsed.grid, grid)
+        route = cast("Routed", board).route(parsed.parsed.grid, grid)
     return SolveAnswer(
-        solution=parsed.solution_of(result.answer_T),
+        solution=board.write(grid, parsed.parsed.notation),
         status=result.status,
         how=result.how,
         solved=result.status == "proven",

@@ -43,6 +43,7 @@ class Checker(Protocol):
 class Lane:
     """The slots of one model with their engine; see `step`.
 
+    Beside the tasks in slots, `queue_limit` tasks may wait, each with up to `max_attempts` attempts.
     The lane checks its queue every `run_length` segments. The default is 1. For an engine that runs
     ahead of the host, measured times determine it. Answers and numbers of segments do not depend on
     it.
@@ -54,11 +55,14 @@ class Lane:
         puzzle: Checker,
         *,
         queue_limit: int,
+        max_attempts: int = 1,
         clock: Callable[[], float] = time.monotonic,
         run_length: int | None = None,
     ) -> None:
         self.engine = engine
-        self.scheduler = Scheduler(engine.num_slots, queue_limit)
+        self.queue_limit = queue_limit
+        max_alive = (engine.num_slots + queue_limit) * max_attempts
+        self.scheduler = Scheduler(engine.num_slots, max_alive - engine.num_slots)
         self.counters = LaneCounters()
         self.num_ahead = 0
         """Segments left in this run. Until the run ends, no attempt is admitted or expired."""
@@ -125,8 +129,11 @@ class Lane:
         )
         return self._report()
 
-    def snapshot(self, queue_limit: int | None = None) -> LaneSnapshot:
-        """The lane at this moment; cheap enough for every step."""
+    def snapshot(self) -> LaneSnapshot:
+        """The lane at this moment; cheap enough for every step.
+
+        `num_queued` counts attempts, `queue_limit` tasks.
+        """
         scheduler = self.scheduler
         slots: list[SlotView] = []
         for slot, generation in enumerate(scheduler.generations):
@@ -142,8 +149,6 @@ class Lane:
                     margin=attempt.margin,
                 )
             slots.append(view)
-        if queue_limit is None:
-            queue_limit = scheduler.queue_limit
         counters = self.counters
         most_segments = max(counters.segments, default=0)
         least_segments = 1
@@ -153,7 +158,7 @@ class Lane:
             num_slots=scheduler.num_slots,
             num_active=len(scheduler.running),
             num_queued=len(scheduler.waiting),
-            queue_limit=queue_limit,
+            queue_limit=self.queue_limit,
             slots=tuple(slots),
             completed=dict(counters.completed),
             segments_histogram=tuple(map(counters.segments.__getitem__, range(most_segments + 1))),

@@ -63,10 +63,12 @@ class TaskLane:
         self._lane = lane.Lane(
             engine,
             puzzle,
-            queue_limit=self._max_tasks * max_attempts,
+            queue_limit=queue_limit,
+            max_attempts=max_attempts,
             clock=clock,
             run_length=run_length,
         )
+        self.snapshot = self._lane.snapshot
         self._attempt_ids = count()
         self._clock = clock
         self._interval_s = 0.0
@@ -132,10 +134,6 @@ class TaskLane:
         results = self._results
         self._results = []
         return results, events
-
-    def snapshot(self) -> stats.LaneSnapshot:
-        """The lane's figures; `num_queued` counts attempts, `queue_limit` tasks."""
-        return self._lane.snapshot(self.queue_limit)
 
     def _new_attempt(self, task: Task, number: int, variant: TaskVariant) -> Attempt:
         hypotheses = None

@@ -111,7 +111,7 @@ class QueuedLines(logging.Handler):
     def __init__(self, handle: int, max_lines: int = MAX_LINES) -> None:
         super().__init__()
         self._handle = handle
-        self._lines: queue.Queue[bytes] = queue.Queue(max_lines)
+        self._lines: queue.Queue[str] = queue.Queue(max_lines)
         self._num_dropped = 0
         threading.Thread(target=self._write_all, name="log-writer", daemon=True).start()
 
@@ -122,13 +122,9 @@ class QueuedLines(logging.Handler):
             if context is not None:
                 record.request = context.request_id
         try:
-            self._lines.put_nowait(self._line(record))
+            self._lines.put_nowait(self.format(record))
         except queue.Full:
             self._num_dropped += 1
-
-    def _line(self, record: logging.LogRecord) -> bytes:
-        text = self.format(record)
-        return text.encode("utf-8", "backslashreplace") + b"\n"
 
     def flush(self) -> None:
         """Wait for the queued lines, but at most LAST_LINES_S. The interpreter calls it at exit."""
@@ -138,13 +134,12 @@ class QueuedLines(logging.Handler):
 
     def _write_all(self) -> None:
         while True:
-            line = self._lines.get()
+            self._write(self._lines.get())
             if self._num_dropped and self._lines.empty():
-                line += self._dropped_line()  # past the queue, which may be full again
-            self._write(line)
+                self._write(self._dropped_line())  # past the queue, which may be full again
             self._lines.task_done()
 
-    def _dropped_line(self) -> bytes:
+    def _dropped_line(self) -> str:
         """A warning with the number of dropped lines; counting starts again."""
         with self.lock or contextlib.nullcontext():
             num_dropped = self._num_dropped
@@ -153,10 +148,11 @@ class QueuedLines(logging.Handler):
         record = _log.makeRecord(
             _log.name, logging.WARNING, __file__, 0, message, (num_dropped,), None
         )
-        return self._line(record)
+        return self.format(record)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, line: str) -> None:
         """Write to the handle itself: the lock of a Python stream would hang the exit."""
+        data = line.encode("utf-8", "backslashreplace") + b"\n"
         with contextlib.suppress(OSError):  # nobody reads the log any more
             while data:
                 num_written = os.write(self._handle, data)

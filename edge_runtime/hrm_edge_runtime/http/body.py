@@ -28,16 +28,9 @@ async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
 
     The body must have been read.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    is_over = False
-
-    def give_up(_: object) -> None:
-        if not is_over:
-            task.cancel()
-
-    watch = asyncio.ensure_future(_disconnect(receive))
-    watch.add_done_callback(give_up)
+    working = asyncio.current_task()
+    assert working is not None
+    watch = asyncio.ensure_future(_cancel_at_disconnect(working, receive))
     try:
         return await work
     except asyncio.CancelledError:
@@ -45,13 +38,13 @@ async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
             raise ClientGoneError from None
         raise
     finally:
-        is_over = True
         watch.cancel()
 
 
-async def _disconnect(receive: Receive) -> None:
+async def _cancel_at_disconnect(working: asyncio.Task[object], receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    working.cancel()
 
 
 async def body_of(request: Request) -> bytes:

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_line, no_answer
+from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
 
 HEADER_BYTES = 16 * 1024
 READ_BYTES = 4096  # per turn of the event loop: bounds the parser events of one client
@@ -87,8 +87,8 @@ class SmallReads(asyncio.BufferedProtocol):
 class GuardedProtocol(HttpToolsProtocol):
     """Uvicorn's HTTP/1.1 with limits on headers and a deadline for the client's next step.
 
-    Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is
-    being written. They differ if a client sends its next request before it has the last answer.
+    Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is not
+    complete, or None. They differ if a client sends its next request before it has the last answer.
     """
 
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
@@ -129,13 +129,13 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_ignored:
             return
-        if not self._is_answering and self._expected not in ("slow-header", "unread-body"):
+        if self._answering is None and self._expected not in ("slow-header", "unread-body"):
             self._expect("slow-header", self._limits.header_s)
         self._header_bytes += len(data)
         self._parse(data)
         if self._header_bytes > HEADER_BYTES:
             self._refuse(_bad_http(431))
-        if self._is_answering:
+        if self._answering is not None:
             self._limits.idle.pop(self, None)
             self._expect_nothing()
             if self._is_ahead:
@@ -174,11 +174,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         return b"\r\n".join([*lines, b"", b""])
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        is_trailer = self._is_body_due
-        if not is_trailer:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self._fault = self._fault_of_header()
         if self._fault:
@@ -187,14 +182,15 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return  # `_parse` feeds this header again
         super().on_headers_complete()
+        self.headers = []  # for trailers, which the request does not get
         self._header_bytes = 0
         self._num_pieces = 0
         self._body_bytes = 0
         self._is_body_due = True
-        if self._is_answering:
-            self.flow.resume_reading()  # uvicorn stops it, and would not see the client leave
-        else:
+        if self._answering is None:
             self._answering = self.cycle
+        else:
+            self.flow.resume_reading()  # uvicorn stops it, and would not see the client leave
 
     def on_body(self, body: bytes) -> None:
         self._num_pieces += 1
@@ -214,7 +210,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._answering = self.pipeline[-1][0] if self.pipeline else None
         self._ahead_bytes = 0
         super().on_response_complete()
-        if self._is_answering:
+        if self._answering is not None:
             return
         self._limits.idle[self] = None
         if self._is_body_due:
@@ -234,7 +230,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def waits_for_its_answer(self) -> bool:
         """Keep the connection for a moment if a client that stopped sending awaits an answer."""
-        if not self._is_answering or self.scheme == "https":
+        if self._answering is None or self.scheme == "https":
             return False
         self.cycle.keep_alive = False
         self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close)
@@ -261,13 +257,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._fetching.cancel()
 
     @property
-    def _is_answering(self) -> bool:
-        return self._answering is not None and not self._answering.response_complete
-
-    @property
     def _is_ahead(self) -> bool:
         """Whether the next bytes come after the request that is being answered."""
-        return self._is_answering and (self.cycle is not self._answering or not self._is_body_due)
+        if self._answering is None:
+            return False
+        return self.cycle is not self._answering or not self._is_body_due
 
     def _answer_no_more(self) -> None:
         """End the connection after the answer in progress; drop what came after its request."""
@@ -310,22 +304,21 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_ahead:
             self._answer_no_more()
             return
-        if self._is_answering:
-            self._refuse_body(refusal)
+        if self._answering is not None:
+            self._refuse_body(self._answering, refusal)
         elif not self._is_body_due:  # else it was answered, and that must still be fetched
             self._write_refusal(refusal)
 
-    def _refuse_body(self, refusal: ServiceError) -> None:
+    def _refuse_body(self, cycle: RequestResponseCycle, refusal: ServiceError) -> None:
         """Refuse the rest of a body that is being read."""
-        assert self._answering is not None
-        self._cut_off(self._answering)
-        if self._answering.response_started:
+        self._cut_off(cycle)
+        if cycle.response_started:
             self.transport.abort()
         else:
             self._write_refusal(refusal)
 
     def _write_refusal(self, refusal: ServiceError) -> None:
-        body = as_line(refusal.body()).encode()
+        body = f"{as_json(refusal.body())}\n".encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
         lines = [
             f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()

@@ -148,8 +148,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The engine and the board at the moment of a scrape."""
-        snapshot = self._engine_client.snapshot
-        lanes = snapshot.lanes if snapshot else {}
+        lanes = self._engine_client.lanes_by_model
         yield from self._engine()
         yield from _lane_figures(lanes)
         yield from _ended_attempts(lanes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_line
+from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.auth import KeyRing, TokenBucket
 from hrm_edge_runtime.http.metrics import Metrics
@@ -253,7 +253,14 @@ def response_to(refusal: ServiceError) -> Response:
     context = logs.request.get()
     if context is not None:
         context.refused = refusal.detail.reason
-    return Response(as_line(refusal.body()), refusal.status, refusal.headers, JSON)
+    return json_answer(refusal.body(), refusal.status, refusal.headers)
+
+
+def json_answer(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """JSON in plain ASCII that ends its line, for terminals."""
+    return Response(as_json(value) + "\n", status, headers, JSON)
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:

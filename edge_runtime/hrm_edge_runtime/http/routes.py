@@ -8,7 +8,6 @@ import fastapi
 from anyio import to_thread
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -17,7 +16,6 @@ from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import (
     JSON,
     ServiceError,
-    as_line,
     needing_a_thread,
     no_answer,
     without_folders,
@@ -25,6 +23,7 @@ from hrm_edge_runtime.api.errors import (
 from hrm_edge_runtime.http import boards, openapi, streams
 from hrm_edge_runtime.http.auth import key_of
 from hrm_edge_runtime.http.body import body_of, check_type, unless_client_leaves
+from hrm_edge_runtime.http.middleware import json_answer
 from hrm_edge_runtime.http.models import ModelManager
 from hrm_edge_runtime.http.openapi import error_answers
 from hrm_edge_runtime.http.pages import page
@@ -97,7 +96,7 @@ async def solve(request: Request) -> Response:
     fields = await service.turnstile.decoded(schema.SolveRequest, body)
     solving = service.solve(fields, arrival_s=arrival_s)
     answer = await unless_client_leaves(request.receive, solving)
-    return json_answer(answer)
+    return json_answer(answer.model_dump(mode="json"))
 
 
 @solving.post(
@@ -281,7 +280,7 @@ async def put_model(request: Request, name: ModelName) -> Response:
         fields = await service_of(request).turnstile.decoded(schema.BundleRequest, body)
         change = await manager.put(name, fields.bundle)
     status = 200 if change.replaced else 201
-    return json_answer(change, status)
+    return json_answer(change.model_dump(mode="json"), status)
 
 
 @operators.delete("/models/{name}", responses=error_answers(403, 404, 409, 422, 503))
@@ -297,11 +296,6 @@ ROUTES = [*solving.routes, *OF_FASTAPI]
 
 def service_of(request: Request) -> SolveService:
     return cast(SolveService, request.app.state.service)
-
-
-def json_answer(answer: BaseModel, status: int = 200) -> Response:
-    content = as_line(answer.model_dump(mode="json"))
-    return Response(content, status, media_type=JSON)
 
 
 def _uploads(manager: ModelManager) -> Uploads:

@@ -65,8 +65,14 @@ class SolveService:
         self.ready: ReadyRule = ready
         self.models = {model.name: model for model in models}
         self.model_manager: ModelManager | None = None
+        self._failed: Mapping[str, str] = {}
+        """Why a model has no engine, by name; the library changes it."""
+        self._joining: Collection[str] = ()
+        """The names of the models that the engine does not run yet; the library changes it."""
         if library is not None:
             self.model_manager = ModelManager(self.models, engine_client, library)
+            self._failed = library.failed
+            self._joining = library.joining
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
         self.turnstile = Turnstile()
@@ -82,13 +88,6 @@ class SolveService:
         report = self.engine_client.lane_manager.reports.get(model.lane)
         return model.view(report, problem=self._failed.get(model.name))
 
-    @property
-    def _failed(self) -> Mapping[str, str]:
-        """Why a model has no engine, by name."""
-        if self.model_manager is None:
-            return {}
-        return self.model_manager.library.failed
-
     def _candidates(self, request: SolveRequest) -> list[ServedModel]:
         """The models that may take the request, the ones that are ready first."""
         failed = self._failed
@@ -101,13 +100,6 @@ class SolveService:
         if joining:
             models = sorted(models, key=lambda model: model.name in joining)
         return candidate_models(models, request)
-
-    @property
-    def _joining(self) -> Collection[str]:
-        """The names of the models that the engine does not run yet."""
-        if self.model_manager is None:
-            return ()
-        return self.model_manager.library.joining
 
     @property
     def state(self) -> schema.ServerState:
@@ -159,10 +151,16 @@ class SolveService:
         self,
         request: SolveRequest,
         *,
-        wait_s: float | None = None,
+        wait_until_s: float | None = None,
     ) -> Admission[ServedModel]:
-        candidates = partial(self._candidates, request)
-        return await self.engine_client.admit(candidates, wait_s=wait_s)
+        """Take a place in the lane of the first candidate, until the caller closes it."""
+        admission = Admission(
+            client=self.engine_client,
+            choose=partial(self._candidates, request),
+            wait_until_s=wait_until_s,
+        )
+        await admission.enter()
+        return admission
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:
         """Admit and answer a request; raises ServiceError or NoAnswerError."""
@@ -218,10 +216,9 @@ class SolveService:
     def _lane_view(self, model: ServedModel) -> schema.LaneView:
         client = self.engine_client
         report = client.lane_manager.reports.get(model.lane)
-        lanes = client.snapshot.lanes if client.snapshot else {}
         return schema.LaneView(
             name=model.name,
-            lane=lanes.get(model.name),
+            lane=client.lanes_by_model.get(model.name),
             memory_bytes=report.memory_bytes if report else None,
             requests=client.limits.num_taken(model.lane),
         )
@@ -340,13 +337,14 @@ class SegmentViews:
         self._grids: dict[int, Grid] = {}
 
     def view(self, event: task.SegmentEvent) -> SegmentView:
-        grid = self._parsed.board.decode(event.answer_T)
+        board = self._parsed.board
+        grid = board.decode(event.answer_T)
         before = self._grids.get(event.attempt, self._parsed.parsed.grid)
         self._grids[event.attempt] = grid
         return SegmentView(
             segment=event.segment,
             attempt=event.attempt,
-            solution=self._parsed.solution_of(event.answer_T),
+            solution=board.write(grid, self._parsed.parsed.notation),
             changed=_changed_cells(before, grid),
             margin=event.margin,
             verified=event.verified,

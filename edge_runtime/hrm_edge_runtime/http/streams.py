@@ -207,10 +207,9 @@ class BatchStream(GrowingAnswer):
         deadline_s = math.inf
         if request.deadline_ms is not None:
             deadline_s = arrival_s + request.deadline_ms / 1000
-        left_s = deadline_s - time.monotonic()
-        wait_s = max(0.0, min(self._wait_s, left_s))
+        wait_until_s = min(time.monotonic() + self._wait_s, deadline_s)
         try:
-            admission = await self._service.admit(request, wait_s=wait_s)
+            admission = await self._service.admit(request, wait_until_s=wait_until_s)
         except NoAnswerError as error:
             if time.monotonic() >= deadline_s:
                 raise no_answer("deadline-missed") from None

@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 from hrm_edge_runtime.batching.scheduler import place_of
@@ -52,30 +52,23 @@ class HasLane(Protocol):
 Model = TypeVar("Model", bound=HasLane)
 
 
+@dataclass(kw_only=True, eq=False)
 class Admission(Generic[Model]):
-    """A request's place in a lane, held until `close`; at first in the lane of the first candidate.
+    """A request's place in a lane, held from `enter` to `close`.
 
-    Batches pass `wait_s`, the total time to wait for a free place.
+    At first it is in the lane of the first candidate. A batch waits for it until `wait_until_s`.
     """
 
-    def __init__(
-        self,
-        client: "EngineClient",
-        choose: Callable[[], Sequence[Model]],
-        *,
-        wait_s: float | None = None,
-    ) -> None:
-        self._client = client
-        self._choose = choose
-        self._for_batch = wait_s is not None
-        self._give_up_s = time.monotonic() + (wait_s or 0.0)
-        self._lane: str | None = None
-        self.candidates: Sequence[Model] = ()
+    client: "EngineClient"
+    choose: Callable[[], Sequence[Model]]
+    wait_until_s: float | None = None
+    candidates: Sequence[Model] = field(default=(), init=False)
+    _lane: str | None = field(default=None, init=False)
 
     async def enter(self) -> None:
         """Take a place in the first candidate's lane, in the same turn that names it."""
         while True:
-            self.candidates = self._choose()
+            self.candidates = self.choose()
             if await self._takes(self.candidates[0].lane):
                 return
 
@@ -91,17 +84,17 @@ class Admission(Generic[Model]):
             if not await self._moves_to(lane, task):
                 return False
         if task.deadline_s is not None:
-            self._client.check_deadline(lane, task)
+            self.client.check_deadline(lane, task)
         return True
 
     def close(self) -> None:
         if self._lane is not None:
-            self._client.limits.leave(self._lane)
+            self.client.limits.leave(self._lane)
             self._lane = None
 
     async def _moves_to(self, lane: str, task: Task) -> bool:
         try:
-            while self._client.limits.is_open(lane):
+            while self.client.limits.is_open(lane):
                 if await self._takes(lane):
                     return True
             await self.enter()
@@ -112,16 +105,19 @@ class Admission(Generic[Model]):
         return False
 
     async def _takes(self, lane: str) -> bool:
-        """Take a place, or wait briefly and return False; raises NoAnswerError after `wait_s`."""
+        """Take a place, or wait briefly and return False.
+
+        Raises NoAnswerError if the request may wait no longer.
+        """
+        until_s = self.wait_until_s
         try:
-            self._client.check_room(lane, for_batch=self._for_batch)
+            self.client.take_place(lane, for_batch=until_s is not None)
         except NoAnswerError:
-            is_late = time.monotonic() >= self._give_up_s
-            if is_late or self._client.state == "draining":
+            is_late = until_s is None or time.monotonic() >= until_s
+            if is_late or self.client.state == "draining":
                 raise
-            await self._client.limits.freed(LOOK_AGAIN_S)
+            await self.client.limits.freed(LOOK_AGAIN_S)
             return False
-        self._client.limits.take(lane)
         self._lane = lane
         return True
 
@@ -139,7 +135,7 @@ class _Pending:
 class EngineClient:
     """One engine process with its lanes, kept alive; an async context manager.
 
-    A request is first admitted, then solved.
+    A request is first admitted (`Admission`), then solved.
     """
 
     def __init__(
@@ -202,26 +198,27 @@ class EngineClient:
         return max(0.0, awake_s - self._progress_s)
 
     @property
+    def lanes_by_model(self) -> dict[str, LaneSnapshot]:
+        """The lanes of the last snapshot; of a model's two lanes, the one that opened last."""
+        lanes: dict[str, LaneSnapshot] = {}
+        if self.snapshot is not None:
+            for lane, seen in self.snapshot.lanes.items():
+                lanes[self.lane_manager.model_of(lane)] = seen
+        return lanes
+
+    @property
     def stalled(self) -> bool:
         return self.step_age_s > self._stall_s
 
-    async def admit(
-        self, candidates: Callable[[], Sequence[Model]], *, wait_s: float | None = None
-    ) -> Admission[Model]:
-        """Take a place in the first candidate's lane; a batch waits `wait_s` for one."""
-        admission = Admission(self, candidates, wait_s=wait_s)
-        await admission.enter()
-        return admission
-
-    def check_room(self, lane: str, *, for_batch: bool = False) -> None:
-        """Raise NoAnswerError unless the engine is ready and the lane has a free place."""
+    def take_place(self, lane: str, *, for_batch: bool) -> None:
+        """Take a place; raises NoAnswerError unless the engine is ready and the lane has one."""
         if self._is_draining or self.process.link is None:
             state = self.state
             assert state != "ready"
             raise NoAnswerError(state, self.process.retry_after_s)
-        if self.limits.is_open(lane) and lane not in self.lane_manager.reports:
+        if lane not in self.lane_manager.reports and self.limits.is_open(lane):
             raise NoAnswerError("model-loading", LOADING_RETRY_S)
-        if self.limits.is_full(lane, for_batch=for_batch):
+        if not self.limits.take(lane, for_batch=for_batch):
             raise self._queue_full(lane)
 
     def check_deadline(self, lane: str, task: Task) -> None:
@@ -299,10 +296,9 @@ class EngineClient:
         return NoAnswerError("queue-full", seen.expected_wait_s)
 
     def _seen(self, lane: str) -> LaneSnapshot | None:
-        """The lane's last snapshot."""
-        if self.snapshot is None:
-            return None
-        return self.snapshot.lanes.get(self.lane_manager.model_of(lane))
+        """The last snapshot of the lane's model."""
+        model = self.lane_manager.model_of(lane)
+        return self.lanes_by_model.get(model)
 
     async def _kill_when_stalled(self) -> None:
         while True:
@@ -336,19 +332,19 @@ class EngineClient:
                     pending.future.set_result(result)
         elif isinstance(message, messages.Snapshot):
             self._progress_s = time.monotonic()
-            lanes: dict[str, LaneSnapshot] = {}
-            for lane, seen in message.lanes.items():  # of a model's two lanes, the last one opened
-                lanes[self.lane_manager.model_of(lane)] = seen
-            self.snapshot = replace(message, lanes=lanes)
+            self.snapshot = message
         elif isinstance(message, messages.Rejected):
             _log.warning("the engine rejects a request: %s", message.message)
             pending = self._pending.get(message.task_id)
             if pending is not None:
                 self._refuse(message.task_id, self._queue_full(pending.lane))
-        elif isinstance(message, messages.Ready):
-            self.lane_manager.note_ready(message.reports)
         elif isinstance(message, messages.LaneChanged):
             self.lane_manager.take(message)
+        elif isinstance(message, messages.Ready):
+            self.process.note_ready(message.load_s)
+            self.lane_manager.note_ready(message.reports)
+        else:
+            self.process.note_failure(message.message, is_refusal=message.is_refusal)
 
     def _refuse(self, task_id: int, error: NoAnswerError) -> None:
         pending = self._pending.pop(task_id)

@@ -25,21 +25,21 @@ class AdmissionLimits:
         self._used_s = dict.fromkeys(limits, time.monotonic())
         self._freed = asyncio.Event()
 
-    def take(self, lane: str) -> None:
-        """Take a place, to give back with `leave`; the caller has checked that one is free."""
+    def take(self, lane: str, *, for_batch: bool = False) -> bool:
+        """Take a place, to give back with `leave`; False if none is free."""
+        limit = self._limits.get(lane, 0)  # 0 if it has been closed
+        if limit and for_batch:
+            limit = self.batch_limit(lane)
+        if self._taken.get(lane, 0) >= limit:
+            return False
         self._taken[lane] += 1
         self._used_s[lane] = time.monotonic()
+        return True
 
     def leave(self, lane: str) -> None:
         self._taken[lane] -= 1
         self._used_s[lane] = time.monotonic()
         self._freed.set()
-
-    def is_full(self, lane: str, *, for_batch: bool = False) -> bool:
-        limit = self._limits.get(lane, 0)  # 0 if it has been closed
-        if limit and for_batch:
-            limit = self.batch_limit(lane)
-        return self._taken.get(lane, 0) >= limit
 
     def open(self, lane: str, limit: int) -> None:
         self._limits[lane] = limit

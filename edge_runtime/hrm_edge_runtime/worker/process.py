@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
@@ -93,8 +92,8 @@ EngineHandle = SpawnedEngine | ThreadEngine
 class EngineLink:
     """Two threads that carry messages to and from an engine, so that the event loop never blocks.
 
-    All messages of one turn of the event loop are sent together. Both callbacks run in the event
-    loop. `on_lost` is called once, after all other calls.
+    Messages that wait are sent together. Both callbacks run in the event loop. `on_lost` is called
+    once, after all other calls.
     """
 
     def __init__(
@@ -108,50 +107,44 @@ class EngineLink:
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_lost = on_lost
-        self._unsent: list[messages.ToEngine] = []
-        self._outbox: queue.SimpleQueue[list[messages.ToEngine] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[messages.ToEngine | None] = queue.SimpleQueue()
+        self.send: Callable[[messages.ToEngine], None] = self._outbox.put
+        """Sends a message; it is dropped if the engine has ended."""
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
         self._writer.start()
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
 
-    def send(self, message: messages.ToEngine) -> None:
-        """Send a message; it is dropped if the engine has ended."""
-        self._unsent.append(message)
-        if len(self._unsent) == 1:
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._outbox.put(self._unsent)
-        self._unsent = []
-
     def _read(self) -> None:
         try:
             while True:
-                self._call(self._on_message, self._connection.recv())
+                message = self._connection.recv()
+                self._loop.call_soon_threadsafe(self._on_message, message)
         except (EOFError, OSError):
             pass  # the engine has ended, perhaps in the middle of a message
         except Exception:  # bytes that are not a message can raise anything; such an engine is lost
-            _log.exception("the engine sent bytes that are not a message")
-        self._call(self._on_lost)
+            if not self._loop.is_closed():  # a closed one takes no message
+                _log.exception("the engine sent bytes that are not a message")
+        with contextlib.suppress(RuntimeError):  # the event loop has closed
+            self._loop.call_soon_threadsafe(self._on_lost)
         self._outbox.put(None)
         self._writer.join()  # until it ends, another file could get the closed descriptor
         self._connection.close()
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the reading thread sees the same error and reports it
-            unsent = self._outbox.get()
-            while unsent is not None:
+            while True:
+                unsent = [self._outbox.get()]
+                while not self._outbox.empty():
+                    unsent.append(self._outbox.get())
+                if None in unsent:  # the engine has ended
+                    return
                 self._connection.send(unsent)
-                unsent = self._outbox.get()
-
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop has closed
-            self._loop.call_soon_threadsafe(function, *arguments)
 
 
 class EngineProcess:
     """The engine, restarted whenever it is lost. Everything here runs in the event loop.
 
+    It moves messages and does not read them: its owner calls `note_ready` and `note_failure`.
     `on_lost` is called once for every engine that ends. `link` is set while one is ready. If the
     first engine refuses to start, it is not restarted and `refusal` holds its reason. A later
     refusal may be a lack of memory, which passes.
@@ -248,7 +241,7 @@ class EngineProcess:
         self._handle = handle
         if self._closing.is_set():
             handle.kill()
-        self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
+        self._link = EngineLink(handle, on_message=self._on_message, on_lost=lost.set)
         self._hang = asyncio.create_task(self._give_up_start())
         await lost.wait()
         self._hang.cancel()
@@ -279,16 +272,17 @@ class EngineProcess:
         _log.error("engine: %s", self.last_error)
         self.kill()
 
-    def _deliver(self, message: messages.FromEngine) -> None:
-        if isinstance(message, messages.Ready):
-            self._hang.cancel()
-            self.link = self._link
-            self._ready_at_s = time.monotonic()
-            self._was_ready = True
-            _log.info("engine ready after %.1f s", message.load_s)
-        elif isinstance(message, messages.Failed):
-            self.last_error = message.message
-            _log.error("engine: %s", message.message)
-            if message.is_refusal and not self._was_ready:
-                self.refusal = message.message
-        self._on_message(message)
+    def note_ready(self, load_s: float) -> None:
+        """The engine has opened its models."""
+        self._hang.cancel()
+        self.link = self._link
+        self._ready_at_s = time.monotonic()
+        self._was_ready = True
+        _log.info("engine ready after %.1f s", load_s)
+
+    def note_failure(self, problem: str, *, is_refusal: bool) -> None:
+        """The engine ends with a problem, or refuses to start."""
+        self.last_error = problem
+        _log.error("engine: %s", problem)
+        if is_refusal and not self._was_ready:
+            self.refusal = problem

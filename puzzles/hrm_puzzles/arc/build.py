@@ -8,7 +8,7 @@ Shapes: V variants of a task (the unchanged task first), E its examples of one s
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -80,13 +80,17 @@ class ArcRecipe:
         return np.random.default_rng([self.seed, task_seed])
 
 
-def most_bytes(recipe: ArcRecipe, puzzle: Arc) -> int:
-    """Upper bound of the bytes of a data set. A task with few symmetries has fewer variants."""
+def most_bytes(tasks: Iterable[ArcTask], augment: int, puzzle: Arc) -> int:
+    """Upper bound of the bytes of the tasks that fit the board, each with `augment` variants.
+
+    A task with few symmetries has fewer of them.
+    """
     num_pairs = 0
-    for task in _source(recipe, puzzle).tasks:
-        num_pairs += sum(len(_pairs(task, split)) for split in SPLITS)
+    for task in tasks:
+        if task.side <= puzzle.side:
+            num_pairs += len(task.pairs)
     bytes_per_pair = 2 * puzzle.seq_len
-    return bytes_per_pair * num_pairs * (recipe.augment + 1)
+    return bytes_per_pair * num_pairs * (augment + 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import typer
 from hrm_host.memory import GIB
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, most_bytes
+from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.cli import main as hrm_data
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
@@ -44,8 +45,13 @@ def build_if_absent(
 
 
 def largest_bytes(puzzle: Arc, settings: Mapping[str, Any]) -> int:
-    """Upper bound of the bytes of an ARC data set with the defaults changed by `settings`."""
-    return most_bytes(ArcRecipe(puzzle=puzzle.name, **settings), puzzle)
+    """Upper bound of the bytes of an ARC data set with the defaults changed by `settings`.
+
+    The settings of a named recipe add no further examples (`more`), which would be files of a user.
+    """
+    recipe = ArcRecipe(puzzle=puzzle.name, **settings)
+    tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
+    return most_bytes(tasks, recipe.augment, puzzle)
 
 
 def _options(settings: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A smaller board on the board of a model.
+"""A smaller board on the board of a model; knows no puzzle, only boards with rows and columns.
 
 Shapes: T cells of the outer board, I cells of the inner board.
 """
@@ -6,15 +6,22 @@ Shapes: T cells of the outer board, I cells of the inner board.
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from math import isqrt
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import GridShape, Int32Array
-from hrm_puzzles.puzzle import Grid, IntArray, Notation, Parsed, Route, Routed
+from hrm_puzzles.grid.board import GridShape
+from hrm_puzzles.puzzle import Board, Grid, IntArray, Notation, Parsed, Route, Routed
 
-if TYPE_CHECKING:
-    from hrm_puzzles.grid.puzzle import GridPuzzle
+
+class RectangularBoard(Board, Protocol):
+    """A board of `rows` x `cols` cells."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +29,12 @@ class Framed:
     """Boards of `inner` in the first rows and columns of `outer`, with walls on all other cells.
 
     No path and no tour enters a wall, so both boards have the same answers: a proof on the outer
-    board is a proof of the question as asked.
+    board is a proof of the question as asked. `wall` is the value of a wall.
     """
 
-    inner: "GridPuzzle"
-    outer: "GridPuzzle"
+    inner: RectangularBoard
+    outer: RectangularBoard
+    wall: int
 
     @property
     def name(self) -> str:
@@ -42,12 +50,11 @@ class Framed:
     def write(self, grid: Grid, notation: Notation) -> object:
         return self.inner.write(grid, notation)
 
-    def encode(self, grid: Grid) -> Int32Array:
+    def encode(self, grid: Grid) -> NDArray[np.int32]:
         """Convert a grid of the inner board to tokens [T] of the outer board."""
-        outer = self.outer
-        framed = np.full((outer.rows, outer.cols), outer.wall, dtype=np.int8)
+        framed = np.full((self.outer.rows, self.outer.cols), self.wall, dtype=np.int8)
         framed[: self.inner.rows, : self.inner.cols] = grid
-        return outer.encode(framed)
+        return self.outer.encode(framed)
 
     def decode(self, tokens_T: IntArray) -> Grid:
         """Convert tokens [T] of the outer board to a grid of the inner board."""

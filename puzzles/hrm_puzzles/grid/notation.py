@@ -104,21 +104,21 @@ def parsed(size: BoardSize, legend: Legend, from_text: FromText, notation: objec
     Raises PuzzleError with the rule `not-a-puzzle`, that of `size`, or `bad-character`.
     """
     if isinstance(notation, str):
-        _check_length(size, notation)
+        if len(notation) > MAX_TEXT:
+            problem = f"the text has {len(notation)} characters, more than any form of a board"
+            raise size.error(problem)
         return from_text(notation)
     if not isinstance(notation, list):
         raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", size.forms)
     values = cast("list[object]", notation)
     if values and _are_strings(values):
-        return _from_lines(size, cast("list[str]", values), from_text)
+        lines = cast("list[str]", values)
+        size.require(lines, size.shape.rows, "the list", "rows")
+        read = parsed(size, legend, from_text, "\n".join(lines))
+        return replace(read, notation=replace(read.notation, kind="lines"))
     if any(isinstance(value, list) for value in values[: size.shape.rows]):
         return _from_rows(size, legend, values)
     return _from_flat_list(size, legend, values)
-
-
-def _check_length(size: BoardSize, text: str) -> None:
-    if len(text) > MAX_TEXT:
-        raise size.error(f"the text has {len(text)} characters, more than any form of a board")
 
 
 def _are_strings(values: Iterable[object]) -> bool:
@@ -201,16 +201,6 @@ def _offsets_of_lines(shape: GridShape) -> tuple[int, ...]:
         start = row * stride
         offsets.extend(range(start, start + shape.cols))
     return tuple(offsets)
-
-
-def _from_lines(size: BoardSize, lines: list[str], from_text: FromText) -> Parsed:
-    """Read a list of lines of text."""
-    size.require(lines, size.shape.rows, "the list", "rows")
-    text = "\n".join(lines)
-    _check_length(size, text)
-    read = from_text(text)
-    notation = replace(read.notation, kind="lines")
-    return replace(read, notation=notation)
 
 
 def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:

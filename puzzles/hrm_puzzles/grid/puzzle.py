@@ -67,7 +67,7 @@ def _framed(outer: "GridPuzzle", shape: GridShape) -> Framed | None:
     family, _, _ = outer.name.partition("-")
     name = f"{family}-{shape.rows}x{shape.cols}"
     inner = replace(outer, name=name, rows=shape.rows, cols=shape.cols)
-    return Framed(inner=inner, outer=outer)
+    return Framed(inner=inner, outer=outer, wall=outer.wall)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,7 +169,9 @@ def _digits_of(text: str) -> NDArray[np.int8]:
 
 
 def _from_text(board: SudokuBoard, text: str) -> Parsed:
-    lines = _lines(board, text)
+    lines = _lines_of_cells(text)
+    if len(lines) != 1 or len(lines[0]) != board.num_cells:
+        lines = _without_frames(board, text, lines)
     offsets = tuple(chain.from_iterable(lines))
     characters = "".join(map(text.__getitem__, offsets))
     known = "".join(board.legend.values)
@@ -184,8 +186,9 @@ def _from_text(board: SudokuBoard, text: str) -> Parsed:
     board.size.require(characters, board.num_cells, "the text", "cells")
     first_blank = characters.strip(board.symbols)[:1]
     notation = Notation(kind="text", blank=first_blank or ".", template=text, cells=offsets)
-    digits = _digits_of(characters) % OTHER  # every other known character is a blank
-    return Parsed(grid=digits.reshape(board.side, board.side), notation=notation)
+    digits = list(map(board.legend.values.__getitem__, characters))
+    grid = np.array(digits, dtype=np.int8).reshape(board.side, board.side)
+    return Parsed(grid=grid, notation=notation)
 
 
 def _cell_of(board: SudokuBoard, lines: list[Line], place: int) -> Cell:
@@ -199,13 +202,12 @@ def _cell_of(board: SudokuBoard, lines: list[Line], place: int) -> Cell:
     return row + 1, place + 1
 
 
-def _lines(board: SudokuBoard, text: str) -> list[Line]:
-    """The cells of each line without headers and frames.
+def _without_frames(board: SudokuBoard, text: str, lines: list[Line]) -> list[Line]:
+    """The cells of each line without frames.
 
     Lines of dashes are frames, and spaces separate cells. If that does not make a board, dashes or
     spaces may be blanks.
     """
-    lines = _all_lines(text)
     usual = lines
     if len(lines) > 1:
         usual = [line for line in lines if not _is_dashes(text, line)]
@@ -219,8 +221,8 @@ def _lines(board: SudokuBoard, text: str) -> list[Line]:
     return usual
 
 
-def _all_lines(text: str) -> list[Line]:
-    """The cells of each line that has some, without headers."""
+def _lines_of_cells(text: str) -> list[Line]:
+    """The cells of each line that has some, without headers; frames of dashes are among them."""
     lines: list[Line] = []
     start = 0
     for line in text.splitlines(keepends=True):

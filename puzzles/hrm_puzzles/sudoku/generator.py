@@ -67,8 +67,8 @@ def _full_grid(solver: SudokuSolver, rng: np.random.Generator) -> Grid:
         return rng.permutation(bits).tolist()
 
     nothing_given = solver.given([0] * solver.num_cells)
-    found = solver.search(nothing_given, max_solutions=1, order=shuffled)
-    return found.grids[0]
+    solutions = solver.search(nothing_given, max_solutions=1, order=shuffled)
+    return solutions.grids[0]
 
 
 def take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
@@ -99,7 +99,7 @@ def _is_unique(
     """Whether `cells` has one solution after the cells of `block` lost their clues."""
     state = solver.given(cells)
     if len(block) > 1:
-        return len(solver.search(state, max_solutions=2).grids) == 1
+        return len(solver.search(state, max_solutions=2).found) == 1
     # Another solution would have another digit in this cell.
     others = solver.without(state, block[0], clues[0])
-    return not solver.search(others, max_solutions=1).grids
+    return not solver.search(others, max_solutions=1).found

@@ -40,15 +40,20 @@ UNIT_NAMES = ("row", "column", "box")
 
 @dataclass(frozen=True, kw_only=True)
 class Solutions:
-    """The outcome of a search.
+    """The outcome of a search: `found` holds the candidates of each solution, one for each cell.
 
     `backtracks` counts the failed tries before the first solution. If the search used up its
     tries, `is_complete` is false and more solutions may exist.
     """
 
-    grids: tuple[Grid, ...]
+    board: SudokuBoard
+    found: Sequence[int]
     backtracks: int
     is_complete: bool
+
+    @cached_property
+    def grids(self) -> list[Grid]:
+        return [_grid(self.board, candidates) for candidates in self.found]
 
 
 def solve(
@@ -120,11 +125,11 @@ class SudokuSolver:
         order: CandidateOrder | None = None,
     ) -> Solutions:
         """Search depth first until enough solutions are found or the tries are used up."""
-        grids: list[Grid] = []
+        found: list[int] = []
         waiting = [(state, 0)]  # states and their numbers of guesses, next one last
         num_tries = -1  # the first state is not a try
         backtracks = 0
-        while waiting and len(grids) < max_solutions and num_tries != max_tries:
+        while waiting and len(found) < max_solutions and num_tries != max_tries:
             before, num_guesses = waiting.pop()
             num_tries += 1
             after = self.propagate(before)
@@ -132,9 +137,9 @@ class SudokuSolver:
                 continue
             candidates, fixed = after
             if candidates.bit_count() == self.num_cells:
-                if not grids:
+                if not found:
                     backtracks = num_tries - num_guesses
-                grids.append(self._grid(candidates))
+                found.append(candidates)
                 continue
             branches = self.branches(candidates)
             if order is not None:
@@ -142,10 +147,14 @@ class SudokuSolver:
             for bit in reversed(branches):
                 branch = (candidates & self.keep[bit], fixed | 1 << bit)
                 waiting.append((branch, num_guesses + 1))
-        if not grids:
+        if not found:
             backtracks = num_tries
-        is_complete = not waiting or len(grids) >= max_solutions
-        return Solutions(grids=tuple(grids), backtracks=backtracks, is_complete=is_complete)
+        return Solutions(
+            board=self.board,
+            found=found,
+            backtracks=backtracks,
+            is_complete=not waiting or len(found) >= max_solutions,
+        )
 
     def propagate(self, state: State) -> State | None:
         """Fix all cells with one candidate and all digits with one place.
@@ -207,15 +216,16 @@ class SudokuSolver:
         exactly = at_least[count] & ~at_least[count + 1]
         return (exactly & -exactly).bit_length() - 1
 
-    def _grid(self, candidates: int) -> Grid:
-        """The grid of a state with one candidate per cell."""
-        side = self.board.side
-        packed = candidates.to_bytes(self._num_bits // 8 + 1, "little")
-        data = np.frombuffer(packed, np.uint8)
-        has_digit = np.unpackbits(data, count=self._num_bits, bitorder="little")
-        has_digit_ST = has_digit.reshape(side, self.num_cells)
-        digits_T = has_digit_ST.argmax(axis=0) + 1
-        return digits_T.astype(np.int8).reshape(side, side)
+
+def _grid(board: SudokuBoard, candidates: int) -> Grid:
+    """The grid of a state with one candidate per cell."""
+    num_bits = board.side * board.num_cells
+    packed = candidates.to_bytes(num_bits // 8 + 1, "little")
+    data = np.frombuffer(packed, np.uint8)
+    has_digit = np.unpackbits(data, count=num_bits, bitorder="little")
+    has_digit_ST = has_digit.reshape(board.side, board.num_cells)
+    digits_T = has_digit_ST.argmax(axis=0) + 1
+    return digits_T.astype(np.int8).reshape(board.side, board.side)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,10 +295,10 @@ def check_question(board: SudokuBoard, grid: Grid) -> None:
 
     A question passes if MAX_TRIES guesses do not decide it.
     """
-    found = solve(board, grid, max_solutions=2, max_tries=MAX_TRIES)
-    if len(found.grids) > 1:
-        raise _many_solutions(board, *found.grids)
-    if not found.grids and found.is_complete:
+    solutions = solve(board, grid, max_solutions=2, max_tries=MAX_TRIES)
+    if len(solutions.found) > 1:
+        raise _many_solutions(board, *solutions.grids)
+    if not solutions.found and solutions.is_complete:
         _check_clashes(board, grid)
         raise _no_solution(board, grid)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import operator
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from scripted_server import examples as scripted_examples
 from service_tools import Server
 
 from hrm_edge_runtime.api.errors import ServiceError
+from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.http import streams
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
 from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
@@ -169,24 +171,25 @@ async def test_lines_wait_for_a_missing_engine_once_a_batch(
 ) -> None:
     monkeypatch.setattr(streams, "ADMISSION_WAIT_S", 0.2)
     may_begin = threading.Event()
-    waits_s: list[float] = []
+    may_wait: list[bool] = []
 
     def lanes() -> Lanes:
         may_begin.wait(60)
         return QUICK()
 
-    app, engine_client = app_over(lanes)
-    admit = engine_client.admit
+    app, _ = app_over(lanes)
+    service = app.state.service
+    admit = service.admit
 
-    async def noted(candidates: Any, *, wait_s: float = 0.0) -> Any:
-        waits_s.append(wait_s)
-        return await admit(candidates, wait_s=wait_s)
+    async def noted(request: SolveRequest, *, wait_until_s: float) -> Any:
+        may_wait.append(wait_until_s > time.monotonic())
+        return await admit(request, wait_until_s=wait_until_s)
 
-    monkeypatch.setattr(engine_client, "admit", noted)
+    monkeypatch.setattr(service, "admit", noted)
     async with client_of(app):
         call = Call(app, "/solve/batch", NDJSON)
         call.give(LINES[0] * 20, more=False)
         await asyncio.wait_for(call.task, 60)
         may_begin.set()
     assert {one["error"]["reason"] for one in lines_in(call.body)} == {"loading"}
-    assert waits_s == [0.2, *[0.0] * 19]
+    assert may_wait == [True, *[False] * 19]
