@@ -65,13 +65,23 @@ class BlockWriter:
             total = self.graph.node(f"{name}_{place}", "Add", total, value)
         return total
 
-    def residual(self, scope: str, x: str, change: str) -> str:
+    def inside(self, name: str, state: str) -> str:
+        """The state [B, N, D] as the blocks of this family compute with it."""
+        del name
+        return state
+
+    def outside(self, name: str, state: str) -> str:
+        """The inverse of `inside`."""
+        del name
+        return state
+
+    def residual(self, scope: str, x: str, change: str, axis: int = -1) -> str:
         """rms(x + change), in primitive operators: TensorRT 10.3 lacks RMSNormalization."""
         node = self.graph.within(scope)
         graph = self.graph
         total = node("residual", "Add", x, change)
         square = node("square", "Pow", total, graph.number(2.0))
-        mean = node("mean", "ReduceMean", square, graph.ints(-1), keepdims=1)
+        mean = node("mean", "ReduceMean", square, graph.ints(axis), keepdims=1)
         epsilon = graph.number(self.config.rms_norm_eps)
         steady = node("steady", "Add", mean, epsilon)
         rms = node("rms", "Sqrt", steady)
@@ -79,14 +89,18 @@ class BlockWriter:
 
     def attended(self, scope: str, q: str, k: str, v: str, head_size: int) -> str:
         """MatMul, Softmax, MatMul with the scale on the queries: the form that TensorRT fuses."""
+        shares = self.attention_shares(scope, q, k, head_size)
+        return self.graph.node(f"{scope}/mixed", "MatMul", shares, v)
+
+    def attention_shares(self, scope: str, q: str, k: str, head_size: int) -> str:
+        """How much each query takes of each key [B, H, N, N]."""
         node = self.graph.within(scope)
         graph = self.graph
         scale = graph.number(1 / math.sqrt(head_size))
         q = node("q_scaled", "Mul", q, scale)
         k = node("k_turned", "Transpose", k, perm=(0, 1, 3, 2))
         scores = node("scores", "MatMul", q, k)
-        shares = node("shares", "Softmax", scores, axis=-1)
-        return node("mixed", "MatMul", shares, v)
+        return node("shares", "Softmax", scores, axis=-1)
 
     def rotated(self, scope: str, x: str) -> str:
         """x cos + (-second, first) sin, with the sign folded into the table of sines."""

@@ -1,21 +1,43 @@
 """The relational blocks of the step graph, beside `hrm_model.relational`.
 
-Shapes: B batch, b bands, r rows, s stacks, c columns, S symbols, C channels.
+Shapes: B batch, b bands, r rows, s stacks, c columns, S symbols, C channels, F inner width,
+N positions, D hidden.
 """
-
-import math
-from itertools import product
 
 from hrm_export.block_writer import BlockWriter
 from hrm_model.relational import BAND, COLUMN, ROW, STACK, SYMBOL
 
 UNIT_DIMENSIONS = 4
 """A board of bands, rows, stacks and columns has units; others are plain grids."""
-NEIGHBORHOOD = 9
-"""Cells of a 3x3 neighborhood."""
+CHANNEL = 1
+"""The axis of the channels of an image [images, C, r, c]."""
 
 
 class RelationalBlocks(BlockWriter):
+    def inside(self, name: str, state: str) -> str:
+        """The state as the blocks compute with it: colors as images [B S, C, r, c]."""
+        config = self.config
+        if not config.has_colors:
+            return state
+        graph = self.graph
+        shape = graph.ints(0, config.seq_len, config.num_symbols, config.num_channels)
+        vectors = graph.node(f"{name}/vectors", "Reshape", state, shape)
+        channels = graph.node(f"{name}/channels", "Transpose", vectors, perm=(0, 2, 3, 1))
+        shape = graph.ints(-1, config.num_channels, *config.board)
+        return graph.node(f"{name}/images", "Reshape", channels, shape)
+
+    def outside(self, name: str, state: str) -> str:
+        """The inverse of `inside`: [B, N, D]."""
+        config = self.config
+        if not config.has_colors:
+            return state
+        graph = self.graph
+        shape = self.by_color(config.num_channels, config.seq_len)
+        channels = graph.node(f"{name}/channels_next", "Reshape", state, shape)
+        vectors = graph.node(f"{name}/vectors_next", "Transpose", channels, perm=(0, 3, 1, 2))
+        shape = graph.ints(0, config.seq_len, config.hidden_size)
+        return graph.node(f"{name}/positions_next", "Reshape", vectors, shape)
+
     def block(self, scope: str, module: str, x: str) -> str:
         if self.config.has_colors:
             return self.colors(scope, module, x)
@@ -94,117 +116,107 @@ class RelationalBlocks(BlockWriter):
         change = node("changes", "Reshape", change, shape)
         return self.residual(scope, x, change)
 
-    def colors(self, scope: str, module: str, x: str) -> str:
-        """`ColorBlock.forward`, over colors of cells [B, r, c, S, C]."""
+    def colors(self, scope: str, module: str, images: str) -> str:
+        """`ColorBlock.forward`; each color of a board is an image [C, r, c]."""
+        node = self.graph.within(scope)
+        messages = self.image_messages(scope, module, images)
+        bias = self.weight(f"{module}.near_bias")
+        near = self.convolution(f"{scope}/near", f"{module}.near_proj", images, 3, bias)
+        cells = self.over_colors(scope, messages)
+        attended = self.attended_images(scope, module, cells, messages)
+        seen = self.convolution(f"{scope}/seen", f"{module}.seen_proj", attended, 1)
+        own = node("own", "Add", near, seen)
+        shared = self.shared_by_cells(scope, module, cells, messages)
+        known = node("known", "Add", own, shared)
+        kept = node("kept", "Relu", known)
+        change = self.convolution(f"{scope}/out", f"{module}.out_proj", kept, 1)
+        return self.residual(scope, images, change, axis=CHANNEL)
+
+    def image_messages(self, scope: str, module: str, images: str) -> str:
+        bias = self.weight(f"{module}.message_bias")
+        sent = self.convolution(f"{scope}/message", f"{module}.message_proj", images, 1, bias)
+        return self.graph.node(f"{scope}/messages", "Relu", sent)
+
+    def over_colors(self, scope: str, messages: str) -> str:
+        """Sum of the messages of all colors, one image for each board [B, C, r, c].
+
+        A product, because ReduceSum adds the first axes in another order for B = 1.
+        """
+        node = self.graph.within(scope)
+        config = self.config
+        shape = self.by_color(config.num_channels * config.seq_len)
+        colors = node("colors", "Reshape", messages, shape)
+        total = node("all_colors", "MatMul", self.table("every_color"), colors)
+        shape = self.graph.ints(-1, config.num_channels, *config.board)
+        return node("cells", "Reshape", total, shape)
+
+    def shared_by_cells(self, scope: str, module: str, cells: str, messages: str) -> str:
+        """Messages of all colors of the neighbors, and of the board, for each image."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config
-        board = (*config.board, config.num_symbols)
-        shape = graph.ints(0, *board, config.num_channels)
-        h = node("colors", "Reshape", x, shape)
-        flat = self.flat(f"{scope}/flat", x, config.num_channels)
-        m = self.messages(scope, module, flat, board)
-        near = self.near_colors(scope, module, h)
-        heard = self.heard_colors(scope, module, m)
-        known = self.sum(f"{scope}/known", near, heard)
-        kept = node("kept", "Relu", known)
-        change = self.linear(f"{scope}/out", f"{module}.out_proj", kept)
-        h = self.residual(scope, h, change)
-        shape = graph.ints(0, config.seq_len, config.hidden_size)
-        return node("positions", "Reshape", h, shape)
+        around = self.convolution(f"{scope}/around", f"{module}.cell_proj", cells, 3)
+        row = graph.ints(-1, 1, config.inner_size, config.seq_len)
+        around = node("around_each", "Reshape", around, row)
+        board = self.over_board(scope, module, cells, messages)
+        shared = node("shared", "Add", around, board)
+        shape = graph.ints(-1, config.inner_size, *config.board)
+        return node("shared_images", "Reshape", shared, shape)
 
-    def near_colors(self, scope: str, module: str, h: str) -> str:
-        """Messages of the colors of the neighboring cells."""
+    def over_board(self, scope: str, module: str, cells: str, messages: str) -> str:
+        """What a color and all colors say on average over the board, [B, S, F, 1]."""
         node = self.graph.within(scope)
+        graph = self.graph
         config = self.config
-        last = (config.num_symbols, config.num_channels)
-        near = self.around(f"{scope}/near", h, last)
-        near = self.flat(f"{scope}/near_flat", near, NEIGHBORHOOD * config.num_channels)
-        near = self.biased(f"{scope}/near", f"{module}.near", near)
-        shape = self.graph.ints(-1, *config.board, config.num_symbols, config.inner_size)
-        return node("nears", "Reshape", near, shape)
+        shape = self.by_color(config.num_channels, config.seq_len)
+        flat = node("colors_flat", "Reshape", messages, shape)
+        of_color = node("mean_color", "ReduceMean", flat, graph.ints(3), keepdims=0)
+        board = self.linear(f"{scope}/board", f"{module}.board_proj", of_color)
+        flat = node("all_flat", "Reshape", cells, graph.ints(0, 1, config.num_channels, -1))
+        total = node("mean_total", "ReduceMean", flat, graph.ints(3), keepdims=0)
+        of_all = node("mean_all", "Mul", total, graph.number(1 / config.num_symbols))
+        whole = self.linear(f"{scope}/whole", f"{module}.all_proj", of_all)
+        said = node("board_and_whole", "Add", board, whole)
+        return node("board_said", "Reshape", said, self.by_color(config.inner_size, 1))
 
-    def heard_colors(self, scope: str, module: str, m: str) -> str:
-        """Sum of the messages of the board, all colors, the attended cells and the neighbors."""
-        node = self.graph.within(scope)
-        config = self.config
-        cell = self.total(f"{scope}/cell", m, 3)
-        share = self.graph.number(1 / config.num_symbols)
-        board = self.over_board(f"{scope}/board", m, config.num_symbols)
-        whole = self.over_board(f"{scope}/whole", cell, 1)
-        whole = node("all", "Mul", whole, share)
-        seen = self.seen(scope, module, cell, m)
-        around = self.around(f"{scope}/cell", cell, (1, config.num_channels))
-
-        board_said = self.linear(f"{scope}/board_said", f"{module}.board_proj", board)
-        all_said = self.linear(f"{scope}/all_said", f"{module}.all_proj", whole)
-        seen_said = self.linear(f"{scope}/seen_said", f"{module}.seen_proj", seen)
-        cell_said = self.linear(f"{scope}/cell_said", f"{module}.cell_proj", around)
-        return self.sum(f"{scope}/said", board_said, all_said, seen_said, cell_said)
-
-    def seen(self, scope: str, module: str, cell: str, m: str) -> str:
-        """For each color, the content of the cells that a cell attends to, [B, r, c, S, C]."""
+    def attended_images(self, scope: str, module: str, cells: str, messages: str) -> str:
+        """Messages of each color from the cells that a cell attends to, as images."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config
         heads = config.num_heads
-        looks = self.linear(f"{scope}/look", f"{module}.look_proj", cell)
+        q, k = self.queries_and_keys(scope, module, cells)
+        part = config.num_channels // heads
+        by_color = self.by_color(heads, part * config.seq_len)
+        values = node("values", "Reshape", messages, by_color)
+        values = node("by_head", "Transpose", values, perm=(0, 2, 1, 3))
+        shape = graph.ints(0, heads, part * config.num_symbols, config.seq_len)
+        values = node("v", "Reshape", values, shape)
+        shares = self.attention_shares(scope, q, k, config.num_channels)
+        shares = node("shares_by_key", "Transpose", shares, perm=(0, 1, 3, 2))
+        mixed = node("mixed", "MatMul", values, shares)
+        shape = graph.ints(0, heads, config.num_symbols, part * config.seq_len)
+        mixed = node("mixed_by_head", "Reshape", mixed, shape)
+        mixed = node("mixed_by_color", "Transpose", mixed, perm=(0, 2, 1, 3))
+        shape = graph.ints(-1, config.num_channels, *config.board)
+        return node("attended", "Reshape", mixed, shape)
+
+    def queries_and_keys(self, scope: str, module: str, cells: str) -> list[str]:
+        """Each [B, H, cells, C], rotated by row and column."""
+        node = self.graph.within(scope)
+        graph = self.graph
+        config = self.config
+        heads = config.num_heads
+        shape = graph.ints(0, config.num_channels, config.seq_len)
+        flat = node("cells_flat", "Reshape", cells, shape)
+        flat = node("cells_first", "Transpose", flat, perm=(0, 2, 1))
+        looks = self.linear(f"{scope}/look", f"{module}.look_proj", flat)
         shape = graph.ints(0, config.seq_len, 2 * heads, config.num_channels)
         looks = node("looks", "Reshape", looks, shape)
         looks = node("heads_first", "Transpose", looks, perm=(0, 2, 1, 3))
         looks = self.rotated(scope, looks)
-        q, k = graph.split(f"{scope}/q_k", looks, (heads, heads), axis=1)
-        v = self.values_by_head(scope, m)
-        seen = self.attended(scope, q, k, v, config.num_channels)
-        part = config.num_channels // heads
-        shape = graph.ints(0, heads, config.seq_len, config.num_symbols, part)
-        seen = node("seen_parts", "Reshape", seen, shape)
-        seen = node("seen_first", "Transpose", seen, perm=(0, 2, 3, 1, 4))
-        shape = graph.ints(0, *config.board, config.num_symbols, config.num_channels)
-        return node("seen", "Reshape", seen, shape)
+        return graph.split(f"{scope}/q_k", looks, (heads, heads), axis=1)
 
-    def values_by_head(self, scope: str, m: str) -> str:
-        """The messages of each head side by side, [B, H, cells, S C / H]."""
-        node = self.graph.within(scope)
-        graph = self.graph
-        config = self.config
-        heads = config.num_heads
-        part = config.num_channels // heads
-        shape = graph.ints(0, config.seq_len, config.num_symbols, heads, part)
-        values = node("values", "Reshape", m, shape)
-        perm = (0, 3, 1, 2, 4)
-        values = node("values_by_head", "Transpose", values, perm=perm)
-        width = math.prod((config.num_symbols, part))
-        shape = graph.ints(0, heads, config.seq_len, width)
-        return node("v", "Reshape", values, shape)
-
-    def around(self, scope: str, cells: str, last: tuple[int, ...]) -> str:
-        """Each cell and its eight neighbors side by side, [B, r, c, ..., 9 C], for a product."""
-        node = self.graph.within(scope)
-        graph = self.graph
-        rows, cols = self.config.board
-        rest = [0] * len(last)
-        pads = graph.ints(0, 1, 1, *rest, 0, 1, 1, *rest)
-        padded = node("padded", "Pad", cells, pads)
-        nine: list[str] = []
-        for down, right in product(range(3), range(3)):
-            starts = graph.ints(down, right)
-            ends = graph.ints(down + rows, right + cols)
-            axes = graph.ints(1, 2)
-            name = f"{scope}/cells_{down}_{right}"
-            nine.append(graph.node(name, "Slice", padded, starts, ends, axes))
-        return node("around", "Concat", *nine, axis=2 + len(last))
-
-    def over_board(self, name: str, x: str, num_symbols: int) -> str:
-        """Mean of [B, r, c, S, C] over the board.
-
-        A product, because ReduceMean adds in another order for B = 1.
-        """
-        graph = self.graph
-        channels = self.config.num_channels
-        shape = graph.ints(0, self.config.seq_len, num_symbols * channels)
-        flat = graph.node(f"{name}_flat", "Reshape", x, shape)
-        shares = self.table("board_shares")
-        mean = graph.node(f"{name}_mean", "MatMul", shares, flat)
-        shape = graph.ints(0, 1, 1, num_symbols, channels)
-        return graph.node(name, "Reshape", mean, shape)
+    def by_color(self, *sizes: int) -> str:
+        """The shape [B, S, sizes]."""
+        return self.graph.ints(-1, self.config.num_symbols, *sizes)

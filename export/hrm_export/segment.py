@@ -78,8 +78,7 @@ def tables_of(config: HRMConfig) -> Arrays:
         tables["rotary_cos"] = cos
         tables["rotary_sin"] = sin * sign_K
     if config.has_colors:
-        share = 1 / config.seq_len
-        tables["board_shares"] = np.full((1, config.seq_len), share, np.float32)
+        tables["every_color"] = np.ones((1, config.num_symbols), np.float32)
     return tables
 
 
@@ -104,6 +103,10 @@ class _Segment(BlockWriter):
         """All cycles of one segment."""
         graph = self.graph
         config = self.config
+        blocks = self.blocks()
+        x = blocks.inside("x", x)
+        high = blocks.inside("high", high)
+        low = blocks.inside("low", low)
         high_level = "low_level" if config.arch == "trm" else "high_level"
         for step in range(config.high_cycles * config.low_cycles):
             injection = graph.node(f"low_{step}/injection", "Add", high, x)
@@ -112,7 +115,7 @@ class _Segment(BlockWriter):
             if (step + 1) % config.low_cycles == 0:
                 high = graph.node(f"high_{step}/state", "Add", high, low)
                 high = self.level(f"high_{step}", high_level, config.high_layers, high)
-        return high, low
+        return blocks.outside("high", high), blocks.outside("low", low)
 
     def start(self, carry: str, initial: str) -> str:
         """The initial state if a row is fresh; a select, so garbage in the carry has no effect."""
@@ -160,13 +163,15 @@ class _Segment(BlockWriter):
         return graph.node("embed/input", "Add", x, vectors)
 
     def level(self, scope: str, weights: str, num_layers: int, x: str) -> str:
-        kind = TransformerBlocks
-        if self.config.blocks == "relational":
-            kind = RelationalBlocks
-        blocks = kind(**vars(self))
+        blocks = self.blocks()
         for layer in range(num_layers):
             x = blocks.block(f"{scope}/layer_{layer}", f"{weights}.layers.{layer}", x)
         return x
+
+    def blocks(self) -> RelationalBlocks | TransformerBlocks:
+        if self.config.blocks == "relational":
+            return RelationalBlocks(**vars(self))
+        return TransformerBlocks(**vars(self))
 
     def answer(self, state: str) -> None:
         """The answer with its logits, and the halting margin by the model's own rule."""
