@@ -43,7 +43,7 @@ class Checker(Protocol):
 class Lane:
     """The slots of one model with their engine; see `step`.
 
-    Beside the tasks in slots, `queue_limit` tasks may wait, each with up to `max_attempts` attempts.
+    Beside tasks in slots, `queue_limit` tasks may wait. A task has up to `max_attempts` attempts.
     The lane checks its queue every `run_length` segments. The default is 1. For an engine that runs
     ahead of the host, measured times determine it. Answers and numbers of segments do not depend on
     it.
