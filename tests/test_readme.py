@@ -1,7 +1,9 @@
-"""The README's commands run as written (on a free port), and links between pages lead to files."""
+"""The commands and examples of the pages run as written, and links between pages lead to files."""
 
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from service_tools import free_port
+from bundle_tools import install
+from csv_shapes import csv_of
+from key_tools import USER, write_key_file
+from service_tools import PATIENCE_S, command, free_port, hrm_serve
+
+from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_puzzles import registry
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]
@@ -82,3 +90,84 @@ def test_links_between_pages_lead_to_files(folder: str) -> None:
             if not is_web and not (page.parent / link).exists():
                 missing.append(f"{page.name}: {link}")
     assert missing == []
+
+
+OWN_PAGE = (ROOT / "docs" / "own-puzzle.md").read_text(encoding="utf-8")
+PUZZLE, DATA = re.findall(r"^```\n(.*?)^```", OWN_PAGE, re.MULTILINE | re.DOTALL)
+SHORT = {"total_samples=24000": "total_samples=1600", "total_samples=40000": "total_samples=160"}
+
+
+def run(block: str, folder: Path, environment: dict[str, str]) -> dict[str, str]:
+    """Run the commands of ours that end, and return what each printed."""
+    printed: dict[str, str] = {}
+    for line in block.splitlines():
+        words = [SHORT.get(word, word) for word in shlex.split(line, comments=True)]
+        program = words[0].removeprefix("hrm-")
+        if program in ("pip", "serve", "curl"):
+            continue
+        done = subprocess.run(
+            command(program, *words[1:]),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=10 * PATIENCE_S,
+        )
+        is_unsolved = program == "solve" and done.returncode == 1  # after so short a training
+        assert done.returncode == 0 or is_unsolved, f"{line}\n{done.stdout}{done.stderr}"
+        printed[program] = printed.get(program, "") + done.stdout
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_puzzle_of_ones_own_is_checked_trained_exported_and_served(tmp_path: Path) -> None:
+    install(tmp_path, "[hrm_edge.puzzles]\nlatin-5x5 = latin:LatinSquare\n")
+    own = [str(tmp_path), str(ROOT / "docs" / "own-puzzle"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
+    printed = run(PUZZLE, tmp_path, environment)
+    assert "kept" in printed["data"]
+    assert "BROKEN" not in printed["data"]
+    assert (tmp_path / "latin.bundle" / "manifest.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_shipped_model_is_trained_on_and_put_on_a_running_server(tmp_path: Path) -> None:
+    (tmp_path / "model").symlink_to(ROOT / "model")
+    rows = csv_of(registry.get("sudoku"), "quizzes,solutions", "{zeros},{a}")
+    (tmp_path / "mine.csv").write_text(rows)
+    printed = run(DATA, tmp_path, dict(os.environ))
+    assert "mine" in printed["eval"]
+    arguments = shlex.split(re.findall(r"^hrm-serve (.*)#", DATA, re.MULTILINE)[0])
+    made = subprocess.run(
+        command("key", "add", "me", "--admin"), cwd=tmp_path, capture_output=True, text=True
+    )
+    key = made.stdout.split()[-1]
+    served = [str(tmp_path / word) if word in ("served", "keys") else word for word in arguments]
+    with hrm_serve(*served, "--threads=1", key=key) as server:
+        put = server.http.put("/models/mine", json={"bundle": "mine"})
+        assert put.status_code == 201, put.text
+        answer = server.solve(rows.splitlines()[1].split(",")[0], model="mine").json()
+        assert answer["model"] == "mine"
+
+
+PYTHON_PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PYTHON_PAGE, re.MULTILINE | re.DOTALL)
+PROMISE = re.compile(r"print\(.*\)  # (.+)")
+
+
+def test_the_six_examples_print_what_they_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(EXAMPLES) == 6
+    shutil.copytree(find_bundle("sudoku-6x6"), tmp_path / "my.bundle")
+    keys = write_key_file(tmp_path)
+    monkeypatch.setenv("HRM_API_KEY", USER)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    with hrm_serve("sudoku", "--threads=1", "--keys", keys, key=USER) as server:
+        for block in EXAMPLES:
+            program = block.replace("http://127.0.0.1:8000", server.url)
+            exec(compile(program, "docs/python.md", "exec"), names)
+            assert capsys.readouterr().out.splitlines() == PROMISE.findall(block)

@@ -50,10 +50,8 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def begin(drive: Path, code: str, *arguments: object) -> "subprocess.Popen[bytes]":
     """Start a Python process without what Windows lacks, in the folder `drive`."""
     environment = dict(os.environ)
-    folders = [str(EMULATION)]
-    if environment.get("PYTHONPATH"):
-        folders.append(environment["PYTHONPATH"])
-    environment["PYTHONPATH"] = os.pathsep.join(folders)
+    folders = [str(EMULATION), *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     environment["PYTHONIOENCODING"] = "cp1252"
     environment["HRM_WINDOWS_DRIVE"] = str(drive)
     command = [sys.executable, "-c", code, *map(str, arguments)]
@@ -144,9 +142,7 @@ def test_boards_reach_a_pipe_whole(drive: Path) -> None:
     assert "█" in shown
 
 
-def test_a_run_that_was_stopped_there_ends_with_one_checkpoint_of_its_last_step(
-    drive: Path, next_command: list[str]
-) -> None:
+def test_a_stopped_run_has_one_last_checkpoint(drive: Path, next_command: list[str]) -> None:
     run = drive / next_command[0].removesuffix("/best")
     latest = (run / "latest").read_text()
     best = (run / "best").read_text()
@@ -170,19 +166,16 @@ def test_answers_are_continued_in_their_file(drive: Path, bundle: Path) -> None:
     assert b"\r\n" not in content
 
 
-def add_key(drive: Path, label: str) -> str:
-    out, _ = said(begin_command(drive, "key", "add", label, "--file", "keys"))
-    return out.strip()
-
-
 def test_a_server_with_keys_answers_and_ctrl_c_ends_it(drive: Path, bundle: Path) -> None:
-    add_key(drive, "kitchen")
-    key = add_key(drive, "hall")
+    for label in ("kitchen", "hall"):
+        out, _ = said(begin_command(drive, "key", "add", label, "--file", "keys"))
     port = free_port()
     options = ("--port", port, "--keys", "keys", "--slots", 2)
     server = begin_command(drive, "serve", bundle.name, *options)
     url = f"http://127.0.0.1:{port}"
-    with httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=PATIENCE_S) as client:
+    with httpx.Client(
+        base_url=url, headers={"x-api-key": out.strip()}, timeout=PATIENCE_S
+    ) as client:
 
         def is_ready() -> bool:
             assert server.poll() is None, said(server)

@@ -1,19 +1,27 @@
-"""Commands of `hrm-bench` on small real work: segments, servers in trouble, and families."""
+"""Commands of `hrm-bench` on small real work: segments, servers in trouble, families and sizes."""
 
 import json
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_tools import figures_of, refusal_of
+from bench_tools import figures_of
+from bundle_tools import shipped
 from tiny_bundle import write_tiny_graph
 
+from hrm_benchmarks import peers
+from hrm_benchmarks.desktop import published
 from hrm_benchmarks.desktop.compare import ARCHS, config_of, num_parameters
+from hrm_benchmarks.desktop.scaling import PartOfSource
 from hrm_benchmarks.limit import flop_of
+from hrm_benchmarks.peers import Peer, PeerPlan, PuzzleLoad
 from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import rows_of
 from hrm_puzzles import registry
+from hrm_puzzles.data.build import DataRecipe, build
+from hrm_train.batches import open_source
 
 
 def test_a_ratio_is_the_speed_over_the_first_engine() -> None:
@@ -38,12 +46,6 @@ def test_a_segment_is_timed_on_every_engine() -> None:
     for run in (first, second):
         assert run["batch"] == 2
         assert run["segment_ms"] > 0
-
-
-def test_an_engine_that_the_bundle_lacks_is_rejected_in_one_sentence() -> None:
-    sentence = refusal_of("segment --bundle sudoku-6x6 --engine cpu:int3")
-    assert sentence.count("\n") == 1
-    assert "int3" in sentence
 
 
 def test_a_step_that_sleeps_costs_the_wall_more_than_the_cpu() -> None:
@@ -108,11 +110,6 @@ def test_in_all_troubles_each_request_is_answered_once_and_correctly_or_told_why
     assert names_after("refused: ", counts) <= {"engine-lost", "queue-full"}
 
 
-def test_an_unknown_attack_is_rejected_in_one_sentence() -> None:
-    sentence = refusal_of("chaos --attack sponges")
-    assert "'sponges' is not an attack" in sentence
-
-
 @pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "logistics-6x6"])
 def test_the_families_have_about_as_many_parameters(name: str) -> None:
     puzzle = registry.get(name)
@@ -123,15 +120,96 @@ def test_the_families_have_about_as_many_parameters(name: str) -> None:
 
 def test_a_table_and_a_picture_name_every_family(tmp_path: Path) -> None:
     sizes = "--puzzle sudoku-4x4 --puzzles 8 4 --parameters 30000 --cpu-s 0"
-    figures = figures_of(f"compare {sizes} --seed 3 --seed 4 --out {tmp_path}")
-    runs = figures["runs"]
-    for run, arch in zip(runs, ARCHS, strict=True):
-        assert run["arch"] == arch
-        assert len(run["exact"]) == 2
-        assert len(run["cells"]) == 2
-    saved = json.loads((tmp_path / "compare.json").read_text())
-    assert saved == runs
+    runs = figures_of(f"compare {sizes} --seed 3 --seed 4 --out {tmp_path}")["runs"]
+    assert [run["arch"] for run in runs] == list(ARCHS)
+    assert json.loads((tmp_path / "compare.json").read_text()) == runs
     table = (tmp_path / "compare.md").read_text()
-    for arch in ARCHS:
-        assert f"| sudoku-4x4 | {arch} |" in table
+    for run in runs:
+        assert len(run["exact"]) == len(run["cells"]) == 2
+        assert f"| sudoku-4x4 | {run['arch']} |" in table
     assert (tmp_path / "compare.png").stat().st_size > 1000
+
+
+@pytest.mark.process
+def test_published_steps_and_loops_run_beside_ours() -> None:
+    models = "--model hrm-6x6 --model trm-6x6 --puzzles 8"
+    figures = figures_of(f"published {models} --rounds 1 --turn-s 0")
+    runs = figures["runs"]
+    steps = [run for run in runs if run["num_proven"] is None]
+    assert [run["name"] for run in steps] == 2 * [published.OURS, published.EAGER]
+    for run in steps:
+        assert run["cpu_ms"] >= 0
+        assert run["apart"] < published.LOGIT_TOLERANCE
+    loops = runs[len(steps) :]
+    assert [run["name"] for run in loops] == list(published.LOOPS)
+    assert {run["num_proven"] for run in loops} == {8}
+
+
+PUZZLE = "sudoku-4x4"
+
+
+def test_every_part_gets_equal_samples_and_the_parts_double(tmp_path: Path) -> None:
+    sizes = f"--puzzle {PUZZLE} --puzzles 16 4 --samples 128"
+    figures = figures_of(f"scaling {sizes} --out {tmp_path}")
+    runs = figures["runs"]
+    assert [run["puzzles"] for run in runs] == [2, 4, 8, 16]
+    assert {run["samples"] for run in runs} == {128}
+    assert len({run["steps"] for run in runs}) == 1
+    assert json.loads((tmp_path / "scaling.json").read_text())["runs"] == runs
+    assert (tmp_path / "scaling.md").read_text().count("\n") == 2 + len(runs)
+    assert (tmp_path / "scaling.png").stat().st_size > 1000
+
+
+def test_a_smaller_part_is_in_a_larger_one_and_draws_nothing_else(tmp_path: Path) -> None:
+    build(DataRecipe(puzzle=PUZZLE, num_train=32, num_test=4), tmp_path / "data")
+    whole = open_source(tmp_path / "data", "train", registry.get(PUZZLE))
+    chances_B2 = np.zeros((64, 2))
+    drawn: list[set[int]] = []
+    for count in (4, 8, 32):
+        part = PartOfSource(whole, count, seed=1)
+        groups_B = np.arange(64) % count
+        drawn.append(set(part.pick(groups_B, chances_B2).tolist()))
+        assert len(drawn[-1]) == count
+    assert drawn[0] < drawn[1] < drawn[2]
+
+
+NUM_PUZZLES = 60  # enough for several ticks of the clock of CPU time
+PLAN = PeerPlan(python=Path(sys.executable), rounds=1, connections=2, rate=50.0, seed=0)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> PuzzleLoad:
+    monkeypatch.setitem(peers.LOADS, "small", ("sudoku-6x6", ("easy",)))
+    return PuzzleLoad.named("small", shipped("sudoku-6x6"), NUM_PUZZLES, 0)
+
+
+@pytest.mark.process
+def test_a_plain_server_proves_the_same_puzzles(load: PuzzleLoad, tmp_path: Path) -> None:
+    rows = peers.measure([load], ["fastapi"], PLAN)
+    assert [row["server"] for row in rows] == ["hrm-serve", "hrm-serve", "fastapi", "fastapi"]
+    assert {row["num_proven"] for row in rows} == {NUM_PUZZLES}
+    for row in rows:
+        assert row["cpu_ms_a_proof"] > 0
+        assert row["p50_ms"] <= row["p99_ms"]
+        assert row["open_p50_ms"] > 0
+    assert rows[0]["ratio"] == 1
+    peers.save(tmp_path / "figures", "Small", rows)
+    table = (tmp_path / "figures.md").read_text()
+    assert "| small | fastapi | until-proven |" in table
+    assert len(json.loads((tmp_path / "figures.json").read_text())["servers"]) == 4
+    assert (tmp_path / "figures.png").stat().st_size > 1000
+
+
+def test_every_peer_has_a_server_and_pinned_packages() -> None:
+    pinned = (peers.FOLDER / "requirements.txt").read_text()
+    for name in peers.SERVERS:
+        peer = Peer(server=name, form="fixed")
+        assert peer.num_lines
+        assert f"{name}==" in pinned.replace("[serve]", "")
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    turns = [[{"cpu_ms_a_proof": 2.0}, {"cpu_ms_a_proof": 6.0}], [{"cpu_ms_a_proof": 10.0}] * 2]
+    ours, theirs = peers.ratios(turns)
+    assert [row["ratio"] for row in ours] == [1, 1]
+    assert [row["ratio"] for row in theirs] == [3, 1]

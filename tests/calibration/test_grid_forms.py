@@ -53,9 +53,7 @@ def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped() -> Non
         assert np.array_equal(values, ours[name]), name
 
 
-def test_onnx_runtime_runs_every_convolution_of_the_form_for_cpus_in_integers(
-    tmp_path: Path,
-) -> None:
+def test_every_convolution_for_cpus_runs_in_integers(tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     options.log_severity_level = 3

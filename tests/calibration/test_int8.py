@@ -1,30 +1,27 @@
 """A whole calibration of a small random model: separate parts, and a budget that is kept."""
 
 import dataclasses
+import random
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph, table
+from cli_tools import rejected, succeeded
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import numpy_helper
 from step_bundle import write_step_bundle
-from typer.testing import CliRunner
 
+from hrm_calibration import int8
 from hrm_calibration.cli import main as app
 from hrm_calibration.halting_curve import Score
-from hrm_calibration.int8 import (
-    Int8Settings,
-    Int8Trials,
-    Run,
-    best_of,
-    calibrate,
-    for_cpus,
-    is_kept,
-    parts_of,
-)
+from hrm_calibration.int8 import Int8Settings, Int8Trials, Run, calibrate, for_cpus
 from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, paired
 from hrm_calibration.quantize import call_sites, quantize, unsigned
+from hrm_calibration.ranges import METHODS, NUM_BINS, Histogram, scale_of
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_host.progress import Stages
@@ -54,16 +51,13 @@ def largest_step(graph: onnx.ModelProto) -> int:
     return largest
 
 
-def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Calibrated) -> None:
+def test_one_calibration_ranks_every_matrix_and_serves_both_widths(result: Calibrated) -> None:
     signed, report = result
     narrow = for_cpus(GRAPH, report.scales, report.weight_only)
     assert largest_step(signed) == 127
     assert largest_step(narrow) == 64
     seven_bits = quantize(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7)
     assert narrow == unsigned(seven_bits, report.weight_only)
-
-
-def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated) -> None:
     _, report = result
     drifts = list(report.sensitivity.values())
     assert list(report.largest) == list(report.scales) == SITES
@@ -75,7 +69,7 @@ def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated)
 def test_no_puzzle_is_in_two_parts() -> None:
     asked = questions(40)
     asked.puzzle_ids_N[:] = np.arange(40)
-    parts = parts_of(asked, Int8Settings(num_calibration=7, num_choice=100))
+    parts = int8.parts_of(asked, Int8Settings(num_calibration=7, num_choice=100))
     ids_N = np.concatenate([part.puzzle_ids_N for part in parts])
     assert [len(part) for part in parts] == [7, 20, 13]
     assert sorted(ids_N.tolist()) == list(range(40))
@@ -96,8 +90,8 @@ def test_of_methods_that_chance_cannot_tell_apart_the_one_that_drifts_least_wins
     bad = score("bad", 40, 0.01)
     best = score("best", 10, 0.05)
     near = score("near", 11, 0.02)
-    assert best_of([bad, best, near]) is near
-    assert best_of([bad, best]) is best
+    assert int8.best_of([bad, best, near]) is near
+    assert int8.best_of([bad, best]) is best
 
 
 def trials(budget: float) -> Int8Trials:
@@ -152,10 +146,8 @@ def test_a_budget_no_graph_keeps_is_rejected() -> None:
         (100, 2, 0.01, False),
     ],
 )
-def test_the_budget_is_kept_by_a_standard_error_if_the_puzzles_can_tell(
-    num_puzzles: int, num_lost: int, budget: float, kept: bool
-) -> None:
-    assert is_kept(lost_of(num_puzzles, num_lost), budget) == kept
+def test_budget_allows_an_error(num_puzzles: int, num_lost: int, budget: float, kept: bool) -> None:
+    assert int8.is_kept(lost_of(num_puzzles, num_lost), budget) == kept
 
 
 def test_too_few_puzzles_and_unknown_tasks_are_rejected() -> None:
@@ -172,12 +164,9 @@ def test_the_command_writes_graphs_report_and_pictures(tmp_path: Path) -> None:
     write_step_bundle(bundle, GRAPH, name="small", table_PE=table(1), max_segments=3)
     out = tmp_path / "out"
     options = ["--puzzles", "12", "--out", str(out)]
-    wrong = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "maze", *options])
-    assert wrong.exit_code == 2
-    assert wrong.stderr.count("\n") == 1
+    wrong = rejected(app, "int8", bundle, "--calib", "maze", *options)
     assert "give sudoku" in wrong.stderr
-    ended = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "sudoku", *options])
-    assert ended.exit_code == 0, ended.output
+    ended = succeeded(app, "int8", bundle, "--calib", "sudoku", *options)
     assert "exact solves" in ended.stdout
     assert {file.name for file in out.iterdir()} == {
         "step.int8.onnx",
@@ -186,8 +175,7 @@ def test_the_command_writes_graphs_report_and_pictures(tmp_path: Path) -> None:
         "layers.png",
         "ranges.png",
     }
-    again = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "sudoku", *options])
-    assert again.exit_code == 2
+    again = rejected(app, "int8", bundle, "--calib", "sudoku", *options)
     assert "already exists" in again.stderr
 
 
@@ -202,3 +190,79 @@ def test_losses_and_wins_are_counted_in_pairs_with_walds_interval() -> None:
     half = 1.96 * np.sqrt(9 - 16 / 102) / 102  # 6.5 lost, 2.5 won, of 102
     assert found.low == pytest.approx(4 / 102 - half, abs=1e-5)
     assert found.high == pytest.approx(4 / 102 + half, abs=1e-5)
+
+
+SMALL_FLOATS = st.floats(-1e6, 1e6, width=32)
+
+
+def histogram_of(*parts: npt.ArrayLike) -> Histogram:
+    histogram = Histogram()
+    for part in parts:
+        histogram.add(np.asarray(part, np.float32))
+    return histogram
+
+
+@settings(max_examples=30)
+@given(st.lists(SMALL_FLOATS, min_size=1, max_size=60), st.randoms(use_true_random=False))
+def test_the_order_of_values_changes_nothing(values: list[float], rng: random.Random) -> None:
+    shuffled = values.copy()
+    rng.shuffle(shuffled)
+    one = histogram_of(*values)
+    other = histogram_of(shuffled)
+    assert one.top == other.top
+    assert np.array_equal(one.counts, other.counts)
+    assert one.largest == np.abs(np.array(values, np.float32)).max()
+
+
+def test_every_finite_value_is_counted_in_bounded_memory() -> None:
+    rng = np.random.default_rng(0)
+    histogram = histogram_of(rng.normal(size=(50, 7)), 90 * rng.normal(size=300), np.zeros(11))
+    assert histogram.counts.sum() == 50 * 7 + 300 + 11
+    assert histogram.counts.shape == (NUM_BINS,)
+    assert histogram.top / 2 <= histogram.largest < histogram.top
+    assert histogram.counts[NUM_BINS // 2 :].sum() > 0
+    with pytest.raises(ValueError, match="not finite"):
+        histogram_of([1.0, np.nan])
+
+
+def test_min_max_clips_nothing_and_a_percentile_its_share() -> None:
+    histogram = histogram_of([0.5, -12.7])
+    assert scale_of(histogram, "min-max") == pytest.approx(0.1)
+    values = np.concatenate([np.full(99_990, 1.0), np.full(10, 100.0)])
+    histogram = histogram_of(values)
+    step = histogram.top / NUM_BINS
+    clip = 127 * scale_of(histogram, "percentile-99.99")
+    wider_clip = 127 * scale_of(histogram, "percentile-99.999")
+    assert clip == pytest.approx(1.0, abs=step)
+    assert wider_clip == pytest.approx(100.0, abs=step)
+
+
+def squared_error(values: np.ndarray, scale: float) -> float:
+    steps = np.rint(values / scale).clip(-128, 127)
+    errors = steps * scale - values
+    return float((errors**2).mean())
+
+
+def test_mse_has_the_least_error_of_all_methods() -> None:
+    values = np.random.default_rng(1).standard_t(4, 200_000).astype(np.float32)
+    histogram = histogram_of(values)
+    errors = {method: squared_error(values, scale_of(histogram, method)) for method in METHODS}
+    assert errors["mse"] <= 1.02 * min(errors.values())
+
+
+def test_entropy_keeps_an_even_spread_whole_and_clips_a_far_tail() -> None:
+    even = np.linspace(0, 1, 100_000)
+    tail = np.random.default_rng(2).normal(size=100_000)
+    whole = 127 * scale_of(histogram_of(even), "entropy")
+    clipped = 127 * scale_of(histogram_of(tail, [60.0]), "entropy")
+    assert whole == pytest.approx(1.0, rel=0.02)
+    assert clipped < 10
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_goes_beyond_the_largest_value(method: str) -> None:
+    values = np.random.default_rng(3).normal(size=1000)
+    histogram = histogram_of(values)
+    clip = 127 * scale_of(histogram, method)
+    assert 0 < clip <= histogram.largest * (1 + 1e-9)
+    assert scale_of(histogram_of(np.zeros(5)), method) == 1.0

@@ -65,7 +65,7 @@ def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> N
     assert len(SCALES) == len(SITES)
 
 
-def test_both_inputs_of_every_linear_product_come_from_int8_with_their_own_scales() -> None:
+def test_every_linear_product_and_nothing_else_reads_int8() -> None:
     makers = producers(SIGNED)
     tensors = stored(SIGNED)
     for site in SITES:
@@ -78,10 +78,6 @@ def test_both_inputs_of_every_linear_product_come_from_int8_with_their_own_scale
         scale = numpy_helper.to_array(tensors[f"{site.name}/scale"])
         assert scale == np.float32(SCALES[site.name])
     onnx.checker.check_model(SIGNED, full_check=True)
-
-
-def test_nothing_but_linear_products_reads_a_quantized_tensor() -> None:
-    """Residual sums too read the tensor from before the rounding."""
     rounded: set[str] = set()
     for node in SIGNED.graph.node:
         if node.op_type == "DequantizeLinear":
@@ -104,16 +100,13 @@ def test_a_matrix_is_stored_once_in_int8_only_with_a_scale_for_each_output_chann
         assert np.allclose(scale_O * 127, np.abs(weight_IO).max(axis=0))
 
 
-def test_a_matrix_comes_back_within_half_a_step_and_keeps_zeros() -> None:
+def test_a_matrix_comes_back_within_half_a_step_with_normal_scales() -> None:
     weight_IO = np.array([[1.27, 0.0, -3.0], [-0.005, 0.0, 1.0]], np.float32)
     matrix_IO, scale_O = quantized_weight(weight_IO, 127)
     assert matrix_IO.tolist() == [[127, 0, -127], [0, 0, 42]]
     error_IO = np.abs(matrix_IO * scale_O - weight_IO)
     assert error_IO.max() <= scale_O.max() / 2
     assert scale_O[1] == 1
-
-
-def test_scales_of_nearly_dead_channels_are_normal_in_float16() -> None:
     matrix = np.array([[1e-4, 1.0], [-7e-3, 0.5]], np.float32)
     rounded, scale_O = quantized_weight(matrix, 127)
     assert (scale_O >= np.finfo(np.float16).tiny).all()
@@ -167,7 +160,7 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> No
         (SCALES, ["lm_head.weight"], "lm_head.weight is not a matrix of a linear layer"),
     ],
 )
-def test_ranges_that_do_not_fit_the_graph_are_rejected(
+def test_unfit_scales_rejected(
     scales: dict[str, float], weight_only: list[str], saying: str
 ) -> None:
     with pytest.raises(match=saying):

@@ -8,16 +8,23 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from calibration_tools import SUDOKU, questions, run, small_graph, table
+from calibration_tools import SUDOKU, questions, run, scripted, small_graph, table
 
 from hrm_calibration import rollouts
-from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
+from hrm_calibration.halting_curve import (
+    Outcomes,
+    Rollout,
+    choose,
+    learned_curve,
+    roll_out,
+    score_policy,
+)
 from hrm_calibration.quantize import call_sites, with_outputs
 from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, session_of
-from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 GRAPH = small_graph()
 LEARNED = HaltingPolicy(kind="learned", max_segments=4)
@@ -34,12 +41,17 @@ def same(one: Outcomes, other: Outcomes) -> bool:
     return all(np.array_equal(values_N, vars(other)[name]) for name, values_N in vars(one).items())
 
 
-def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path) -> None:
+def test_recorder_lane_and_whole_rollouts_agree(tmp_path: Path) -> None:
     asked = questions(20)
     served = SERVED.solve(onnx_engine(tmp_path, 3), asked)
     recorded = SERVED.observed(asked, Recorder(GRAPH).observe)
     assert same(served, recorded)
     assert len(np.unique(recorded.segments_N)) > 1  # some stop early, so the lane really refills
+    rollout = roll_out(onnx_engine(tmp_path, 4), SUDOKU, table(), asked, 4)
+    whole = score_policy(rollout, LEARNED).total
+    lane = SERVED.solve(onnx_engine(tmp_path, 3), asked)
+    assert lane.segments_N.mean() == pytest.approx(whole.mean_segments)
+    assert lane.exact_N.mean() == pytest.approx(whole.exact)
 
 
 @pytest.mark.gpu
@@ -54,29 +66,12 @@ def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path) -> None:
     assert same(on_gpu.observed(asked, Recorder(GRAPH).observe), on_cpu)
 
 
-def test_solving_in_the_lane_is_the_policy_applied_to_whole_rollouts(tmp_path: Path) -> None:
-    asked = questions(20)
-    rollout = roll_out(onnx_engine(tmp_path, 4), SUDOKU, table(), asked, 4)
-    whole = score_policy(rollout, LEARNED).total
-    lane = SERVED.solve(onnx_engine(tmp_path, 3), asked)
-    assert lane.segments_N.mean() == pytest.approx(whole.mean_segments)
-    assert lane.exact_N.mean() == pytest.approx(whole.exact)
-
-
 def test_puzzles_keep_their_order_and_their_labels() -> None:
     asked = questions(5)
     answers_NT = asked.labels_NT.copy()
     answers_NT[2, 0] = 1
     segments = [3, 1, 2, 4, 1]
-    scripts: dict[bytes, Script] = {}
-    for index, count in enumerate(segments):
-        key = asked.tokens_NT[index].tobytes()
-        scripts[key] = Script(answer_T=answers_NT[index], segments=count)
-
-    def play(tokens_T: np.ndarray) -> Script:
-        return scripts[tokens_T.tobytes()]
-
-    outcome = SERVED.solve(ScriptedEngine(num_slots=2, seq_len=16, play=play), asked)
+    outcome = SERVED.solve(scripted(asked.tokens_NT, answers_NT, segments, 2), asked)
     assert outcome.segments_N.tolist() == segments
     assert outcome.exact_N.tolist() == [True, True, False, True, True]
     assert outcome.proven_N.tolist() == [True, True, False, True, True]
@@ -109,9 +104,7 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
     assert np.allclose(seen[0][first.tensor], expected[first.tensor], atol=1e-5)
 
 
-def test_states_are_drawn_from_all_segments_and_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_states_come_from_all_segments_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "MAX_STATES", 7)
     policy = HaltingPolicy(kind="fixed", max_segments=4)
     recorder = Recorder(GRAPH)
@@ -125,3 +118,75 @@ def test_less_memory_runs_fewer_puzzles_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert SERVED.num_slots == rollouts.MAX_SLOTS
     monkeypatch.setattr(rollouts, "MEMORY_BYTES", 1)
     assert SERVED.num_slots == 1
+
+
+SEGMENTS = (1, 3, 2, 99, 2)
+"""Segments after which the scripted model is sure of its answer to each puzzle."""
+
+
+def played(num_slots: int = 2) -> Rollout:
+    """Right after 1 segment, after 3, sure and wrong after 2, never done, right but for a cell."""
+    asked = questions(5)
+    asked.labels_NT[4, 0] = -100  # the first cell of the last does not matter
+    answers_NT = asked.labels_NT.copy()
+    answers_NT[4, 0] = 1
+    answers_NT[2] = 1
+    engine = scripted(asked.tokens_NT, answers_NT, SEGMENTS, num_slots)
+    return roll_out(engine, SUDOKU, table(), asked, num_segments=4)
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 8])
+def test_every_puzzle_is_recorded_after_every_segment(num_slots: int) -> None:
+    rollout = played(num_slots)
+    assert rollout.exact_SN.T.tolist() == [
+        [True, True, True, True],
+        [False, False, True, True],
+        [False, False, False, False],
+        [False, False, False, False],
+        [False, True, True, True],
+    ]
+    num_sure_N = (rollout.margin_SN > 0).sum(axis=0)
+    num_proven_N = (rollout.verdict_SN == RIGHT).sum(axis=0)
+    assert num_sure_N.tolist() == [4, 2, 3, 0, 3]
+    assert num_proven_N.tolist() == [4, 2, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "segments"), [("learned", [1, 3, 2, 4, 2]), ("verified", [1, 3, 4, 4, 4])]
+)
+def test_a_score_counts_the_segments_run(kind: PolicyKind, segments: list[int]) -> None:
+    policy = HaltingPolicy(kind=kind, max_segments=4)
+    score = score_policy(played(), policy).total
+    assert score.mean_segments == sum(segments) / 5
+    assert score.exact == 3 / 5
+    assert score.proven == 2 / 5
+
+
+def three_puzzles() -> Rollout:
+    """The second is sure (margin 1) before it is right, and surer (3) once it is."""
+    margin_NS = np.array([[2, 4, 5], [1, 1, 3], [-1, 2, 2]], np.float32)
+    exact_NS = np.array([[True, True, True], [False, False, True], [False, True, True]])
+    verdict_SN = np.full((3, 3), UNKNOWN, np.int8)
+    return Rollout(margin_SN=margin_NS.T, verdict_SN=verdict_SN, exact_SN=exact_NS.T)
+
+
+def test_the_curve_has_a_point_for_every_margin() -> None:
+    points: dict[float, tuple[float, float]] = {}
+    for point in learned_curve(three_puzzles()):
+        score = point.total
+        points[point.policy.threshold] = (score.mean_segments, score.exact)
+    assert points == {
+        -1.0: (4 / 3, 2 / 3),
+        0.0: (4 / 3, 2 / 3),
+        1.0: (6 / 3, 1.0),
+        2.0: (8 / 3, 1.0),
+        3.0: (8 / 3, 1.0),
+        4.0: (3.0, 1.0),
+        5.0: (3.0, 1.0),
+    }
+
+
+@pytest.mark.parametrize(("max_loss", "threshold"), [(0.005, 1.0), (0.34, -1.0)])
+def test_the_cheapest_threshold_is_chosen(max_loss: float, threshold: float) -> None:
+    chosen = choose(learned_curve(three_puzzles()), max_loss)
+    assert chosen.policy.threshold == threshold

@@ -1,6 +1,5 @@
 """Files for containers and service managers, checked by their own tools and run; and the audit."""
 
-import itertools
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from service_tools import Server, command
 
 from hrm_host.board import Host
+from hrm_puzzles.data.datasets import fingerprint
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -140,36 +140,19 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
     assert wanted.keys().isdisjoint({"pycuda", "onnxruntime", "tensorrt"})
 
 
-GLIBC_OF = {"3.10": "2_35", "3.12": "2_39"}  # JetPack 6 and 7: Ubuntu 22.04 and 24.04
-EXTRAS_OF_A_BOARD = ("jetson",)
-EXTRAS_OF_A_DESKTOP = ("train", "export", "serve", "bench", "otel")
-
-
-def resolver(uv: str, python: str, extras: Iterable[str], output: Path) -> subprocess.Popen[str]:
-    command = [uv, "pip", "compile", "--quiet", "--only-binary=:all:"]
-    command.append("--constraint=constraints.txt")
-    command += [f"--extra={extra}" for extra in extras]
-    command.append(f"--python-version={python}")
-    command.append(f"--python-platform=aarch64-manylinux_{GLIBC_OF[python]}")
-    command += [f"--output-file={output}", "pyproject.toml"]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.slow
-def test_every_extra_that_a_board_may_have_resolves_to_wheels_for_aarch64(tmp_path: Path) -> None:
-    """A desktop of aarch64 trains too: torch needs another cuda-bindings than JetPack 6."""
-    uv = tool("uv", "uv")
-    resolving: dict[str, subprocess.Popen[str]] = {}
-    for python, extras in itertools.product(GLIBC_OF, (EXTRAS_OF_A_BOARD, EXTRAS_OF_A_DESKTOP)):
-        name = f"{python} {' '.join(extras)}"
-        resolving[name] = resolver(uv, python, extras, tmp_path / name)
-    errors: dict[str, str] = {}
-    for name, process in resolving.items():
-        _, errors[name] = process.communicate()
-    unsolved = {name: text for name, text in errors.items() if "No solution found" in text}
-    assert unsolved == {}
-    if any(process.returncode for process in resolving.values()):
-        pytest.skip(f"the package index is out of reach: {errors}")
+@pytest.mark.parametrize("extras", ["jetson", "train,export,serve,bench,otel"])
+@pytest.mark.parametrize(("python", "glibc"), [("3.10", "2_35"), ("3.12", "2_39")])
+def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: str) -> None:
+    """For JetPack 6 and 7; a desktop of aarch64 trains with other cuda-bindings than JetPack 6."""
+    command = [tool("uv", "uv"), "pip", "compile", "--quiet", "--only-binary=:all:"]
+    command += ["--constraint=constraints.txt", f"--python-version={python}"]
+    command += [f"--python-platform=aarch64-manylinux_{glibc}", "pyproject.toml"]
+    command += [f"--extra={extra}" for extra in extras.split(",")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "No solution found" not in ended.stderr
+    if ended.returncode != 0:
+        pytest.skip(f"the package index is out of reach: {ended.stderr}")
 
 
 def test_composed_container_is_closed() -> None:
@@ -274,3 +257,51 @@ def test_an_audit_that_reached_no_index_does_not_pass_for_a_clean_one(
     ended = subprocess.run([AUDIT, *arguments], env=environment, capture_output=True, text=True)
     assert ended.returncode == status
     assert output in ended.stdout
+
+
+Environment = dict[str, str]
+RECIPE = "sudoku-4x4 --train 200 --test 70"
+PROGRAM = '#!/bin/sh\nexec {python} -c "from hrm_puzzles.cli import main; main()" "$@"\n'
+
+
+@pytest.fixture
+def with_hrm_data(tmp_path: Path) -> Environment:
+    """An environment whose PATH has `hrm-data`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "hrm-data"
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def sh(arguments: list[str], environment: Environment, **more: str) -> None:
+    subprocess.run(["sh", *arguments], env={**environment, **more}, check=True, timeout=120)
+
+
+def container_of(name: str) -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    job = list(yaml.safe_load_all((FOLDER / "kubernetes" / name).read_text()))[-1]
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    if "completions" in job["spec"]:
+        assert container["env"] == [{"name": "SHARDS", "value": str(job["spec"]["completions"])}]
+    return container
+
+
+def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, with_hrm_data: Environment) -> None:
+    sh(["-c", f"hrm-data build {RECIPE} --out {tmp_path}/whole"], with_hrm_data)
+    out = str(tmp_path / "slurm")
+    script = [str(FOLDER / "slurm" / "build-data.sh"), "3", out, *RECIPE.split()]
+    for number in ("1", "2", "3", "2"):  # the second one is submitted twice
+        sh(script, with_hrm_data, SLURM_ARRAY_TASK_ID=number)
+    sh(["-c", f"hrm-data merge {out}.shards/* --out {out}"], with_hrm_data)
+    (build,) = container_of("build-data.yaml")["args"]
+    (merge,) = container_of("merge-data.yaml")["args"]
+    build = build.replace("/data", f"{tmp_path}/data")
+    small = build.replace("sudoku --train 1000000 --test 10000", RECIPE)
+    assert small != build
+    for index in ("0", "1", "0"):  # the first pod is started again
+        sh(["-c", small], with_hrm_data, JOB_COMPLETION_INDEX=index, SHARDS="2")
+    sh(["-c", merge.replace("/data", f"{tmp_path}/data")], with_hrm_data)
+    for merged in (tmp_path / "slurm", tmp_path / "data" / "sudoku"):
+        assert fingerprint(merged) == fingerprint(tmp_path / "whole")

@@ -19,7 +19,6 @@ def anyio_backend() -> str:
 def server() -> Iterator[Server]:
     """A ready scripted server with quick steps, shared; leave it as you found it."""
     with running() as server:
-        server.wait_until_ready()
         yield server
 
 
@@ -39,3 +38,13 @@ def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real bundle directory; read it only, copy it to change it."""
     return write_tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny.bundle")
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial takes a second; test_trial.py has its laws, and server processes make them."""
+
+    async def passed(_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_lane", passed)

@@ -1,44 +1,54 @@
-"""Every command prints its version, loads nothing heavy for its help, and runs as `hrm NAME`."""
+"""Every command: version, help, completion, imports at the start, and `hrm NAME`."""
 
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer.main
+from typer.testing import CliRunner
 
 from hrm_edge import commands
 
 PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+Run = Callable[..., tuple[int, str, str]]
 SCRIPTS = dict(re.findall(r'^(hrm-\w+) = "([\w.]+:\w+)"$', PYPROJECT, re.MULTILINE))
 
 
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command as its script does; return its status, output and errors."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str, entry: Callable[[], None] = commands.main) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", list(arguments))
+        status = 0
+        try:
+            entry()
+        except SystemExit as left:
+            status = int(left.code or 0)
+        return status, *capsys.readouterr()
+
+    return run
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_command_says_its_version(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_print_versions(name: str, run: Run) -> None:
     module, entry = SCRIPTS[name].split(":")
-    monkeypatch.setattr(sys, "argv", [name, "--version"])
-    getattr(import_module(module), entry)()
-    assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    _, out, _ = run(name, "--version", entry=getattr(import_module(module), entry))
+    assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\n", out)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        "solve 1 --patience 1e300",
-        "serve --threads 100000",
-        "data build sudoku --out x --train 1000000000000",
-        "data build sudoku --out x --workers 1000000",
-        "data build arc --out x --augment 1000000000000",
-    ],
+    "arguments", ["solve 1 --patience 1e300", "data build sudoku --out x --train 1000000000000"]
 )
-def test_numbers_that_no_machine_holds_are_wrong_use(
-    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_hrm(monkeypatch, *arguments.split()) == 2
-    assert "Invalid value for" in capsys.readouterr().err
+def test_numbers_that_no_machine_holds_are_wrong_use(arguments: str, run: Run) -> None:
+    status, _, error = run("hrm", *arguments.split())
+    assert status == 2
+    assert "Invalid value for" in error
 
 
 DESKTOP = [name for name, entry in SCRIPTS.items() if entry == "hrm_edge.commands:desktop"]
@@ -52,62 +62,35 @@ def test_every_command_is_under_hrm_by_its_own_entry_point() -> None:
 
 
 @pytest.mark.parametrize("name", DESKTOP)
-def test_without_its_extra_a_command_of_the_desktop_says_what_to_install(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_extra_is_named(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(commands.importlib, "import_module", missing)
-    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{name}", "--help"])
-    with pytest.raises(SystemExit) as left:
-        commands.desktop()
     extra = commands.COMMANDS[name.removeprefix("hrm-")][1]
     said = f"{name}: torch is not installed: run pip install 'hrm-edge[{extra}]'.\n"
-    assert (left.value.code, capsys.readouterr().err) == (3, said)
-
-
-def run_hrm(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["hrm", *arguments])
-    try:
-        commands.main()
-    except SystemExit as left:
-        return int(left.code or 0)
-    return 0
+    assert run(f"/usr/bin/{name}", "--help", entry=commands.desktop) == (3, "", said)
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--version"], 0, r"hrm \d+\.\d+\.\d+\n"),
-        (["solve", "--version"], 0, r"hrm-solve \d+\.\d+\.\d+\n"),
-        (["slove"], 2, "Usage: hrm (.|\n)*No such command 'slove'"),
-        (["key", "list", "--file", "nowhere"], 2, "hrm-key: the key file nowhere cannot be read"),
+        ("--version", 0, r"hrm \d+\.\d+\.\d+\n"),
+        ("slove", 2, "Usage: hrm (.|\n)*No such command 'slove'"),
+        ("key list --file nowhere", 2, "hrm-key: the key file nowhere cannot be read"),
     ],
 )
-def test_hrm_runs_every_command(
-    arguments: list[str],
-    status: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run_hrm(monkeypatch, *arguments) == status
-    shown = capsys.readouterr()
-    assert re.match(said, shown.out + shown.err), shown
+def test_hrm_runs_every_command(arguments: str, status: int, said: str, run: Run) -> None:
+    found, out, error = run("hrm", *arguments.split())
+    assert found == status
+    assert re.match(said, out + error)
 
 
-def test_hrm_lists_every_command_with_a_line_on_each_and_completes_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_hrm(monkeypatch) == 0
-    listed = re.findall(r"^  (\w+) +\w", capsys.readouterr().out, re.MULTILINE)
+def test_hrm_lists_commands(run: Run) -> None:
+    status, out, _ = run("hrm")
+    assert status == 0
+    listed = re.findall(r"^  (\w+) +\w", out, re.MULTILINE)
     assert {f"hrm-{name}" for name in listed} >= set(SCRIPTS)
-    monkeypatch.setenv("_HRM_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "hrm so")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    assert run_hrm(monkeypatch) == 0
-    assert capsys.readouterr().out.split() == ["solve"]
 
 
 HEAVY = "torch safetensors onnx onnxruntime matplotlib scipy fastapi uvicorn aiohttp httpx"
@@ -131,3 +114,63 @@ def test_no_command_imports_anything_heavy_before_it_begins() -> None:
     assert ended.stdout.count("Usage: ") == len(commands.COMMANDS)
     loaded = set(re.findall(r"'(\w+)'", ended.stderr))
     assert not loaded & set(HEAVY.split())
+
+
+NAMES = list(commands.COMMANDS)
+
+
+def helps(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The help of a command and of its subcommands, at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    module, function = commands.COMMANDS[name].target.split(":")
+    application = getattr(import_module(module), function)
+    shown = typer.main.get_command(application)
+    texts = [CliRunner().invoke(application, ["--help"]).stdout]
+    for subcommand in getattr(shown, "commands", {}):
+        texts.append(CliRunner().invoke(application, [subcommand, "--help"]).stdout)
+    return texts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in helps(name, monkeypatch):
+        assert text.startswith("Usage: ")
+        assert re.search(r"<(int|float|str|path|list)\b", text) is None, text
+        _, _, examples = text.partition("\nExample")
+        for line in examples.splitlines()[1:]:
+            assert re.match(r"  (\w+=\S+ )?(hrm|python3)", line), line
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("hrm so", {"solve"}),
+        ("hrm solve --bu", {"--bundle"}),
+        ("hrm solve --bundle maze-", {"maze-8x8", "maze-14x14"}),
+        ("hrm solve --kind sudoku-", {"sudoku-4x4", "sudoku-6x6"}),
+        ("hrm serve arc", {"arc-7x7", "arc-15x15"}),
+        ("hrm data build maze-8", {"maze-8x8"}),
+        ("hrm train --puzzle arc-1", {"arc-10x10", "arc-15x15"}),
+    ],
+)
+def test_a_shell_completes_options_bundles_and_kinds(
+    line: str, offered: set[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_HRM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    status, out, _ = run("hrm")
+    assert (status, set(out.split())) == (0, offered)
+
+
+def test_missing_extras(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = commands.importlib.util.find_spec
+    monkeypatch.setattr(
+        commands.importlib.util,
+        "find_spec",
+        lambda name: None if name in ("torch", "aiohttp") else found(name),
+    )
+    _, shown, _ = run("hrm")
+    assert re.search(r"^  train +needs pip install 'hrm-edge\[train\]'$", shown, re.MULTILINE)
+    assert re.search(r"^  bench +needs pip install 'hrm-edge\[serve,bench\]'$", shown, re.MULTILINE)
+    assert re.search(r"^  solve +solve puzzles", shown, re.MULTILINE)

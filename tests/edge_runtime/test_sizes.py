@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from service_tools import Server, command
-from typer.testing import CliRunner
+from cli_tools import succeeded
+from service_tools import Server, hrm_serve
 
 import hrm_edge
 from hrm_edge_runtime.solve.cli import main
@@ -30,9 +30,7 @@ def is_proven(puzzle: Puzzle, question: object, solution: object) -> bool:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    names = ("logistics-6x6", "maze-8x8", "maze-14x14")
-    with Server(command("serve", *names, "--threads=1")) as server:
-        server.wait_until_ready()
+    with hrm_serve("logistics-6x6", "maze-8x8", "maze-14x14", "--threads=1") as server:
         yield server
 
 
@@ -55,8 +53,7 @@ def test_a_server_answers_in_the_size_asked(server: Server, kind: str) -> None:
 @pytest.mark.process
 def test_the_command_checks_the_answer_of_a_server_in_the_size_asked(server: Server) -> None:
     question = question_of("maze-12x12")
-    done = CliRunner().invoke(main, [question, "--url", server.url])
-    assert done.exit_code == 0, done.output
+    done = succeeded(main, question, "--url", server.url)
     assert is_proven(registry.get("maze-12x12"), question, done.stdout.rstrip("\n"))
 
 
@@ -73,10 +70,3 @@ def test_python_answers_in_the_size_asked(kind: str) -> None:
     answer = hrm_edge.solve(question)
     assert (answer.status, answer.model) == ("proven", KINDS[kind])
     assert is_proven(registry.get(kind), question, answer.solution)
-
-
-def test_a_named_bundle_frames_too() -> None:
-    question = question_of("maze-12x12")
-    done = CliRunner().invoke(main, [question, "--bundle", "maze-14x14", "--threads=1"])
-    assert done.exit_code == 0, done.output
-    assert is_proven(registry.get("maze-12x12"), question, done.stdout.rstrip("\n"))

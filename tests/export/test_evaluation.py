@@ -1,4 +1,4 @@
-"""hrm-eval over a real bundle and a real checkpoint: its output for readers and for scripts."""
+"""hrm-eval of one model and of two side by side: its output for readers and for scripts."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from calibration_tools import questions
+from cli_tools import invoked, rejected, succeeded
 from echo_bundle import write_echo_bundle
-from export_tools import small_model
-from typer.testing import CliRunner, Result
+from export_tools import relational_sizes, small_model
 
+from hrm_calibration.int8_report import paired
+from hrm_edge_runtime.parity.measures import loss_interval
 from hrm_export.eval_cli import main as app
+from hrm_export.side_by_side import ModelComparison, ModelScore, Score
 from hrm_model import checkpoint
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
@@ -42,18 +45,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def evaluated(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)])
-
-
 def report_of(*arguments: object) -> dict[str, Any]:
-    result = evaluated(*arguments, "--json")
+    result = invoked(app, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> None:
-    result = evaluated(bundle, "--data", data, "--markdown")
+    result = invoked(app, bundle, "--data", data, "--markdown")
     lines = result.stdout.splitlines()
     assert lines[:3] == [
         "| halting | all (6) | 0 (2) | 1-9 (2) | 20-49 (2) |",
@@ -65,9 +64,7 @@ def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> 
     assert "| open cells | 33.3 | 50.0 | 50.0 | 0.0 |" in lines  # 1 if none are open
 
 
-def test_a_choice_of_puzzles_and_fresh_ones_are_the_same_each_time(
-    bundle: Path, data: Path
-) -> None:
+def test_chosen_and_fresh_puzzles_are_repeatable(bundle: Path, data: Path) -> None:
     for source in (data, "sudoku-4x4"):
         one = report_of(bundle, "--data", source, "--puzzles", 3)
         assert one == report_of(bundle, "--data", source, "--puzzles", 3)
@@ -109,16 +106,10 @@ def test_variants_of_a_task_vote(tmp_path: Path) -> None:
 def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "test.csv"
     file.write_text("mine,start,end,cost\nmine,12343412214343.1,1234341221434321,3\n")
-    result = evaluated(bundle, "--data", file, "--columns", "start,end,cost")
+    result = invoked(app, bundle, "--data", file, "--columns", "start,end,cost")
     assert result.exit_code == 0, result.output
     for word in ("all (1)", "1-9 (1)", "verified", "learned", "calibrated", "fixed"):
         assert word in result.stdout
-
-
-def assert_rejected(*arguments: object, saying: str) -> None:
-    result = evaluated(*arguments)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert saying in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -132,17 +123,76 @@ def test_what_a_checkpoint_cannot_do_is_rejected(
     data: Path, tmp_path: Path, options: tuple[str], saying: str
 ) -> None:
     checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
-    assert_rejected(tmp_path / "step_1", "--data", data, *options, saying=saying)
+    assert saying in rejected(app, tmp_path / "step_1", "--data", data, *options).stderr
 
 
-def test_what_a_bundle_cannot_be_evaluated_on_is_rejected(
-    bundle: Path, data: Path, tmp_path: Path
-) -> None:
+def test_unfit_data_of_a_bundle_is_rejected(bundle: Path, data: Path, tmp_path: Path) -> None:
     boards_NT = np.full((2, 36), 2)
     datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=registry.get("sudoku-6x6"))
-    saying = "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6"
-    assert_rejected(bundle, "--data", tmp_path, saying=saying)
-    saying = "nothing is neither a path nor the puzzle of the model"
-    assert_rejected(bundle, "--data", "nothing", saying=saying)
-    saying = "choose one of fp32"
-    assert_rejected(bundle, "--data", data, "--engine", "cpu:int8", saying=saying)
+    ended = rejected(app, bundle, "--data", tmp_path)
+    assert "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6" in ended.stderr
+    ended = rejected(app, bundle, "--data", "nothing")
+    assert "nothing is neither a path nor the puzzle of the model" in ended.stderr
+    ended = rejected(app, bundle, "--data", data, "--engine", "cpu:int8")
+    assert "choose one of fp32" in ended.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(bundle: Path) -> Path:
+    """A bundle that proves full boards alone, and checkpoints that prove nothing."""
+    model = small_model(num_puzzle_ids=1, max_segments=2)
+    checkpoint.save(bundle.parent / "step_1", model, {"puzzle": SUDOKU.name})
+    other = small_model(num_puzzle_ids=1, max_segments=2, **relational_sizes("sudoku-6x6"))
+    checkpoint.save(bundle.parent / "step_2", other, {"puzzle": "sudoku-6x6"})
+    return bundle.parent
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "num_lost", "num_won"),
+    [
+        ("echo.bundle", "step_1", 2, 0),
+        ("step_1", "echo.bundle", 0, 2),
+        ("echo.bundle", "echo.bundle", 0, 0),
+    ],
+)
+def test_paired_models(
+    folder: Path, data: Path, first: str, second: str, num_lost: int, num_won: int
+) -> None:
+    proven = report_of(folder / first, folder / second, "--data", data)["proven"]
+    assert (proven["num_lost"], proven["num_won"]) == (num_lost, num_won)
+    interval = (proven["low"], proven["high"])
+    assert interval == pytest.approx(loss_interval(num_lost, num_won, 6))
+
+
+def test_a_table_shows_both_and_what_would_decide(folder: Path, data: Path) -> None:
+    sides = (folder / "echo.bundle", folder / "step_1")
+    result = succeeded(app, *sides, "--data", data, "--markdown")
+    low, high = loss_interval(2, 0, 6)
+    interval = f"({-100 * high:+.1f} to {-100 * low:+.1f}) points"
+    assert f"| proven | 33.3 % | 0.0 % | -33.3 {interval} |" in result.stdout
+    assert "undecided over 6 puzzles; proven: 2 only by the first" in result.stdout
+    assert "puzzles would decide" in result.stdout
+
+
+@pytest.mark.parametrize(("num_lost", "num_won"), [(0, 40), (40, 0)])
+def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_won: int) -> None:
+    pair = paired(np.arange(100) < num_lost, np.arange(100) >= 100 - num_won)
+    score = Score(num_puzzles=100, exact=0.5, proven=0.5, mean_segments=2.0)
+    side = ModelScore(model="m", precision="p", score=score)
+    verdict = ModelComparison(first=side, second=side, proven=pair, exact=pair).verdict()
+    better = "second" if num_won else "first"
+    assert verdict.startswith(f"the {better} model is better over 100 puzzles")
+
+
+@pytest.mark.parametrize(
+    ("second", "options", "saying"),
+    [
+        ("step_2", (), "give two models of one board"),
+        ("step_1", ("--picture", "p.png"), "--picture draws the policies of one model"),
+    ],
+)
+def test_what_cannot_be_compared_is_rejected(
+    folder: Path, data: Path, second: str, options: tuple[str, ...], saying: str
+) -> None:
+    sides = (folder / "echo.bundle", folder / second)
+    assert saying in rejected(app, *sides, "--data", data, *options).stderr

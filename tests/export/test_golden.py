@@ -11,7 +11,6 @@ import pytest
 import torch
 from export_tools import random_inputs, random_questions, small_model
 
-from hrm_edge_runtime.contract.bundle import Golden
 from hrm_export.torch_engine import TorchEngine, golden_traces, record, survives_rounding_SB
 
 MODEL = small_model()
@@ -44,33 +43,23 @@ def test_long_sequences_keep_fewer_traces() -> None:
         assert kept <= num_tried <= 8
 
 
-@pytest.fixture
-def golden() -> Golden:
-    return record(MODEL, random_questions(MODEL, 3))
-
-
-def test_a_puzzle_on_which_rounding_grows_is_left_out(golden: Golden) -> None:
-    other = replace(golden, logits_SBTV=golden.logits_SBTV.copy())
-    other.logits_SBTV[9, 1, 4, 2] += 1e-4
-    survives_SB = survives_rounding_SB(golden, other, 0.0)
+def test_a_puzzle_that_rounding_changes_is_left_out() -> None:
+    golden = record(MODEL, random_questions(MODEL, 3))
+    larger = replace(golden, logits_SBTV=golden.logits_SBTV.copy())
+    larger.logits_SBTV[9, 1, 4, 2] += 1e-4
+    survives_SB = survives_rounding_SB(golden, larger, 0.0)
     assert survives_SB[:9].all()
     assert (survives_SB[9:] == [True, False, True]).all()
-
-
-def test_a_puzzle_whose_answer_depends_on_rounding_is_left_out(golden: Golden) -> None:
+    halting = replace(golden, halt_margin_SB=golden.halt_margin_SB + np.float32(1e-6))
+    threshold = float(golden.halt_margin_SB[7, 0]) + 2e-6
+    survives_SB = survives_rounding_SB(golden, halting, threshold)
+    assert survives_SB[-1].tolist() == [False, True, True]
     logits_V = golden.logits_SBTV[3, 2, 0]
     *_, second, first = np.argsort(logits_V)
-    logits_V[second] = logits_V[first] - 2e-6
+    logits_V[second] = logits_V[first] - 2e-6  # the answer depends on rounding
     other = replace(golden, logits_SBTV=golden.logits_SBTV + np.float32(1e-6))
     survives_SB = survives_rounding_SB(golden, other, 0.0)
     assert survives_SB[-1].tolist() == [True, True, False]
-
-
-def test_a_puzzle_whose_halt_depends_on_rounding_is_left_out(golden: Golden) -> None:
-    other = replace(golden, halt_margin_SB=golden.halt_margin_SB + np.float32(1e-6))
-    threshold = float(golden.halt_margin_SB[7, 0]) + 2e-6
-    survives_SB = survives_rounding_SB(golden, other, threshold)
-    assert survives_SB[-1].tolist() == [False, True, True]
 
 
 def test_logits_that_are_all_larger_round_more_and_survive_as_well() -> None:

@@ -1,10 +1,6 @@
 """A bundle is written whole or not at all, and only if its graph says what PyTorch says."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,28 +70,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return Bundle.open(path)
 
 
-def test_every_precision_is_in_the_manifest_in_every_form(whole: Bundle) -> None:
+def test_a_bundle_lists_every_form_and_what_it_lost(whole: Bundle) -> None:
     manifest = whole.manifest
     assert manifest.precisions == {name: f"step.{name}.onnx" for name in PRECISIONS}
     assert manifest.cpu_graphs == {"int8": "step.int8.cpu.onnx"}
     assert manifest.unrolled == {name: f"unrolled.{name}.onnx" for name in PRECISIONS}
     assert set(manifest.curves) == set(PRECISIONS)
+    assert manifest.undecided == {}  # any loss is allowed
     graphs = (manifest.precisions, manifest.cpu_graphs, manifest.unrolled)
     expected = {"golden.npz", "identifiers.json", "parity.json", "puzzle_table.npy"}
     for names in graphs:
         expected |= set(names.values())
     assert set(manifest.files) == expected
-
-
-@pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-4), ("fp16", 0.05), ("int8", 0.5)])
-def test_each_precision_says_nearly_what_pytorch_says(
-    whole: Bundle, precision: str, most: float
-) -> None:
-    report = replayed(whole, precision)
-    assert report.columns["logit_gap"].worst_S[0] <= most
-
-
-def test_the_bundle_says_what_each_precision_lost_and_how_sure_that_is(whole: Bundle) -> None:
     pages = json.loads((whole.path / "parity.json").read_text())
     assert "lost_against_fp32" not in pages["fp32"]["held_out"]
     assert 4 <= pages["fp32"]["num_candidates"] <= 16
@@ -103,6 +89,12 @@ def test_the_bundle_says_what_each_precision_lost_and_how_sure_that_is(whole: Bu
         lost = pages[precision]["held_out"]["lost_against_fp32"]["exact"]
         assert lost["num_puzzles"] == 24
         assert lost["low"] <= lost["loss"] <= lost["high"]
+
+
+@pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-4), ("fp16", 0.05), ("int8", 0.5)])
+def test_each_precision_is_near_pytorch(whole: Bundle, precision: str, most: float) -> None:
+    report = replayed(whole, precision)
+    assert report.columns["logit_gap"].worst_S[0] <= most
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -161,9 +153,7 @@ def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(tmp_path: Path) 
     assert point.mean_segments <= last.mean_segments == 6
 
 
-def test_a_precision_that_loses_too_much_is_rejected_and_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lossy_precisions_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saying = r"fp16 loses .* points of exact solves .* --max-loss allows -10"
     out = tmp_path / "small.bundle"
     with pytest.raises(ParityError, match=saying):
@@ -172,15 +162,6 @@ def test_a_precision_that_loses_too_much_is_rejected_and_not_made_again(
     monkeypatch.setattr("hrm_export.precisions.make_fp16", None)
     written(out, fp16=True, max_loss=100.0)
     assert set(Bundle.open(out).manifest.precisions) == {"fp32", "fp16"}
-
-
-def test_the_same_checkpoint_gives_the_same_files(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        written(tmp_path / name, fp16=True, threshold=0.25)
-    for file in (tmp_path / "one").iterdir():
-        assert file.read_bytes() == (tmp_path / "other" / file.name).read_bytes(), file.name
-    manifest = Bundle.open(tmp_path / "one").manifest
-    assert manifest.halting.threshold == manifest.curves["fp32"].threshold == 0.25
 
 
 def test_provenance_holds_what_the_manifest_can_say() -> None:
@@ -194,9 +175,7 @@ def test_provenance_holds_what_the_manifest_can_say() -> None:
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "q_head.weight"])
-def test_a_corrupted_graph_is_rejected_and_nothing_is_left_behind(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_corrupted_graph_is_rejected(tmp_path: Path, name: str) -> None:
     contents = small_contents()
     stored = {tensor.name: tensor for tensor in contents.served.graph.graph.initializer}
     weights = numpy_helper.to_array(stored[name]) * np.float32(1.01)
@@ -206,38 +185,12 @@ def test_a_corrupted_graph_is_rejected_and_nothing_is_left_behind(
     assert not bundles_in(tmp_path)
 
 
-def test_a_graph_that_does_not_load_is_rejected_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = small_contents()
     served = replace(contents.served, graph=onnx.ModelProto())
     with pytest.raises(ValueError, match="does not load"):
         written(tmp_path / "small.bundle", replace(contents, served=served))
+    monkeypatch.setattr("hrm_export.recipe.write_parity", None)  # fails behind the graphs
+    with pytest.raises(TypeError):
+        written(tmp_path / "small.bundle", contents)
     assert not bundles_in(tmp_path)
-
-
-WRITE_FOR_EVER = """
-import sys
-from pathlib import Path
-from test_packing import small_contents, written
-contents = small_contents()
-for number in range(10_000):
-    written(Path(sys.argv[1]) / f"{number}.bundle", contents)
-    print(number, flush=True)
-"""
-
-
-@pytest.mark.process
-def test_a_kill_during_writing_leaves_no_half_bundle(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)]
-    search_path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": search_path}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip().isdigit()
-        while not list(tmp_path.glob(".*.forms")):  # the next one is under way
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.kill()
-    bundles = list(tmp_path.glob("*.bundle"))
-    assert bundles
-    for path in bundles:
-        Bundle.open(path)

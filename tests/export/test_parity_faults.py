@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from bundle_tools import install, restate
+from cli_tools import rejected
 from export_tools import random_inputs, random_questions, run_once, small_model
 from onnx import TensorProto, numpy_helper
 from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration.quantize import call_sites, quantize, with_outputs
-from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import main as app
 from hrm_export.half import half_graph
 from hrm_export.segment import segment_graph
@@ -42,13 +43,18 @@ def min_max_scales(graph: onnx.ModelProto, model: HRM) -> dict[str, float]:
     return {site.name: float(np.abs(values[site.tensor]).max()) / 127 for site in sites}
 
 
-def write_bundle(path: Path, model: HRM) -> None:
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint, its bundle, and the entry points that an installation registers."""
+    folder = tmp_path_factory.mktemp("desk")
+    model = small_model(max_segments=4)
+    checkpoint.save(folder / "checkpoint", model, {"puzzle": "sudoku-4x4"})
     graph = segment_graph(model)
     half = half_graph(graph, ())
     signed = quantize(graph, min_max_scales(graph, model))
     golden, _ = golden_traces(model, random_questions(model, 24), 0.0, 6)
     write_step_bundle(
-        path,
+        folder / "honest.bundle",
         graph,
         half,
         signed,
@@ -59,19 +65,7 @@ def write_bundle(path: Path, model: HRM) -> None:
         tasks=["one", "two"],
         golden=vars(golden),
     )
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint, its bundle, and the entry points that an installation registers."""
-    folder = tmp_path_factory.mktemp("desk")
-    model = small_model(max_segments=4)
-    checkpoint.save(folder / "checkpoint", model, {"puzzle": "sudoku-4x4"})
-    write_bundle(folder / "honest.bundle", model)
-    info = folder / "desk-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: desk\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    install(folder, ENTRY_POINTS)
     return folder
 
 
@@ -93,11 +87,6 @@ def assert_breaks_in_segment_1(found: dict[str, Any]) -> None:
     assert "in segment 1" in found["breaks"][0]
 
 
-def rehash(bundle: Path) -> None:
-    fields = read_manifest(bundle).model_dump(exclude={"files"})
-    write_manifest(bundle, **fields)
-
-
 def faulty(desk: Path, out: Path, precision: str, change: Callable[[Stored], None]) -> Path:
     """The honest bundle with changed initializers in one graph."""
     bundle = Path(shutil.copytree(desk / "honest.bundle", out / "faulty.bundle"))
@@ -105,7 +94,7 @@ def faulty(desk: Path, out: Path, precision: str, change: Callable[[Stored], Non
     graph = onnx.load(file)
     change({tensor.name: tensor for tensor in graph.graph.initializer})
     file.write_bytes(graph.SerializeToString())
-    rehash(bundle)
+    restate(bundle)
     return bundle
 
 
@@ -149,6 +138,5 @@ def test_a_checkpoint_of_other_sizes_is_rejected(desk: Path, tmp_path: Path) -> 
     other = tmp_path / "other"
     checkpoint.save(other, small_model(num_puzzle_ids=5), {"puzzle": "sudoku-4x4"})
     bundle = desk / "honest.bundle"
-    ended = CliRunner().invoke(app, [str(bundle), "--checkpoint", str(other)])
-    assert ended.exit_code == 2
+    ended = rejected(app, bundle, "--checkpoint", other)
     assert "num_puzzle_ids 5 but the bundle small has 3" in ended.stderr

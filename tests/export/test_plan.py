@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import succeeded
 from export_tools import small_model
-from typer.testing import CliRunner
 
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export import plan
@@ -23,17 +23,13 @@ POLICY = HaltingPolicy(kind="learned", max_segments=16)
 SERVED = served_graph(small_model(), registry.get("sudoku-4x4"), POLICY)
 
 
-def one_second(*_: object) -> float:
-    return 1.0
-
-
 @pytest.mark.parametrize(
     ("budget_s", "num_held_out"), [(1999, 1000), (2000, 2000), (40, 31), (1, plan.MIN_HELD_OUT)]
 )
-def test_held_out_puzzles_are_halved_until_they_fit(
+def test_budget_halves_the_held_out(
     monkeypatch: pytest.MonkeyPatch, budget_s: float, num_held_out: int
 ) -> None:
-    monkeypatch.setattr(plan, "seconds_per_puzzle", one_second)
+    monkeypatch.setattr(plan, "seconds_per_puzzle", lambda *_: 1.0)
     planned = plan.plan_export(SERVED, replace(EVERY_FORM, budget_minutes=budget_s / 60))
     assert planned.num_held_out == num_held_out
     assert planned.estimate_s == num_held_out
@@ -45,7 +41,7 @@ def test_every_form_adds_to_the_estimate() -> None:
 
 
 @pytest.mark.slow
-def test_the_forecast_after_float32_is_within_a_factor_of_two(
+def test_the_forecast_is_within_a_factor_of_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # CPU seconds, because other processes of the machine must not decide this test.
@@ -63,7 +59,6 @@ def test_the_forecast_after_float32_is_within_a_factor_of_two(
     source = ROOT / "model" / "checkpoints" / "sudoku-6x6"
     forms = ["--fp16", "--int8", "--calib", "sudoku-6x6", "--max-loss", "100"]
     sizes = ["--held-out", "120", "--out", str(tmp_path / "out.bundle")]
-    ended = CliRunner().invoke(app, [str(source), *forms, *sizes])
-    assert ended.exit_code == 0, ended.output
+    succeeded(app, source, *forms, *sizes)
     took_s = time.process_time() - began[0]
     assert took_s / 2 <= found[0] <= 2 * took_s

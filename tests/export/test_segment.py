@@ -1,27 +1,30 @@
-"""The step graph agrees with PyTorch for any carry; a graph that breaks a rule is rejected."""
+"""The step graph and its other forms agree with PyTorch; faulty graphs are rejected."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import export_tools as tools
 import numpy as np
 import onnx
 import pytest
-from export_tools import (
-    TRM,
-    TRM_MIXER,
-    engine_of,
-    random_inputs,
-    random_questions,
-    relational_sizes,
-    run_once,
-    small_model,
-)
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
-from hrm_export.onnx_graph import TENSORRT_OPERATORS, check_graph, stored_sizes
+from hrm_calibration.quantize import call_sites, quantize
+from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_export.contents import served_graph
+from hrm_export.half import float32_nodes, half_graph, record_ranges
+from hrm_export.onnx_graph import TENSORRT_OPERATORS, check_graph, element_types, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
+from hrm_export.unrolled import unrolled_graph
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import UNKNOWN
 
 MODELS: dict[str, dict[str, Any]] = {
     "rotary": {"positions": "rope"},
@@ -30,12 +33,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "single-cycles": {"high_cycles": 1, "low_cycles": 1, "low_layers": 1, "halt_rule": "q_halt"},
     "many-cycles": {"high_cycles": 2, "low_cycles": 3, "high_layers": 2},
     "transformer": {"arch": "transformer", "max_segments": 1, "high_layers": 2},
-    "trm": TRM,
-    "trm-mixer": TRM_MIXER,
+    "trm": tools.TRM,
+    "trm-mixer": tools.TRM_MIXER,
     "nine-by-nine": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3},
 }
 for puzzle in ("sudoku-4x4", "sudoku-6x6", "maze-8x8", "arc-7x7"):
-    MODELS[puzzle] = {**relational_sizes(puzzle), "low_cycles": 1}
+    MODELS[puzzle] = {**tools.relational_sizes(puzzle), "low_cycles": 1}
 ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}
 """Operators of quantizing and unrolling."""
 WEIGHT = "lm_head.weight"
@@ -44,13 +47,11 @@ LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segm
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
-def test_onnx_runtime_says_what_pytorch_says_after_every_segment(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    model = small_model(**changes)
-    questions = random_questions(model, 5)
+def test_every_segment_agrees_with_pytorch(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = tools.small_model(**changes)
+    questions = tools.random_questions(model, 5)
     truth = record(model, questions)
-    engine = engine_of(segment_graph(model), model, questions, tmp_path)
+    engine = tools.engine_of(segment_graph(model), model, questions, tmp_path)
     assert len(truth.answer_SBT) == model.config.max_segments
     for segment, answer_BT in enumerate(truth.answer_SBT):
         output = engine.step(5)
@@ -68,20 +69,20 @@ def assert_near(ours: np.ndarray | None, theirs: np.ndarray) -> None:
 
 
 def test_garbage_in_the_carry_of_a_fresh_row_never_leaks() -> None:
-    model = small_model()
+    model = tools.small_model()
     graph = segment_graph(model)
-    inputs = random_inputs(model, 4)
+    inputs = tools.random_inputs(model, 4)
     inputs["fresh_B"][[1, 3]] = True
-    clean = run_once(graph, inputs)
+    clean = tools.run_once(graph, inputs)
     for name in ("z_high_BND", "z_low_BND"):
         inputs[name][[1, 3]] = np.nan
-    spoilt = run_once(graph, inputs)
+    spoilt = tools.run_once(graph, inputs)
     for name, array in clean.items():
         assert np.array_equal(array, spoilt[name]), name
 
 
 def test_every_weight_is_stored_once_however_often_it_is_used() -> None:
-    model = small_model(high_cycles=2, low_cycles=3)
+    model = tools.small_model(high_cycles=2, low_cycles=3)
     weights = dict(model.state_dict())
     del weights["puzzle_table"]
     num_values = 2 * model.config.num_positions * model.config.head_size  # tables of sine, cosine
@@ -98,7 +99,7 @@ def test_every_weight_is_stored_once_however_often_it_is_used() -> None:
 def test_the_list_of_operators_is_what_the_graphs_use() -> None:
     used: set[str] = set()
     for changes in MODELS.values():
-        graph = segment_graph(small_model(**changes)).graph
+        graph = segment_graph(tools.small_model(**changes)).graph
         used.update(node.op_type for node in graph.node)
     assert used == set(TENSORRT_OPERATORS) - ADDED_LATER
     assert not used & {"Attention", "RMSNormalization", "RotaryEmbedding", "Shape", "Constant"}
@@ -159,9 +160,176 @@ FAULTS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize(("change", "saying"), FAULTS.values(), ids=FAULTS)
 def test_a_graph_that_breaks_a_rule_is_rejected(change: Change, saying: str) -> None:
-    model = segment_graph(small_model())
+    model = segment_graph(tools.small_model())
     stored = stored_sizes(model)
     check_graph(model, stored)
     change(model)
     with pytest.raises(match=saying):
         check_graph(model, stored)
+
+
+Outputs = dict[str, np.ndarray]
+
+
+def looped(engine: Engine, inputs: Outputs, policy: HaltingPolicy) -> Outputs:
+    """Run the runtime's loop; keep each row's output of the segment that halted it."""
+    count = len(inputs["tokens_BT"])
+    for slot in range(count):
+        engine.load(slot, inputs["tokens_BT"][slot], inputs["puzzle_vector_BE"][slot])
+    segments_B = np.zeros(count, np.int32)
+    unproven_B = np.full(count, UNKNOWN, np.int8)
+    kept: Outputs = {}
+    for segment in range(1, policy.max_segments + 1):
+        output = engine.step(count)
+        runs_B = segments_B == 0
+        for name in ("answer_BT", "halt_margin_B", "q_halt_B"):
+            values = getattr(output, name)
+            kept.setdefault(name, values.copy())[runs_B] = values[runs_B]
+        stops = stops_B(output.halt_margin_B, segment, unproven_B, policy)
+        segments_B[runs_B & stops] = segment
+    kept["segments_B"] = segments_B
+    return kept
+
+
+def assert_same(ours: Outputs, theirs: Outputs) -> None:
+    assert set(ours) == set(theirs)
+    for name in ("answer_BT", "segments_B"):
+        assert np.array_equal(ours[name], theirs[name]), name
+    for name in ("halt_margin_B", "q_halt_B"):
+        assert np.allclose(ours[name], theirs[name], atol=1e-5), name  # other fusions, other sums
+
+
+def threshold_that_parts(margin_SB: np.ndarray) -> float:
+    """Return the margin at which rows halt after the most different numbers of segments."""
+
+    def num_ends(threshold: float) -> int:
+        segments_B = (margin_SB > threshold).argmax(axis=0)
+        return len(np.unique(segments_B))
+
+    return max(np.unique(margin_SB).tolist(), key=num_ends)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"low_cycles": 1}, {"low_cycles": 1, "positions": "learned", "puzzle_vector_size": 0}],
+    ids=["rotary", "no-prefix"],
+)
+def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = tools.small_model(max_segments=6, **changes)
+    questions = tools.random_questions(model, 12)
+    vector_BE = model.puzzle_table.numpy()[questions.puzzle_ids_N]
+    inputs = {"tokens_BT": questions.tokens_NT, "puzzle_vector_BE": vector_BE}
+    threshold = threshold_that_parts(record(model, questions).halt_margin_SB)
+    policy = HaltingPolicy(kind="learned", threshold=threshold, max_segments=6)
+    graph = segment_graph(model)
+    theirs = looped(tools.engine_of(graph, model, questions, tmp_path), inputs, policy)
+    assert len(np.unique(theirs["segments_B"])) > 2
+    assert_same(tools.run_once(unrolled_graph(graph, policy, 6), inputs), theirs)
+
+
+def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches() -> None:
+    graph = segment_graph(tools.small_model())
+    whole = unrolled_graph(graph, HaltingPolicy(), 4)
+    assert stored_sizes(whole) == stored_sizes(graph)
+    names = [node.name for node in whole.graph.node]
+    assert sum(name.endswith("embed/scaled") for name in names) == 1
+
+
+def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop() -> None:
+    """The float32 nearest to 0.1 is larger, and the loop compares in float64, so it halts there."""
+    model = tools.small_model(halt_rule="q_halt")
+    model.q_head.weight.data.zero_()
+    model.q_head.bias.data.fill_(0.1)
+    graph = segment_graph(model)
+    for threshold, segments in ((0.1, 1), (float(np.float32(0.1)), 3)):
+        whole = unrolled_graph(graph, HaltingPolicy(threshold=threshold), 3)
+        outputs = tools.run_once(whole, tools.random_inputs(model, 2))
+        assert outputs["segments_B"].tolist() == [segments, segments]
+
+
+def test_one_segment_is_a_graph_and_none_is_rejected() -> None:
+    model = tools.small_model(arch="transformer", max_segments=1)
+    graph = segment_graph(model)
+    whole = unrolled_graph(graph, HaltingPolicy(), 1)
+    assert tools.run_once(whole, tools.random_inputs(model, 3))["segments_B"].tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="needs 1 or more segments, not 0"):
+        unrolled_graph(graph, HaltingPolicy(), 0)
+
+
+NORMS = {"square", "mean", "steady", "rms", "norm"}
+HALF_TOLERANCE = 0.1  # a hundred roundings to 11 bits of values near 4, in each of 16 segments
+
+
+def ranges_of(model: HRM) -> dict[str, float]:
+    policy = HaltingPolicy(kind="fixed", max_segments=4)
+    served = served_graph(model, registry.get("sudoku-4x4"), policy)
+    return record_ranges(served, tools.random_questions(model, 6))
+
+
+def computed_in_float(model: onnx.ModelProto) -> set[str]:
+    types = element_types(model)
+    names: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type != "Cast" and types[node.output[0]] == TensorProto.FLOAT:
+            names.add(node.name)
+    return names
+
+
+def norms_of(graph: onnx.ModelProto) -> set[str]:
+    return {node.name for node in graph.graph.node if node.name.rpartition("/")[2] in NORMS}
+
+
+def test_it_takes_and_gives_the_same_and_stores_every_weight_once_in_half_the_bytes() -> None:
+    graph = segment_graph(tools.small_model(hidden_size=64, high_layers=2))
+    half = half_graph(graph, ())
+    check_graph(half, stored_sizes(graph))
+    num_values = sum(stored_sizes(graph).values())
+    num_saved = len(graph.SerializeToString()) - len(half.SerializeToString())
+    assert num_saved == pytest.approx(2 * num_values, rel=0.05)
+    assert computed_in_float(half) == set()
+    assert list(half.graph.input) == list(graph.graph.input)
+    assert list(half.graph.output) == list(graph.graph.output)
+
+
+def test_within_the_range_of_float16_every_normalization_and_nothing_else_stays_float32() -> None:
+    model = tools.small_model()
+    graph = segment_graph(model)
+    assert norms_of(graph)
+    assert float32_nodes(graph, ranges_of(model)) == norms_of(graph)
+
+
+def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        (logits_BTV,) = ReferenceEvaluator(graph).run(["logits_BTV"], inputs)
+    assert isinstance(logits_BTV, np.ndarray)
+    return logits_BTV
+
+
+def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
+    model = tools.small_model()
+    for level in (model.low_level, model.high_level):
+        for block in level.blocks:  # its second normalization squares values beyond float16
+            block.mlp.down_proj.weight.data *= 4000
+    graph = segment_graph(model)
+    inputs = tools.random_inputs(model, 2)
+    truth = logits_of(graph, inputs)
+    spoilt = logits_of(half_graph(graph, ()), inputs)
+    kept_ones = float32_nodes(graph, ranges_of(model))
+    kept = logits_of(half_graph(graph, kept_ones), inputs)
+    assert np.abs(spoilt - truth).max() > 5 * HALF_TOLERANCE
+    # sums in the hundreds are rounded in float16 beside it
+    assert np.abs(kept - truth).max() <= 2 * HALF_TOLERANCE
+
+
+def test_a_quantized_graph_becomes_half_around_its_integers() -> None:
+    graph = segment_graph(tools.small_model())
+    signed = quantize(graph, {site.name: 0.05 for site in call_sites(graph)})
+    half = half_graph(signed, float32_nodes(signed, {}))
+    check_graph(half, stored_sizes(graph))
+    assert computed_in_float(half) == norms_of(signed)
+    scales = {site.name: 0.05 for site in call_sites(graph)}
+    first = next(iter(scales))
+    scales[first] = 1e-6
+    signed = quantize(graph, scales)
+    kept = float32_nodes(signed, {}) - norms_of(signed)
+    assert kept == {f"{first}/quantize", f"{first}/dequantize"}

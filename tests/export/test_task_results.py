@@ -73,14 +73,9 @@ def test_tasks_of_one_attempt_come_first() -> None:
     )
 
 
-def test_models_without_held_out_questions_have_no_scores() -> None:
+def test_without_questions_or_time_there_are_no_scores(capsys: pytest.CaptureFixture[str]) -> None:
     assert scores({}) is None
     assert scores({"a": task()}) is None
     assert list(in_order({"a": task()}, None)) == ["a"]
-
-
-def test_tasks_are_not_scored_beyond_the_time_of_the_export(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     assert scores({"a": task(RIGHT)}, budget_s=0.0) is None
     assert "tasks are not scored" in capsys.readouterr().err

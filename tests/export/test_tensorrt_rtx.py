@@ -13,19 +13,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from rtx_tools import (
-    NUM_UNROLLED,
-    SMALL,
-    Figures,
-    build,
-    full_size_graphs,
-    is_installed,
-    load_rtx,
-    stubs_folder,
-)
+import rtx_tools as rtx
+from bundle_tools import shipped
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
@@ -52,26 +44,24 @@ UNKNOWN_TYPES = ("MemberType", "VariableType", "ArgumentType")
 pytestmark = [
     pytest.mark.rtx,
     pytest.mark.slow,
-    pytest.mark.skipif(not is_installed(), reason="the TensorRT-RTX wheels are not installed"),
+    pytest.mark.skipif(not rtx.is_installed(), reason="the TensorRT-RTX wheels are not installed"),
 ]
 
 
 @pytest.fixture(scope="module")
-def figures() -> dict[str, Figures]:
-    trt = load_rtx()
-    return {form: build(trt, form, graph) for form, graph in full_size_graphs()}
+def figures() -> dict[str, rtx.Figures]:
+    trt = rtx.load_rtx()
+    return {form: rtx.build(trt, form, graph) for form, graph in rtx.full_size_graphs()}
 
 
-def test_every_form_builds_for_the_one_target_without_a_complaint(
-    figures: dict[str, Figures],
-) -> None:
+def test_every_form_builds_without_a_complaint(figures: dict[str, rtx.Figures]) -> None:
     assert len(figures) == FORMS
     for form, one in figures.items():
         assert one.targets == {TARGET}, form
         assert one.complaints == (), form
 
 
-def test_no_weight_is_in_a_plan_six_times(figures: dict[str, Figures]) -> None:
+def test_no_weight_is_in_a_plan_six_times(figures: dict[str, rtx.Figures]) -> None:
     for form, one in figures.items():
         most = MOST_BYTES_OF_MIXERS if "mixers" in form else MOST_BYTES
         assert one.weights_bytes <= most * one.graph_bytes, form
@@ -79,12 +69,12 @@ def test_no_weight_is_in_a_plan_six_times(figures: dict[str, Figures]) -> None:
         assert figures[form].weights_bytes < 0.3 * figures["fp32"].weights_bytes
 
 
-def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figures]) -> None:
+def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, rtx.Figures]) -> None:
     for form in ("fp16", "int8, rest fp16", "fp16, 900 cells"):
         assert figures[form].num_fused_attention == NUM_ATTENTIONS
     for form, one in figures.items():
         if "unrolled" in form:
-            assert one.num_fused_attention == NUM_UNROLLED * NUM_ATTENTIONS
+            assert one.num_fused_attention == rtx.NUM_UNROLLED * NUM_ATTENTIONS
         if "trm" in form:
             expected = 0 if "mixers" in form else ATTENTIONS_OF_TRM
             assert one.num_fused_attention == expected
@@ -93,9 +83,9 @@ def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figur
 @pytest.mark.parametrize(("name", "precision"), SHIPPED)
 def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str) -> None:
     """Its kernels run one after the other, in one stream."""
-    bundle = Bundle.open(find_bundle(name))
+    bundle = shipped(name)
     graph = onnx.load(bundle.graph_path(precision))
-    one = build(load_rtx(), precision, graph, profiles=SMALL)
+    one = rtx.build(rtx.load_rtx(), precision, graph, profiles=rtx.SMALL)
     for complaint in one.complaints:  # such as a normalization in float16
         assert any(harmless in complaint for harmless in HARMLESS), complaint
     in_float, in_int8 = MOST_KERNELS.get(name, KERNELS_OF_GRID)
@@ -108,7 +98,7 @@ def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str)
 
 
 def test_types_agree_with_the_stubs_of_tensorrt(tmp_path: Path) -> None:
-    stubs = stubs_folder()
+    stubs = rtx.stubs_folder()
     if stubs is None:
         pytest.skip("tensorrt-stubs is not unpacked beside the wheels")
     engines = ROOT / "edge_runtime" / "hrm_edge_runtime" / "engines"

@@ -1,4 +1,4 @@
-"""Whole files: what a reader sees is the old content or the new one, and nothing stays beside it."""
+"""Atomic writes: a reader sees the old content or the new one, and no temporary file stays."""
 
 from pathlib import Path
 
@@ -7,10 +7,12 @@ import pytest
 from hrm_host import atomic
 
 
-def test_a_file_is_replaced_and_nothing_stays_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_or_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     atomic.write_text(file, "old")
     atomic.write_text(file, "größer")
+    with pytest.raises(OSError, match="disk full"):
+        _fail_within(file)
     assert file.read_bytes() == "größer".encode()
     assert list(tmp_path.iterdir()) == [file]
 
@@ -19,15 +21,6 @@ def _fail_within(file: Path) -> None:
     with atomic.new_file(file) as unfinished:
         unfinished.write_bytes(b"half of the n")
         raise OSError("disk full")
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    file = tmp_path / "plan"
-    atomic.write_bytes(file, b"old")
-    with pytest.raises(OSError, match="disk full"):
-        _fail_within(file)
-    assert file.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [file]
 
 
 def _stop_within(target: Path) -> None:

@@ -30,9 +30,7 @@ class BrokenGateError(ValueError):
         (KeyboardInterrupt(), 130, "hrm-try: stopped\n"),
     ],
 )
-def test_a_command_ends_in_one_of_five_ways(
-    error: BaseException | None, status: int, said: str
-) -> None:
+def test_a_command_has_five_ends(error: BaseException | None, status: int, said: str) -> None:
     app = Command("hrm-try", extra="train", cannot=(ArithmeticError,))
 
     @app.command()
@@ -45,9 +43,7 @@ def test_a_command_ends_in_one_of_five_ways(
     assert CliRunner().invoke(app, ["--nonsense"]).exit_code == 2
 
 
-def test_a_command_is_called_by_its_name_only_if_this_shell_finds_it_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runnable_is_what_a_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in (".venv-serve/bin", "elsewhere"):
         script = tmp_path / folder / "hrm"
         script.parent.mkdir(parents=True)

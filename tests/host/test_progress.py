@@ -18,19 +18,13 @@ def shown(*calls: Call, first_line_s: float = 0.0, line_every_s: float = 0.0) ->
     return output.getvalue()
 
 
-def test_a_pipe_gets_lines() -> None:
+def test_a_pipe_gets_lines_at_intervals() -> None:
     first, second, last = shown((1, 4), (2, 4), (4, 4)).splitlines()
     assert first == "puzzles: 1 of 4, 1 solved"
     assert second.startswith("puzzles: 2 of 4, 2 solved, ")
     assert second.endswith(" s left")
     assert last == "puzzles: 4 done in 0 s, 4 solved"
-
-
-def test_an_unknown_total_is_left_out() -> None:
     assert shown((7, None)) == "puzzles: 7, 7 solved\n"
-
-
-def test_a_short_stage_is_not_worth_a_line_and_lines_keep_their_distance() -> None:
     assert shown((1, 4), (4, 4), first_line_s=60.0) == ""
     assert shown((1, 4), (2, 4), (3, 4), line_every_s=60.0).count("\n") == 1
 

@@ -1,11 +1,14 @@
-"""A file can be long, deep or nonsense, and still ends in its values or in one ValueError."""
+"""Files of any content end in values or one ValueError, and text that would command is escaped."""
 
 import io
 import json
+import sys
+import unicodedata
 
 import pytest
 
 from hrm_host.reading import MAX_DEPTH, json_from, lines_of
+from hrm_host.text import is_printable, printable, printable_lines
 
 
 def test_lines_are_read_up_to_their_longest_and_no_further() -> None:
@@ -24,7 +27,7 @@ def test_values_are_those_of_json(text: str) -> None:
     assert json_from(text) == json.loads(text)
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 900, 100_000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
 @pytest.mark.parametrize(("opens", "closes"), ["[]", ('{"a":', "}")])
 def test_what_is_nested_too_deep_is_a_value_error(opens: str, closes: str, depth: int) -> None:
     with pytest.raises(ValueError, match="nested deeper than 50 levels"):
@@ -35,3 +38,37 @@ def test_what_is_no_json_is_a_value_error() -> None:
     for text in ("", "{", "[1,]", "9" * 5000, "\ufeff1"):
         with pytest.raises(ValueError, match=r"."):
             json_from(text)
+
+
+CONTROLS = {"Cc", "Cs", "Zl", "Zp"}  # Unicode's controls, surrogates and separators
+BIDIRECTIONAL = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
+MARKS = "\u061c\u200e\u200f"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("53..7 ist gelöst: ✓ 数独", "53..7 ist gelöst: ✓ 数独"),
+        ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+        ("safe\u202egnp.exe", r"safe\u202egnp.exe"),
+        ("one\r\ntwo\u2028three", r"one\r\ntwo\u2028three"),
+    ],
+)
+def test_a_text_is_shown_in_one_line_that_commands_nothing(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert is_printable(text) == (text == shown)
+
+
+def commands(character: str) -> bool:
+    if unicodedata.category(character) in CONTROLS or character in MARKS:
+        return True
+    return unicodedata.bidirectional(character) in BIDIRECTIONAL
+
+
+def test_no_control_of_unicode_is_forgotten() -> None:
+    for character in map(chr, range(sys.maxunicode + 1)):
+        assert is_printable(character) != commands(character), ascii(character)
+
+
+def test_lines_keep_their_own_breaks() -> None:
+    assert printable_lines("12\n34\r\n\x1b") == "12\n34\\r\n\\x1b"

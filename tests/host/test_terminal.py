@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
-from export_tools import small_model
 from service_tools import command
 from solving_tools import OPEN, SOLVED
 from terminal_tools import shown
 
-from hrm_model import checkpoint
 from hrm_puzzles.data.build import DataRecipe, build
 
 CLEARED = "\x1b[2K"  # takes a line away
@@ -73,9 +71,7 @@ def test_bar_count_and_time_left_come_first_and_figures_are_cut_last(columns: in
         (["--out", "OUT", "--json"], ['{"puzzles": 4, "solved": 1, "proven": 1']),
     ],
 )
-def test_solving_a_file_prints_every_answer(
-    options: list[str], expected: list[str], tmp_path: Path
-) -> None:
+def test_solve_prints_every_answer(options: list[str], expected: list[str], tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
     many = tmp_path / "many.txt"
     many.write_text(f"{SOLVED}\n{OPEN}\n{OPEN}\n12\n")
@@ -102,15 +98,3 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     seen = shown(command("eval", run, "--data", data, "--json"), answers, columns=80)
     assert_bars(seen, "puzzles", "/8")
     assert json.loads(answers.read_text())["fixed"]
-
-
-def test_an_export_draws_bars_and_keeps_its_json_pure(tmp_path: Path) -> None:
-    model = small_model(num_puzzle_ids=1, max_segments=2)
-    checkpoint.save(tmp_path / "step_1", model, {"puzzle": "sudoku-4x4"})
-    answers = tmp_path / "answers.json"
-    bundle = tmp_path / "silent.bundle"
-    sizes = ("--held-out", 4, "--golden", 1)
-    exporting = command("export", tmp_path / "step_1", *sizes, "--out", bundle, "--json")
-    seen = shown(exporting, answers, columns=80)
-    assert_bars(seen, "measuring fp32", "/4")
-    assert json.loads(answers.read_text())["name"] == "silent"

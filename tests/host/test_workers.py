@@ -1,13 +1,14 @@
-"""Worker processes: their results, and that none outlives a parent that was killed."""
+"""Worker processes end with their parent, and freed memory is kept or given back."""
 
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from service_tools import is_gone, wait_for
 
+from hrm_host.memory import MIB
 from hrm_host.workers import results_of
 
 pytestmark = pytest.mark.process
@@ -47,16 +48,55 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
         workers = [int(word) for word in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)
     assert workers
-    deadline_s = time.monotonic() + 20
-    while any(_is_alive(worker) for worker in workers):
-        assert time.monotonic() < deadline_s, workers
-        time.sleep(0.05)
+    wait_for(lambda: all(map(is_gone, workers)))
 
 
-def _is_alive(process_id: int) -> bool:
-    """A process that has ended may stay as a zombie where nobody collects orphans."""
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+PROGRAM = """
+import resource, torch
+from hrm_host import memory
+def faults(tensors):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(tensors):
+        torch.ones(20, 1_000_000).sum()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / tensors
+usual = faults(5)
+memory.keep_freed_memory()
+faults(5)
+print(usual, faults(40))
+"""
+
+
+def printed_by(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the switches")
+def test_tensors_of_every_step_use_the_same_memory() -> None:
+    """Page faults of tensors of 80 MB; a few find no room while the heap grows."""
+    usual, kept = map(float, printed_by(PROGRAM).split())
+    assert kept < usual / 10
+
+
+BURST = """
+from hrm_host import memory
+small = []
+large = [bytearray(60_000) for _ in range(2000)]
+for number in range(2000):
+    small.append(bytes(1000))
+    large[number] = bytearray(60_000)
+del large
+print(memory.freed_bytes(), memory.resident_bytes())
+memory.give_back_freed_memory()
+print(memory.freed_bytes(), memory.resident_bytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc counts what it keeps")
+def test_what_a_burst_frees_is_counted_and_given_back() -> None:
+    before, after = printed_by(BURST).splitlines()
+    freed_bytes, held_bytes = map(int, before.split())
+    _, left_bytes = map(int, after.split())
+    assert freed_bytes > 32 * MIB
+    assert left_bytes < held_bytes - 32 * MIB

@@ -1,46 +1,52 @@
-"""Published checkpoints: their formulas, computed a second time in numpy, and hostile files."""
+"""Published checkpoints and those of HRM-v2: formulas in numpy, hostile files, answers."""
 
+import io
+import json
 import os
 import pickle
 import re
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import published_tools as published
 import pytest
 import torch
 import yaml
-from export_tools import engine_of
+from cli_tools import invoked, rejected, succeeded
+from export_tools import engine_of, made_questions
 from published_tools import (
-    HEADS,
-    INNER,
-    LAYERS,
     SEGMENTS,
     SEQ_LEN,
-    TRM_PREFIX,
-    VOCAB,
     WIDTH,
     Array,
     Arrays,
-    Weights,
     architecture,
     published_state,
     tensors_of,
 )
+from service_tools import hrm_serve
 from torch import Tensor
-from typer.testing import CliRunner
 
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines.factory import choose
+from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_export.cli import main as export_main
+from hrm_export.eval_cli import main as eval_main
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
 from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.import_cli import main as app
+from hrm_model.import_cli import main as import_main
 from hrm_model.published import model_from_published
+from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions
 
 TOLERANCE = 1e-5  # float32 rounding over 8 segments against float64
@@ -53,7 +59,7 @@ def write_published(
     prefix: str = "_orig_mod.model.",
     cycles: tuple[int, int] = (2, 2),
 ) -> Arrays:
-    state = published_state(positions)
+    state = published.published_state(positions)
     torch.save(tensors_of(state, prefix), directory / "step_100")
     settings = {"arch": architecture(positions, cycles), "seed": 0}
     (directory / "all_config.yaml").write_text(yaml.safe_dump(settings))
@@ -84,9 +90,9 @@ class Reference:
         return x * np.cos(twice) + turned * np.sin(twice)
 
     def attention(self, key: str, x: Array) -> Array:
-        size = WIDTH // HEADS
+        size = published.WIDTH // published.HEADS
         qkv = x @ self.w[key + "self_attn.qkv_proj.weight"].T
-        qkv_3HND = qkv.reshape(len(x), 3, HEADS, size).transpose(1, 2, 0, 3)
+        qkv_3HND = qkv.reshape(len(x), 3, published.HEADS, size).transpose(1, 2, 0, 3)
         mixed: list[Array] = []
         for q, k, v in zip(*qkv_3HND, strict=True):
             if self.positions == "rope":
@@ -100,27 +106,27 @@ class Reference:
 
     def mlp(self, key: str, x: Array) -> Array:
         both = x @ self.w[f"{key}.gate_up_proj.weight"].T
-        gate = both[:, :INNER]
-        up = both[:, INNER:]
+        gate = both[:, : published.INNER]
+        up = both[:, published.INNER :]
         inner = gate / (1 + np.exp(-gate)) * up
         return inner @ self.w[f"{key}.down_proj.weight"].T
 
     def level(self, name: str, state: Array, injection: Array) -> Array:
         h = state + injection
-        for layer in range(LAYERS):
+        for layer in range(published.LAYERS):
             key = f"{name}_level.layers.{layer}."
             h = self.rms(h + self.attention(key, h))
             h = self.rms(h + self.mlp(key + "mlp", h))
         return h
 
     def embed(self, tokens: Array, puzzle_id: int) -> Array:
-        vector = np.zeros(self.prefix * WIDTH)
+        vector = np.zeros(self.prefix * published.WIDTH)
         vector[:40] = self.w["puzzle_emb.weights"][puzzle_id]
         cells = self.w["embed_tokens.embedding_weight"][tokens]
-        x = np.concatenate([vector.reshape(self.prefix, WIDTH), cells])
+        x = np.concatenate([vector.reshape(self.prefix, published.WIDTH), cells])
         if self.positions == "learned":
             x = np.sqrt(0.5) * (x + self.w["embed_pos.embedding_weight"])
-        return np.sqrt(WIDTH) * x
+        return np.sqrt(published.WIDTH) * x
 
     def run(self, tokens: Array, puzzle_id: int) -> list[tuple[Array, Array]]:
         x = self.embed(tokens, puzzle_id)
@@ -144,12 +150,10 @@ class Reference:
 @pytest.mark.parametrize(
     ("positions", "cycles"), [("rope", (2, 2)), ("learned", (2, 2)), ("rope", (1, 3))]
 )
-def test_segments_equal_the_published_formulas(
-    tmp_path: Path, positions: str, cycles: tuple[int, int]
-) -> None:
+def test_segments_equal_formulas(tmp_path: Path, positions: str, cycles: tuple[int, int]) -> None:
     reference = Reference(write_published(tmp_path, positions, cycles=cycles), positions, cycles)
     model = model_from_published(tmp_path, SEQ_LEN)
-    tokens_BT = np.random.default_rng(1).integers(0, VOCAB, (3, SEQ_LEN))
+    tokens_BT = np.random.default_rng(1).integers(0, published.VOCAB, (3, SEQ_LEN))
     expected = reference.run_all(tokens_BT)
     carry = model.start(3)
     for segment in range(SEGMENTS):
@@ -167,11 +171,11 @@ def test_segments_equal_the_published_formulas(
 class TrmReference(Reference):
     """One level for both; `mlp_t` is a SwiGLU over positions in place of attention."""
 
-    prefix = TRM_PREFIX
+    prefix = published.TRM_PREFIX
 
     def level(self, _: str, state: Array, injection: Array) -> Array:
         h = state + injection
-        for layer in range(LAYERS):
+        for layer in range(published.LAYERS):
             key = f"L_level.layers.{layer}."
             if key + "mlp_t.down_proj.weight" in self.w:
                 h = self.rms(h.T + self.mlp(key + "mlp_t", h.T)).T
@@ -182,19 +186,19 @@ class TrmReference(Reference):
 
 
 def write_trm(directory: Path, positions: str, *, mixes: bool) -> Arrays:
-    num_positions = TRM_PREFIX + SEQ_LEN
-    state = published_state(positions, prefix=TRM_PREFIX, levels="L")
+    num_positions = published.TRM_PREFIX + SEQ_LEN
+    state = published.published_state(positions, prefix=published.TRM_PREFIX, levels="L")
     if mixes:
         state = {name: array for name, array in state.items() if "self_attn" not in name}
-        mixer = Weights(8)
-        for layer in range(LAYERS):
+        mixer = published.Weights(8)
+        for layer in range(published.LAYERS):
             key = f"L_level.layers.{layer}.mlp_t"
-            mixer.matrix(f"{key}.gate_up_proj", 2 * INNER, num_positions, gain=0.5)
-            mixer.matrix(f"{key}.down_proj", num_positions, INNER, gain=0.5)
+            mixer.matrix(f"{key}.gate_up_proj", 2 * published.INNER, num_positions, gain=0.5)
+            mixer.matrix(f"{key}.down_proj", num_positions, published.INNER, gain=0.5)
         state |= mixer.state
     arch = architecture(positions, (2, 3))
     arch |= {"name": "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1"}
-    arch |= {"H_layers": 0, "mlp_t": mixes, "puzzle_emb_len": TRM_PREFIX}
+    arch |= {"H_layers": 0, "mlp_t": mixes, "puzzle_emb_len": published.TRM_PREFIX}
     arch |= {"no_ACT_continue": True, "forward_dtype": "bfloat16"}
     settings = {"arch": arch, "ema": True, "data_paths": ["x"]}
     torch.save(tensors_of(state, "_orig_mod.model."), directory / "step_9")
@@ -206,12 +210,10 @@ def write_trm(directory: Path, positions: str, *, mixes: bool) -> Arrays:
     ("positions", "mixes"),
     [("rope", False), ("learned", False), ("none", False), ("none", True), ("rope", True)],
 )
-def test_a_published_trm_equals_its_formulas_in_pytorch_and_onnx(
-    tmp_path: Path, positions: str, mixes: bool
-) -> None:
+def test_a_published_trm_equals_its_formulas(tmp_path: Path, positions: str, mixes: bool) -> None:
     reference = TrmReference(write_trm(tmp_path, positions, mixes=mixes), positions, (2, 3))
     model = model_from_published(tmp_path, SEQ_LEN)
-    tokens_BT = np.random.default_rng(1).integers(1, VOCAB, (3, SEQ_LEN), dtype=np.int32)
+    tokens_BT = np.random.default_rng(1).integers(1, published.VOCAB, (3, SEQ_LEN), dtype=np.int32)
     expected = reference.run_all(tokens_BT)
     ids_B = np.arange(3, dtype=np.int32)
     questions = Questions(
@@ -235,9 +237,7 @@ def test_a_published_trm_equals_its_formulas_in_pytorch_and_onnx(
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.model.", "model.", ""])
-def test_prefixes_are_optional_and_a_weight_file_is_read_as_its_directory_is(
-    tmp_path: Path, prefix: str
-) -> None:
+def test_prefixes_are_optional(tmp_path: Path, prefix: str) -> None:
     state = write_published(tmp_path, prefix=prefix)
     for source in (tmp_path, tmp_path / "step_100"):
         model = model_from_published(source, SEQ_LEN)
@@ -246,7 +246,7 @@ def test_prefixes_are_optional_and_a_weight_file_is_read_as_its_directory_is(
 
 def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> None:
     write_published(tmp_path)
-    later = published_state(seed=8)
+    later = published.published_state(seed=8)
     torch.save(tensors_of(later), tmp_path / "step_1000")
     (tmp_path / "step_100_all_preds.0").write_bytes(b"predictions, not weights")
     model = model_from_published(tmp_path, SEQ_LEN)
@@ -263,11 +263,9 @@ def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> Non
         ({}, "encoder.{}", "tensor 'encoder.H_init' is not of a published model"),
     ],
 )
-def test_settings_in_the_file_are_rejected_with_the_reason(
-    tmp_path: Path, settings: object, names: str, reason: str
-) -> None:
+def test_bad_settings_rejected(tmp_path: Path, settings: object, names: str, reason: str) -> None:
     named: dict[str, Tensor] = {}
-    for name, tensor in tensors_of(published_state()).items():
+    for name, tensor in tensors_of(published.published_state()).items():
         named[names.format(name.removeprefix("inner."))] = tensor
     torch.save({"model_config": settings, "model_state_dict": named}, tmp_path / "hrm-v2.pt")
     with pytest.raises(CheckpointError, match=reason):
@@ -302,9 +300,7 @@ class Hub(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_hub_name_is_downloaded_and_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_name_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
     there = tmp_path / "there"
     there.mkdir()
@@ -320,9 +316,9 @@ def test_a_hub_name_is_downloaded_and_imported(
         for name in list(sys.modules):
             if name.partition(".")[0] == "huggingface_hub":
                 monkeypatch.delitem(sys.modules, name)  # it reads its environment on import
-        imported = CliRunner().invoke(app, ["hub:org/name", *options])
-        absent = CliRunner().invoke(app, ["hub:org/other", *options])
-        looped = CliRunner().invoke(app, ["hub:org/loop", *options])
+        imported = invoked(app, "hub:org/name", *options)
+        absent = invoked(app, "hub:org/other", *options)
+        looped = invoked(app, "hub:org/loop", *options)
         server.shutdown()
     assert re.search(r"cannot fetch hub:org/other \(.*\); check the name", absent.output)
     assert re.search(r"cannot fetch hub:org/loop \(Exceeded .*redirects", looped.output)
@@ -350,83 +346,225 @@ def of_arch(**changes: object) -> str:
     return yaml.safe_dump({"arch": {**architecture("rope", (2, 2)), **changes}})
 
 
-def cut(folder: Path, share: float) -> None:
-    file = folder / "step_100"
-    whole = file.read_bytes()
-    file.write_bytes(whole[: int(share * len(whole))])
+def cut() -> bytes:
+    whole = io.BytesIO()
+    torch.save(tensors_of(published.published_state()), whole)
+    return whole.getvalue()[:-100]
 
 
-def save(content: object, folder: Path) -> None:
-    torch.save(content, folder / "step_100")
-
-
-def save_plain_pickle(folder: Path) -> None:
-    (folder / "step_100").write_bytes(pickle.dumps(Hostile()))
-
-
-def remove(name: str, folder: Path) -> None:
-    (folder / name).unlink()
-
-
-def save_changed(change: Callable[[Tensor], Tensor], folder: Path) -> None:
-    tensors = tensors_of(published_state())
+def with_embedding(change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    tensors = tensors_of(published.published_state())
     name = "inner.embed_tokens.embedding_weight"
-    save({**tensors, name: change(tensors[name])}, folder)
+    return {**tensors, name: change(tensors[name])}
 
 
-def write_settings(text: str, folder: Path) -> None:
-    (folder / "all_config.yaml").write_text(text)
-
-
-HOSTILE_WEIGHTS: dict[str, Any] = {
-    "code": {"model.inner.H_init": Hostile()},
-    "a list": [torch.zeros(3)],
-    "settings that are a list": {"model_state_dict": {}, "model_config": [1]},
-    "nothing": {},
+WEIGHTS = "step_100"
+SETTINGS = "all_config.yaml"
+HOSTILE: dict[str, tuple[str, object]] = {
+    "no weights": (WEIGHTS, None),
+    "weights cut before their end": (WEIGHTS, cut()),
+    "a plain pickle": (WEIGHTS, pickle.dumps(Hostile())),
+    "code among weights": (WEIGHTS, {"model.inner.H_init": Hostile()}),
+    "settings that are a list": (WEIGHTS, {"model_state_dict": {}, "model_config": [1]}),
+    "nothing": (WEIGHTS, {}),
+    "not a number": (WEIGHTS, with_embedding(lambda tensor: tensor * torch.nan)),
+    "sparse": (WEIGHTS, with_embedding(Tensor.to_sparse)),
+    "on no device": (WEIGHTS, with_embedding(lambda tensor: tensor.to("meta"))),
+    "larger than the file": (WEIGHTS, with_embedding(lambda _: torch.zeros(1).expand(1 << 24, 32))),
+    "no settings": (SETTINGS, None),
+    "another model": (SETTINGS, "arch: {name: recursive_reasoning.trm_singlez@TRM}"),
+    "deep": (SETTINGS, "[" * 5000),
+    "aliases without end": (SETTINGS, doubling_yaml()),
+    "an object": (SETTINGS, "arch: !!python/object/apply:os.mkdir [was-run]"),
+    "heads of text": (SETTINGS, of_arch(num_heads="four")),
+    "endless segments": (SETTINGS, of_arch(halt_max_steps=10**12)),
+    "positions that are a list": (SETTINGS, of_arch(pos_encodings=["rope"])),
 }
-HOSTILE_TENSORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "not a number": lambda tensor: tensor * torch.nan,
-    "of one dimension less": lambda tensor: tensor[0],
-    "sparse": Tensor.to_sparse,
-    "on no device": lambda tensor: tensor.to("meta"),
-    "far larger than the file": lambda tensor: torch.zeros(1).expand(1 << 24, tensor.shape[-1]),
-}
-HOSTILE_SETTINGS = {
-    "no mapping": "- 1",
-    "another model": "arch: {name: recursive_reasoning.trm_singlez@TRM}",
-    "deep": "[" * 5000,
-    "aliases without end": doubling_yaml(),
-    "an object": "arch: !!python/object/apply:os.mkdir [was-run]",
-    "heads of text": of_arch(num_heads="four"),
-    "endless segments": of_arch(halt_max_steps=10**12),
-    "positions that are a list": of_arch(pos_encodings=["rope"]),
-}
-BREAKING: dict[str, Callable[[Path], object]] = {
-    "cut at a tenth": partial(cut, share=0.1),
-    "cut before its end": partial(cut, share=0.99),
-    "no settings": partial(remove, "all_config.yaml"),
-    "no weights": partial(remove, "step_100"),
-    "a plain pickle": save_plain_pickle,
-}
-for case, content in HOSTILE_WEIGHTS.items():
-    BREAKING[f"weights: {case}"] = partial(save, content)
-for case, change in HOSTILE_TENSORS.items():
-    BREAKING[f"tensor: {case}"] = partial(save_changed, change)
-for case, text in HOSTILE_SETTINGS.items():
-    BREAKING[f"settings: {case}"] = partial(write_settings, text)
 
 
-@pytest.mark.parametrize("name", BREAKING)
-def test_a_broken_or_hostile_run_is_rejected_in_one_sentence_and_runs_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "content"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_run_is_rejected(
+    name: str, content: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_published(tmp_path)
-    BREAKING[name](tmp_path)
-    options = ["--puzzle", "sudoku-4x4", "--out", str(tmp_path / "out")]
-    ended = CliRunner().invoke(app, [str(tmp_path), *options])
-    assert isinstance(ended.exception, SystemExit), ended.exception
-    assert ended.exit_code == 2, ended.output
-    assert ended.stderr.count("\n") == 1, ended.output
+    if content is None:
+        (tmp_path / name).unlink()
+    elif isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    elif isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        torch.save(content, tmp_path / name)
+    rejected(app, tmp_path, "--puzzle", "sudoku-4x4", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "was-run").exists()
+
+
+NUM_ROWS = 1000  # rows of the Sudoku script's table. Its data set names one puzzle
+FEW = ("--golden", "2", "--held-out", "8")
+
+
+def model_config(puzzle: str, *, num_puzzle_ids: int, puzzle_emb_ndim: int) -> dict[str, Any]:
+    kind = registry.get(puzzle)
+    settings = architecture("rope", (2, 2))
+    del settings["name"], settings["loss"]
+    settings["seq_len"] = kind.seq_len
+    settings["vocab_size"] = kind.vocab_size
+    settings["num_puzzle_identifiers"] = num_puzzle_ids
+    settings["puzzle_emb_ndim"] = puzzle_emb_ndim
+    return settings
+
+
+def state_of(config: dict[str, Any]) -> dict[str, Tensor]:
+    shape = (config["num_puzzle_identifiers"], config["puzzle_emb_ndim"])
+    state = tensors_of(published_state(vocab=config["vocab_size"], table=shape))
+    for name in ("inner.H_init", "inner.L_init"):
+        state[name] = state[name].bfloat16()
+    return state
+
+
+def write_maze(file: Path, **changes: Any) -> Path:
+    """`checkpoint_final.pt` of the maze script: no puzzle table, and the optimizer's state."""
+    config = model_config("maze-8x8", num_puzzle_ids=1, puzzle_emb_ndim=0) | changes
+    moments = {"step": torch.tensor(1.0), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2)}
+    content = {
+        "model_config": config,
+        "model_state_dict": state_of(config),
+        "optimizer_state_dict": {"state": {0: moments}, "param_groups": [{"lr": 1e-4}]},
+        "step": 3200,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(content, file)
+    return file
+
+
+def ran(app: Any, *arguments: object) -> str:
+    return succeeded(app, *arguments).stdout
+
+
+def questions_of(bundle: Bundle) -> list[object]:
+    puzzle = bundle.puzzle
+    tokens_NT = made_questions(puzzle, 3).tokens_NT
+    return [puzzle.asked(puzzle.decode(tokens_T), "<blank>") for tokens_T in tokens_NT]
+
+
+def names_of(bundle: Bundle) -> list[str]:
+    return [bundle.identifiers[row] for row in range(len(bundle.identifiers))]
+
+
+@pytest.mark.process
+def test_the_maze_script_s_checkpoint_goes_from_the_file_to_an_answer(tmp_path: Path) -> None:
+    source = write_maze(tmp_path / "checkpoints" / "maze" / "checkpoint_final.pt")
+    imported = tmp_path / "imported"
+    said = ran(import_main, source, "--puzzle", "maze-8x8", "--out", imported)
+    assert f"hrm-export {imported}'" in said
+    judged = ran(eval_main, imported, "--data", "maze-8x8", "--puzzles", "4", "--json")
+    assert json.loads(judged)["model"] == str(imported)
+    out = tmp_path / "maze.bundle"
+    ran(export_main, imported, "--out", out, *FEW)
+    (question, *_) = questions_of(Bundle.open(out))
+    with hrm_serve(out, "--engine", "cpu") as server:
+        reply = server.solve(question)
+    assert reply.status_code == 200, reply.text
+    assert 1 <= reply.json()["segments"] <= SEGMENTS
+
+
+def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path) -> None:
+    write_maze(tmp_path / "checkpoint_step_2000.pt")
+    write_maze(tmp_path / "checkpoint_final.pt")
+    model = model_from_published(tmp_path, 64)
+    assert model.puzzle_table.shape == (1, 0)
+    assert model.config.num_positions == 64
+    file = write_maze(tmp_path / "checkpoint_final.pt")
+    content = torch.load(file, weights_only=True)
+    for name in ("expansion", "pos_encodings", "puzzle_emb_ndim"):
+        del content["model_config"][name]
+    torch.save(content, file)
+    config = model_from_published(file, 64).config
+    assert (config.expansion, config.positions, config.puzzle_vector_size) == (4.0, "rope", 0)
+
+
+@pytest.mark.parametrize(
+    ("ndim", "reason"),
+    [
+        (WIDTH, r"puzzle_table: expected \(1, 32\), found None"),
+        (-1, "puzzle_vector_size is -1"),
+        (0.0, "misstates 'float' object"),
+    ],
+)
+def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason: str) -> None:
+    file = write_maze(tmp_path / "checkpoint_final.pt")
+    content = torch.load(file, weights_only=True)
+    content["model_config"]["puzzle_emb_ndim"] = ndim
+    torch.save(content, file)
+    with pytest.raises(CheckpointError, match=reason):
+        model_from_published(file, 64)
+
+
+def sudoku_data(path: Path, *, num_names: int) -> Path:
+    """A data set of the published layout that names so many puzzles, "<blank>" included."""
+    kind = registry.get("sudoku-4x4")
+    asked = made_questions(kind, 16)
+    datasets.write_split(path, "test", asked.tokens_NT, asked.labels_NT, puzzle=kind)
+    names = [f"sudoku-{number}" for number in range(1, num_names)]
+    datasets.write_identifiers(path, names)
+    return path
+
+
+@pytest.fixture(scope="module")
+def imported_sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """From `hrm_sudoku_final.pt`: a table of 1,000 rows, whatever the data set names."""
+    folder = tmp_path_factory.mktemp("sudoku")
+    source = folder / "hrm_sudoku_final.pt"
+    config = model_config("sudoku-4x4", num_puzzle_ids=NUM_ROWS, puzzle_emb_ndim=WIDTH)
+    content = {"model_config": config, "model_state_dict": state_of(config), "step": 100}
+    torch.save(content, source)
+    said = ran(import_main, source, "--puzzle", "sudoku-4x4", "--out", folder / "imported")
+    assert f"hrm-export {folder / 'imported'} --puzzle-ids 1" in said
+    return folder / "imported"
+
+
+def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sudoku.bundle"
+    ran(export_main, imported_sudoku, "--puzzle-ids", 1, "--out", out, *FEW)
+    bundle = Bundle.open(out)
+    model, _ = checkpoint.load(imported_sudoku)
+    assert model.config.num_puzzle_ids == NUM_ROWS
+    assert names_of(bundle) == ["<blank>"]
+    assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:1].numpy())
+    requests = [SolveRequest(puzzle=question) for question in questions_of(bundle)]
+    solver = from_bundle(bundle, choose(bundle, "cpu", num_slots=2), num_slots=2)
+    replies = [reply for _, reply in solver.solve_all(requests)]
+    assert all(isinstance(reply, SolveAnswer) for reply in replies)
+
+
+def test_rows_are_named_by_the_data_set(imported_sudoku: Path, tmp_path: Path) -> None:
+    data = sudoku_data(tmp_path / "data", num_names=NUM_ROWS)
+    ran(export_main, imported_sudoku, "--data", data, "--out", tmp_path / "named", *FEW)
+    ran(export_main, imported_sudoku, "--puzzle-ids", 3, "--out", tmp_path / "numbered", *FEW)
+    named = Bundle.open(tmp_path / "named")
+    assert len(named.identifiers) == NUM_ROWS
+    assert named.identifiers[7] == "sudoku-7"
+    assert names_of(Bundle.open(tmp_path / "numbered")) == ["<blank>", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        ((), "keep rows without names with --puzzle-ids"),
+        (("--data", "data"), "or keep 1 rows with --puzzle-ids 1"),
+        (("--puzzle-ids", "1001"), "has 1000 rows; give at most 1000"),
+    ],
+)
+def test_rows_that_nobody_names_are_rejected_with_the_remedy(
+    imported_sudoku: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    saying: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sudoku_data(tmp_path / "data", num_names=1)
+    ended = rejected(export_main, imported_sudoku, *options, *FEW)
+    assert saying in ended.stderr

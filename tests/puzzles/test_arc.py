@@ -1,6 +1,7 @@
-"""ARC: published canvases, questions in every form, and variants that are undone exactly."""
+"""ARC: canvases, questions, variants that are undone exactly, and voting over them."""
 
 import json
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hrm_puzzles.arc.arc import Arc, ArcSymmetry
+from hrm_puzzles.arc.arc import TRIALS, Arc, ArcSymmetry
 from hrm_puzzles.arc.canvas import canvas_T, grid_at
-from hrm_puzzles.arc.variants import Variant, turned, variant_of, variants_of
+from hrm_puzzles.arc.variants import Variant, random_variant, turned, variant_of, variants_of
 from hrm_puzzles.puzzle import UNKNOWN, Grid, PuzzleError
 
 SIDE = 10
@@ -57,13 +58,6 @@ def test_a_canvas_has_end_marks_below_the_grid_and_beside_it() -> None:
     assert tokens_T.reshape(3, 3).tolist() == [[0, 0, 0], [0, 0, 0], [0, 9, 1]]
 
 
-@given(grids())
-def test_encoding_is_undone_by_decoding(grid: Grid) -> None:
-    tokens_T = SMALL.encode(grid)
-    assert np.array_equal(SMALL.decode(tokens_T), grid)
-    assert SMALL.is_well_formed_B(tokens_T[None]).all()
-
-
 def largest_box(canvas: NDArray[np.int64]) -> NDArray[np.int64]:
     """The largest box of colors at the corner, by trying all of them."""
     best = canvas[:0, :0]
@@ -101,7 +95,6 @@ def test_a_broken_canvas_is_malformed() -> None:
         {"id": TASK, "train": [], "test": [{"input": [[9]]}, {"input": ROWS}], "index": 1},
         {"name": TASK, "test": [{"input": ROWS, "output": [[1]]}]},
         {"task": TASK, "input": ["01", "23", "45"]},
-        {"task": TASK, "input": "0 1\n2 3\n4 5\n"},
     ],
 )
 def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
@@ -116,7 +109,6 @@ def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
     [
         ("hello", "not-a-puzzle", None),
         ([[1, 2]], "no-task", None),
-        ({"task": 5, "input": [[1]]}, "no-task", None),
         ({"task": "x", "test": [{}]}, "no-input", None),
         ({"task": "x", "test": [{"input": [[1]]}], "index": True}, "no-such-index", None),
         ({"task": "x", "input": [[1], 2]}, "not-a-grid", (2, 1)),
@@ -126,20 +118,23 @@ def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
         ({"task": "x", "input": [[0] * 11]}, "too-large", (1, 11)),
     ],
 )
-def test_what_is_no_question_is_refused_with_rule_and_cell(
-    notation: object, rule: str, cell: tuple[int, int] | None
-) -> None:
+def test_bad_questions_rejected(notation: object, rule: str, cell: tuple[int, int] | None) -> None:
     with pytest.raises(PuzzleError) as caught:
         SMALL.parse(notation)
     assert (caught.value.rule, caught.value.cell) == (rule, cell)
     assert "; " in str(caught.value)
 
 
-def test_turns_are_the_published_ones() -> None:
+def test_turns_and_names_are_the_published_ones() -> None:
     square = grid([[1, 2], [3, 4]])
     images = [turned(square, turn).reshape(-1).tolist() for turn in range(8)]
     assert images[:4] == [[1, 2, 3, 4], [2, 4, 1, 3], [4, 3, 2, 1], [3, 1, 4, 2]]
     assert images[4:] == [[2, 1, 4, 3], [3, 4, 1, 2], [1, 3, 2, 4], [4, 2, 3, 1]]
+    variant = Variant(turn=3, colors=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
+    assert variant.name("a_b") == "a_b_t3_0213456789"
+    assert variant_of("a_b_t3_0213456789") == ("a_b", variant)
+    assert variant_of("a_b|||t3|||0213456789") == ("a_b", variant)
+    assert variant_of("a_b_t3_0013456789") == ("a_b_t3_0013456789", Variant())
 
 
 @given(grids(), variants())
@@ -148,18 +143,8 @@ def test_a_variant_is_undone_exactly_and_known_by_its_name(grid: Grid, variant: 
     assert variant_of(variant.name(TASK)) == (TASK, variant)
 
 
-def test_names_of_both_builders_are_read() -> None:
-    variant = Variant(turn=3, colors=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
-    assert variant.name("a_b") == "a_b_t3_0213456789"
-    assert variant_of("a_b_t3_0213456789") == ("a_b", variant)
-    assert variant_of("a_b|||t3|||0213456789") == ("a_b", variant)
-    assert variant_of("a_b_t3_0013456789") == ("a_b_t3_0013456789", Variant())
-
-
 @given(grids(side=6), grids(side=6), variants(), st.integers(0, 4), st.integers(0, 4))
-def test_a_symmetry_is_undone_exactly_at_any_place(
-    one: Grid, other: Grid, variant: Variant, top: int, left: int
-) -> None:
+def test_symmetry_is_undone(one: Grid, other: Grid, variant: Variant, top: int, left: int) -> None:
     one_T = canvas_T(one, SIDE, (top, left))
     other_T = canvas_T(other, SIDE, (left, top))
     tokens_BT = np.stack([one_T, other_T])
@@ -172,9 +157,7 @@ def test_a_symmetry_is_undone_exactly_at_any_place(
 
 @unhurried
 @given(grids(), grids(), variants(), st.integers(0, 9999))
-def test_variants_and_places_share_their_equivalence_hash(
-    question: Grid, answer: Grid, variant: Variant, seed: int
-) -> None:
+def test_variants_share_a_hash(question: Grid, answer: Grid, variant: Variant, seed: int) -> None:
     inputs_BT = encoded([question, variant.apply(question)])
     labels_BT = encoded([answer, variant.apply(answer)])
     moved_BT, moved_labels_BT = SMALL.augment_BT(np.random.default_rng(seed), inputs_BT, labels_BT)
@@ -201,9 +184,7 @@ def test_different_pairs_have_different_equivalence_hashes() -> None:
 @unhurried
 @given(grids(), grids(), st.integers(0, 9999))
 @example(np.zeros((9, 9), np.int8), np.zeros((9, 10), np.int8), 0)  # no pad beside the answer
-def test_training_moves_both_grids_to_one_place_where_they_fit(
-    question: Grid, answer: Grid, seed: int
-) -> None:
+def test_training_moves_both_grids_alike(question: Grid, answer: Grid, seed: int) -> None:
     inputs_BT = encoded([question] * 8)
     labels_BT = encoded([answer] * 8)
     labels_BT[labels_BT == 0] = IGNORE
@@ -243,3 +224,84 @@ def test_nothing_is_proven_generated_or_revealed() -> None:
         SMALL.generate(rng, "easy")
     revealed_BT = SMALL.reveal_BT(rng, tokens_BT, tokens_BT, np.array([3]))
     assert (revealed_BT == tokens_BT).all()
+
+
+PUZZLE = Arc(name="arc-10x10", side=10)
+QUESTION = np.array([[1, 2], [3, 0]], dtype=np.int8)
+RIGHT = np.array([[4, 4, 0]], dtype=np.int8)
+OTHER = np.array([[4, 5, 0]], dtype=np.int8)
+THIRD = np.array([[9]], dtype=np.int8)
+UNCHANGED = Variant()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vote:
+    """An answer to a variant of a test input whose right answer is RIGHT."""
+
+    answer: Grid
+    q_halt: float = 0.0
+    variant: Variant = UNCHANGED
+    task: str = "t"
+    question: Grid = field(default_factory=lambda: QUESTION)
+
+    def tokens(self, grid: Grid) -> np.ndarray:
+        return PUZZLE.encode(self.variant.apply(grid))
+
+
+def right(q_halt: float = 0.0, variant: Variant = UNCHANGED) -> Vote:
+    return Vote(answer=RIGHT, q_halt=q_halt, variant=variant)
+
+
+def other(q_halt: float = 0.0, variant: Variant = UNCHANGED) -> Vote:
+    return Vote(answer=OTHER, q_halt=q_halt, variant=variant)
+
+
+def scored(*votes: Vote) -> list[float]:
+    """pass@1, pass@2 and pass@10."""
+    names = [vote.variant.name(vote.task) for vote in votes]
+    questions = np.stack([vote.tokens(vote.question) for vote in votes])
+    labels = np.stack([vote.tokens(RIGHT) for vote in votes])
+    answers = np.stack([vote.tokens(vote.answer) for vote in votes])
+    q_halts = np.array([vote.q_halt for vote in votes])
+    shares = PUZZLE.pass_at(names, questions, labels, answers, q_halts)
+    assert tuple(shares) == TRIALS
+    return list(shares.values())[:3]
+
+
+@given(st.integers(0, 99999))
+def test_answers_to_all_variants_vote_for_one_grid(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rights = [right(variant=random_variant(rng)) for _ in range(3)]
+    assert scored(*rights, other(9.0), other(9.0)) == [1, 1, 1]
+
+
+def test_votes_come_before_trust_and_trust_before_order() -> None:
+    rng = np.random.default_rng(0)
+    sure = other(9.0, random_variant(rng))
+    unsure = Vote(answer=THIRD, q_halt=-9.0, variant=random_variant(rng))
+    two_votes = [right(-5.0, random_variant(rng)) for _ in range(2)]
+    assert scored(sure, unsure, *two_votes) == [1, 1, 1]
+    assert scored(sure, right(-5.0), unsure) == [0, 1, 1]
+    assert scored(sure, unsure, right(-9.5)) == [0, 0, 1]
+    assert scored(other(), right()) == [0, 1, 1]
+
+
+def test_garbage_and_no_answers_spoil_nothing() -> None:
+    inputs = np.stack([PUZZLE.encode(QUESTION)] * 2)
+    labels = np.stack([PUZZLE.encode(RIGHT)] * 2)
+    garbage = np.ones(100, np.int32)
+    answers = np.stack([garbage, PUZZLE.encode(RIGHT)])
+    shares = PUZZLE.pass_at(["t", "t"], inputs, labels, answers, np.array([800.0, 1.0]))
+    assert shares[2] == 1.0
+    nothing = np.zeros((0, 100), np.int32)
+    shares = PUZZLE.pass_at([], nothing, nothing, nothing, np.zeros(0))
+    assert set(shares.values()) == {0.0}
+
+
+def test_a_task_is_solved_when_all_of_its_test_inputs_are() -> None:
+    second = np.array([[7]], dtype=np.int8)
+    second_other = Vote(answer=OTHER, q_halt=1.0, question=second)
+    second_right = Vote(answer=RIGHT, question=second)
+    half = (right(), second_other, second_right)
+    assert scored(*half) == [0, 1, 1]
+    assert scored(*half, Vote(answer=OTHER, task="u")) == [0, 0.5, 0.5]

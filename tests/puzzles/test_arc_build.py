@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arc_tasks import random_pairs, write_tasks
 
 from hrm_puzzles import registry
 from hrm_puzzles.arc import build as arc_build
@@ -22,33 +23,22 @@ from hrm_puzzles.data.datasets import DatasetError, Split, fingerprint, open_spl
 SMALL = Arc(name="arc-10x10", side=10)
 
 
-def grid(rng: np.random.Generator, side: int) -> list[list[int]]:
-    shape = rng.integers(1, side + 1, size=2)
-    return rng.integers(10, size=shape).tolist()
-
-
-def task(rng: np.random.Generator, tests: int, side: int) -> dict[str, object]:
-    pairs: list[object] = []
-    for _ in range(3 + tests):
-        pairs.append({"input": grid(rng, side), "output": grid(rng, side)})
-    return {"train": pairs[:3], "test": pairs[3:], "name": "an ignored key"}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Tasks in the folders of ARC-AGI and ConceptARC; ddd does not fit 10x10."""
     rng = np.random.default_rng(0)
+
+    def task(tests: int, side: int = 5) -> dict[str, object]:
+        train = random_pairs(rng, 3, side)
+        return {"train": train, "test": random_pairs(rng, tests, side), "name": "ignored"}
+
     tasks = {
-        "training/aaa": task(rng, tests=1, side=5),
-        "corpus/Center/bbb": task(rng, tests=2, side=5),
-        "evaluation/ccc": task(rng, tests=2, side=5),
-        "evaluation/ddd": task(rng, tests=1, side=25),
+        "training/aaa": task(1),
+        "corpus/Center/bbb": task(2),
+        "evaluation/ccc": task(2),
+        "evaluation/ddd": task(1, side=25),
     }
-    for name, values in tasks.items():
-        file = tmp_path / "tasks" / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(values))
-    return tmp_path / "tasks"
+    return write_tasks(tmp_path / "tasks", tasks)
 
 
 def recipe(folder: Path, **changes: Any) -> ArcRecipe:
@@ -88,6 +78,11 @@ def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None
     # Test examples have the ids under which their demonstrations are trained.
     assert set(test.puzzle_ids_N.tolist()) == set(range(43, 64))
     assert not classes_of(train) & classes_of(test)
+    tasks = read_tasks(str(folder))
+    check_rows(data, train, {task.name: task.pairs for task in tasks})
+    check_rows(data, test, {task.name: task.tests for task in tasks})
+    assert num_places(train) > 10
+    assert num_places(test) <= 10  # test questions are in the corner
 
 
 def test_test_pairs_of_training_tasks_can_be_held_out_too(folder: Path, tmp_path: Path) -> None:
@@ -124,24 +119,8 @@ def num_places(split: Split) -> int:
     return len(np.unique(np.argmax(split.inputs_NT >= 2, axis=1)))
 
 
-def test_each_row_is_its_variant_of_a_pair_at_a_published_place(
-    folder: Path, tmp_path: Path
-) -> None:
-    data = tmp_path / "data"
-    build_arc(recipe(folder), SMALL, data)
-    tasks = read_tasks(str(folder))
-    train = open_split(data, "train")
-    test = open_split(data, "test")
-    check_rows(data, train, {task.name: task.pairs for task in tasks})
-    check_rows(data, test, {task.name: task.tests for task in tasks})
-    assert num_places(train) > 10
-    assert num_places(test) <= 10  # test questions are in the corner
-
-
 @pytest.mark.process
-def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_result_depends_on_the_seed_alone(folder: Path, tmp_path: Path) -> None:
     one = build_arc(recipe(folder), SMALL, tmp_path / "one", num_workers=1)
     two = build_arc(recipe(folder), SMALL, tmp_path / "two", num_workers=2)
     assert one == two
@@ -153,9 +132,7 @@ def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(
     assert np.array_equal(alone.inputs_NT, among.inputs_NT)
 
 
-def test_stopped_build_continues_to_the_same_data_set(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_continues(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = build_arc(recipe(folder), SMALL, tmp_path / "whole")
     write_task = arc_build._write_task
     written: list[str] = []
@@ -211,7 +188,7 @@ def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, pro
     assert "bad" in str(caught.value)
 
 
-def test_sources_that_are_not_there_are_refused_with_the_remedy(
+def test_missing_sources_have_a_remedy(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DatasetError, match=r"does not exist; give arcagi, arcagi2 or a folder"):
@@ -224,9 +201,7 @@ def test_sources_that_are_not_there_are_refused_with_the_remedy(
         read_tasks(str(folder))
 
 
-def test_a_set_without_held_out_answers_is_refused_and_leaves_nothing(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_set_without_held_out_answers_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build_arc(recipe(folder, tasks="aaa,bbb"), SMALL, tmp_path / "data")
     with pytest.raises(DatasetError, match="fit tiny"):

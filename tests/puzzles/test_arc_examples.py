@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arc_tasks import write_tasks
 
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
@@ -39,11 +40,7 @@ EXAMPLES: dict[str, Pairs] = {
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
-    for name, values in TASKS.items():
-        file = tmp_path / "tasks" / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(values))
-    return tmp_path / "tasks"
+    return write_tasks(tmp_path / "tasks", TASKS)
 
 
 @pytest.fixture
@@ -69,10 +66,7 @@ def as_gzip(folder: Path, examples: Any) -> Path:
 
 def as_published(folder: Path, examples: Any) -> Path:
     """RE-ARC's folder: a file for each task, and metadata about them."""
-    tasks = folder / "re_arc" / "tasks"
-    tasks.mkdir(parents=True)
-    for name, pairs in examples.items():
-        (tasks / f"{name}.json").write_text(json.dumps(pairs))
+    write_tasks(folder / "re_arc" / "tasks", examples)
     (folder / "re_arc" / "metadata.json").write_text("{}")
     return folder / "re_arc"
 
@@ -125,9 +119,7 @@ def test_a_data_set_without_further_examples_keeps_its_bytes(tasks: Path, tmp_pa
     assert not [name for name in recipe if name.startswith("more")]
 
 
-def test_source_and_license_are_part_of_the_data_set(
-    tasks: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_source_and_license_are_recorded(tasks: Path, folder: Path, tmp_path: Path) -> None:
     file = as_json(folder, EXAMPLES)
     built = build(tasks, file, tmp_path / "data")
     recorded = json.loads((tmp_path / "data" / "recipe.json").read_text())["more"]
@@ -148,7 +140,7 @@ def test_source_and_license_are_part_of_the_data_set(
     assert other.fingerprint != built.fingerprint
 
 
-def test_changed_examples_do_not_continue_a_stopped_build(
+def test_changed_examples_begin_anew(
     tasks: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = as_json(folder, EXAMPLES)
@@ -166,9 +158,7 @@ def _stop(*_: Path) -> None:
     raise KeyboardInterrupt
 
 
-def test_symmetric_copies_of_test_inputs_are_left_out(
-    tasks: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_copies_of_test_inputs_are_left_out(tasks: Path, folder: Path, tmp_path: Path) -> None:
     turned = {"input": [[3], [2], [1]], "output": [[1, 1]]}
     recolored = pair(4, 9, 6)
     kept = pair(4, 9, 4)  # as wide as the test input, but with two colors
@@ -184,12 +174,11 @@ def test_symmetric_copies_of_test_inputs_are_left_out(
         ({"zzz": [pair(1, 2)]}, "1 unknown tasks, the first 'zzz'; remove them"),
         ({"aaa": [{"input": [[1], [2, 3]], "output": [[1]]}]}, "row 2 has 2 cells"),
         ({"aaa": [{"input": [[1]]}]}, "example 0: .*'output'.*write a list of"),
-        ({"aaa": {"input": [[1]]}}, "task aaa: not a list"),
         ({"aaa": [{"input": [[1] * 31], "output": [[1]]}]}, "at most 30 of 30 fit"),
         ({}, "holds no examples; give a folder"),
     ],
 )
-def test_faulty_examples_are_rejected_in_one_sentence(
+def test_faulty_examples(
     examples: Any, problem: str, tasks: Path, folder: Path, tmp_path: Path
 ) -> None:
     file = as_json(folder, examples)

@@ -1,6 +1,8 @@
 """Every puzzle keeps the laws of `hrm-data check`; each law finds a puzzle that breaks it."""
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundle_tools import install
 from typer.testing import CliRunner
 
 from hrm_puzzles import cli, conformance, registry
@@ -133,9 +136,7 @@ def test_the_puzzle_of_the_page_keeps_every_law(latin: type[Any]) -> None:
     assert output.count("kept ") == len(BREACHES)
 
 
-def test_a_broken_puzzle_is_named_with_the_law(
-    latin: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_law_is_printed(latin: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latin, "check_BT", always_right)
     status, output = checked("latin-5x5")
     assert status == 1
@@ -161,9 +162,57 @@ def test_a_geometry_that_does_not_fit_is_rejected_at_registration(
     assert fault in str(rejected.value)
 
 
-def test_an_entry_point_carries_the_name_of_its_puzzle(
-    latin: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_point_carries_its_name(latin: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latin, "name", "latin")
     with pytest.raises(PuzzleError, match="'latin-5x5' gives a puzzle named 'latin'"):
         registry.get("latin-5x5")
+
+
+GIANT = """
+from hrm_puzzles.sudoku.sudoku import Sudoku
+
+def wide():
+    return Sudoku(name='sudoku-8x8', box_rows=2, box_cols=4)
+"""
+ENTRY_POINTS = "[hrm_edge.puzzles]\nsudoku-8x8 = giant:wide\nsudoku = giant:wide\n"
+USE_IT = """
+import numpy as np
+from hrm_puzzles import registry
+print(registry.names(), registry.get('sudoku').seq_len)
+wide = registry.get('sudoku-8x8')
+example = wide.generate(np.random.default_rng(0), 'medium')
+inputs_1T = wide.encode(example.question)[None]
+print(wide.check_BT(inputs_1T, wide.encode(example.answer)[None]))
+"""
+
+
+def test_boards_of_any_size_are_found_and_large_sudokus_not_listed() -> None:
+    maze = registry.get("maze-12x20")
+    assert (maze.name, maze.seq_len, maze.geometry.board) == ("maze-12x20", 240, (12, 20))
+    assert registry.get("maze-30x30") is registry.get("maze")
+    sudoku = registry.get("sudoku-12x12")
+    assert (sudoku.name, sudoku.seq_len, sudoku.vocab_size) == ("sudoku-12x12", 144, 14)
+    assert sudoku.geometry.board == (4, 3, 3, 4)
+    assert not {"sudoku-12x12", "sudoku-16x16"} & set(registry.names())
+
+
+@pytest.mark.parametrize("name", ["chess", "maze-3x8", "maze-31x31", "maze-012x8", "sudoku-8x8"])
+def test_an_unknown_puzzle_is_rejected_with_the_known_names(name: str) -> None:
+    message = f"the puzzle '{name}' does not exist; use one of sudoku, sudoku-6x6, sudoku-4x4"
+    with pytest.raises(PuzzleError, match=message) as caught:
+        registry.get(name)
+    assert caught.value.rule == "unknown-puzzle"
+
+
+@pytest.mark.process
+def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: Path) -> None:
+    (tmp_path / "giant.py").write_text(GIANT)
+    install(tmp_path, ENTRY_POINTS)
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", USE_IT]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stderr == ""
+    names, verdict = done.stdout.splitlines()
+    assert names == f"{[*registry.names(), 'sudoku-8x8']} 81"
+    assert verdict == "[1]"

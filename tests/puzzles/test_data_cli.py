@@ -4,11 +4,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from arc_tasks import write_tasks
 
 from hrm_puzzles import cli, registry
 from hrm_puzzles.data.build import usual_counts
@@ -59,13 +60,22 @@ def test_the_city_set_has_the_published_counts() -> None:
     assert usual_counts(registry.get("logistics")) == (960, 400)
 
 
-def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path, run: Run) -> None:
+def test_csv_rows_come_alone_and_without_byte_order_marks(tmp_path: Path, run: Run) -> None:
     train, test = csv_files(tmp_path)
     files = ("--csv-train", train, "--csv-test", test)
     run("build", "sudoku-4x4", "--out", tmp_path / "a", *files)
     run("build", "sudoku-4x4", "--out", tmp_path / "b", *files, "--train", 4)
     assert num_examples(tmp_path / "a") == 1
     assert num_examples(tmp_path / "b") == 5
+    for file in (train, test):
+        file.write_text(file.read_text(), encoding="utf-8-sig")
+    run("build", "sudoku-4x4", "--out", tmp_path / "marked", *files)
+    assert num_examples(tmp_path / "marked") == 1
+    _, question, answer, _ = ROWS[0].split(",")
+    lines = tmp_path / "x.ndjson"
+    row = json.dumps({"puzzle": question, "solution": answer})
+    lines.write_text(row, encoding="utf-8-sig")
+    run("import", lines, "sudoku-4x4", "--split", "train", "--out", tmp_path / "lines")
 
 
 def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, run: Run) -> None:
@@ -83,28 +93,20 @@ def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, run: Run) -
     assert ratings[0] == ratings[1]
 
 
-def hub_client(folder: Path) -> ModuleType:
-    client = ModuleType("huggingface_hub")
-
-    def hf_hub_download(repo_id: str, filename: str, *, repo_type: str) -> str:
-        assert (repo_id, repo_type) == ("org/name", "dataset")
-        return str(folder / filename)
-
-    client.hf_hub_download = hf_hub_download  # type: ignore[attr-defined]
-    return client
-
-
-def test_published_sets_are_fetched_and_built(
+def test_hub_sets_are_built_if_the_client_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     csv_files(tmp_path)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(tmp_path))
+
+    def download(repo_id: str, filename: str, *, repo_type: str) -> str:
+        assert (repo_id, repo_type) == ("org/name", "dataset")
+        return str(tmp_path / filename)
+
+    client = SimpleNamespace(hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", client)
     run("build", "sudoku-4x4", "--out", tmp_path / "a", "--source", "hub:org/name")
     assert num_examples(tmp_path / "a", "train") == 1
     assert num_examples(tmp_path / "a", "test") == 1
-
-
-def test_a_hub_without_its_client_names_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DatasetError, match="write hub:ORG/NAME"):
         downloaded("hub:name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
@@ -123,9 +125,7 @@ READERS = {
 
 @pytest.mark.parametrize("content", NONSENSE, ids=["deep", "number", "zeros", "bytes"])
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_of_nonsense_is_one_sentence(
-    reader: str, content: bytes, tmp_path: Path, run: Run
-) -> None:
+def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "tasks" / "training" / "a.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
@@ -137,9 +137,7 @@ def test_a_file_of_nonsense_is_one_sentence(
 
 
 @pytest.mark.parametrize("content", [DEEP, b"[5]", b'{"sets": 5}'], ids=["deep", "list", "object"])
-def test_a_data_set_with_a_file_of_nonsense_is_shown_or_rejected_in_one_sentence(
-    content: bytes, tmp_path: Path, run: Run
-) -> None:
+def test_nonsense_in_a_data_set_is_one_sentence(content: bytes, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "data"
     show = ("show", out, "--split", "train")
     run("build", "sudoku-4x4", "--out", out, "--train", 1, "--test", 1)
@@ -168,33 +166,16 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path, run: Run)
     assert r"\x1b[31m\u202e" in run("show", out, "--split", "train").out
 
 
-def test_files_with_a_byte_order_mark_are_read_without_it(tmp_path: Path, run: Run) -> None:
-    train, test = csv_files(tmp_path)
-    for file in (train, test):
-        file.write_text(file.read_text(), encoding="utf-8-sig")
-    run("build", "sudoku-4x4", "--out", tmp_path / "a", "--csv-train", train, "--csv-test", test)
-    lines = tmp_path / "x.ndjson"
-    lines.write_text(exported_row(), encoding="utf-8-sig")
-    run("import", lines, "sudoku-4x4", "--split", "train", "--out", tmp_path / "b")
-
-
-def exported_row() -> str:
-    _, question, answer, _ = ROWS[0].split(",")
-    return json.dumps({"puzzle": question, "solution": answer})
-
-
 @pytest.mark.parametrize(
     ("puzzle", "options", "said"),
     [
         ("arc", ("--train", "4"), "--train does not apply to arc"),
-        ("sudoku-4x4", ("--augment", "4"), "--augment does not apply to sudoku-4x4"),
         ("sudoku-4x4", ("--more", "x.json"), "--more does not apply to sudoku-4x4"),
         ("arc-7x7", ("--more", "/nowhere.json"), "cannot read /nowhere.json"),
-        ("arc", ("--dataset", "/nowhere"), "/nowhere does not exist"),
         ("chess", (), "use one of sudoku"),
     ],
 )
-def test_what_has_no_effect_or_is_not_there_is_refused(
+def test_options_without_effect(
     puzzle: str, options: tuple[str, ...], said: str, tmp_path: Path, run: Run
 ) -> None:
     assert said in run("build", puzzle, "--out", tmp_path / "data", *options, code=2).err
@@ -205,11 +186,9 @@ def test_arc_is_built_inspected_and_shown(tmp_path: Path, run: Run) -> None:
     pair = {"input": [[1, 2]], "output": [[2], [1]]}
     other = {"input": [[3, 3]], "output": [[3], [3]]}
     third = {"input": [[5]], "output": [[6, 6]]}
-    tasks = tmp_path / "tasks"
-    for folder, name, shown in (("training", "aaa", pair), ("evaluation", "bbb", third)):
-        file = tasks / folder / f"{name}.json"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps({"train": [shown], "test": [other]}))
+    shown = {"training/aaa": pair, "evaluation/bbb": third}
+    contents = {name: {"train": [one], "test": [other]} for name, one in shown.items()}
+    tasks = write_tasks(tmp_path / "tasks", contents)
     out = tmp_path / "data"
     printed = run("build", "arc-10x10", "--out", out, "--dataset", tasks, "--augment", 5)
     assert "2 tasks in 12 variants" in printed.out
@@ -255,9 +234,7 @@ def test_what_interrupted_builds_left_is_named_and_kept(tmp_path: Path, run: Run
     assert "interrupted" not in run(*build, tmp_path / "yours").err
 
 
-def test_sizes_that_several_puzzles_share_need_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_shared_sizes_need_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     out = tmp_path / "data"
     monkeypatch.setitem(registry._BUILT_IN, "twin", Sudoku(name="twin", box_rows=2, box_cols=2))
     run("build", "twin", "--out", out, "--train", 1, "--test", 1)

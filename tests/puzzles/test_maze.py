@@ -1,10 +1,10 @@
 """Mazes: tokens, the check, symmetries, hints, and labels against an independent search."""
 
 from collections import deque
-from itertools import combinations
 
 import numpy as np
 import pytest
+from cell_sets import Cell, cells_where, subsets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,12 +24,6 @@ DIFFICULTIES = ["easy", "medium", "hard"]
 NEIGHBORS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 quick = settings(max_examples=12)
-Cell = tuple[int, int]
-
-
-def cells_where(is_set: np.typing.NDArray[np.bool_]) -> list[Cell]:
-    rows, cols = np.nonzero(is_set)
-    return list(zip(rows.tolist(), cols.tolist(), strict=True))
 
 
 def cells_with(question: Grid, value: int) -> list[Cell]:
@@ -91,7 +85,7 @@ def marked(question: Grid, cells: frozenset[Cell]) -> Grid:
     return answer
 
 
-def test_tokens_are_the_published_ones() -> None:
+def test_tokens_and_boxes_are_the_published_ones() -> None:
     maze = registry.get("maze")
     assert (maze.vocab_size, maze.seq_len, maze.num_puzzle_ids) == (6, 900, 1)
     grid = MAZES[0].board_of("# SGo" + "." * 11)
@@ -113,10 +107,7 @@ def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int) -> No
     question = np.full((4, 4), OPEN, np.int8)
     question.reshape(-1)[places[:2]] = (START, GOAL)
     question.reshape(-1)[places[2:6]] = WALL
-    cells = cells_with(question, OPEN)
-    sets: list[frozenset[Cell]] = []
-    for size in range(len(cells) + 1):
-        sets.extend(map(frozenset, combinations(cells, size)))
+    sets = subsets(cells_with(question, OPEN))
     answers_BT = np.stack([maze.encode(marked(question, marks)) for marks in sets])
     inputs_BT = np.resize(maze.encode(question), answers_BT.shape)
     verdict_B = maze.check_BT(inputs_BT, answers_BT)
@@ -151,7 +142,8 @@ def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -
     maze = MAZES[seed % 3]
     example = maze.generate(np.random.default_rng(seed), "easy")
     inputs_1T = maze.encode(example.question)[None]
-    hints = maze.hints(inputs_1T, maze.encode(example.answer)[None])
+    labels_1T = maze.encode(example.answer)[None]
+    hints = maze.hints(inputs_1T, labels_1T)
     kinds = hints.kinds_BT.reshape(maze.rows, maze.cols)
     after = hints.after_BT.reshape(maze.rows, maze.cols)
     moves_left = moves_to_goal(example.question)
@@ -165,21 +157,12 @@ def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -
     assert (kinds > 0).sum() == len(moves_left)
     assert ((hints.kinds_BT == -1) == (inputs_1T == WALL_TOKEN)).all()
     assert kinds.max() < maze.num_hints
-
-
-@given(seed=seeds)
-@quick
-def test_the_answer_is_known_along_the_path_once_the_start_knows_its_way(seed: int) -> None:
-    maze = MAZES[seed % 3]
-    example = maze.generate(np.random.default_rng(seed), "easy")
-    question = maze.encode(example.question)[None]
-    answer = maze.encode(example.answer)[None]
-    after_BT = maze.hints(question, answer).answer_after_BT
-    num_marked = example.rating - 1
+    # the answer is known along the path once the start knows its way
+    is_path_1T = labels_1T == PATH_TOKEN
     first = example.rating + 1
-    on_path = after_BT[answer == PATH_TOKEN]
-    assert sorted(on_path.tolist()) == list(range(first, first + num_marked))
-    assert (after_BT[answer != PATH_TOKEN] == 0).all()
+    on_path = sorted(hints.answer_after_BT[is_path_1T].tolist())
+    assert on_path == list(range(first, first + example.rating - 1))
+    assert (hints.answer_after_BT[~is_path_1T] == 0).all()
 
 
 @given(seed=seeds)
@@ -235,20 +218,17 @@ def test_label_is_the_first_shortest_path(maze: Maze, difficulty: str, count: in
         assert example.rating in lengths(maze.shape, difficulty)
 
 
-def test_hard_mazes_of_30x30_are_those_of_the_published_set() -> None:
+def test_hard_mazes_of_30x30_are_like_the_published_ones() -> None:
     assert lengths(GENERATED[3].shape, "hard").start == 111
     starts = [lengths(GENERATED[2].shape, difficulty).start for difficulty in DIFFICULTIES]
     assert starts == [2, 13, 26]
+    rng = np.random.default_rng(3)
+    questions = [GENERATED[3].generate(rng, "hard").question for _ in range(12)]
+    # Corridors of trees are one cell wide. Random walls leave open squares.
+    assert {has_open_square(question) for question in questions} == {False, True}
 
 
 def has_open_square(question: Grid) -> bool:
     is_free = question != WALL
     rows = is_free[:-1] & is_free[1:]
     return bool((rows[:, :-1] & rows[:, 1:]).any())
-
-
-def test_hard_mazes_of_30x30_are_not_only_trees() -> None:
-    rng = np.random.default_rng(3)
-    questions = [GENERATED[3].generate(rng, "hard").question for _ in range(12)]
-    # Corridors of trees are one cell wide. Random walls leave open squares.
-    assert {has_open_square(question) for question in questions} == {False, True}

@@ -6,7 +6,7 @@ import pytest
 from hrm_puzzles import registry
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.logistics_generator import CUSTOMER
-from hrm_puzzles.puzzle import Grid, Leg, Puzzle, Route, Routed
+from hrm_puzzles.puzzle import Leg, Puzzle, Route, Routed
 
 PUZZLES = [registry.get(name) for name in ("maze-8x8", "maze-10x10", "logistics-6x6", "logistics")]
 each = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
@@ -36,36 +36,24 @@ SPARE = """\
 WITHOUT_MARKS = str.maketrans("otf", ".24")
 
 
-def grid_of(puzzle: GridPuzzle, text: str) -> Grid:
-    values = puzzle.legend.values
-    cells = [values[character] for character in text.replace("\n", "")]
-    return np.array(cells, np.int8).reshape(puzzle.rows, puzzle.cols)
-
-
 def route(puzzle: Puzzle, answer: str) -> Route:
     assert isinstance(puzzle, Routed)
     assert isinstance(puzzle, GridPuzzle)
-    question = answer.translate(WITHOUT_MARKS)
-    return puzzle.route(grid_of(puzzle, question), grid_of(puzzle, answer))
+    question = puzzle.board_of(answer.translate(WITHOUT_MARKS))
+    return puzzle.route(question, puzzle.board_of(answer))
 
 
-def test_a_maze_has_one_leg_of_the_cells_from_start_to_goal() -> None:
+def test_a_route_has_a_leg_to_each_stop_whatever_marks_are_spare() -> None:
     found = route(registry.get("maze-8x8"), MAZE)
     assert (found.start, found.cost, found.optimum) == ((1, 7), 9, 9)
     along = [(2, col) for col in range(7, 0, -1)]
     assert found.legs[0].cells == [*along, (3, 1), (4, 1)]
-
-
-def test_a_city_has_a_leg_to_each_customer_and_one_back_to_the_depot() -> None:
     found = route(registry.get("logistics-6x6"), CITY)
     assert (found.start, found.cost, found.optimum) == ((2, 3), 18, 18)
     first, second, last = found.legs
     assert (first.to, first.cost) == ((5, 3), 5)
     assert (second.to, second.cost) == ((2, 1), 8)
     assert last == Leg(to=(2, 3), cost=5, cells=[(2, 2), (2, 3)])
-
-
-def test_spare_marks_change_nothing_and_too_few_lead_nowhere() -> None:
     city = registry.get("logistics-6x6")
     assert route(city, SPARE) == route(city, CITY)
     nowhere = Route(start=(2, 3), legs=[], cost=None, optimum=18)
@@ -73,7 +61,7 @@ def test_spare_marks_change_nothing_and_too_few_lead_nowhere() -> None:
 
 
 @each
-def test_generated_answers_cost_their_rating_and_stops_are_visited_once(puzzle: Puzzle) -> None:
+def test_answers_have_a_route_or_none_and_labels_cost_their_rating(puzzle: Puzzle) -> None:
     assert isinstance(puzzle, Routed)
     for seed in range(12):
         example = puzzle.generate(np.random.default_rng(seed), "medium")
@@ -85,10 +73,6 @@ def test_generated_answers_cost_their_rating_and_stops_are_visited_once(puzzle: 
             *visits, back = [leg.to for leg in found.legs]
             assert sorted(map(list, visits)) == stops
             assert back == found.start
-
-
-@each
-def test_any_answer_has_a_route_or_none(puzzle: Puzzle) -> None:
     assert isinstance(puzzle, Routed)
     rng = np.random.default_rng(1)
     for _ in range(20):

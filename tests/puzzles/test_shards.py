@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from arc_tasks import random_pairs, write_tasks
 from service_tools import command, wait_for
 
 from hrm_puzzles import cli
@@ -27,40 +28,29 @@ def hrm_data(*arguments: object, status: int = 0) -> None:
     assert (ended or 0) == status
 
 
-def csv_options(folder: Path) -> list[object]:
-    train = folder / "rows.csv"
-    test = folder / "held-out.csv"
-    train.write_text("\n".join([HEADER, COPY, *OTHERS]))
-    test.write_text(f"{HEADER}\n{ROW}\n")
-    return ["--csv-train", train, "--csv-test", test]
-
-
-def grids(rng: np.random.Generator, count: int) -> list[dict[str, object]]:
-    return [
-        {"input": rng.integers(10, size=(2, 3)).tolist(), "output": [[number]]}
-        for number in range(count)
-    ]
-
-
 def arc_options(folder: Path) -> list[object]:
     rng = np.random.default_rng(0)
+    tasks: dict[str, object] = {}
     for number in range(5):
         split = "evaluation" if number > 2 else "training"
-        file = folder / "tasks" / split / f"task{number}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        task = {"train": grids(rng, 1 + number), "test": grids(rng, 2)}
-        file.write_text(json.dumps(task))
+        train = random_pairs(rng, 1 + number)
+        tasks[f"{split}/task{number}"] = {"train": train, "test": random_pairs(rng, 2)}
     more = folder / "more.json"
-    more.write_text(json.dumps({"task1": grids(rng, 4)}))
+    more.write_text(json.dumps({"task1": random_pairs(rng, 4)}))
     (folder / "LICENSE").write_text("terms")
-    return ["--dataset", folder / "tasks", "--more", more, "--augment", 6]
+    return ["--dataset", write_tasks(folder / "tasks", tasks), "--more", more, "--augment", 6]
 
 
 def recipe_of(kind: str, folder: Path) -> list[object]:
     if kind == "generated":
         return ["sudoku-4x4", "--train", 300, "--test", 130]
     if kind == "rows":
-        return ["sudoku-4x4", "--train", 70, "--csv-sample", 2, *csv_options(folder)]
+        train = folder / "rows.csv"
+        test = folder / "held-out.csv"
+        train.write_text("\n".join([HEADER, COPY, *OTHERS]))
+        test.write_text(f"{HEADER}\n{ROW}\n")
+        csv = ["--csv-sample", 2, "--csv-train", train, "--csv-test", test]
+        return ["sudoku-4x4", "--train", 70, *csv]
     return ["arc-7x7", *arc_options(folder)]
 
 
@@ -68,7 +58,7 @@ def build(path: Path, recipe: list[object], *options: object) -> None:
     hrm_data("build", *recipe, "--out", path, *options)
 
 
-@pytest.mark.parametrize("of", [1, 3, 7])
+@pytest.mark.parametrize("of", [1, 3])
 @pytest.mark.parametrize("kind", ["generated", "rows", "tasks"])
 def test_merged_shards_have_the_bytes_of_one_machine(kind: str, of: int, tmp_path: Path) -> None:
     recipe = recipe_of(kind, tmp_path)
@@ -83,9 +73,7 @@ def test_merged_shards_have_the_bytes_of_one_machine(kind: str, of: int, tmp_pat
 
 
 @pytest.mark.process
-def test_a_killed_shard_is_run_again_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_shard_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe: list[object] = ["sudoku-6x6", "--train", 1000, "--test", 10]
     first = tmp_path / "1"
     line = command("data", "build", *recipe, "--out", first, "--shard", "1/2")
@@ -128,22 +116,16 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["s1", "half"], r"s1 is shard 1/3, but|half is shard 1/2, but"),
         (["s1", "damaged", "s3"], r"damaged differ from those of its build; build shard 2/3"),
         (["s1", "whole", "s3"], r"whole is not a finished shard .*shard.json"),
-        (["s1", "absent", "s3"], r"absent is not a finished shard"),
     ],
 )
-def test_shards_that_do_not_make_one_build_are_rejected_by_name(
-    names: list[str], problem: str, shards: Path
-) -> None:
+def test_unfit_shards_are_rejected_by_name(names: list[str], problem: str, shards: Path) -> None:
     with pytest.raises(DatasetError, match=problem):
         open_shards([shards / name for name in names])
 
 
-def test_a_rejected_merge_leaves_nothing(shards: Path, tmp_path: Path) -> None:
+def test_a_shard_alone_is_no_data_set(shards: Path, tmp_path: Path) -> None:
     hrm_data("merge", shards / "s1", "--out", tmp_path / "out", status=2)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_shard_is_no_data_set(shards: Path) -> None:
     with pytest.raises(DatasetError, match="is a shard of a data set; join all shards"):
         open_split(shards / "s1", "train")
 
@@ -161,9 +143,7 @@ def test_shards_divide_a_build_evenly() -> None:
             assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize(
-    "text", ["", "3", "0/3", "4/3", "1/0", "-1/3", "1/3/5", "a/b", "1/" + "9" * 99]
-)
+@pytest.mark.parametrize("text", ["", "0/3", "4/3", "1/3/5", "a/b", "1/" + "9" * 99])
 def test_nonsense_is_not_a_shard(text: str) -> None:
     with pytest.raises(DatasetError, match="is not a shard; write I/N"):
         Shard.parse(text)

@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from scripted_server import NAME, PUZZLE, scripted_lanes, scripted_model
 
 from hrm_benchmarks import scripted as scripted
-from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
@@ -66,17 +65,13 @@ def app_of_two() -> tuple[FastAPI, EngineClient]:
     """Return an application of the scripted Sudokus and of mazes answered with their questions."""
     make_engine = functools.partial(ThreadEngine, two_lanes)
     engine_client = EngineClient(make_engine, {NAME: PLACES, MAZES: PLACES})
-    models = [scripted_model(num_slots=2), maze_model()]
-    return create_app(engine_client, models), engine_client
+    mazes = scripted.scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3)
+    return create_app(engine_client, [scripted_model(num_slots=2), mazes]), engine_client
 
 
 def two_lanes() -> Lanes:
     echo = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
     return {**QUICK(), **lanes_over(echo, MAZE, MAZES)}
-
-
-def maze_model() -> ServedModel:
-    return scripted.scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3)
 
 
 @contextlib.asynccontextmanager

@@ -1,5 +1,6 @@
 """Small real step graphs, puzzles for them, and a way to run them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnxruntime as ort
 from export_tools import random_inputs as inputs_of_model
 from export_tools import run_once, small_model
 
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_export.segment import segment_graph
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
@@ -57,3 +59,15 @@ def run(
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return run_once(graph, inputs, options)
+
+
+def scripted(
+    tokens_NT: np.ndarray, answers_NT: np.ndarray, segments: Sequence[int], num_slots: int
+) -> ScriptedEngine:
+    """Return an engine that is sure of these answers after so many segments."""
+    scripts: dict[bytes, Script] = {}
+    for tokens_T, answer_T, count in zip(tokens_NT, answers_NT, segments, strict=True):
+        scripts[tokens_T.tobytes()] = Script(answer_T=answer_T, segments=count)
+    return ScriptedEngine(
+        num_slots=num_slots, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()]
+    )

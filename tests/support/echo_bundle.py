@@ -26,13 +26,6 @@ CONSTANTS = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones
 TABLE_PE = np.zeros((1, 4), np.float32)
 
 
-def write_echo_mazes(path: Path, *, name: str, max_segments: int) -> Path:
-    step = ECHO_STEP.replace("B,16", "B,25").replace("B,17", "B,26")
-    return write_echo_bundle(
-        path, name=name, max_segments=max_segments, step=step, puzzle="maze-5x5"
-    )
-
-
 def write_echo_bundle(
     path: Path,
     *,
@@ -44,6 +37,8 @@ def write_echo_bundle(
     constants = dict(CONSTANTS)
     if "wrong_shape" in step:
         constants["wrong_shape"] = np.array([3, 16, 1])
+    if puzzle == "maze-5x5":
+        step = step.replace("B,16", "B,25").replace("B,17", "B,26")
     graph = step_graph(step, constants)
     return write_step_bundle(
         path, graph, name=name, table_PE=TABLE_PE, max_segments=max_segments, puzzle=puzzle

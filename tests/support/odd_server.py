@@ -10,40 +10,16 @@ from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from scripted_server import scripted_model
 from solving_tools import answer
 
+from hrm_edge_runtime.api.schema import ErrorDetail
+
 Reply = Callable[[BaseHTTPRequestHandler], None]
-MODEL: dict[str, Any] = {
-    "name": "m",
-    "kind": "sudoku-4x4",
-    "proof_exists": True,
-    "seq_len": 16,
-    "vocab_size": 6,
-    "hidden_size": 8,
-    "max_segments": 4,
-    "halting": {"policy": "verified", "threshold": 0.0},
-    "precision": "fp32",
-    "slots": 1,
-    "slots_rule": None,
-    "step_ms": {},
-    "memory_bytes": None,
-    "max_attempts": 1,
-    "attempts": "symmetries",
-    "rows": 4,
-    "cols": 4,
-    "identifiers": 1,
-    "tasks": 0,
-    "sample": "1234341221434321",
-    "provenance": {},
-}
-REFUSAL: dict[str, Any] = {
-    "reason": "bad-puzzle",
-    "field": None,
-    "rule": None,
-    "cell": None,
-    "message": "no",
-    "remedy": "fix it",
-}
+MODEL: dict[str, Any] = scripted_model(1).view().model_dump(mode="json") | {"name": "m"}
+REFUSAL = ErrorDetail(
+    reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
+)
 
 
 def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:
@@ -71,7 +47,7 @@ def solved(line: object, solution: object, **changed: object) -> dict[str, objec
 
 
 def refused(line: int, **changed: object) -> dict[str, object]:
-    return {"line": line, "error": {**REFUSAL, **changed}}
+    return {"line": line, "error": {**REFUSAL.model_dump(), **changed}}
 
 
 @contextlib.contextmanager

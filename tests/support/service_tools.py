@@ -122,9 +122,26 @@ def scripted_command(**options: float | str | Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(**options: float | str | Path) -> Iterator[Server]:
+def starting(**options: float | str | Path) -> Iterator[Server]:
+    """Run the scripted server; it listens, and may not be ready yet."""
     with Server(scripted_command(**options)) as server:
         wait_for(lambda: server.status("/livez") == 200)
+        yield server
+
+
+@contextlib.contextmanager
+def running(**options: float | str | Path) -> Iterator[Server]:
+    """Run the scripted server, which is ready."""
+    with starting(**options) as server:
+        server.wait_until_ready()
+        yield server
+
+
+@contextlib.contextmanager
+def hrm_serve(*arguments: object, key: str = "none") -> Iterator[Server]:
+    """Run `hrm-serve`, which is ready; its client sends the key."""
+    with Server(command("serve", *arguments), headers={"x-api-key": key}) as server:
+        server.wait_until_ready()
         yield server
 
 
@@ -164,3 +181,12 @@ def ask_and_stay(
     connection = socket.create_connection(("127.0.0.1", server.port))
     connection.sendall(head.encode() + body)
     return connection
+
+
+def is_gone(pid: int) -> bool:
+    """A process that nobody has buried yet counts as gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from bundle_tools import restate
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import write_manifest
 
 SUPPORT = Path(__file__).parent
 FAKES = SUPPORT / "fakes"
@@ -36,8 +36,7 @@ def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
     for precision, graph in graphs.items():
         names[precision] = f"step.{precision}.onnx"
         onnx.save(graph, bundle.path / names[precision])
-    fields = bundle.manifest.model_dump(exclude={"files"})
-    write_manifest(bundle.path, **{**fields, "precisions": names})
+    restate(bundle.path, precisions=names)
     return Bundle.open(bundle.path)
 
 

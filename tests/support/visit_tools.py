@@ -30,3 +30,12 @@ def visit(browser: Browser, site: Server, size: Size, address: str = "/") -> Gen
         page.wait_for_selector("#board [role=gridcell]", state="attached")
         yield page
     assert faults == []
+
+
+def width_of(page: Page) -> int:
+    assert page.viewport_size is not None
+    return page.viewport_size["width"]
+
+
+def require_no_sideways_scroll(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") == width_of(page)

@@ -57,6 +57,12 @@ def paste(page: Page, text: str) -> None:
     page.evaluate(PASTE, text)
 
 
+def think_for(page: Page, segments: int) -> None:
+    """Let the next solves run so many segments; a curve needs two."""
+    page.evaluate(f"document.querySelector('#segments-wanted').value = '{segments}'")
+    page.evaluate("document.querySelector('#policy').value = 'fixed'")
+
+
 def solve(page: Page) -> str:
     page.click("#solve")
     return verdict(page)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import succeeded
 
 from hrm_puzzles.cli import main as app
 
@@ -13,6 +13,5 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
     sizes = ["--train", "200", "--test", "40", "--seed", "3"]
     options = ["build", "sudoku-4x4", "--out", str(out), *sizes]
-    built = CliRunner().invoke(app, options)
-    assert built.exit_code == 0, built.output
+    succeeded(app, *options)
     return out

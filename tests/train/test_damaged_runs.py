@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from cli_tools import invoked, rejected, succeeded
 from train_tools import fresh, latest
-from typer.testing import CliRunner
 
 from hrm_train.cli import main as app
 from hrm_train.status import read_lines
@@ -21,9 +20,7 @@ NO_CHECKPOINT = "does not name a checkpoint of the run"
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "whole"
-    arguments = ["--run", str(run), *fresh(data, 2), "--checkpoint-steps", "1"]
-    trained = CliRunner().invoke(app, arguments)
-    assert trained.exit_code == 0, trained.output
+    succeeded(app, "--run", run, *fresh(data, 2), "--checkpoint-steps", "1")
     return run
 
 
@@ -37,24 +34,12 @@ def other(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "other"))
 
 
-def resume(run: Path) -> Result:
-    return CliRunner().invoke(app, ["--run", str(run), "--resume"])
-
-
 def assert_resumes(run: Path) -> None:
-    ended = resume(run)
-    assert ended.exit_code == 0, ended.output
-
-
-def rejection_in(ended: Result) -> str:
-    assert isinstance(ended.exception, SystemExit), ended.exception
-    assert ended.exit_code == 2
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    return ended.stderr
+    succeeded(app, "--run", run, "--resume")
 
 
 def rejection(run: Path) -> str:
-    return rejection_in(resume(run))
+    return rejected(app, "--run", run, "--resume").stderr
 
 
 def damage(file: Path, content: str) -> None:
@@ -84,9 +69,7 @@ DAMAGED += itertools.product(OF_JSON, ("cut", "null", NO_VALUES))
 
 @pytest.mark.parametrize("knows_hashes", [True, False], ids=["hashed", "of an older version"])
 @pytest.mark.parametrize(("name", "content"), DAMAGED)
-def test_a_damaged_checkpoint_is_rejected(
-    name: str, content: str, knows_hashes: bool, run: Path
-) -> None:
+def test_a_damaged_file_is_rejected(name: str, content: str, knows_hashes: bool, run: Path) -> None:
     saved = latest(run)
     assert saved is not None
     if not knows_hashes:
@@ -157,7 +140,7 @@ def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(run: Pat
 
 
 def status_of(run: Path) -> dict[str, Any]:
-    ended = CliRunner().invoke(app, ["status", str(run), "--json"])
+    ended = invoked(app, "status", run, "--json")
     return json.loads(ended.stdout)
 
 
@@ -174,7 +157,7 @@ def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run:
     for moving in ("run", "age_s"):
         del before[moving], now[moving]
     assert now == before
-    assert CliRunner().invoke(app, ["status", str(run)]).exit_code == 0
+    succeeded(app, "status", run)
     (run / "latest").write_text("step_1\n")
     assert_resumes(run)
 
@@ -182,9 +165,6 @@ def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run:
 @pytest.mark.parametrize(
     "setting", ["total_samples=inf", "seed=1e400", "batch_size=1e12", "lr=x", "window=nan"]
 )
-def test_a_setting_without_bounds_is_rejected_before_anything_is_made(
-    setting: str, data: Path, tmp_path: Path
-) -> None:
-    arguments = ["--run", str(tmp_path / "run"), *fresh(data, 2), "--set", setting]
-    rejection_in(CliRunner().invoke(app, arguments))
+def test_unbounded_settings_are_rejected(setting: str, data: Path, tmp_path: Path) -> None:
+    rejected(app, "--run", tmp_path / "run", *fresh(data, 2), "--set", setting)
     assert not (tmp_path / "run").exists()

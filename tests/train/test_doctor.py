@@ -86,9 +86,7 @@ def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
         ("temperature.gpu", "88", "gpu 0 temperature", "-pl WATTS"),
     ],
 )
-def test_each_fault_of_a_card_has_its_remedy(
-    field: str, value: str, name: str, remedy: str
-) -> None:
+def test_a_cards_fault_has_its_remedy(field: str, value: str, name: str, remedy: str) -> None:
     (healthy,) = doctor_machine.read_cards(HEALTHY_CARD)
     found = list(doctor_machine.card_findings({**healthy, field: value}))
     assert unwell(found) == {name: "warn"}
@@ -96,12 +94,9 @@ def test_each_fault_of_a_card_has_its_remedy(
     assert remedy in fault.remedy
 
 
-def test_what_a_card_does_not_report_is_not_judged() -> None:
+def test_silent_figures_are_not_judged_and_a_silent_driver_is_a_fault(tmp_path: Path) -> None:
     silent = {**dict.fromkeys(doctor_machine.FIELDS, "[N/A]"), "index": "0"}
     assert list(doctor_machine.card_findings(silent)) == []
-
-
-def test_a_loaded_driver_without_an_answer_is_a_fault(tmp_path: Path) -> None:
     driver_only = machine(tmp_path, {}, {"proc/driver/nvidia/version": "NVRM version: 560"})
     assert unwell(doctor_machine.cards(driver_only)) == {"gpu": "fail"}
 
@@ -131,7 +126,6 @@ def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
         (doctor_machine.pcie_power_saving, {ASPM: "[default] performance powersave"}, "ok"),
         (doctor_machine.swap, {"proc/meminfo": NO_SWAP}, "warn"),
         (lambda _: [doctor_machine.disk(GIB)], {}, "fail"),
-        (lambda _: [doctor_machine.disk(100 * GIB)], {}, "ok"),
     ],
 )
 def test_the_machine_around_the_card_is_judged(
@@ -155,13 +149,10 @@ def test_attention_is_tried_and_timed() -> None:
         ({"torch": None}, "pip install"),
         ({"torch_cuda": None, "sees_gpu": False}, "CUDA build"),
         ({"torch_cuda": "13.0", "sees_gpu": False}, "update the NVIDIA driver"),
-        ({"torch_cuda": "12.4", "sees_gpu": False}, "CUDA_VISIBLE_DEVICES"),
         ({"python": (3, 9, 1)}, "3.10"),
     ],
 )
-def test_software_that_does_not_fit_is_a_fault(
-    changes: dict[str, object], remedy: str, tmp_path: Path
-) -> None:
+def test_unfit_software_is_a_fault(changes: dict[str, object], remedy: str, tmp_path: Path) -> None:
     computer = machine(tmp_path, {"nvidia-smi --query": "8.9", "nvidia-smi": SMI}, {})
     installed = replace(TRAINER, **changes)  # type: ignore[arg-type]
     found = doctor.software_findings(computer, installed)
@@ -175,11 +166,10 @@ def test_software_that_does_not_fit_is_a_fault(
         (("sm_80", "sm_90"), "8.9", "ok"),
         (("sm_80", "sm_90"), "12.0", "fail"),
         (("sm_90", "compute_90"), "12.0", "ok"),
-        (("sm_90a",), "9.0", "ok"),
         (("sm_86",), "8.0", "fail"),
     ],
 )
-def test_kernels_serve_their_own_generation_and_what_is_newer_through_ptx(
+def test_kernels_fit_a_generation(
     architectures: tuple[str, ...], capability: str, level: str
 ) -> None:
     installed = replace(TRAINER, architectures=architectures)

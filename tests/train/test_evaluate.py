@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import train_tools
 from torch.nn.functional import one_hot
+from train_tools import PUZZLE
 
-from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.arc.variants import Variant
@@ -17,17 +18,7 @@ from hrm_puzzles.puzzle import RIGHT
 from hrm_train.batches import Batch
 from hrm_train.evaluate import Evaluation, evaluate
 
-PUZZLE = registry.get("sudoku-4x4")
-SIZES = HRMConfig(
-    vocab_size=PUZZLE.vocab_size,
-    seq_len=PUZZLE.seq_len,
-    hidden_size=16,
-    num_heads=2,
-    puzzle_vector_size=16,
-    high_layers=1,
-    low_layers=1,
-    max_segments=3,
-)
+SIZES = replace(train_tools.SIZES, max_segments=3)
 
 
 class Scripted(HRM):
@@ -70,6 +61,8 @@ def test_halting_is_right_where_it_says_what_is_true() -> None:
     assert result.halted_exact == 0.75
     early = scripted(rows(2), [2, 2], [1, 2])
     assert (early.segments, early.halted_exact, early.exact[-1]) == (1.5, 0.5, 1.0)
+    assert "; halts by itself after 1.5 segments, 50.0 % exact" in early.summary()
+    assert "; never halts by itself within 3 segments" in scripted(rows(1), [1], [9]).summary()
 
 
 def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None:
@@ -82,9 +75,6 @@ def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None
     assert result.num_puzzles == 2
     assert result.exact == (0.5, 0.5, 0.5)
     assert result.accuracy == (0.5, 0.5, 0.5)
-
-
-def test_a_set_without_any_answer_is_refused() -> None:
     held = rows(2)
     nothing_BT = np.full_like(held.labels_BT, IGNORE)
     with pytest.raises(ValueError, match="no held-out puzzle has an answer"):

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from cli_tools import invoked
 from service_tools import command
 from terminal_tools import shown
-from typer.testing import CliRunner
 
 from hrm_train import session
 from hrm_train.cli import main as app
@@ -31,7 +31,7 @@ def _begins_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_it_names_the_recipes_and_writes_nothing(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["--hw", "cpu"])
+    done = invoked(app, "--hw", "cpu")
     assert done.exit_code == 2
     assert "ARC on a CPU needs --yes; or choose a recipe" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -51,7 +51,7 @@ def test_on_a_terminal_it_names_size_and_recipes_and_asks(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("option", ["--yes", "--puzzle=arc", "--recipe=arc-1", "--data=mine"])
 def test_whoever_names_it_is_not_asked(option: str) -> None:
-    done = CliRunner().invoke(app, ["--hw=cpu", option])
+    done = invoked(app, "--hw=cpu", option)
     assert isinstance(done.exception, ReachedError)
 
 

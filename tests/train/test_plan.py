@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import rank_program
 import torch
+from arc_tasks import write_tasks
+from cli_tools import succeeded
 from typer.testing import CliRunner
 
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.cli import main as data_app
 from hrm_puzzles.data.datasets import DatasetError
+from hrm_train.checkpoints import start_of
 from hrm_train.cli import main as app
 from hrm_train.draft import draft
 from hrm_train.forecast import warnings
@@ -24,6 +28,7 @@ from hrm_train.optim import OPTIMIZERS
 from hrm_train.options import PlanOptions
 from hrm_train.plan import open_plan
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for, recipe_for
+from hrm_train.run import run_of
 from hrm_train.run_plan import RunPlan
 from hrm_train.start import trainer_from
 from hrm_train.tuning import fastest, tuned
@@ -35,18 +40,14 @@ ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, wi
 @pytest.mark.parametrize(
     ("gpu", "memory_gb", "name"),
     [
-        ("NVIDIA GeForce RTX 4090", 25.4, "rtx4090"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", 17.2, "rtx4090-laptop"),
         ("NVIDIA GeForce RTX 3070 Ti", 8.6, "rtx3070ti"),
-        ("NVIDIA H200", 150.0, "h200"),
         ("NVIDIA H100 80GB HBM3", 85.0, "h100"),
         ("Orin", 8.0, "jetson-orin"),
         ("NVIDIA A100-SXM4-40GB", 42.4, "rtx5090"),
     ],
 )
-def test_a_gpu_is_known_by_its_name_and_else_by_its_memory(
-    gpu: str, memory_gb: float, name: str
-) -> None:
+def test_a_gpu_is_known_by_name_or_memory(gpu: str, memory_gb: float, name: str) -> None:
     assert preset_for_gpu(gpu, memory_gb) == name
 
 
@@ -61,9 +62,7 @@ def test_what_cannot_train_is_rejected_in_one_sentence() -> None:
     ("preset", "puzzle", "num_ids"),
     [("published", "sudoku", 1), ("published", "arc", ALL_ARC_TASKS), ("log", "arc", 1)],
 )
-def test_every_machine_of_the_table_holds_its_micro_batch(
-    preset: str, puzzle: str, num_ids: int
-) -> None:
+def test_every_machine_holds_its_micro_batch(preset: str, puzzle: str, num_ids: int) -> None:
     kind = registry.get(puzzle)
     config = config_for(preset, kind, num_ids)
     for machine in TRAINING_GPUS:
@@ -130,23 +129,18 @@ def plan_of(data: Path, run: Path, *settings: str, tune: int = 0) -> RunPlan:
         ("cpu", {"preset": "small"}, "attention", "hrm"),
     ],
 )
-def test_a_cpu_trains_relational_blocks_unless_another_network_is_asked_for(
-    machine: str, options: dict[str, Any], blocks: str, arch: str
-) -> None:
+def test_default_networks(machine: str, options: dict[str, Any], blocks: str, arch: str) -> None:
     config = draft(PlanOptions(puzzle="sudoku", **options), PRESETS[machine]).config
     assert (config.blocks, config.arch) == (blocks, arch)
 
 
-def test_a_dry_run_plans_for_any_machine_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for machine in PRESETS.values():
         if machine.refusal:
             continue
         options = ["--dry-run", "--puzzle", "sudoku-4x4", "--hw", machine.name]
-        ended = CliRunner().invoke(app, options)
-        assert ended.exit_code == 0, ended.output
+        ended = succeeded(app, *options)
         if machine.device == "cpu":
             assert "16 puzzles" in ended.stdout
         else:
@@ -194,9 +188,7 @@ def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_forecast_of_a_checkpoint_is_its_size_on_disk(
-    optimizer: str, data: Path, tmp_path: Path
-) -> None:
+def test_checkpoint_size_is_forecast(optimizer: str, data: Path, tmp_path: Path) -> None:
     if optimizer == "lion":
         pytest.importorskip("lion_pytorch")
     plan = plan_of(data, tmp_path / "run", f"optimizer={optimizer}")
@@ -207,7 +199,8 @@ def test_the_forecast_of_a_checkpoint_is_its_size_on_disk(
     assert plan.memory().checkpoint == pytest.approx(size, rel=0.1)
     resumed = trainer_from(plan)
     resumed.restore(tmp_path / "step_1")
-    assert float(resumed.step().loss) == float(trainer.step().loss)
+    for _ in range(2):
+        assert float(resumed.step().loss) == float(trainer.step().loss)
 
 
 def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_path: Path) -> None:
@@ -218,9 +211,7 @@ def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_pa
         open_plan(PlanOptions(run=tmp_path / "other", resume=True))
 
 
-def test_a_data_set_of_a_fifth_of_the_disk_needs_a_yes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_data_set_needs_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 2**30))
     message = r"^data/arc would take at most \d\.\d GiB; 10\.0 GiB are free there: add --yes"
@@ -241,9 +232,7 @@ def tiny_recipe(puzzle: str) -> dict[str, Any]:
     }
 
 
-def test_a_named_recipe_gives_what_is_left_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_recipe_fills_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(NAMED, "tiny", tiny_recipe("sudoku-4x4"))
     sentences: list[str] = []
@@ -282,9 +271,7 @@ def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Pa
         assert torch.equal(weights, larger.get_parameter(name))
 
 
-def test_a_shipped_model_is_named_to_start_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_starts_from_a_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     options = PlanOptions(run=tmp_path / "run", puzzle="sudoku-6x6", hw="cpu", init=Path("sudoku"))
     plan = draft(options, PRESETS["cpu"])
@@ -298,7 +285,7 @@ def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Pa
     assert plan.recipe.batch_size == 8
 
 
-def test_tuning_may_let_the_batch_grow_and_the_rates_with_it(
+def test_tuning_may_grow_the_batch(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hrm_train.tuning.fastest", lambda trainer, *_: len(trainer.slots))
@@ -313,18 +300,13 @@ def test_tuning_stays_within_the_memory(data: Path, wanted: int) -> None:
     said: list[str] = []
     assert fastest(trainer, wanted, said.append) in (1, 2)
     assert any("out of memory" in sentence for sentence in said)
-
-
-def test_tuning_without_room_for_a_row_is_refused(data: Path) -> None:
     trainer = rank_program.trainer_on(data)
     with pytest.raises(ValueError, match="not even one row fits into 90% of 1 MiB"):
         fastest(trainer, 4, print, limit=2**20)
 
 
 @pytest.mark.process
-def test_a_checkpoint_with_other_hints_trains_on_and_its_run_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_hints_need_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = config_for("relational", registry.get("maze-8x8"), 1)
     older = dataclasses.replace(config, num_hints=13)
@@ -337,3 +319,57 @@ def test_a_checkpoint_with_other_hints_trains_on_and_its_run_does_not(
     message = "learns 13 kinds of hints, but maze-8x8 has 14; start another --run with --init"
     with pytest.raises(ValueError, match=message):
         trainer_from(dataclasses.replace(plan, config=older))
+
+
+PAIR = {"input": [[1]], "output": [[2]]}
+TASK = {"train": [PAIR, PAIR], "test": [PAIR]}
+SETTINGS = ("precision=fp32", "compile=false", "total_samples=64")
+
+
+def built(folder: Path, *tasks: str) -> Path:
+    write_tasks(folder / "tasks", {f"training/{name}": TASK for name in tasks})
+    line = ["build", "arc-7x7", "--dataset", str(folder / "tasks"), "--out", str(folder / "data")]
+    succeeded(data_app, *line, "--augment", "0", "--hold-out-all")
+    return folder / "data"
+
+
+def arc_plan(folder: Path, data: Path, init: Path | None = None) -> RunPlan:
+    options = PlanOptions(
+        run=folder / "run",
+        puzzle="arc-7x7",
+        preset="relational",
+        hw="cpu",
+        data=data,
+        init=init,
+        settings=SETTINGS,
+    )
+    return open_plan(options)
+
+
+def saved(plan: RunPlan) -> Path:
+    """The checkpoint of a run before its first step, with a vector of its own for each task."""
+    trainer = trainer_from(plan)
+    table_NE = trainer.model.puzzle_table
+    row_N = torch.arange(1.0, 1 + len(table_NE))
+    table_NE.copy_(row_N[:, None].expand_as(table_NE))
+    run_of(plan, trainer, print, wandb=False).save()
+    found = start_of(plan.run)
+    assert found is not None
+    return found
+
+
+def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    start = saved(arc_plan(before, built(before, "aaaaaaaa", "bbbbbbbb")))
+    old, _ = checkpoint.load(start)
+    mean_E = old.puzzle_table.mean(0)
+    data = built(tmp_path / "after", "bbbbbbbb", "cccccccc", "dddddddd")
+    new_NE = trainer_from(arc_plan(tmp_path / "after", data, start)).model.puzzle_table
+    assert torch.equal(new_NE[0], old.puzzle_table[0])  # the blank row
+    assert torch.equal(new_NE[1], old.puzzle_table[2])
+    for row in (2, 3):
+        assert torch.equal(new_NE[row], mean_E)
+    unnamed = tmp_path / "unnamed"
+    checkpoint.save(unnamed / "step_1", old, {})
+    new_NE = trainer_from(arc_plan(unnamed, data, unnamed / "step_1")).model.puzzle_table
+    assert torch.equal(new_NE, mean_E.expand_as(new_NE))

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,10 +14,12 @@ import pytest
 import rank_program
 import torch
 import torch.distributed
+from service_tools import free_port
 from torchrun_tools import children_of, torchrun
 from train_tools import weights_of
+from two_machines import Machine, two_machines
 
-from hrm_train.distributed import Ranks
+from hrm_train.distributed import Ranks, joined
 
 PROGRAM = rank_program.__file__
 ROUNDING = 1e-5  # float32 sums in another order
@@ -33,10 +34,7 @@ def expected(data: Path) -> dict[str, Any]:
 
 
 def on_two_ranks(*arguments: Path) -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     processes: list[subprocess.Popen[str]] = []
@@ -49,9 +47,7 @@ def on_two_ranks(*arguments: Path) -> str:
 
 
 @pytest.mark.process
-def test_two_ranks_with_micro_batches_equal_one_rank_with_the_whole_batch(
-    data: Path, expected: dict[str, Any], tmp_path: Path
-) -> None:
+def test_two_ranks_equal_one(data: Path, expected: dict[str, Any], tmp_path: Path) -> None:
     found = json.loads(on_two_ranks(data, tmp_path / "step_18"))
     assert found["losses"] == pytest.approx(expected["losses"], abs=ROUNDING)
     table = torch.tensor(found["table"])
@@ -64,7 +60,7 @@ def test_two_ranks_with_micro_batches_equal_one_rank_with_the_whole_batch(
     assert rank_program.losses(alone, num_left) == last
 
 
-def test_out_of_memory_halves_the_micro_batch_and_changes_no_loss(
+def test_out_of_memory_halves_it(
     data: Path, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
@@ -135,9 +131,7 @@ def test_ranks_that_are_started_again_meet_each_other_and_not_those_before() -> 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds torchrun's workers in /proc")
-def test_a_rank_that_is_killed_is_restarted_and_the_weights_are_those_of_a_quiet_run(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_killed_rank_restarts_and_changes_no_weight(data: Path, tmp_path: Path) -> None:
     with torchrun(data, tmp_path / "quiet") as quiet:
         _, said = quiet.communicate(timeout=280)
     assert quiet.returncode == 0, said
@@ -151,3 +145,57 @@ def test_a_rank_that_is_killed_is_restarted_and_the_weights_are_those_of_a_quiet
     assert disturbed.returncode == 0, said
     assert said.count("parameters on cpu") == 2, said  # it was started twice
     assert weights_of(tmp_path / "disturbed") == weights_of(tmp_path / "quiet")
+
+
+LIMIT_S = 500
+
+
+def agent(machine: Machine, first: Machine, data: Path, run: Path) -> subprocess.Popen[str]:
+    """torchrun on one of two machines. Only namespaces need `is_host` and an interface's name."""
+    options = [
+        "--nnodes 2 --nproc-per-node 1 --rdzv-id test --rdzv-backend c10d",
+        f"--rdzv-endpoint {first.address}:29400 --local-addr {machine.address}",
+        f"--rdzv-conf is_host={int(machine is first)}",
+    ]
+    environment = {
+        "GLOO_SOCKET_IFNAME": machine.link,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    return torchrun(data, run, " ".join(options), inside=machine.inside, **environment)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root joins them")
+def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(data: Path, tmp_path: Path) -> None:
+    with torchrun(data, tmp_path / "quiet") as quiet:
+        _, said = quiet.communicate(timeout=LIMIT_S)
+    assert quiet.returncode == 0, said
+    run = tmp_path / "disturbed"
+    with two_machines() as machines, ExitStack() as stack:
+        agents: list[subprocess.Popen[str]] = []
+        for machine in machines:
+            one = stack.enter_context(agent(machine, machines[0], data, run))
+            stack.callback(one.kill)  # if the test fails; its ranks end with it
+            agents.append(one)
+        while not (run / "latest").exists():
+            assert agents[0].poll() is None, agents[0].communicate()
+            time.sleep(0.05)
+        os.kill(children_of(agents[1])[-1], signal.SIGKILL)
+        said = "".join(one.communicate(timeout=LIMIT_S)[1] for one in agents)
+    assert [one.returncode for one in agents] == [0, 0], said
+    assert said.count("parameters on cpu") >= 2, said  # it was started again
+    assert weights_of(run) == weights_of(tmp_path / "quiet")
+
+
+def test_a_store_that_outlives_a_restart_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"), joined():
+        pass

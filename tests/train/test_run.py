@@ -61,9 +61,7 @@ def wait_for_checkpoint(run: Path, process: ForkServerProcess, after: Path | Non
 
 @pytest.mark.process
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_training_killed_at_random_moments_ends_with_the_same_weights(
-    kills: int, data: Path, tmp_path: Path
-) -> None:
+def test_killed_training_ends_with_the_same_weights(kills: int, data: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     killed = tmp_path / "killed"
     moments = random.Random(5)
@@ -94,9 +92,7 @@ def scores_of(run: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.process
-def test_a_run_has_one_writer_and_stays_whole_after_a_signal_and_on_a_full_disk(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_run_has_one_writer_and_stays_whole(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     first = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
     wait_for_checkpoint(run, first)
@@ -135,9 +131,7 @@ def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: 
         assert np.isfinite(line["train"]["loss"])
 
 
-def test_a_signal_during_a_validation_defers_it_to_the_resumed_run(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_signal_defers_a_validation_to_the_resume(data: Path, tmp_path: Path) -> None:
     held = whole_set(data)
     total = 20 * SAMPLES_PER_STEP
     trainer = small_trainer(data, total_samples=total)
@@ -152,9 +146,7 @@ def test_a_signal_during_a_validation_defers_it_to_the_resumed_run(
     assert [row["step"] for row in second.history.rows()] == [10, 20]
 
 
-def test_all_puzzles_are_looked_at_when_the_tenth_improves_at_intervals_and_at_the_end(
-    data: Path, tmp_path: Path
-) -> None:
+def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
     rows = rows_of(data)
     held = HeldOut(whole=rows, fast=rows.rows(slice(10)))
     trainer = small_trainer(data, total_samples=35 * SAMPLES_PER_STEP)

@@ -86,7 +86,7 @@ def test_a_line_torn_by_a_kill_is_passed_over(run: Path) -> None:
     assert read_lines(run / VALIDATIONS)[-2:] == [{"step": 2}, {"step": 3}]
 
 
-def test_a_run_that_has_only_begun_says_so(run: Path) -> None:
+def test_a_run_that_has_only_begun_says_so(run: Path, tmp_path: Path) -> None:
     for name in ("metrics.ndjson", VALIDATIONS, "latest", "best"):
         (run / name).unlink()
     status = read_status(run)
@@ -94,11 +94,11 @@ def test_a_run_that_has_only_begun_says_so(run: Path) -> None:
     for name in ("eta_s", "best_validation", "latest"):
         assert status[name] is None
     Console(file=io.StringIO()).print(table_of(status))
+    with pytest.raises(ValueError, match="holds no run"):
+        read_status(tmp_path)
 
 
-def test_watching_shows_a_run_again_until_nobody_writes_it(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_ends_with_the_writer(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = io.StringIO()
     writing = ExitStack()
     writing.enter_context(sole_writer(run))
@@ -111,8 +111,3 @@ def test_watching_shows_a_run_again_until_nobody_writes_it(
     watch(run, Console(file=output, force_terminal=True, width=120))
     shown = output.getvalue()
     assert shown.index("320 of 480") < shown.index("400 of 480")
-
-
-def test_a_directory_without_a_run_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no run"):
-        read_status(tmp_path)

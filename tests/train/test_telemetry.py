@@ -1,30 +1,36 @@
-"""What a run reports: tags, figures on the console, and warnings that come once."""
+"""What a run measures and reports: phases, tags, figures, one-time warnings, and its speed."""
 
+from __future__ import annotations
+
+import gzip
 import io
+import json
 import math
+import re
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from cli_tools import succeeded
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from train_tools import PUZZLE, small_trainer
+from train_tools import PUZZLE, fresh, small_trainer
+from typer.testing import CliRunner
 
 from hrm_host.progress import Stages, stages_on
+from hrm_train import meter, telemetry
 from hrm_train.batches import open_source
-from hrm_train.evaluate import held_out
-from hrm_train.meter import Reading
+from hrm_train.cli import main as app
+from hrm_train.evaluate import HeldOut, held_out
+from hrm_train.loop import StepReport, Trainer
+from hrm_train.meter import TABLE, TRACE, PhaseTimer, Reading, profile_steps, throttle_reasons
+from hrm_train.opening import Opening
 from hrm_train.options import Intervals
 from hrm_train.run import TrainingRun
-from hrm_train.telemetry import (
-    LASTING,
-    THROTTLED,
-    AnomalyMonitor,
-    TensorBoard,
-    Writer,
-    require_finite,
-    require_wandb,
-)
+from hrm_train.status import History
 
 TAGS = [
     "train/loss",
@@ -39,16 +45,14 @@ TAGS = [
 ]
 
 
-def small_run(data: Path, path: Path, steps: int, writers: list[Writer]) -> TrainingRun:
+def small_run(data: Path, path: Path, steps: int, writers: list[telemetry.Writer]) -> TrainingRun:
     trainer = small_trainer(data, total_samples=steps * 8)
     rows = held_out(open_source(data, "test", PUZZLE), 40, seed=0)
     return TrainingRun(path, trainer, rows, Intervals(), {}, writers, lambda _: None)
 
 
-def test_tensorboard_gets_training_system_and_validation_figures(
-    data: Path, tmp_path: Path
-) -> None:
-    small_run(data, tmp_path, 20, [TensorBoard(tmp_path)]).finish(Stages())
+def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path) -> None:
+    small_run(data, tmp_path, 20, [telemetry.TensorBoard(tmp_path)]).finish(Stages())
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
     assert set(TAGS) <= set(events.Tags()["scalars"])
@@ -58,9 +62,7 @@ def test_tensorboard_gets_training_system_and_validation_figures(
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_pipe_gets_a_line_of_the_first_figures_and_a_terminal_a_bar(
-    data: Path, tmp_path: Path, is_terminal: bool
-) -> None:
+def test_a_pipe_gets_lines_a_terminal_a_bar(data: Path, tmp_path: Path, is_terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=200)
     with stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
         small_run(data, tmp_path, 60, []).finish(stages)
@@ -76,7 +78,7 @@ def test_a_pipe_gets_a_line_of_the_first_figures_and_a_terminal_a_bar(
 def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"pip install 'hrm-edge\[wandb\]'"):
-        require_wandb()
+        telemetry.require_wandb()
 
 
 def reading(data_ms: float) -> Reading:
@@ -84,30 +86,204 @@ def reading(data_ms: float) -> Reading:
 
 
 def test_waiting_for_rows_is_said_once_and_only_when_it_lasts() -> None:
-    monitor = AnomalyMonitor()
-    warnings = [monitor.see(reading(data_ms=16.0), ()) for _ in range(LASTING + 3)]
-    (warning,) = warnings.pop(LASTING - 1)
+    monitor = telemetry.AnomalyMonitor()
+    warnings = [monitor.see(reading(data_ms=16.0), ()) for _ in range(telemetry.LASTING + 3)]
+    (warning,) = warnings.pop(telemetry.LASTING - 1)
     assert "16 % of each step" in warning
-    assert warnings == [[]] * (LASTING + 2)
-
-
-def test_a_moment_of_waiting_is_forgotten() -> None:
-    monitor = AnomalyMonitor()
+    assert warnings == [[]] * (telemetry.LASTING + 2)
     waits = [20.0, 20.0, 1.0] * 5
     assert [monitor.see(reading(wait), ()) for wait in waits] == [[]] * 15
 
 
-@pytest.mark.parametrize("reason", sorted(THROTTLED))
+@pytest.mark.parametrize("reason", sorted(telemetry.THROTTLED))
 def test_each_way_of_throttling_has_its_remedy(reason: str) -> None:
-    monitor = AnomalyMonitor()
+    monitor = telemetry.AnomalyMonitor()
     warnings: list[str] = []
     for _ in range(9):
         warnings += monitor.see(reading(0.0), (reason,))
-    assert warnings == [THROTTLED[reason]]
+    assert warnings == [telemetry.THROTTLED[reason]]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_ends_the_run(value: float) -> None:
-    require_finite({"loss": [1.0]}, 7, "advice")
+    telemetry.require_finite({"loss": [1.0]}, 7, "advice")
     with pytest.raises(FloatingPointError, match=f"gradient_norm is {value} at step 7.*advice"):
-        require_finite({"loss": [1.0, 1.0, 1.0], "gradient_norm": [1.0, value, 1.0]}, 8, "advice")
+        telemetry.require_finite(
+            {"loss": [1.0, 1.0, 1.0], "gradient_norm": [1.0, value, 1.0]}, 8, "advice"
+        )
+
+
+SPEED = re.compile(r"measured: ([\d,.]+(?:e\+\d+)?) samples/s; ([\d,]+) samples to go take about")
+
+
+def sentences_of(trainer: Trainer, data: Path, path: Path) -> list[str]:
+    """What a run of this trainer says."""
+    said: list[str] = []
+    rows = held_out(open_source(data, "test", PUZZLE), 8, seed=0)
+    run = TrainingRun(path, trainer, rows, Intervals(), {}, [], said.append)
+    run.finish(Stages())
+    return said
+
+
+def test_a_run_reports_first_step_and_speed(data: Path, tmp_path: Path) -> None:
+    trainer = small_trainer(data, total_samples=60 * 8)
+    first, speed, *_ = sentences_of(trainer, data, tmp_path)
+    assert re.fullmatch(r"first step: \d+\.\d s", first)
+    found = SPEED.match(speed)
+    assert found is not None, speed
+    assert found[2] == "320"  # the report of step 20
+
+
+def test_slow_steps_announced(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Opening, "slow_s", 0.01)
+    monkeypatch.setattr(Opening, "speed_s", 0.1)
+    trainer = small_trainer(data, total_samples=6 * 8)
+    plain_step = trainer.step
+
+    def slow_step() -> StepReport:
+        time.sleep(0.2)
+        return plain_step()
+
+    trainer.step = slow_step
+    slow, first, speed, *_ = sentences_of(trainer, data, tmp_path)
+    assert slow.startswith("the first step still runs after")
+    assert first.startswith("first step: ")
+    found = SPEED.match(speed)
+    assert found is not None, speed
+    assert float(found[1]) <= 8 / 0.2
+    assert found[2] == "32"  # after the second step
+
+
+def test_a_dry_run_takes_the_speed_of_a_run_like_it(data: Path, tmp_path: Path) -> None:
+    run = [f"--run={tmp_path / 'run'}"]
+    before = CliRunner().invoke(app, [*run, *fresh(data, 40), "--dry-run"])
+    assert "speed: assumed" in before.output
+    assert "at 3,000 samples/s" in before.output
+    succeeded(app, *run, *fresh(data, 40))
+    after = CliRunner().invoke(app, [*run, *fresh(data, 4000), "--dry-run"])
+    assert f"speed: measured by {tmp_path / 'run'}" in after.output
+    assert after.output.count("samples/s: ") == 1
+    other = CliRunner().invoke(app, [*run, *fresh(data, 40), "--set=batch_size=4", "--dry-run"])
+    assert "speed: assumed" in other.output
+
+
+def test_a_short_run_prints_each_validation_once(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = succeeded(app, f"--run={run}", *fresh(data, 43))
+    steps = [row["step"] for row in History(run).rows()]
+    assert len(set(steps)) >= 10
+    printed = re.findall(r"^step (\d+): ", ended.output, re.MULTILINE)
+    assert [int(step) for step in printed] == sorted(set(steps))
+    assert ended.output.count("% after 1/4 segments") == len(printed)
+    assert "finished at step 43; checkpoint" in ended.output
+
+
+def test_a_step_with_two_validations_is_printed_once(data: Path, tmp_path: Path) -> None:
+    source = open_source(data, "test", PUZZLE)
+    whole = held_out(source, 40, seed=0).whole
+    rows = HeldOut(whole=whole, fast=whole.rows(slice(8)))
+    said: list[str] = []
+    trainer = small_trainer(data, total_samples=2 * 8)
+    TrainingRun(tmp_path, trainer, rows, Intervals(validate_steps=1), {}, [], said.append).finish(
+        Stages()
+    )
+    assert {row["kind"] for row in History(tmp_path).rows()} == {"fast", "whole"}
+    printed = [line.partition(":")[0] for line in said if line.startswith("step ")]
+    assert printed == ["step 1", "step 2"]
+
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def process_time(self) -> float:
+        return self.now_s / 2
+
+
+def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(meter, "time", clock)
+    timer = PhaseTimer(CPU)
+    for _ in range(2):  # a phase entered twice adds up
+        with timer.phase("forward"):
+            clock.now_s += 0.25
+    timer.count(16)
+    with timer.aside():
+        clock.now_s += 3.0
+    clock.now_s += 0.5
+    reading = timer.drain()
+    assert (reading.samples_per_s, reading.step_ms, reading.cpu_cores) == (16.0, 1000.0, 0.5)
+    assert (reading.share("forward"), reading.share("data")) == (0.5, 0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_phases_on_a_gpu_are_device_time() -> None:
+    timer = PhaseTimer(torch.device("cuda"))
+    matrix = torch.randn(4096, 4096, device="cuda")
+    with timer.phase("forward"):
+        for _ in range(20):
+            matrix = matrix @ matrix / 64
+    timer.count(1)
+    torch.cuda.synchronize()
+    assert timer.drain().phase_ms["forward"] > 1
+
+
+def test_a_gpu_without_the_library_says_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    said: list[str] = []
+    assert meter.open_gpu(torch.device("cuda"), said.append) is None
+    assert [sentence.count("pip install nvidia-ml-py") for sentence in said] == [1]
+
+
+def test_what_a_card_does_not_answer_is_left_out() -> None:
+    class NoAnswer(Exception):  # noqa: N818
+        """As nvidia-ml-py raises for what a laptop's card does not support."""
+
+    def refuse(*_: object) -> float:
+        raise NoAnswer
+
+    library = SimpleNamespace(
+        NVMLError=NoAnswer,
+        NVML_TEMPERATURE_GPU=0,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=93),
+        nvmlDeviceGetTemperature=lambda *_: 71,
+        nvmlDeviceGetPowerUsage=refuse,
+        nvmlDeviceGetClockInfo=lambda _, clock: 1000 * clock,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x20,
+    )
+    card = meter.NvmlGpu(library, None)
+    assert card.throttled() == ("thermal",)
+    assert card.sample() == {
+        "gpu_utilisation_percent": 93.0,
+        "gpu_temperature_c": 71.0,
+        "gpu_sm_clock_mhz": 1000.0,
+        "gpu_memory_clock_mhz": 2000.0,
+    }
+
+
+def test_throttle_bits_are_named_and_idling_is_no_reason() -> None:
+    assert throttle_reasons(0x01 | 0x02 | 0x10) == ()
+    assert throttle_reasons(0x04) == ("power",)
+    assert throttle_reasons(0x08 | 0x40) == ("thermal",)
+    assert throttle_reasons(0x08) == ("hardware",)
+
+
+def test_a_profile_names_phases_and_operators(data: Path, tmp_path: Path) -> None:
+    trainer = small_trainer(data)
+    run = tmp_path / "run"
+    text = profile_steps(trainer.step, trainer.device, run, (1, 2))
+    assert trainer.progress.step == 1 + meter.WARM + 2
+    assert (run / TABLE).read_text() == text
+    for name in ("phase/forward", "phase/backward", "phase/optimizer", "aten::mm"):
+        assert name in text
+    trace = json.loads(gzip.decompress((run / TRACE).read_bytes()))
+    names = [event.get("name") for event in trace["traceEvents"]]
+    assert names.count("phase/backward") == 2

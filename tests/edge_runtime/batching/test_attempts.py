@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,10 +73,6 @@ def frames_of(value: int, count: int) -> list[int]:
     return [int(variant.tokens_T[0]) for variant in variants]
 
 
-def right_after(frame: int, segments: int) -> Course:
-    return Course(segments=segments, answer=(frame + 50) % 100)
-
-
 def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
     courses: dict[int, Course] = {}
     for number, frame in enumerate(frames_of(3, 5)):
@@ -127,7 +124,7 @@ class CrookedTens(Tens):
 def test_a_proof_that_does_not_hold_for_the_question_is_no_proof() -> None:
     courses = {3: NEVER}
     for frame in range(10, 100):
-        courses[frame] = right_after(frame, 1)
+        courses[frame] = Course(segments=1, answer=(frame + 50) % 100)
     lane = lane_over(Seer(courses, num_slots=2), CrookedTens(proof_exists=True))
     lane.submit(ask(1, 3, 2))
     result = run_out(lane)[0][1]
@@ -192,13 +189,14 @@ def scenes(draw: st.DrawFn) -> Scene:
     )
 
 
-def play(lane: TaskLane, scene: Scene) -> tuple[dict[int, Result], set[int]]:
+def play(lane: TaskLane, scene: Scene) -> tuple[dict[int, Result], set[int], list[SegmentEvent]]:
     """Run a scene to its end.
 
     In runs of one segment, the engine does no work for a question that is concluded.
     """
     results: dict[int, Result] = {}
     cancelled: set[int] = set()
+    events: list[SegmentEvent] = []
     engine = scene.engine
     for one in scene.tasks:
         lane.submit(one)
@@ -208,7 +206,8 @@ def play(lane: TaskLane, scene: Scene) -> tuple[dict[int, Result], set[int]]:
             cancelled.add(to_cancel)
         over = set(results) | cancelled
         num_steps = len(engine.steps)
-        ended, _ = lane.step()
+        ended, streamed = lane.step()
+        events += streamed
         for row in engine.steps[num_steps:]:
             computed = {value % 10 for value in row}
             assert scene.run_length > 1 or not computed & over, "work past the answer"
@@ -216,7 +215,7 @@ def play(lane: TaskLane, scene: Scene) -> tuple[dict[int, Result], set[int]]:
             assert result.task_id not in results, "a task ended twice"
             results[result.task_id] = result
         if not lane.has_work:
-            return results, cancelled
+            return results, cancelled, events
     raise AssertionError("it never ended")
 
 
@@ -233,11 +232,15 @@ def holds_a_proof(scene: Scene, task: Task) -> bool:
 @settings(max_examples=60, deadline=None)
 def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: Scene) -> None:
     lane = proving(scene.engine, run_length=scene.run_length)
-    results, cancelled = play(lane, scene)
+    results, cancelled, events = play(lane, scene)
     assert set(results) == {one.task_id for one in scene.tasks}
+    shown = Counter((event.task_id, event.attempt, event.segment) for event in events)
     for one in scene.tasks:
         result = results[one.task_id]
         assert (result.halted_by == "cancelled") == (one.task_id in cancelled)
+        num_shown = [count for (task_id, _, _), count in shown.items() if task_id == one.task_id]
+        assert len(num_shown) == (result.total_segments if one.streamed else 0)
+        assert one.deadline_s is not None or set(num_shown) <= {1}
         if result.verified:
             right_T = tokens(one.task_id + 50)
             assert result.answer_T is not None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundle_tools import shipped
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import parse_request
@@ -19,9 +20,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.hypotheses import PERIOD, START, Hypotheses
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
-from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -34,23 +33,18 @@ OTHERS = range(4)
 
 
 @cache
-def bundle() -> Bundle:
-    return Bundle.open(find_bundle("sudoku-6x6"))
-
-
-@cache
 def engine() -> OnnxEngine:
-    return engine_from_bundle(bundle(), num_slots=4, num_threads=1, want_logits=True)
+    return engine_from_bundle(shipped("sudoku-6x6"), num_slots=4, num_threads=1, want_logits=True)
 
 
 def lane_over(engine: Engine, run_length: int = 1) -> TaskLane:
-    puzzle = bundle().puzzle
+    puzzle = shipped("sudoku-6x6").puzzle
     if engine.seq_len == SMALL.seq_len:
         puzzle = SMALL
     return TaskLane(
         engine,
         puzzle,
-        bundle().puzzle_table,
+        shipped("sudoku-6x6").puzzle_table,
         queue_limit=8,
         max_attempts=4,
         clock=lambda: 0.0,
@@ -59,7 +53,9 @@ def lane_over(engine: Engine, run_length: int = 1) -> TaskLane:
 
 
 def task(task_id: int, *, guesses: bool, **more: Any) -> Task:
-    tokens_T = questions_made(bundle().puzzle, 8, difficulty="medium", seed=3)[task_id].tokens_T
+    tokens_T = questions_made(shipped("sudoku-6x6").puzzle, 8, difficulty="medium", seed=3)[
+        task_id
+    ].tokens_T
     fields = {"policy": LONG, "arrival_s": 0.0, "tokens_T": tokens_T, **more}
     return Task(task_id=task_id, guesses=guesses, **fields)
 
@@ -188,10 +184,8 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
         ("hypotheses", {"policy": "fixed", "how": "hypotheses"}, True),
     ],
 )
-def test_attempts_guess_if_the_bundle_says_that_it_pays_and_only_a_proof_ends_them(
-    kind: str, fields: dict[str, Any], expected: bool
-) -> None:
-    model = ServedModel.of(bundle(), precision="fp32", num_slots=1, max_attempts=4)
+def test_when_attempts_guess(kind: str, fields: dict[str, Any], expected: bool) -> None:
+    model = ServedModel.of(shipped("sudoku-6x6"), precision="fp32", num_slots=1, max_attempts=4)
     model = replace(model, manifest=model.manifest.model_copy(update={"attempts": kind}))
     request = SolveRequest(puzzle=model.sample, **fields)
     parsed = parse_request([model], request, task_id=0, arrival_s=0.0)

@@ -1,15 +1,20 @@
-"""The lane's laws over a scripted engine; a segment takes a second of its clock."""
+"""The lane's laws over scripted engines; `test_lane_machine.py` does anything in any order."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 from attempt_tools import Course, Seer, Tens, tokens
 
 from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.scheduler import Scheduler
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 
 VERIFIED = HaltingPolicy(kind="verified", max_segments=4)
+LEARNED = HaltingPolicy(kind="learned", max_segments=100)
 
 WRONG = 9  # a question that is answered wrongly after two segments
 COURSES = {WRONG: Course(segments=2, answer=0)}
@@ -17,13 +22,11 @@ for question in range(1, 9):  # right after as many segments
     COURSES[question] = Course(segments=question, answer=question + 50)
 
 
-def job(attempt_id: int, question: int, arrival_s: float = 0.0) -> Attempt:
+def job(attempt_id: int, question: int, **fields: Any) -> Attempt:
+    given: dict[str, Any] = {"policy": VERIFIED, "arrival_s": 0.0, **fields}
+    vector_E = np.zeros(1, np.float32)
     return Attempt(
-        attempt_id=attempt_id,
-        tokens_T=tokens(question),
-        puzzle_vector_E=np.zeros(1, np.float32),
-        policy=VERIFIED,
-        arrival_s=arrival_s,
+        attempt_id=attempt_id, tokens_T=tokens(question), puzzle_vector_E=vector_E, **given
     )
 
 
@@ -73,41 +76,6 @@ def test_time_splits_into_queue_and_compute_and_adds_up() -> None:
     assert seen.host_seconds_total == 0.0
 
 
-class Broken(Seer):
-    """Returns an impossible token for question 7 and a NaN margin for question 8."""
-
-    def step(self, num_active: int) -> StepOutput:
-        output = super().step(num_active)
-        answer_BT = output.answer_BT.copy()
-        margin_B = output.halt_margin_B.copy()
-        for slot, question in enumerate(self.loaded[:num_active]):
-            if question == 7:
-                answer_BT[slot, 1] = -5
-            if question == 8:
-                margin_B[slot] = np.nan
-        return StepOutput(answer_BT=answer_BT, halt_margin_B=margin_B, q_halt_B=output.q_halt_B)
-
-
-class Touchy(Tens):
-    def check_BT(self, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
-        if (inputs_BT == 6).any():
-            raise RuntimeError("this check cannot bear a 6")
-        return super().check_BT(inputs_BT, answers_BT)
-
-
-def test_garbage_from_a_slot_ends_that_puzzle_alone() -> None:
-    lane = Lane(Broken(COURSES, num_slots=4), Touchy(proof_exists=True), queue_limit=9)
-    for question in (7, 8, 6, 2, 3):
-        lane.submit(job(question, question))
-    results = run_out(lane)
-    for question in (7, 8, 6):
-        result = results[question]
-        assert (result.halted_by, result.answer_T, result.verified) == ("failed", None, None)
-    for question in (2, 3):
-        assert results[question].halted_by == "proven"
-        assert results[question].verified is True
-
-
 @pytest.mark.parametrize("wrong", [np.zeros(4, np.int32), tokens(-1), tokens(100)])
 def test_tokens_the_model_does_not_know_are_refused_at_the_door(wrong: np.ndarray) -> None:
     lane = lane_over(Seer(COURSES, num_slots=1))
@@ -125,3 +93,69 @@ def test_the_expected_wait_is_that_behind_everybody_in_line() -> None:
     lane.step()
     # two are ahead and one slot is free: it follows the second of three, in two slots
     assert lane.snapshot().expected_wait_s == 1.0
+
+
+class Ahead(ScriptedEngine):
+    """Counts its segments and reports that it computes ahead of the host."""
+
+    runs_ahead = True
+    num_segments = 0
+
+    def step(self, num_active: int) -> StepOutput:
+        self.num_segments += 1
+        return super().step(num_active)
+
+
+def play(asked_T: np.ndarray) -> Script:
+    return Script(answer_T=asked_T, segments=int(asked_T[0]))
+
+
+def test_a_run_ends_an_attempt_once_and_is_left_when_nobody_is_left_in_it() -> None:
+    engine = Ahead(num_slots=2, seq_len=3, play=play)
+    lane = Lane(engine, Tens(proof_exists=False), queue_limit=9, run_length=8)
+    lane.submit(job(1, 2, policy=LEARNED))
+    lane.submit(job(2, 5, policy=LEARNED))
+    ended = [*lane.step(), *lane.step(), *lane.step()]
+    assert lane.num_ahead == 5
+    assert lane.drop(2, "cancelled").segments == 3
+    assert lane.num_ahead == 0
+    ended += lane.step()
+    assert [(one.attempt_id, one.segments) for one in ended] == [(1, 2)]
+    assert engine.num_segments == 3
+
+
+@pytest.mark.parametrize(("runs_ahead", "length"), [(True, 4), (False, 1)])
+def test_only_an_engine_that_runs_ahead_gets_longer_runs(runs_ahead: bool, length: int) -> None:
+    engine = Ahead(num_slots=1, seq_len=3, play=play)
+    engine.runs_ahead = runs_ahead  # type: ignore[misc]
+    lane = Lane(engine, Tens(proof_exists=False), queue_limit=9)
+    lane.counters.mean_host_s = 1.0
+    lane.counters.mean_first_s = 1.0
+    lane.counters.recent_segments.extend(32 * [4])
+    lane.submit(job(1, 9, policy=LEARNED))
+    lane.step()
+    assert lane.num_ahead == length - 1
+
+
+LINES = {
+    "a higher priority goes first": ([{}, {"priority": 1}, {"priority": -1}], [1, 0, 2]),
+    "then the nearest deadline": ([{}, {"deadline_s": 9.0}, {"deadline_s": 5.0}], [2, 1, 0]),
+    "then arrivals, even at the same instant": ([{}, {}, {}], [0, 1, 2]),
+    "a priority outweighs less than its age": ([{}, {"arrival_s": 9.9, "priority": 1}], [1, 0]),
+    "a waiting attempt ages past a priority": ([{}, {"arrival_s": 20.1, "priority": 1}], [0, 1]),
+    "a deadline starves none without": ([{}, {"arrival_s": 10.1, "deadline_s": 11.0}], [0, 1]),
+}
+
+
+@pytest.mark.parametrize(("line", "order"), LINES.values(), ids=LINES)
+def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> None:
+    """The order in which one slot takes these attempts; ids fall, so that they decide nothing."""
+    scheduler = Scheduler(1, len(line), ageing_s=10.0)
+    for number, fields in enumerate(line):
+        scheduler.submit(job(9 - number, 1, **fields))
+    taken: list[int] = []
+    for _ in line:
+        (admitted,), _ = scheduler.admit()
+        scheduler.release(admitted.attempt_id)
+        taken.append(9 - admitted.attempt_id)
+    assert taken == order

@@ -19,8 +19,8 @@ from hrm_puzzles.puzzle import RIGHT, WRONG
 
 MAX_SEGMENTS = 6
 STEP_S = 1.0
-GARBAGE = 9  # the kind of a question whose margins are NaN
-DIGITS = 1000
+KINDS = st.sampled_from((0, 0, 10, 20, 30))
+NAN, IMPOSSIBLE, TOUCHY = 1, 2, 3  # tens of a kind: margins, tokens or a check that fail
 AGEING_S = Scheduler(1, 1).ageing_s
 
 
@@ -30,23 +30,25 @@ class PlusOne:
     vocab_size = 1 << 20
 
     def check_BT(self, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
+        if (inputs_BT[:, 2] // 10 == TOUCHY).any():
+            raise RuntimeError("this check cannot bear such a question")
         is_right_B = (answers_BT == inputs_BT + 1).all(axis=1)
         return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
 
 
 class Watched(ScriptedEngine):
-    """Says NaN for questions of the kind GARBAGE, and remembers the width of every step."""
+    """Fails as the kind of a question says, and remembers the width of every step."""
 
     widths: list[int]
 
     def step(self, num_active: int) -> StepOutput:
         self.widths.append(num_active)
         output = super().step(num_active)
-        margin_B = output.halt_margin_B.copy()
-        margin_B[output.answer_BT[:, 2] % DIGITS >= GARBAGE] = np.nan
-        return StepOutput(
-            answer_BT=output.answer_BT, halt_margin_B=margin_B, q_halt_B=output.q_halt_B
-        )
+        kind_B = output.answer_BT[:, 2] // 10
+        margin_B = np.where(kind_B == NAN, np.nan, output.halt_margin_B)
+        answer_BT = output.answer_BT.copy()
+        answer_BT[kind_B == IMPOSSIBLE, 1] = -5
+        return StepOutput(answer_BT=answer_BT, halt_margin_B=margin_B, q_halt_B=output.q_halt_B)
 
 
 class AnyLane(RuleBasedStateMachine):
@@ -87,19 +89,19 @@ class AnyLane(RuleBasedStateMachine):
 
     @rule(
         segments=st.integers(1, 9),
-        is_garbage=st.booleans(),
+        kind=KINDS,
         priority=st.integers(-1, 2),
         patience=st.none() | st.floats(0.5, 12.0),
         pause=st.floats(0.0, 4.0),
     )
     def submit(
-        self, segments: int, is_garbage: bool, priority: int, patience: float | None, pause: float
+        self, segments: int, kind: int, priority: int, patience: float | None, pause: float
     ) -> None:
         self.now += pause
         attempt_id = next(self.ids)
         one = Attempt(
             attempt_id=attempt_id,
-            tokens_T=np.array([attempt_id, segments, GARBAGE if is_garbage else 1], np.int32),
+            tokens_T=np.array([attempt_id, segments, kind], np.int32),
             puzzle_vector_E=np.zeros(1, np.float32),
             policy=HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
             arrival_s=self.now,
@@ -151,7 +153,7 @@ class AnyLane(RuleBasedStateMachine):
         assert result.attempt_id not in self.ended, "a job ended twice"
         self.ended.add(result.attempt_id)
         one = self.alive.pop(result.attempt_id)
-        is_garbage = int(one.tokens_T[2]) >= GARBAGE
+        is_garbage = bool(one.tokens_T[2])
         segments = int(one.tokens_T[1])
         if result.halted_by == "deadline":
             assert one.deadline_s is not None

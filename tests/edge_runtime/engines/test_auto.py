@@ -70,7 +70,7 @@ def test_auto_survives_a_tensorrt_that_ends_the_process(
     assert "the trial was killed by signal 11, a memory error" in caplog.text
 
 
-def test_auto_is_the_cpu_if_neither_starts_and_the_log_says_why(
+def test_auto_falls_back_to_the_cpu(
     bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     device(FAKE_CUDA_FAILS="init")
@@ -81,7 +81,7 @@ def test_auto_is_the_cpu_if_neither_starts_and_the_log_says_why(
     assert "hrm-edge[serve-gpu]" in caplog.text
 
 
-def test_a_driver_that_hangs_is_passed_over(
+def test_auto_skips_a_hanging_driver(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(factory, "TENSORRT_TRIAL", "import time; time.sleep(60)")
@@ -91,7 +91,7 @@ def test_a_driver_that_hangs_is_passed_over(
     assert "the trial did not end within 0.1 s" in caplog.text
 
 
-def test_without_onnx_runtime_tensorrts_problem_is_the_error(
+def test_tensorrts_problem_is_reported(
     bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device(FAKE_CUDA_FAILS="init")

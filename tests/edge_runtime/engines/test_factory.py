@@ -1,5 +1,6 @@
 """From a bundle to an engine: names, refusals, and what ONNX Runtime runs on a CPU."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines import onnx as onnx_engine
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, num_gpus, parse_choice
+from hrm_edge_runtime.engines.factory import engine_for, num_gpus, parse_choice
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.engines.trt.cuda import Gpu
 
@@ -27,11 +28,6 @@ def test_what_names_no_engine_is_wrong_use(text: str) -> None:
     with pytest.raises(ValueError, match="does not name an engine: write ENGINE") as raised:
         parse_choice(text)
     assert not isinstance(raised.value, EngineUnavailableError)  # exit code 2 instead of 3
-
-
-@without_gpu
-def test_auto_is_the_cpu_where_there_is_no_gpu(tiny_bundle: Path) -> None:
-    assert choose(Bundle.open(tiny_bundle), num_slots=1) == Choice(engine="cpu", precision="fp32")
 
 
 @without_gpu
@@ -62,38 +58,6 @@ def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path) ->
         assert (ours.halt_margin_B == theirs.halt_margin_B).all()
     for ours_BND, theirs_BND in zip(device.read_carry(1), host.read_carry(1), strict=True):
         assert (ours_BND == theirs_BND).all()
-
-
-@pytest.mark.parametrize("is_fresh", [False, True])
-def test_a_moved_slot_goes_on_where_it_stood(tiny_graph: Path, is_fresh: bool) -> None:
-    rng = np.random.default_rng(3)
-    still = OnnxEngine(tiny_graph, num_slots=2, num_threads=1)
-    moved = OnnxEngine(tiny_graph, num_slots=2, num_threads=1)
-
-    def load(slot: int) -> None:
-        tokens_T = rng.integers(0, 6, 16, dtype=np.int32)
-        vector_E = rng.normal(size=8).astype(np.float32)
-        for engine in (still, moved):
-            engine.load(slot, tokens_T, vector_E)
-
-    load(0)
-    load(1)
-    still.step(2)
-    moved.step(2)
-    if is_fresh:  # loaded again, and moved before its first segment
-        load(1)
-    moved.move(1, 0)
-    for _ in range(3):
-        theirs = still.step(2)
-        ours = moved.step(1)
-        assert (ours.answer_BT[0] == theirs.answer_BT[1]).all()
-        assert ours.halt_margin_B[0] == theirs.halt_margin_B[1]
-
-
-def test_a_file_that_is_not_a_graph_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "step.onnx").write_bytes(b"no graph at all")
-    with pytest.raises(BundleError, match="does not load"):
-        OnnxEngine(tmp_path / "step.onnx", num_slots=1)
 
 
 def without_logits(model: onnx.ModelProto) -> None:
@@ -128,7 +92,8 @@ from hrm_edge_runtime.engines.trt import build
 from hrm_edge_runtime.parity import comparison
 from hrm_edge_runtime.http import server
 from hrm_edge_runtime.worker import loop
-print(sorted({"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib", "opentelemetry.sdk"} & set(sys.modules)))
+late = {"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib", "opentelemetry.sdk"}
+print(sorted(late & set(sys.modules)))
 """
 
 
@@ -146,3 +111,26 @@ def test_without_tensorrt_or_a_driver_the_remedy_is_named(tiny_bundle: Path) -> 
     if num_gpus() == 0:  # torch brings cuda-bindings if it was built for CUDA
         with pytest.raises(EngineUnavailableError, match=r"hrm-edge\[jetson"):
             Gpu()
+
+
+OPEN_A_MODEL = """
+import {first}
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.engines.factory import engine_for
+bundle = Bundle.open(find_bundle("sudoku-6x6"))
+engine_for(bundle, engine="cpu", num_slots=1)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("first", ["hrm_edge_runtime", "hrm_calibration", "hrm_export"])
+def test_opening_a_model_leaves_nothing_in_the_home_directory(tmp_path: Path, first: str) -> None:
+    environment = dict(os.environ)
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    command = [sys.executable, "-c", OPEN_A_MODEL.format(first=first)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*")) == []
+    assert "telemetry" not in done.stderr

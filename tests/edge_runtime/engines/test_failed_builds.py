@@ -1,4 +1,4 @@
-"""A TensorRT that does not start or does not build: one sentence, and what was built stays."""
+"""What TensorRT builds by default; a build that fails is one sentence, and what was built stays."""
 
 import json
 import shlex
@@ -9,19 +9,22 @@ from typing import Any
 
 import onnx
 import pytest
+from bundle_tools import shipped
+from cli_tools import invoked, succeeded
+from click.testing import Result
 from stand_ins import SetUp, with_precisions
-from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines import factory
+from hrm_edge_runtime.contract.shipped import shipped_bundles
+from hrm_edge_runtime.engines import engine, factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
-from hrm_edge_runtime.engines.trt import cache
+from hrm_edge_runtime.engines.trt import building, cache, profiles
 from hrm_edge_runtime.engines.trt.building import Build
 
 
 def build(bundle: Bundle, *more: str) -> Result:
-    return CliRunner().invoke(tensorrt_build.app, [str(bundle.path), "--slots=1", *more])
+    return invoked(tensorrt_build.app, bundle.path, "--slots=1", *more)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +36,7 @@ def build(bundle: Bundle, *more: str) -> Result:
         ("profile", "rejects profile 0 (Error in set optimization profile async"),
     ],
 )
-def test_a_tensorrt_that_fails_is_one_sentence_with_its_last_error_and_is_tried_again(
-    bundle: Bundle, device: SetUp, fault: str, error: str
-) -> None:
+def test_failing_tensorrt_is_retried(bundle: Bundle, device: SetUp, fault: str, error: str) -> None:
     device(FAKE_TENSORRT_FAILS=fault)
     done = build(bundle)
     assert done.exit_code == 1
@@ -55,7 +56,7 @@ def prepared(bundle: Bundle, engine: str = "tensorrt", **more: Any) -> str:
 
 
 @pytest.mark.process
-def test_a_build_that_is_killed_leaves_the_other_precision_and_is_not_repeated(
+def test_a_killed_build_is_not_repeated(
     two_precisions: Bundle, device: SetUp, caplog: pytest.LogCaptureFixture
 ) -> None:
     device(FAKE_TENSORRT_FAILS="kill step.int8.onnx")
@@ -70,34 +71,21 @@ def test_a_build_that_is_killed_leaves_the_other_precision_and_is_not_repeated(
         prepared(two_precisions, "tensorrt:int8")
     command = shlex.split(str(refused.value).split("`")[1])
     assert command[-1] == "--again"
-    assert CliRunner().invoke(tensorrt_build.app, command[3:]).exit_code == 0
+    succeeded(tensorrt_build.app, *command[3:])
     assert prepared(two_precisions, "tensorrt:int8") == "tensorrt:int8"
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("kill step.int8.onnx", "tiny runs without int8: the build was killed by signal 9"),
-        ("step.int8.onnx", "int8: TensorRT 10.3.0 cannot build"),
-    ],
-)
 def test_a_precision_that_does_not_build_leaves_the_others(
-    two_precisions: Bundle,
-    device: SetUp,
-    caplog: pytest.LogCaptureFixture,
-    fault: str,
-    told: str,
+    two_precisions: Bundle, device: SetUp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    device(FAKE_TENSORRT_FAILS=fault)
+    device(FAKE_TENSORRT_FAILS="step.int8.onnx")
     done = build(two_precisions, "--json")
     assert json.loads(done.stdout.splitlines()[-1])["chosen"] == "fp16"
-    assert told in caplog.text
+    assert "int8: TensorRT 10.3.0 cannot build" in caplog.text
 
 
-def test_what_tensorrt_does_not_build_leaves_no_engine_and_is_tried_again_on_request(
-    bundle: Bundle, device: SetUp
-) -> None:
+def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device: SetUp) -> None:
     device(FAKE_TENSORRT_FAILS="build")
     failed = build(bundle)
     assert failed.exit_code == 1
@@ -112,9 +100,7 @@ def test_what_tensorrt_does_not_build_leaves_no_engine_and_is_tried_again_on_req
 
 
 @pytest.mark.process
-def test_a_build_that_somebody_stops_is_not_remembered(
-    bundle: Bundle, device: SetUp, tmp_path: Path
-) -> None:
+def test_a_stopped_build_is_not_remembered(bundle: Bundle, device: SetUp, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     device(FAKE_TENSORRT_WAITS_FOR=str(gate))
     build = Build(bundle, precision="fp32", num_slots=1)
@@ -131,3 +117,55 @@ def kill_once_building(build: Build) -> None:
     while not build.progress()["precision"]:
         time.sleep(0.01)
     build.kill()
+
+
+@pytest.mark.parametrize(
+    ("few_weights", "in_the_bundle", "precisions"),
+    [
+        (1_000_000, ["fp16", "int8"], ["fp16"]),
+        (10, ["fp16", "int8"], ["fp16", "int8"]),
+        (1_000_000, ["int8"], ["int8"]),
+    ],
+)
+def test_int8_is_built_by_default_for_large_models_or_if_there_is_nothing_else(
+    bundle: Bundle,
+    monkeypatch: pytest.MonkeyPatch,
+    few_weights: int,
+    in_the_bundle: list[str],
+    precisions: list[str],
+) -> None:
+    graph = onnx.load(bundle.graph_path("fp32"))
+    monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
+    bundle = with_precisions(bundle, **dict.fromkeys(in_the_bundle, graph))
+    assert building.worth_a_try(bundle) == precisions
+
+
+def test_every_shipped_model_is_built_in_fp16_alone() -> None:
+    for name in shipped_bundles():
+        assert building.worth_a_try(shipped(name)) == ["fp16"], name
+
+
+@pytest.mark.parametrize(
+    ("name", "has_card", "engine_name", "slots"),
+    [
+        ("sudoku", True, "tensorrt", 64),
+        ("sudoku", True, "cuda", 64),
+        ("sudoku", False, "tensorrt", 16),
+        ("sudoku", True, "cpu", 8),
+        ("maze", True, "cuda", 8),
+    ],
+)
+def test_a_card_is_tried_with_64_slots_unless_the_sequence_is_long(
+    monkeypatch: pytest.MonkeyPatch, name: str, has_card: bool, engine_name: str, slots: int
+) -> None:
+    monkeypatch.setattr(engine, "has_card", lambda: has_card)
+    assert engine.max_slots(shipped(name), engine_name) == slots
+
+
+def test_builder_limits_suit_an_8_gb_board(bundle: Bundle, device: SetUp) -> None:
+    del device
+    assert build(bundle).exit_code == 0
+    (plan,) = cache.plan_folder().glob("*.plan")
+    settings = json.loads(plan.read_bytes().partition(b"\n")[0])
+    assert settings["aux_streams"] == 0
+    assert settings["limits"] == {"WORKSPACE": 512 << 20, "TACTIC_DRAM": 2 << 30}

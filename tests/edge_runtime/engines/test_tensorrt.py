@@ -22,11 +22,12 @@ import numpy as np
 import onnx
 import pytest
 from board_tree import board
+from bundle_tools import shipped, turn_head
+from cli_tools import succeeded
 from stand_ins import SUPPORT, SetUp, with_precisions
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import (
     Engine,
@@ -47,6 +48,7 @@ from hrm_host.progress import Stages
 
 VERSIONS = sorted(file.stem for file in (SUPPORT / "tensorrt_api").glob("*.txt"))
 SLOTS = 3
+NUM_SEGMENTS = 23  # of the whole course
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -67,7 +69,7 @@ def build(bundle: Bundle, *more: str) -> Result:
     return CliRunner().invoke(tensorrt_build.app, [str(bundle.path), "--slots", str(SLOTS), *more])
 
 
-def told_by(done: Result) -> Any:
+def report_of(done: Result) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -107,32 +109,34 @@ def reference(bundle: Bundle) -> OnnxEngine:
     return engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
 
 
-def same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> None:
-    """Both answer alike after loads, moves and steps of every batch size."""
+def assert_same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> None:
+    """Both answer alike after loads, moves and runs of every batch size."""
     rng = np.random.default_rng(2)
     left = 0
-    for num_active in (1, 2, 3, 3, 2, 1, 3):
+    for turn, num_active in enumerate((1, 2, 3, 3, 2, 1, 3)):
         num_loaded = rng.integers(0, left + 1)
         others = rng.permutation(left)[:num_loaded].tolist()
         for slot in (*others, *range(left, SLOTS)):  # who sat out a step has no state any more
             tokens_T = rng.integers(0, 6, 16, dtype=np.int32)
             for engine in (ours, theirs):
                 engine.load(slot, tokens_T, bundle.puzzle_table[slot % 3])
-        said_alike(ours, theirs, SLOTS)
+        assert_same_run(ours, theirs, SLOTS, 1 + turn % 3)
         for engine in (ours, theirs):
             engine.move(SLOTS - 1, 0)
-        said_alike(ours, theirs, num_active)
+        assert_same_run(ours, theirs, num_active, 1 + turn % 2)
         our_carry = ours.read_carry(num_active)
         for one, other in zip(our_carry, theirs.read_carry(num_active), strict=True):
             assert (one == other).all()
         left = num_active
 
 
-def said_alike(ours: Engine, theirs: Engine, num_active: int) -> None:
-    same_output(ours.step(num_active), theirs.step(num_active))
+def assert_same_run(ours: Engine, theirs: Engine, num_active: int, length: int = 1) -> None:
+    runs = zip(ours.run(num_active, length), theirs.run(num_active, length), strict=True)
+    for one, other in runs:
+        assert_same_output(one, other)
 
 
-def same_output(one: StepOutput, other: StepOutput) -> None:
+def assert_same_output(one: StepOutput, other: StepOutput) -> None:
     assert (one.answer_BT == other.answer_BT).all()
     assert (one.halt_margin_B == other.halt_margin_B).all()
     assert (one.q_halt_B == other.q_halt_B).all()
@@ -143,7 +147,7 @@ def load_both(ours: Engine, theirs: Engine, bundle: Bundle, slot: int, token: in
         engine.load(slot, np.full(16, token % 6, np.int32), bundle.puzzle_table[0])
 
 
-def nothing_is_held() -> None:
+def assert_nothing_is_held() -> None:
     gpu = gpu_state()
     assert gpu.depth == 0
     assert {**gpu.memory, **gpu.pinned, **gpu.executables, **gpu.events} == {}
@@ -152,10 +156,10 @@ def nothing_is_held() -> None:
 @pytest.mark.parametrize(
     ("version", "setting", "driver", "num_launches"),
     [
-        (VERSIONS[0], CARD, bindings, 14),
-        (VERSIONS[0], {}, pycuda, 14),
-        (VERSIONS[1], CARD, pycuda, 14),
-        (VERSIONS[2], {}, bindings, 14),
+        (VERSIONS[0], CARD, bindings, NUM_SEGMENTS),
+        (VERSIONS[0], {}, pycuda, NUM_SEGMENTS),
+        (VERSIONS[1], CARD, pycuda, NUM_SEGMENTS),
+        (VERSIONS[2], {}, bindings, NUM_SEGMENTS),
         # without a CUDA graph
         (VERSIONS[0], {"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}, bindings, 0),
         (VERSIONS[0], {"FAKE_CUDA_FAILS": "cuStreamEndCapture"}, pycuda, 0),
@@ -176,28 +180,26 @@ def test_every_version_builds_and_answers_as_onnx_runtime_does(
     assert build(bundle).exit_code == 0
     launches = gpu_state().launches
     engine = opened(bundle, driver)
-    same_course(engine, reference(bundle), bundle)
+    assert_same_course(engine, reference(bundle), bundle)
     assert gpu_state().launches - launches == num_launches
     engine.close()
-    nothing_is_held()
+    assert_nothing_is_held()
 
 
 @pytest.mark.parametrize("drops", ["0", "1"])
-def test_a_model_without_puzzle_vectors_runs_whether_tensorrt_keeps_the_input_of_no_width_or_not(
-    device: SetUp, drops: str
-) -> None:
+def test_a_model_without_puzzle_vectors_runs(device: SetUp, drops: str) -> None:
     device(FAKE_TENSORRT_DROPS_UNUSED=drops, **CARD)
-    bundle = Bundle.open(find_bundle("sudoku-6x6"))
+    bundle = shipped("sudoku-6x6")
     assert bundle.manifest.puzzle_vector_size == 0
     done = build(bundle, "--precision", "fp32", "--json")
-    assert (done.exit_code, told_by(done)["chosen"]) == (0, "fp32"), done.stderr
+    assert (done.exit_code, report_of(done)["chosen"]) == (0, "fp32"), done.stderr
 
 
 @pytest.mark.parametrize(
     ("setting", "driver"),
     [({}, bindings), (CARD, pycuda), ({"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}, pycuda)],
 )
-def test_a_run_says_what_its_segments_say_one_by_one_and_is_one_segment_ahead(
+def test_runs_of_segments(
     built: Bundle, device: SetUp, setting: dict[str, str], driver: MakeDriver
 ) -> None:
     device(**setting)
@@ -210,13 +212,11 @@ def test_a_run_says_what_its_segments_say_one_by_one_and_is_one_segment_ahead(
         runs = zip(ours.run(SLOTS, length), theirs.run(SLOTS, length), strict=True)
         for number, (one, other) in enumerate(runs, 1):
             assert bool(stream.waiting) == (number < length)
-            same_output(one, other)
-    said_alike(ours, theirs, SLOTS)
+            assert_same_output(one, other)
+    assert_same_run(ours, theirs, SLOTS)
 
 
-def test_what_is_loaded_after_a_run_that_was_left_is_not_seen_by_its_segment_ahead(
-    built: Bundle,
-) -> None:
+def test_load_discards_the_prefetched_segment(built: Bundle) -> None:
     ours = opened(built)
     theirs = reference(built)
     for slot in range(SLOTS):
@@ -225,14 +225,12 @@ def test_what_is_loaded_after_a_run_that_was_left_is_not_seen_by_its_segment_ahe
     for slot in range(SLOTS):
         load_both(ours, theirs, built, slot, token=2 + slot)
     for _ in range(3):
-        said_alike(ours, theirs, SLOTS)
+        assert_same_run(ours, theirs, SLOTS)
     ours.close()
-    nothing_is_held()
+    assert_nothing_is_held()
 
 
-def test_a_card_gets_what_the_host_wrote_once_and_in_one_piece_and_gives_answers_in_one(
-    built: Bundle, device: SetUp
-) -> None:
+def test_a_card_copies_inputs_once_and_outputs_in_one_piece(built: Bundle, device: SetUp) -> None:
     device(**CARD)
     ours = opened(built)
     theirs = reference(built)
@@ -240,10 +238,7 @@ def test_a_card_gets_what_the_host_wrote_once_and_in_one_piece_and_gives_answers
 
     def num_copies(num_active: int, num_segments: int = 1) -> int:
         copies.clear()
-        our_run = ours.run(num_active, num_segments)
-        their_run = theirs.run(num_active, num_segments)
-        for one, other in zip(our_run, their_run, strict=True):
-            same_output(one, other)
+        assert_same_run(ours, theirs, num_active, num_segments)
         return len(copies)
 
     for slot in range(SLOTS):
@@ -260,9 +255,7 @@ def test_a_card_gets_what_the_host_wrote_once_and_in_one_piece_and_gives_answers
 
 
 @pytest.mark.parametrize("setting", [{}, CARD], ids=["integrated", "card"])
-def test_tokens_that_change_between_segments_are_seen_by_the_next_with_the_carry_kept(
-    built: Bundle, device: SetUp, setting: dict[str, str]
-) -> None:
+def test_retell_keeps_the_carry(built: Bundle, device: SetUp, setting: dict[str, str]) -> None:
     device(**setting)
     ours = opened(built)
     theirs = reference(built)
@@ -271,12 +264,10 @@ def test_tokens_that_change_between_segments_are_seen_by_the_next_with_the_carry
         tokens_T = np.full(16, token, np.int32)
         for engine in (ours, theirs):
             engine.retell(0, tokens_T)
-        said_alike(ours, theirs, 1)
+        assert_same_run(ours, theirs, 1)
 
 
-def test_the_doctor_refuses_runs_that_say_otherwise_than_single_segments(
-    built: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_rejects_other_runs(built: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(check.runs(built)["ms_a_segment"]) == [1, 2, 4, 8]
     right = TensorRTEngine.run
 
@@ -289,9 +280,7 @@ def test_the_doctor_refuses_runs_that_say_otherwise_than_single_segments(
 
 
 @pytest.mark.parametrize("driver", [bindings, pycuda])
-def test_a_recorded_graph_is_sent_to_the_device_before_its_first_launch_or_not_used(
-    device: SetUp, driver: MakeDriver
-) -> None:
+def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: MakeDriver) -> None:
     with closing(Gpu(driver())) as gpu:
         gpu.capture(lambda: None)
         assert gpu_state().uploaded == set(gpu_state().executables)
@@ -304,9 +293,7 @@ def test_a_recorded_graph_is_sent_to_the_device_before_its_first_launch_or_not_u
 
 @pytest.mark.parametrize("driver", [bindings, pycuda])
 @pytest.mark.parametrize("call", ["init", "cuStreamCreate"])
-def test_a_driver_that_does_not_start_is_one_sentence_and_leaves_no_context(
-    device: SetUp, call: str, driver: MakeDriver
-) -> None:
+def test_a_dead_driver_is_one_sentence(device: SetUp, call: str, driver: MakeDriver) -> None:
     device(FAKE_CUDA_FAILS=call)
     error = r"CUDA does not start here \(.*\): install hrm-edge"
     with pytest.raises(EngineUnavailableError, match=error):
@@ -331,9 +318,7 @@ def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path
         plan_of(unknown)
 
 
-def test_a_tensorrt_that_does_not_load_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = "libnvdla_compiler.so: cannot open shared object file: No such file or directory"
     (tmp_path / "tensorrt.py").write_text(f"raise ImportError({missing!r})")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -347,16 +332,14 @@ def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: 
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
     command = shlex.split(str(refused.value).split("`")[1])
     assert command[:3] == [sys.executable, "-m", cache.BUILD_MODULE]
-    assert CliRunner().invoke(tensorrt_build.app, command[3:]).exit_code == 0
+    succeeded(tensorrt_build.app, *command[3:])
     engine = factory.engine_for(bundle, engine="tensorrt", num_slots=SLOTS)
     engine.load(0, np.zeros(16, np.int32), bundle.puzzle_table[0])
     assert len(engine.step(1).answer_BT) == 1
 
 
 @pytest.mark.process
-def test_prepare_builds_once_and_chooses_the_measured_precision(
-    bundle: Bundle, device: SetUp
-) -> None:
+def test_prepare_builds_once_and_chooses_the_precision(bundle: Bundle, device: SetUp) -> None:
     device(FAKE_TENSORRT_PRINTS="[TRT] a library says something")
     choice = factory.prepare(bundle, "tensorrt", num_slots=SLOTS)
     assert str(choice) == "tensorrt:fp32"
@@ -375,7 +358,6 @@ def test_prepare_builds_once_and_chooses_the_measured_precision(
     [
         ("FAKE_TENSORRT_VERSION", "10.16.1.11", "tensorrt 10.3.0 and not 10.16.1.11"),
         ("FAKE_CUDA_NAME", "Thor", "gpu Orin and not Thor"),
-        ("FAKE_CUDA_SMS", "16", "num_sms 8 and not 16"),
         ("FAKE_CUDA_GIB", "16", "memory_gib 8 and not 16"),
         ("model", "AGX Orin", "module Orin Nano and not AGX Orin"),
         ("power_mode", "MAXN", "power_mode 15W and not MAXN"),
@@ -407,9 +389,7 @@ def on_a_board(
     monkeypatch.setattr(cache, "Host", lambda: host)
 
 
-def test_each_power_mode_has_a_timing_cache_of_its_own(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timing_cache_per_power_mode(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     for power_mode in ("15W", "MAXN", "15W"):
         on_a_board(monkeypatch, power_mode=power_mode)
         build(bundle, "--again")
@@ -444,7 +424,7 @@ def test_a_small_model_has_one_profile_for_all_batch_sizes(
     head, _, _ = built_plan().read_bytes().partition(b"\n")
     assert len(json.loads(head)["profiles"]) == num_profiles
     with closing(opened(bundle)) as ours:
-        same_course(ours, reference(bundle), bundle)
+        assert_same_course(ours, reference(bundle), bundle)
 
 
 def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bundle) -> None:
@@ -460,16 +440,10 @@ def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bund
 
 
 @pytest.mark.process
-def test_a_precision_that_breaks_the_golden_traces_is_not_served(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_parity_is_not_served(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = onnx.load(bundle.graph_path("fp32"))
-    wrong = onnx.load(bundle.graph_path("fp32"))
-    head = next(tensor for tensor in wrong.graph.initializer if tensor.name == "head_DV")
-    turned = -onnx.numpy_helper.to_array(head)
-    head.CopyFrom(onnx.numpy_helper.from_array(turned, head.name))
-    bundle = with_precisions(bundle, fp16=wrong, int8=graph)
-    told = told_by(build(bundle, "--json"))
+    bundle = with_precisions(bundle, fp16=turn_head(bundle.path), int8=graph)
+    told = report_of(build(bundle, "--json"))
     assert told["chosen"] == "int8"
     assert "logit_drift" in told["engines"][0]["breaks"][0]
     monkeypatch.setattr(memory, "BUILDER_MB", 0)
@@ -480,7 +454,7 @@ def test_a_precision_that_breaks_the_golden_traces_is_not_served(
     assert str(judged) == "tensorrt:fp16"
 
 
-def test_a_timing_cache_that_is_not_taken_is_made_anew_and_told(
+def test_a_foreign_timing_cache_is_replaced(
     bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = tmp_path / "timing.cache"
@@ -492,7 +466,7 @@ def test_a_timing_cache_that_is_not_taken_is_made_anew_and_told(
 
 def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle) -> None:
     done = CliRunner().invoke(tensorrt_build.app, [str(bundle.path), "--json"])
-    assert told_by(done)["engines"][0]["key"]["buckets"][-1] == factory.max_slots(bundle) == 16
+    assert report_of(done)["engines"][0]["key"]["buckets"][-1] == factory.max_slots(bundle) == 16
     assert str(factory.choose(bundle, "tensorrt", num_slots=16)) == "tensorrt:fp32"
 
 
@@ -504,7 +478,7 @@ def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle) -> None
         ("FAKE_CUDA_FAILS", "cuGraphLaunch"),
     ],
 )
-def test_a_device_that_fails_loses_the_engine(
+def test_a_failing_device_loses_the_engine(
     built: Bundle, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
 ) -> None:
     if value == "step":  # a graph that was recorded does not ask TensorRT again
@@ -515,13 +489,11 @@ def test_a_device_that_fails_loses_the_engine(
         engine.step(1)
 
 
-def test_too_little_device_memory_is_told_before_anything_runs(
-    built: Bundle, device: SetUp
-) -> None:
+def test_too_little_device_memory_is_reported_first(built: Bundle, device: SetUp) -> None:
     device(FAKE_CUDA_BYTES="100")
     with pytest.raises(EngineUnavailableError, match=r"the GPU cannot allocate .* fewer --slots"):
         opened(built)
-    nothing_is_held()
+    assert_nothing_is_held()
 
 
 def test_a_version_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,9 +513,7 @@ NvMapMemUsed:     204800 kB
 """
 
 
-def test_swap_counts_for_what_the_host_can_give_up_and_swap_in_memory_for_nothing(
-    tmp_path: Path,
-) -> None:
+def test_swap_counts_and_zram_does_not(tmp_path: Path) -> None:
     for swap, allocatable_mb in {1024000: 6000, 99999999: 7420}.items():
         told = memory.read_memory(board(tmp_path, {"proc/meminfo": MEMINFO.format(swap=swap)}))
         assert told is not None
@@ -554,7 +524,7 @@ def test_swap_counts_for_what_the_host_can_give_up_and_swap_in_memory_for_nothin
     assert told.allocatable_mb == told.available_mb
 
 
-def test_a_build_that_memory_cannot_bear_is_refused(
+def test_a_build_beyond_memory_is_rejected(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meminfo = "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n"

@@ -45,14 +45,9 @@ def test_curl_needs_no_header_and_a_body_that_is_not_json_is_rejected() -> None:
         assert http.post("/solve/batch", content=QUESTIONS[0], headers=FORM).status_code == 200
         refused = http.post("/solve", content=b"puzzle=1", headers=FORM)
         assert (refused.status_code, refused.json()["error"]["rule"]) == (422, "not-json")
-        assert (
-            http.get("/health").json()
-            == http.get("/readyz").json()
-            == {
-                "state": "ready",
-                "models": {"ready": 1, "loading": 0, "failed": 0},
-            }
-        )
+        counts = {"ready": 1, "loading": 0, "failed": 0}
+        for path in ("/health", "/readyz"):
+            assert http.get(path).json() == {"state": "ready", "models": counts}
 
 
 def test_metrics_count_answers_segments_and_memory() -> None:
@@ -97,7 +92,7 @@ def test_engine_that_never_loads_is_tried_again_and_again() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/slots"), ("POST", "/solve")])
-async def test_fault_of_our_own_is_a_500_in_the_same_shape_with_id_and_safe_headers(
+async def test_our_own_fault_is_a_500(
     method: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, _ = app_over(QUICK)
@@ -114,9 +109,7 @@ async def test_fault_of_our_own_is_a_500_in_the_same_shape_with_id_and_safe_head
 
 
 @pytest.mark.parametrize("path", ["/solve", "/solve/stream"])
-async def test_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_ours(
-    path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_leaving_within_a_body_is_499(path: str, caplog: pytest.LogCaptureFixture) -> None:
     app, _ = app_over(QUICK)
     with caplog.at_level(logging.INFO):
         call = Call(app, path, JSON)
@@ -163,13 +156,6 @@ async def test_no_task_place_or_slot_outlives_its_request() -> None:
         await until(lambda: living_tasks() <= before)
         assert engine_client.num_waiting == 0
         assert engine_client.limits.num_taken(NAME) == 0
-        await until(lambda: num_in_lane(engine_client) == 0)
-
-
-def num_in_lane(engine_client: EngineClient) -> int:
-    assert engine_client.snapshot is not None
-    lane = engine_client.snapshot.lanes[NAME]
-    return lane.num_active + lane.num_queued
 
 
 def living_tasks() -> set[str]:

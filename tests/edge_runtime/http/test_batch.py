@@ -1,23 +1,29 @@
-"""`/solve/batch`: an answer for each line, whatever the line contains, in bounded memory."""
+"""`/solve/batch`, an answer for each line, and `/solve/stream`, every segment as it happens."""
 
 import asyncio
 import json
 import operator
+import os
+import signal
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import NAME
 from scripted_server import examples as scripted_examples
-from service_tools import Server
+from service_tools import PATIENCE_S, Server, running
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.schema import SolveRequest
+from hrm_edge_runtime.batching.task import SegmentEvent
 from hrm_edge_runtime.http import streams
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
+from hrm_edge_runtime.http.solve import BUFFER_SIZE, EventBuffer
 from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.worker.lanes import Lanes
 
@@ -50,9 +56,7 @@ def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
-def test_a_bad_line_is_an_error_of_that_line_and_nothing_else_is_lost(
-    server: Server, examples: dict[str, str], order: str
-) -> None:
+def test_a_bad_line_fails_alone(server: Server, examples: dict[str, str], order: str) -> None:
     lines: list[bytes] = []
     for good, bad in zip(LINES, BAD_LINES, strict=True):
         lines += [bad + b"\n", good]
@@ -74,8 +78,6 @@ def test_an_empty_batch_has_an_empty_answer_and_other_bodies_are_refused(server:
     plain = {"content-type": "text/plain"}
     wrong_type = server.http.post("/solve/batch", content=b"{}", headers=plain)
     assert wrong_type.status_code == 415
-    wrong_order = server.http.post("/solve/batch?order=random", content=b"", headers=NDJSON)
-    assert (wrong_order.status_code, wrong_order.json()["error"]["field"]) == (422, "order")
 
 
 async def test_single_requests_go_before_the_lines_of_a_batch() -> None:
@@ -115,9 +117,7 @@ async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     assert sorted(answer["line"] for answer in lines_in(call.body)) == list(range(1, 51))
 
 
-async def test_a_batch_that_is_silent_in_both_directions_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_silent_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "IDLE_SECONDS", 0.2)
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client):
@@ -166,9 +166,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
     assert num_turns > num_lines
 
 
-async def test_lines_wait_for_a_missing_engine_once_a_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "ADMISSION_WAIT_S", 0.2)
     may_begin = threading.Event()
     may_wait: list[bool] = []
@@ -193,3 +191,84 @@ async def test_lines_wait_for_a_missing_engine_once_a_batch(
         may_begin.set()
     assert {one["error"]["reason"] for one in lines_in(call.body)} == {"loading"}
     assert may_wait == [True, *[False] * 19]
+
+
+QUESTION, SOLUTION = next(iter(scripted_examples().items()))
+
+
+def events_of(lines: Iterable[str]) -> list[tuple[str, Any]]:
+    """Event names with their data; comments are left out."""
+    events: list[tuple[str, Any]] = []
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        if line.startswith("data: "):
+            events.append((name, json.loads(line.removeprefix("data: "))))
+    return events
+
+
+def streamed(server: Server, puzzle: object, **fields: object) -> list[tuple[str, Any]]:
+    response = server.http.post("/solve/stream", json={"puzzle": puzzle, **fields})
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return events_of(response.text.splitlines())
+
+
+@pytest.mark.process
+def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: Server) -> None:
+    *segments, (name, answer) = streamed(server, QUESTION)
+    empty = [position for position, mark in enumerate(QUESTION) if mark == "."]
+    expected = [
+        (1, False, QUESTION, [], -1.0),
+        (2, False, QUESTION, [], -1.0),
+        (3, True, SOLUTION, empty, 1.0),
+    ]
+    assert name == "answer"
+    for (name, data), values in zip(segments, expected, strict=True):
+        assert name == "segment"
+        number, is_verified, board, changed, margin = values
+        assert (data["segment"], data["attempt"]) == (number, 0)
+        assert (data["solution"], data["changed"]) == (board, changed)
+        assert (data["verified"], data["margin"]) == (is_verified, margin)
+    solved = server.solve(QUESTION).json()
+    for field in ("queue_ms", "compute_ms"):
+        del solved[field], answer[field]
+    assert answer == solved
+
+
+@pytest.mark.process
+def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server: Server) -> None:
+    *segments, (_, answer) = streamed(server, QUESTION, attempts=2)
+    order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+    for (_, data), (number, attempt) in zip(segments, order, strict=True):
+        assert (data["segment"], data["attempt"]) == (number, attempt)
+        if attempt == 1:
+            assert data["solution"] == QUESTION  # the engine gives it back
+    assert (answer["attempts"], answer["total_segments"], answer["verified"]) == (2, 6, True)
+
+
+@pytest.mark.process
+def test_a_lost_engine_is_an_error_event() -> None:
+    with running(step_s=0.1, segments=16) as server:
+        url = f"{server.url}/solve/stream"
+        with httpx.stream("POST", url, json={"puzzle": QUESTION}, timeout=PATIENCE_S) as response:
+            lines = response.iter_lines()
+            next(line for line in lines if line.startswith("event"))
+            os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
+            name, data = events_of(lines)[-1]
+    assert (name, data["error"]["reason"]) == ("error", "engine-lost")
+
+
+@pytest.mark.process
+async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
+    buffer = EventBuffer(BUFFER_SIZE + 1)
+    answer_T = np.zeros(1, np.int32)
+    for number in range(BUFFER_SIZE + 5):
+        event = SegmentEvent(
+            task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None
+        )
+        buffer.push(event)
+    buffer.push(None)
+    kept = [event.segment async for event in buffer]
+    assert kept == list(range(5, BUFFER_SIZE + 5))

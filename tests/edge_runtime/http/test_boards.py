@@ -1,4 +1,4 @@
-"""Fresh boards over HTTP: every kind that a generator makes, with its proven answer."""
+"""Fresh boards over HTTP, labels that are checked, and the model that fits a board best."""
 
 import functools
 from collections.abc import Iterator
@@ -6,11 +6,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Http, app_over, serving
+from bundle_tools import shipped
+from cell_sets import open_maze
 from scripted_server import NAME, scripted_model
 
+from hrm_edge_runtime.api.errors import ServiceError
+from hrm_edge_runtime.api.request import candidate_models, parse_request
+from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.process import ThreadEngine
@@ -54,9 +59,7 @@ def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: Http) -> None
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-def test_held_out_puzzles_are_of_the_classes_that_no_training_set_holds(
-    http: Http, held_out: bool
-) -> None:
+def test_held_out_puzzles_are_in_no_training_set(http: Http, held_out: bool) -> None:
     puzzle = registry.get("sudoku-4x4")
     for _ in range(6):
         made = http.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
@@ -72,12 +75,9 @@ def test_held_out_puzzles_are_of_the_classes_that_no_training_set_holds(
         ({"kind": "maze-8x8", "difficulty": "silly"}, "use one of easy, medium, hard"),
         ({"kind": "sudoku", "difficulty": "extreme"}, "make them with hrm-data build"),
         ({"kind": "arc-7x7"}, "ARC tasks are made by people"),
-        ({"kind": "maze-8x8", "seed": -1}, "'seed'"),
     ],
 )
-def test_what_cannot_be_made_is_refused_with_the_way_out(
-    http: Http, params: dict[str, str], words: str
-) -> None:
+def test_what_cannot_be_made_has_a_remedy(http: Http, params: dict[str, str], words: str) -> None:
     refused = http.get("/puzzle", params=params)
     assert refused.status_code == 422
     error = refused.json()["error"]
@@ -91,7 +91,7 @@ def test_what_cannot_be_made_is_refused_with_the_way_out(
         ("arc-7x7", {"task": "6ea4a07e", "input": [[1]]}, [[2, 2]], None),
     ],
 )
-def test_a_label_is_judged_by_the_puzzles_own_proof(
+def test_a_label_is_checked(
     http: Http, kind: str, puzzle: object, solution: object, verified: bool | None
 ) -> None:
     judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
@@ -107,7 +107,7 @@ def test_a_label_is_judged_by_the_puzzles_own_proof(
         ("chess", "e4", "e5", "the puzzle 'chess' does not exist"),
     ],
 )
-def test_a_wrong_label_is_refused_with_its_fault(
+def test_wrong_labels(
     http: Http, kind: str, puzzle: object, solution: object, message: str
 ) -> None:
     judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
@@ -116,7 +116,7 @@ def test_a_wrong_label_is_refused_with_its_fault(
 
 
 def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once() -> None:
-    bundle = Bundle.open(find_bundle("arc-7x7"))
+    bundle = shipped("arc-7x7")
     arc = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10, arc.lane: 1})
     app = create_app(client, [arc, scripted_model(num_slots=2)])
@@ -129,3 +129,96 @@ def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once(
             arc.puzzle.parse({"task": name, "input": task["test"][0]["input"]})
         for name in (NAME, "nowhere"):
             assert http.get(f"/models/{name}/tasks").json()["error"]["reason"] == "no-tasks"
+
+
+SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
+FIVE = "S.#..\n..#..\n.....\n#.#.#\n....G"
+CITY = "D...C\n.###.\n.....\n.#4#.\nC...."
+
+
+@pytest.fixture(scope="module")
+def models() -> list[ServedModel]:
+    bundles = [Bundle.open(path) for path in shipped_bundles().values()]
+    return [
+        ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1) for bundle in bundles
+    ]
+
+
+def model_for(models: list[ServedModel], puzzle: object) -> str:
+    request = SolveRequest(puzzle=puzzle)
+    candidates = candidate_models(models, request)
+    return parse_request(candidates, request, task_id=1, arrival_s=0.0).model.name
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "messages"),
+    [
+        (SUDOKU[:-1], ["the text has 80 cells instead of 81"]),
+        ([[0] * 8 + [12], *[[0] * 9] * 8], ["the cell at row 1, column 9 is 12"]),
+        (MAZE[:-1], ["row 8 has 7 characters instead of 8"]),
+        (MAZE.replace("G", "S"), ["the maze has 2 cells S, the second at row 3, column 7"]),
+        (FIVE[:-2], ["row 5 has 3 characters instead of 5"]),
+        (f"{'.' * 35}S\n{'.' * 35}G", ["a maze of 2x36 is larger than the boards served"]),
+        ({"task": "0520fde7", "input": [[0, 11]]}, ["the cell at row 1, column 2 is 11"]),
+        ([[0, 1], [1, 0]], ["the rows do not name their task"]),
+        (
+            "1" * 35,
+            [
+                "as logistics-6x6: the text has 35 characters instead of 36",
+                "as sudoku-6x6: the text has 35 cells instead of 36",
+            ],
+        ),
+    ],
+)
+def test_rejection_by_best_fit(
+    models: list[ServedModel], puzzle: object, messages: list[str]
+) -> None:
+    with pytest.raises(ServiceError) as refused:
+        model_for(models, puzzle)
+    assert sorted(refused.value.detail.message.split("; ")) == messages
+    assert refused.value.status == 422
+
+
+def test_what_fits_no_kind_is_rejected_with_the_kinds(models: list[ServedModel]) -> None:
+    kinds = ", ".join(dict.fromkeys(model.puzzle.name for model in models))
+    message = f"no kind of puzzle served here reads this one ({kinds})"
+    for puzzle in ("hello", 5):
+        with pytest.raises(ServiceError) as refused:
+            model_for(models, puzzle)
+        assert refused.value.detail.message == message
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "name"),
+    [
+        (FIVE, "maze-8x8"),
+        (MAZE, "maze-8x8"),
+        (open_maze(9, 5), "maze-14x14"),
+        (open_maze(5, 15), "maze"),
+        (CITY, "logistics-6x6"),
+        (f"{CITY}\n.....\n.....", "logistics"),
+    ],
+)
+def test_boards_go_to_smallest_model(models: list[ServedModel], puzzle: object, name: str) -> None:
+    assert model_for(models, puzzle) == name
+    assert model_for(models[::-1], puzzle) == name
+
+
+def test_a_sudoku_goes_to_the_small_model(models: list[ServedModel]) -> None:
+    assert model_for(models, SUDOKU) == "sudoku"
+
+
+@pytest.mark.parametrize(("task", "name"), [("0520fde7", "arc-7x7"), ("017c7c7b", "arc-15x15")])
+def test_a_task_goes_to_the_smallest_model(models: list[ServedModel], task: str, name: str) -> None:
+    """Even if the grid of the question fits a smaller one."""
+    assert model_for(models, {"task": task, "input": [[0, 3], [3, 0]]}) == name
+
+
+def test_an_unknown_task_is_rejected_with_known_ones(models: list[ServedModel]) -> None:
+    problem = "has not learned the task 'nowhere': it learns tasks by name from many examples"
+    with pytest.raises(ServiceError, match=problem) as refused:
+        model_for(models, {"task": "nowhere", "input": [[0]]})
+    first, second, third, *_ = shipped("arc-7x7").tasks()
+    learned = f"use one of its 76 tasks, such as {first}, {second}, {third}"
+    assert refused.value.detail.remedy == learned

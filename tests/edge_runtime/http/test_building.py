@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import onnx
 import pytest
-from service_tools import Server, command, wait_for
+from bundle_tools import restate
+from service_tools import Server, command, refusal, wait_for
 from stand_ins import FAKES, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import write_manifest
 
 pytestmark = pytest.mark.process
 
@@ -40,8 +40,7 @@ def serve(tiny_bundle: Path, gate: Path) -> Iterator[Serve]:
     copytree(tiny_bundle, folder / "tiny.bundle")
     second = Bundle.open(copytree(tiny_bundle, folder / "second.bundle"))
     second = with_precisions(second, fp16=onnx.load(second.graph_path("fp32")))
-    fields = second.manifest.model_dump(exclude={"files"})
-    write_manifest(second.path, **{**fields, "name": "second"})
+    restate(second.path, name="second")
 
     def start(*names: str, options: tuple[str, ...] = ()) -> Server:
         bundles = [folder / f"{name}.bundle" for name in names]
@@ -78,11 +77,6 @@ def progress(server: Server) -> Any:
     return server.http.get("/readyz").json()["progress"] or {}
 
 
-def check_refusal(answer: httpx.Response, reason: str) -> None:
-    assert (answer.status_code, answer.json()["error"]["reason"]) == (503, reason)
-    assert int(answer.headers["retry-after"]) >= 1
-
-
 def child_of(server: Server) -> int:
     """The process that builds."""
     tasks = Path(f"/proc/{server.process.pid}/task")
@@ -90,15 +84,13 @@ def child_of(server: Server) -> int:
     return int(child)
 
 
-def test_while_an_engine_is_built_the_port_answers_and_reports_progress(
-    building: Server, gate: Path, examples: dict[str, str]
-) -> None:
+def test_build_progress_is_reported(building: Server, gate: Path, examples: dict[str, str]) -> None:
     question = next(iter(examples))
     assert building.status("/livez") == 200
     before = progress(building)
     assert (before["model"], before["precision"]) == ("second", "fp16")
     wait_for(lambda: progress(building)["elapsed_s"] > before["elapsed_s"])
-    check_refusal(building.solve(question), "loading")
+    assert refusal(building.solve(question)) == (503, "loading")
     gate.touch()
     building.wait_until_ready()
     assert building.http.get("/models").json()["models"][0]["precision"] == "fp16"
@@ -121,18 +113,16 @@ def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> No
     assert "Traceback" not in building.log
 
 
-def test_the_first_model_answers_while_the_second_is_built_and_joins(
-    serve: Serve, gate: Path, examples: dict[str, str]
-) -> None:
+def test_a_second_model_joins_later(serve: Serve, gate: Path, examples: dict[str, str]) -> None:
     question = next(iter(examples))
     server = serve("tiny", "second")
     wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
     assert server.solve(question).status_code == 200
     unready = server.http.get("/readyz")
-    assert (unready.status_code, unready.json()["error"]["reason"]) == (503, "partial")
+    assert refusal(unready) == (503, "partial")
     assert unready.json()["state"] == "partial"
     wait_for(lambda: progress(server).get("model") == "second")
-    check_refusal(server.solve(question, model="second"), "model-loading")
+    assert refusal(server.solve(question, model="second")) == (503, "model-loading")
     gate.touch()
     server.wait_until_ready()
     assert server.solve(question, model="second").status_code == 200
@@ -155,23 +145,18 @@ def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: S
     assert "is not served" not in server.log
 
 
-@pytest.mark.parametrize("names", [("second", "tiny"), ("tiny", "second")])
 def test_a_model_that_does_not_build_is_listed_with_its_reason_and_the_other_serves(
-    serve: Serve,
-    gate: Path,
-    examples: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    names: tuple[str, str],
+    serve: Serve, gate: Path, examples: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = next(iter(examples))
     monkeypatch.setenv("FAKE_TENSORRT_FAILS", "kill step.fp16.onnx")
     gate.touch()
-    server = serve(*names)
+    server = serve("second", "tiny")
     server.wait_until_ready()
     assert states(server) == {"tiny": "ready", "second": "failed"}
     models = {model["name"]: model for model in server.http.get("/models").json()["models"]}
     assert "killed by signal 9, usually out of memory" in models["second"]["problem"]
     assert models["tiny"]["problem"] is None
     assert server.solve(question).status_code == 200
-    check_refusal(server.solve(question, model="second"), "model-failed")
+    assert refusal(server.solve(question, model="second")) == (503, "model-failed")
     assert "second is not served: no TensorRT engine was built" in server.log

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import functools
 import json
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -99,9 +99,7 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
         assert is_served(http)
 
 
-def test_an_engine_that_hangs_while_it_starts_is_killed_reported_and_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "START_S", 0.2)
     monkeypatch.setattr(process, "STOP_S", 0.1)
     is_over = threading.Event()
@@ -149,9 +147,7 @@ def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_truncated_bundle_is_refused_in_one_sentence_and_a_hang_up_does_not_end_the_start(
-    bundle: Path,
-) -> None:
+def test_a_truncated_bundle_ends_the_start_and_a_hang_up_does_not(bundle: Path) -> None:
     """The hang-up comes while the manifest is read; the server still ends in its own way."""
     with (bundle / "step.fp32.onnx").open("r+b") as graph:
         graph.truncate(100)
@@ -169,9 +165,7 @@ sys.addaudithook(hook)
 
 
 @pytest.mark.slow
-def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_until_it_is_repaired(
-    bundle: Path,
-) -> None:
+def test_a_server_outlives_a_truncated_bundle(bundle: Path) -> None:
     graph = bundle / "step.fp32.onnx"
     whole = graph.read_bytes()
     with served(bundle) as server:
@@ -199,7 +193,6 @@ def cgroup() -> Iterator[Path]:
 @pytest.mark.process
 def test_an_engine_killed_for_its_memory_takes_nobody_along(cgroup: Path) -> None:
     with running(step_s=0.02, segments=4) as server:
-        server.wait_until_ready()
         pid = server.slots()["engine"]["pid"]
         (cgroup / "cgroup.procs").write_text(str(pid))
         (cgroup / "memory.limit_in_bytes").write_text("4096")
@@ -214,25 +207,14 @@ def test_an_engine_killed_for_its_memory_takes_nobody_along(cgroup: Path) -> Non
 
 def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
     """Only logs and traces use the time of day; waits, ages and deadlines are monotonic."""
+    asks = re.compile(
+        r"\btime\.(?:time|time_ns|localtime|gmtime)\b|(?:from|import) datetime|from time"
+    )
     paths = [RUNTIME / "contract/logs.py"]
     for room in ("batching", "http", "worker", "engines"):
         paths += RUNTIME.glob(f"{room}/*.py")
-    used: dict[str, set[str]] = {}
-    for path in paths:
-        names = wall_clocks(ast.parse(path.read_text(encoding="utf-8")))
-        if names:
-            used[path.relative_to(RUNTIME).as_posix()] = names
-    assert used == {"http/otel.py": {"time_ns"}, "contract/logs.py": {"datetime"}}
-
-
-def wall_clocks(tree: ast.AST) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "time":
-            found |= {node.attr} & {"time", "time_ns", "localtime", "gmtime"}
-        elif isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
-            found |= {alias.name for alias in node.names} & {"time", "time_ns", "datetime"}
-    return found
+    used = {path.name for path in paths if asks.search(path.read_text(encoding="utf-8"))}
+    assert used == {"otel.py", "logs.py"}
 
 
 @pytest.mark.slow
@@ -241,7 +223,6 @@ def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones() -> 
     """All ask at once and stay until everybody is answered; the slow stop in a header or a body."""
     system.most_open_files(6000)
     with running(slots=32, queue_limit=NUM_CONNECTIONS, step_s=0.0, segments=2) as server:
-        server.wait_until_ready()
         asyncio.run(serve_everybody(server))
         wait_for(lambda: "hrm_connections 1.0" in server.http.get("/metrics").text)
 

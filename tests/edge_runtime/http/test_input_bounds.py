@@ -13,10 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from key_tools import ADMIN, write_key_file
 from scripted_server import MAX_ATTEMPTS, examples
-from service_tools import PATIENCE_S, Server, asking, command, running, wait_for
-
-from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
+from service_tools import PATIENCE_S, Server, asking, hrm_serve, running, wait_for
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
@@ -160,7 +159,6 @@ def of_connections(server: Server) -> str:
     body = json.dumps({"puzzle": GOOD}).encode()
     request = head("/solve/stream", JSON_TYPE, f"content-length: {len(body)}") + body
     with running(max_connections=2, step_s=1.0) as small, contextlib.ExitStack() as held:
-        small.wait_until_ready()
         small.http.close()
         for _ in range(2):
             connection = held.enter_context(connected(small))
@@ -172,18 +170,13 @@ def of_connections(server: Server) -> str:
 def of_upload(server: Server) -> str:
     """It needs a server of its own, with an admin's key and a folder of uploads."""
     del server
-    secret = new_secret()
     with TemporaryDirectory() as folder:
-        admin = Key(label="admin", role="admin", sha256=hash_of(secret))
-        write_keys(Path(folder) / "keys", [admin])
-        options = (f"--keys={folder}/keys", f"--upload-dir={folder}/uploads", "--threads=1")
-        headers = ("content-type: application/x-tar", f"x-api-key: {secret}")
+        keys = f"--keys={write_key_file(Path(folder))}"
+        options = (keys, f"--upload-dir={folder}/uploads", "--threads=1")
+        headers = ("content-type: application/x-tar", f"x-api-key: {ADMIN}")
         length = f"content-length: {3 * KIB**3}"
-        with Server(command("serve", "sudoku-6x6", *options)) as board:
-            request = head("/models/sudoku", *headers, length, method="PUT")
-            board.http.headers["x-api-key"] = secret
-            board.wait_until_ready()
-            return outcome_of(board, request)
+        with hrm_serve("sudoku-6x6", *options, key=ADMIN) as board:
+            return outcome_of(board, head("/models/sudoku", *headers, length, method="PUT"))
 
 
 PROBES: dict[str, Callable[[Server], str]] = {
@@ -211,19 +204,13 @@ PROBES: dict[str, Callable[[Server], str]] = {
     "path": lambda to: outcome_of(to, head(f"/models/{'m' * 201}/tasks", method="GET")),
     "connections": of_connections,
 }
-WAITING = (
-    "header-time",
-    "body-time",
-    "unread-body",
-    "connections",
-    "upload-bytes",
-)  # they run beside the others
+# They run beside the others.
+WAITING = ("header-time", "body-time", "unread-body", "connections", "upload-bytes")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with running(slots=1, queue_limit=1, step_s=0.1, segments=10) as server:
-        server.wait_until_ready()
         yield server
 
 
@@ -242,9 +229,7 @@ def test_each_stated_bound_has_a_probe() -> None:
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_a_bound_is_kept_as_the_page_says(
-    server: Server, outcomes: dict[str, Future[str]], name: str
-) -> None:
+def test_stated_bounds_hold(server: Server, outcomes: dict[str, Future[str]], name: str) -> None:
     assert outcomes[name].result() == stated()[name]
     assert server.status("/livez") == 200
     assert "Traceback" not in server.log

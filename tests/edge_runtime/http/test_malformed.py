@@ -1,7 +1,7 @@
-"""Requests of every wrong kind get a 4xx in the one error shape; good ones are answered."""
+"""Requests of every wrong kind get a 4xx in the one error shape and in our words."""
 
 import json
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import httpx
@@ -15,8 +15,14 @@ pytestmark = pytest.mark.process
 
 GOOD = next(iter(examples()))
 JSON = {"content-type": "application/json"}
+NDJSON = {"content-type": "application/x-ndjson"}
 KEYS = ["reason", "field", "rule", "cell", "message", "remedy"]
 ROW = [0] * 4
+STOCK = re.compile(  # sentences of pydantic
+    r"Value error|Input should|Field required|should have at|valid (integer|string|number|boolean)|"
+    r"Extra inputs|unable to (parse|interpret)|pydantic|string_type|Assertion failed",
+    re.IGNORECASE,
+)
 
 NOT_JSON = [
     b"", b"{", b"{}{}", b"nope", b'{"puzzle": "1", }', b'{puzzle: "1"}', b"\x00", b"\xff\xfe",
@@ -44,15 +50,14 @@ BAD_FIELDS: list[dict[str, Any]] = [
     {"deadline_ms": 0}, {"deadline_ms": 0.5}, {"deadline_ms": False}, {"best_so_far": 1},
     {"best_so_far": True},
     {"kind": "maze"}, {"attempts": 0}, {"policy": "guess"}, {"priority": 4}, {"priority": -4},
+    {"how": "nothing"}, {"how": 1}, {"attempts": "x" * 2000}, {"priority": [1]},
 ]  # fmt: skip
 
-
-def malformed() -> Iterator[bytes]:
-    yield from NOT_JSON
-    for puzzle in BAD_PUZZLES:
-        yield json.dumps({"puzzle": puzzle}).encode()
-    for fields in BAD_FIELDS:
-        yield json.dumps({"puzzle": GOOD, **fields}).encode()
+BAD_QUERIES = [
+    "/puzzle", "/puzzle?kind=", "/puzzle?kind=sudoku&difficulty=", "/puzzle?kind=sudoku&seed=x",
+    f"/puzzle?kind=sudoku&seed={10**30}", "/puzzle?kind=sudoku&held_out=nothing",
+    "/models/nothing/tasks", f"/models/{'x' * 300}/tasks",
+]  # fmt: skip
 
 
 def checked_error(response: httpx.Response) -> dict[str, Any]:
@@ -64,11 +69,16 @@ def checked_error(response: httpx.Response) -> dict[str, Any]:
     assert error["message"]
     assert error["remedy"]
     assert len(response.content) < 4000
+    assert STOCK.search(response.text) is None, response.text
+    assert response.text.endswith("}\n")
     return error
 
 
-def test_every_malformed_body_is_a_4xx_that_says_what_and_where(server: Server) -> None:
-    for body in malformed():
+def test_every_malformed_body_is_a_4xx_with_rule_or_field(server: Server) -> None:
+    bodies = [*NOT_JSON]
+    bodies += [json.dumps({"puzzle": puzzle}).encode() for puzzle in BAD_PUZZLES]
+    bodies += [json.dumps({"puzzle": GOOD, **fields}).encode() for fields in BAD_FIELDS]
+    for body in bodies:
         response = server.http.post("/solve", content=body, headers=JSON)
         error = checked_error(response)
         assert response.status_code in (404, 422), (body[:80], error)
@@ -77,6 +87,35 @@ def test_every_malformed_body_is_a_4xx_that_says_what_and_where(server: Server) 
         error = server.solve(GOOD, **fields).json()["error"]
         assert error["field"] == next(iter(fields)), fields
     assert server.solve(GOOD).status_code == 200
+
+
+def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Server) -> None:
+    for body in (b"{}", b"[]", b'{"kind": 1, "puzzle": {}, "solution": []}'):
+        checked_error(server.http.post("/puzzle", content=body, headers=JSON))
+        checked_error(server.http.post("/solve/stream", content=body, headers=JSON))
+    for path in BAD_QUERIES:
+        checked_error(server.http.get(path))
+    wrong = server.http.post("/solve/batch?order=nothing", content=b"", headers=NDJSON)
+    assert checked_error(wrong)["field"] == "order"
+    lines = server.http.post("/solve/batch", content=b"[]\n{}\n", headers=NDJSON)
+    assert STOCK.search(lines.text) is None
+
+
+def test_refusals_say_what_is_wrong(server: Server) -> None:
+    wrong = server.solve(GOOD, how="nothing").json()["error"]
+    assert wrong["message"].endswith("it is not 'plain' or 'hypotheses'")
+    wrong = server.solve(GOOD, max_segments=0).json()["error"]
+    assert wrong["message"] == "the field 'max_segments' is not valid: it is below 1"
+    wrong = server.http.get("/puzzle?kind=sudoku&seed=x").json()["error"]
+    assert wrong["message"] == "the parameter 'seed' is not valid: it is not a whole number"
+
+
+@pytest.mark.parametrize("path", ["/models", "/kinds", "/slots", "/livez", "/readyz"])
+def test_json_is_one_line_that_ends(server: Server, path: str) -> None:
+    for answer in (server.http.get(path), server.solve(GOOD)):
+        assert answer.text.count("\n") == 1
+        assert answer.text.endswith("}\n")
+        assert int(answer.headers["content-length"]) == len(answer.content)
 
 
 @pytest.mark.parametrize(
@@ -125,21 +164,14 @@ def test_large_chunked_bodies_are_refused_before_they_are_read_whole(server: Ser
     [
         ("GET", "/solve", 405),
         ("OPTIONS", "/solve", 405),
-        ("DELETE", "/models", 405),
-        ("GET", "/solve/stream", 405),
-        ("GET", "/solve/batch", 405),
         ("FROB", "/solve", 400),
         ("POST", "/solve/", 404),
-        ("POST", "//solve", 404),
         ("GET", "/%00", 404),
-        ("GET", "/%ff%fe", 404),
         ("GET", "/..%2f..%2fetc/passwd", 404),
         ("GET", "/" + "x" * 4000, 404),
     ],
 )
-def test_wrong_paths_and_methods_get_the_same_shape(
-    server: Server, method: str, path: str, status: int
-) -> None:
+def test_wrong_paths_get_the_shape(server: Server, method: str, path: str, status: int) -> None:
     response = server.http.request(method, server.url + path)
     assert response.status_code == status
     checked_error(response)

@@ -2,54 +2,39 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import httpx
 import lucky_lanes
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
-from echo_bundle import ECHO_STEP, write_echo_bundle
-from fastapi import FastAPI
+from bundle_tools import restate
+from echo_bundle import write_echo_bundle
+from house import BROKEN_STEP, DEFAULTS, SOLVED, House, house_of
+from key_tools import ADMIN, AS_ADMIN, AS_USER, write_key_file
 from scripted_server import NAME, scripted_model
-from service_tools import Server, command, refusal, wait_for
+from service_tools import hrm_serve, refusal, wait_for
 
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
+from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import Library, models_and_library
+from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import (
-    LaneDefaults,
-    Lanes,
-    open_lanes,
-)
+from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_runtime.worker.process import ThreadEngine
 
-SOLVED = "1234341221434321"
+pytestmark = pytest.mark.usefixtures("untried")
+
 OPEN = "123434122143432."
 MANY = 2000  # segments of the echo model, which take a second or more
-USER = new_secret()
-ADMIN = new_secret()
-BROKEN_STEP = ECHO_STEP.replace(
-    "logits_BTV = Mul (tokens_BT1, ones_V)",
-    "flat = Reshape (tokens_BT1, wrong_shape)\n  logits_BTV = Mul (flat, ones_V)",
-)
-DEFAULTS = LaneDefaults(
-    engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
-)
 
 
 @pytest.fixture(autouse=True)
@@ -64,66 +49,14 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnnxEngine, "step", step)
 
 
-@pytest.fixture(autouse=True)
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial takes a second. test_trial.py has its laws; the server process below makes them."""
-
-    async def passed(_: object, **__: object) -> None:
-        pass
-
-    monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_lane", passed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class House:
-    """A running application over real bundles, and the folder its bundles may come from."""
-
-    app: FastAPI
-    http: httpx.AsyncClient
-    engine_client: EngineClient
-    folder: Path
-
-    @property
-    def lanes(self) -> list[str]:
-        return sorted(self.engine_client.lane_manager.reports)
-
-    async def put(self, name: str, bundle: object, key: str = ADMIN) -> httpx.Response:
-        body = {"bundle": str(bundle)}
-        return await self.http.put(f"/models/{name}", json=body, headers={"x-api-key": key})
-
-    async def remove(self, name: str, key: str = ADMIN) -> httpx.Response:
-        return await self.http.delete(f"/models/{name}", headers={"x-api-key": key})
-
-    async def solve(self, puzzle: str, model: str) -> Any:
-        body = {"puzzle": puzzle, "model": model}
-        response = await self.http.post("/solve", json=body, headers={"x-api-key": USER})
-        return response.json()
-
-    async def names(self) -> list[str]:
-        """Of the models that are served, in their order."""
-        response = await self.http.get("/models", headers={"x-api-key": USER})
-        return [model["name"] for model in response.json()["models"]]
-
-
-def ring(folder: Path) -> KeyRing:
-    user = Key(label="u", sha256=hash_of(USER))
-    admin = Key(label="a", role="admin", sha256=hash_of(ADMIN))
-    write_keys(folder / "keys", [user, admin])
-    return KeyRing(folder / "keys")
-
-
 @contextlib.asynccontextmanager
 async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
     """It serves one echo model, `slow`, which takes a second over what it cannot solve."""
     folder = tmp_path / "bundles"
     folder.mkdir()
-    bundle = Bundle.open(write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY))
-    models, library = models_and_library([bundle], DEFAULTS, [folder])
-    make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
-    engine_client = EngineClient(functools.partial(ThreadEngine, make_lanes), {"slow": 10})
-    app = create_app(engine_client, models, Access(keys=ring(tmp_path)), library=library)
-    async with client_of(app, engine_client) as http:
-        yield House(app=app, http=http, engine_client=engine_client, folder=folder)
+    bundle = write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY)
+    async with house_of(tmp_path, bundle, folder) as house:
+        yield house
 
 
 async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path: Path) -> None:
@@ -146,9 +79,7 @@ async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path
         assert await house.names() == ["slow", "second", "sudoku-6x6"]
 
 
-async def test_a_model_that_comes_back_while_its_old_lane_closes_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_may_return_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
         assert (await house.put("second", "second")).status_code == 201
@@ -177,17 +108,15 @@ async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Pat
             assert answer["segments"] == MANY
         await until(lambda: house.lanes == ["slow#2"])
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
-        slots = (await house.http.get("/slots", headers={"x-api-key": USER})).json()
+        slots = (await house.http.get("/slots", headers=AS_USER)).json()
         assert [one["name"] for one in slots["lanes"]] == ["slow"]
 
 
 @pytest.mark.parametrize("num_rounds", [2, pytest.param(200, marks=pytest.mark.slow)])
-async def test_no_line_of_a_batch_is_lost_while_its_model_is_reloaded(
-    tmp_path: Path, num_rounds: int
-) -> None:
+async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int) -> None:
     """Three batches of 50 lines wait for five places, and two reloads come one after the other."""
     line = json.dumps({"puzzle": OPEN, "model": "slow", "max_segments": 2}).encode() + b"\n"
-    headers = {"content-type": "application/x-ndjson", "x-api-key": USER}
+    headers = {"content-type": "application/x-ndjson", **AS_USER}
     async with echo_house(tmp_path) as house:
         for _ in range(num_rounds):
             batches = [Call(house.app, "/solve/batch", headers) for _ in range(3)]
@@ -214,7 +143,7 @@ async def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Pa
         (changed / "step.fp32.onnx").write_bytes(b"no graph")
         garbage = write_echo_bundle(house.folder / "garbage.bundle", name="slow")
         (garbage / "step.fp32.onnx").write_bytes(b"no graph either, but with its hash")
-        write_manifest(garbage, **read_manifest(garbage).model_dump(exclude={"files"}))
+        restate(garbage)
         failing = write_echo_bundle(house.folder / "failing.bundle", name="slow", step=BROKEN_STEP)
         for bundle in (changed, garbage, failing):
             refused = await house.put("slow", bundle)
@@ -252,18 +181,15 @@ async def test_only_bundles_from_the_places_named_at_the_start_are_opened(tmp_pa
 
 async def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
     async with echo_house(tmp_path) as house:
-        assert refusal(await house.put("slow", "slow", USER)) == (403, "admin-only")
-        assert refusal(await house.remove("slow", USER)) == (403, "admin-only")
-        assert (await house.put("slow", "slow", "wrong")).status_code == 401
+        assert refusal(await house.put("slow", "slow", AS_USER)) == (403, "admin-only")
+        assert refusal(await house.remove("slow", AS_USER)) == (403, "admin-only")
+        assert (await house.put("slow", "slow", {"x-api-key": "wrong"})).status_code == 401
         assert (await house.remove("other")).status_code == 404
         assert refusal(await house.remove("slow")) == (409, "last-model")
-        headers = {"x-api-key": ADMIN, "content-type": "application/json"}
+        headers = {"content-type": "application/json", **AS_ADMIN}
         for body in (b"{", b"{}", b'{"bundle": 1}', b'{"bundle": "x", "more": 1}'):
             refused = await house.http.put("/models/slow", content=body, headers=headers)
             assert refused.status_code == 422
-
-
-async def test_without_keys_nobody_changes_what_is_served() -> None:
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client) as http:
         refused = await http.put("/models/slow", json={"bundle": "slow"})
@@ -289,15 +215,14 @@ async def scripted_house(
     monkeypatch.setattr("hrm_edge_runtime.worker.lanes.open_lane", lucky_lanes.open_with_luck)
     monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
     engine_client = EngineClient(lambda: ThreadEngine(lanes), dict.fromkeys(names, 10))
+    access = Access(keys=KeyRing(write_key_file(tmp_path)))
     library = Library([], DEFAULTS)
-    app = create_app(engine_client, models, Access(keys=ring(tmp_path)), library=library)
+    app = create_app(engine_client, models, access, library=library)
     async with client_of(app, engine_client) as http:
         yield House(app=app, http=http, engine_client=engine_client, folder=tmp_path)
 
 
-async def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_longest_idle_is_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted_house(tmp_path, monkeypatch, [90]) as house:
         house.engine_client.limits.take("b")  # at work, so it stays whatever happens
         for _ in range(2):
@@ -310,9 +235,7 @@ async def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than
         assert house.lanes == ["a", "b", "maze-8x8#2"]
 
 
-async def test_nobody_is_removed_where_it_would_not_be_enough_or_for_a_reload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_model_is_evicted_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted_house(tmp_path, monkeypatch, [301, 0, 50]) as house:
         assert refusal(await house.put("maze-8x8", "maze-8x8")) == (507, "over-budget")
         assert await house.names() == ["a", "b", "c"]
@@ -327,16 +250,9 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path) -> None:
     folder.mkdir()
     write_echo_bundle(folder / "first.bundle", name="first")
     write_echo_bundle(folder / "second.bundle", name="second")
-    ring(tmp_path)
-    options = [
-        "--threads=1",
-        f"--keys={tmp_path}/keys",
-        f"--bundle-dir={folder}",
-        "--memory-budget=1GiB",
-    ]
-    serve = command("serve", folder / "first.bundle", *options)
-    with Server(serve, headers={"x-api-key": ADMIN}) as server:
-        server.wait_until_ready()
+    keys = f"--keys={write_key_file(tmp_path)}"
+    options = ["--threads=1", keys, f"--bundle-dir={folder}", "--memory-budget=1GiB"]
+    with hrm_serve(folder / "first.bundle", *options, key=ADMIN) as server:
         model = server.http.get("/models").json()["models"][0]
         assert model["slots_rule"] in ("compute-bound", "knee")
         assert model["step_ms"]["1"] > 0

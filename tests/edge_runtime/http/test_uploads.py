@@ -1,7 +1,6 @@
 """Bundles that an admin sends: served, tried, refused with the reason, or gone without a trace."""
 
 import contextlib
-import functools
 import io
 import json
 import os
@@ -12,44 +11,22 @@ import tarfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from asgi_tools import Call, client_of, until
-from echo_bundle import ECHO_STEP, write_echo_bundle
-from fastapi import FastAPI
-from service_tools import Server, command, wait_for
+from asgi_tools import Call, until
+from bundle_tools import restate
+from echo_bundle import write_echo_bundle
+from house import BROKEN_STEP, SOLVED, House, house_of
+from key_tools import ADMIN, AS_ADMIN, USER, write_key_file
+from service_tools import Server, command, hrm_serve, wait_for
 
 from hrm_edge_runtime.contract.archive import Archive
-from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.contract.manifest import read_manifest
 from hrm_edge_runtime.http import uploads
-from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
-from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import models_and_library
 from hrm_edge_runtime.http.uploads import Uploads
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneDefaults, open_lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 
-SOLVED = "1234341221434321"
-USER = new_secret()
-ADMIN = new_secret()
-TAR = "application/x-tar"
-DEFAULTS = LaneDefaults(
-    engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
-)
-BROKEN_STEP = ECHO_STEP.replace(
-    "logits_BTV = Mul (tokens_BT1, ones_V)",
-    "flat = Reshape (tokens_BT1, wrong_shape)\n  logits_BTV = Mul (flat, ones_V)",
-)
+pytestmark = pytest.mark.usefixtures("untried")
 
-
-def write_key_file(folder: Path) -> Path:
-    user = Key(label="u", sha256=hash_of(USER))
-    admin = Key(label="a", role="admin", sha256=hash_of(ADMIN))
-    write_keys(folder / "keys", [user, admin])
-    return folder / "keys"
+UPLOAD = {**AS_ADMIN, "content-type": "application/x-tar"}
 
 
 def push(*arguments: object, key: str = ADMIN) -> subprocess.CompletedProcess[str]:
@@ -70,19 +47,18 @@ def kept(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def board(folder: Path) -> Iterator[Server]:
-    """A server that serves an echo model and takes uploads."""
-    options = [f"--keys={folder}/keys", f"--upload-dir={folder}/uploads", "--threads=1"]
-    serve = command("serve", folder / "first.bundle", *options, "--slots=2")
-    with Server(serve, headers={"x-api-key": ADMIN}) as server:
-        server.wait_until_ready()
+def board(tmp_path: Path) -> Iterator[Server]:
+    """A server of an echo model that takes uploads."""
+    first = tmp_path / "first.bundle"
+    if not first.exists():
+        write_echo_bundle(first, name="first")
+    options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={tmp_path}/uploads"]
+    with hrm_serve(first, *options, "--threads=1", "--slots=2", key=ADMIN) as server:
         yield server
 
 
 @pytest.mark.process
-def test_one_command_brings_a_bundle_to_a_board_and_a_restart_keeps_it(tmp_path: Path) -> None:
-    write_key_file(tmp_path)
-    write_echo_bundle(tmp_path / "first.bundle", name="first")
+def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "sent.bundle", name="sent", max_segments=5)
     failing = write_echo_bundle(tmp_path / "bad.bundle", name="sent", step=BROKEN_STEP)
     folder = tmp_path / "uploads"
@@ -112,13 +88,11 @@ def test_one_command_brings_a_bundle_to_a_board_and_a_restart_keeps_it(tmp_path:
 
 
 @pytest.mark.process
-def test_a_client_that_leaves_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    write_key_file(tmp_path)
-    write_echo_bundle(tmp_path / "first.bundle", name="first")
+def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "uploads"
     head = (
-        "PUT /models/second HTTP/1.1\r\nhost: x\r\n"
-        f"x-api-key: {ADMIN}\r\ncontent-type: {TAR}\r\ncontent-length: 100000\r\n\r\n"
+        f"PUT /models/second HTTP/1.1\r\nhost: x\r\nx-api-key: {ADMIN}\r\n"
+        "content-type: application/x-tar\r\ncontent-length: 100000\r\n\r\n"
     )
     with board(tmp_path) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -129,44 +103,26 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing(tmp_path: Path) -> No
         assert kept(folder) == {"first.bundle": "first"}
 
 
-class House:
-    """An application in this process that takes uploads."""
-
-    def __init__(self, app: FastAPI, http: httpx.AsyncClient, folder: Path) -> None:
-        self.app = app
-        self.folder = folder
-        self._http = http
-
-    async def put(self, body: bytes, name: str = "sent", **headers: str) -> tuple[int, str, str]:
-        """The status, reason and message of the answer to an upload."""
-        fields = {"x-api-key": ADMIN, "content-type": TAR, **headers}
-        response = await self._http.put(f"/models/{name}", content=body, headers=fields)
-        error = response.json().get("error", {"reason": "", "message": ""})
-        return response.status_code, error["reason"], error["message"]
-
-
 @contextlib.asynccontextmanager
 async def house(tmp_path: Path, *, takes_uploads: bool = True) -> AsyncIterator[House]:
+    """An application in this process that takes uploads."""
     folder = tmp_path / "uploads"
-    kept = Uploads(folder) if takes_uploads else None
-    bundle = Bundle.open(write_echo_bundle(tmp_path / "first.bundle", name="first"))
-    models, library = models_and_library([bundle], DEFAULTS, (), kept)
-    make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
-    engine_client = EngineClient(functools.partial(ThreadEngine, make_lanes), {"first": 10})
-    access = Access(keys=KeyRing(write_key_file(tmp_path)))
-    app = create_app(engine_client, models, access, library=library)
-    async with client_of(app, engine_client) as http:
-        yield House(app, http, folder)
+    first = write_echo_bundle(tmp_path / "first.bundle", name="first")
+    async with house_of(tmp_path, first, folder, Uploads(folder) if takes_uploads else None) as it:
+        yield it
 
 
-@pytest.fixture(autouse=True)
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial takes a second; the server processes above make them."""
+async def put(
+    board: House, body: bytes, name: str = "sent", **headers: str
+) -> tuple[int, str, str]:
+    """Send an upload; return the status, reason and message of the answer."""
+    response = await board.http.put(f"/models/{name}", content=body, headers={**UPLOAD, **headers})
+    error = response.json().get("error", {"reason": "", "message": ""})
+    return response.status_code, error["reason"], error["message"]
 
-    async def passed(_: object, **__: object) -> None:
-        pass
 
-    monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_lane", passed)
+def upload_call(board: House) -> Call:
+    return Call(board.app, "/models/sent", UPLOAD, method="PUT")
 
 
 def sent_bundle(tmp_path: Path) -> Path:
@@ -180,12 +136,10 @@ def sent(bundle: Path) -> bytes:
     return body
 
 
-def tar_with(bundle: Path, *members: tarfile.TarInfo, **options: int) -> bytes:
+def tar_with(bundle: Path, *members: tarfile.TarInfo, kind: int = tarfile.USTAR_FORMAT) -> bytes:
     """A bundle's files and further members, as `tar` writes them."""
     stream = io.BytesIO()
-    with tarfile.open(
-        fileobj=stream, mode="w", format=options.get("format", tarfile.USTAR_FORMAT)
-    ) as tar:
+    with tarfile.open(fileobj=stream, mode="w", format=kind) as tar:
         for file in sorted(bundle.iterdir()):
             tar.add(file, file.name)
         for member in members:
@@ -193,13 +147,11 @@ def tar_with(bundle: Path, *members: tarfile.TarInfo, **options: int) -> bytes:
     return stream.getvalue()
 
 
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
-) -> tarfile.TarInfo:
+def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type = kind
-    info.linkname = link
-    info.size = size
+    for field, value in fields.items():
+        setattr(info, field, value)
     return info
 
 
@@ -209,8 +161,8 @@ HOSTILE = {
     "folder": member("folder", tarfile.DIRTYPE),
     "inside": member("folder/file", size=3),
     "hidden": member(".hidden", size=3),
-    "link": member("link", tarfile.SYMTYPE, "/etc/passwd"),
-    "hard link": member("link", tarfile.LNKTYPE, "manifest.json"),
+    "link": member("link", tarfile.SYMTYPE, linkname="/etc/passwd"),
+    "hard link": member("link", tarfile.LNKTYPE, linkname="manifest.json"),
     "device": member("device", tarfile.CHRTYPE),
     "sparse": member("sparse", tarfile.GNUTYPE_SPARSE),
     "twice": member("manifest.json", size=3),
@@ -218,71 +170,51 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_member_is_refused_and_leaves_nothing(name: str, tmp_path: Path) -> None:
-    body = tar_with(sent_bundle(tmp_path), HOSTILE[name])
+async def test_hostile_or_damaged_tars_leave_nothing(tmp_path: Path) -> None:
+    bundle = sent_bundle(tmp_path)
+    body = sent(bundle)
+    middle = len(body) // 2
+    flipped = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+    pax = tar_with(bundle, member("x" * 150), kind=tarfile.PAX_FORMAT)
     async with house(tmp_path) as board:
-        status, reason, message = await board.put(body)
-        assert (status, reason) == (422, "bad-bundle")
-        assert "cannot be unpacked" in message
-        assert str(tmp_path) not in message
+        for name, more in HOSTILE.items():
+            status, reason, message = await put(board, tar_with(bundle, more))
+            assert (status, reason) == (422, "bad-bundle"), name
+            assert "cannot be unpacked" in message
+            assert str(tmp_path) not in message
+        for damaged in (b"", b"x" * 700, body[:300], body[:middle], body[:-1024], flipped, pax):
+            assert (await put(board, damaged))[:2] == (422, "bad-bundle")
         assert list(board.folder.iterdir()) == []
-
-
-async def test_a_plain_tar_of_the_files_is_taken(tmp_path: Path) -> None:
-    async with house(tmp_path) as board:
-        assert (await board.put(tar_with(sent_bundle(tmp_path))))[0] == 201
+        assert (await put(board, tar_with(bundle)))[0] == 201
         assert kept(board.folder) == {"sent.bundle": "sent"}
 
 
-async def test_damaged_bytes_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    body = sent(sent_bundle(tmp_path))
-    middle = len(body) // 2
-    flipped = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-    pax = tar_with(tmp_path / "sent.bundle", member("x" * 150), format=tarfile.PAX_FORMAT)
-    async with house(tmp_path) as board:
-        for damaged in (b"", b"x" * 700, body[:300], body[:middle], body[:-1024], flipped, pax):
-            assert (await board.put(damaged))[:2] == (422, "bad-bundle")
-        assert list(board.folder.iterdir()) == []
-        assert (await board.put(body))[0] == 201
-
-
-async def test_a_bundle_of_another_name_or_with_wrong_hashes_is_refused(tmp_path: Path) -> None:
+async def test_other_names_paths_or_hashes_are_rejected(tmp_path: Path) -> None:
     bundle = sent_bundle(tmp_path)
     body = sent(bundle)
     manifest = json.loads((bundle / "manifest.json").read_text())
     manifest["files"]["puzzle_table.npy"]["sha256"] = "0" * 64
     (bundle / "manifest.json").write_text(json.dumps(manifest))
+    changed = sent(bundle)
+    restate(bundle, name="../out")
     async with house(tmp_path) as board:
-        assert (await board.put(body, "other"))[0] == 422
-        status, _, message = await board.put(sent(bundle))
+        assert (await put(board, body, "other"))[0] == 422
+        status, _, message = await put(board, changed)
         assert (status, "does not have the SHA-256" in message) == (422, True)
         for name in ("..", ".hidden", "a b", "a%0ab", "a%2fb"):
-            assert (await board.put(body, name))[0] in (404, 405, 422)
+            assert (await put(board, body, name))[0] in (404, 405, 422)
+        assert (await put(board, sent(bundle), "%2e%2e%2fout"))[0] in (404, 422)
+        assert (await put(board, sent(bundle)))[0] == 422
         assert list(board.folder.iterdir()) == []
 
 
-async def test_a_manifest_cannot_choose_a_path(tmp_path: Path) -> None:
-    bundle = sent_bundle(tmp_path)
-    fields = read_manifest(bundle).model_dump(exclude={"files"})
-    write_manifest(bundle, **{**fields, "name": "../out"})
-    async with house(tmp_path) as board:
-        assert (await board.put(sent(bundle), "%2e%2e%2fout"))[0] in (404, 422)
-        assert (await board.put(sent(bundle)))[0] == 422
-        assert list(board.folder.iterdir()) == []
-
-
-async def test_too_large_is_refused_by_its_length_or_as_it_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_upload_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with house(tmp_path) as board:
         large = str(uploads.MAX_UPLOAD_BYTES + 1)
-        refused = await board.put(b"", **{"content-length": large})
+        refused = await put(board, b"", **{"content-length": large})
         assert refused[:2] == (413, "upload-too-large")
         monkeypatch.setattr(uploads, "MAX_UPLOAD_BYTES", 5000)
-        call = Call(
-            board.app, "/models/sent", {"x-api-key": ADMIN, "content-type": TAR}, method="PUT"
-        )
+        call = upload_call(board)
         for _ in range(6):
             call.give(bytes(1000))
         await call.task
@@ -290,33 +222,30 @@ async def test_too_large_is_refused_by_its_length_or_as_it_comes(
         assert list(board.folder.iterdir()) == []
 
 
-async def test_an_upload_that_stops_ends_in_time_and_another_one_meanwhile_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "PIECE_SECONDS", 0.5)
     async with house(tmp_path) as board:
-        headers = {"x-api-key": ADMIN, "content-type": TAR}
-        call = Call(board.app, "/models/sent", headers, method="PUT")
+        call = upload_call(board)
         call.give(bytes(1000))
         await until(lambda: call.num_taken > 1 or bool(list(board.folder.iterdir())))
-        assert (await board.put(b""))[:2] == (503, "upload-busy")
+        assert (await put(board, b""))[:2] == (503, "upload-busy")
         await call.task
         assert call.status == 408
         assert list(board.folder.iterdir()) == []
 
 
-async def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = sent(sent_bundle(tmp_path))
     async with house(tmp_path) as board:
         usage = shutil.disk_usage(tmp_path)._replace(free=len(body))
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        assert (await board.put(body))[:2] == (507, "no-room")
+        assert (await put(board, body))[:2] == (507, "no-room")
         assert list(board.folder.iterdir()) == []
 
 
-async def test_without_a_folder_or_an_admins_key_nothing_is_taken(tmp_path: Path) -> None:
+async def test_uploads_need_a_folder_and_an_admin(tmp_path: Path) -> None:
     async with house(tmp_path, takes_uploads=False) as board:
-        assert (await board.put(b""))[:2] == (403, "uploads-off")
-        assert (await board.put(b"", **{"x-api-key": USER}))[:2] == (403, "admin-only")
-        assert (await board.put(b"", **{"x-api-key": "x"}))[0] == 401
+        assert (await put(board, b""))[:2] == (403, "uploads-off")
+        assert (await put(board, b"", **{"x-api-key": USER}))[:2] == (403, "admin-only")
+        assert (await put(board, b"", **{"x-api-key": "x"}))[0] == 401
     assert not (tmp_path / "uploads").exists()

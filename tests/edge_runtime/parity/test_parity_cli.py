@@ -1,31 +1,38 @@
-"""hrm-parity over a real bundle: what it exits with, prints, writes and refuses."""
+"""Parity: engines in lockstep, the first fault by name, and the report of hrm-parity."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from bundle_tools import install, restate
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity.cli import main as app
+from hrm_edge_runtime.parity.comparison import reasons_of
+from hrm_edge_runtime.parity.measures import SolveCounts
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
+from hrm_edge_runtime.parity.report import GOLDEN_FP32, ParityReport, breaks, read_gates
+from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
+from hrm_puzzles.data.sources import Questions, questions_made
 
 SUDOKU = registry.get("sudoku-4x4")
 
 
 def parity(bundle: Path, *arguments: object) -> Result:
     return CliRunner().invoke(app, [str(bundle), "--threads", "1", *map(str, arguments)])
-
-
-def fields_of(bundle: Path) -> dict[str, object]:
-    return read_manifest(bundle).model_dump(exclude={"files"})
 
 
 @pytest.fixture
@@ -38,9 +45,7 @@ def copied(tiny_bundle: Path, tmp_path: Path) -> Path:
 def two_precisions(copied: Path) -> Path:
     """The same graph under another precision's name."""
     shutil.copy(copied / "step.fp32.onnx", copied / "step.fp16.onnx")
-    fields = fields_of(copied)
-    fields["precisions"] = {"fp32": "step.fp32.onnx", "fp16": "step.fp16.onnx"}
-    write_manifest(copied, **fields)
+    restate(copied, precisions={"fp32": "step.fp32.onnx", "fp16": "step.fp16.onnx"})
     return copied
 
 
@@ -54,16 +59,14 @@ def test_an_honest_bundle_passes(tiny_bundle: Path) -> None:
 def test_a_turned_puzzle_table_is_an_exit_code_of_1_with_the_row(copied: Path) -> None:
     table = np.load(copied / "puzzle_table.npy")
     np.save(copied / "puzzle_table.npy", np.roll(table, 1, axis=0))
-    write_manifest(copied, **fields_of(copied))  # a faulty export: the hashes fit
+    restate(copied)  # a faulty export: the hashes fit
     ended = parity(copied)
     assert ended.exit_code == 1
     assert "first break: worst logit_gap in segment 1, puzzle" in ended.output
     assert "the two sides do not read the same row" in ended.output
 
 
-def test_fresh_puzzles_and_a_data_set_go_through_two_engines(
-    two_precisions: Path, tmp_path: Path
-) -> None:
+def test_fresh_puzzles_and_data_sets_are_compared(two_precisions: Path, tmp_path: Path) -> None:
     inputs_NT = np.random.default_rng(0).integers(1, 6, (20, 16), dtype=np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
     sources = {
@@ -81,9 +84,7 @@ def test_fresh_puzzles_and_a_data_set_go_through_two_engines(
 
 
 @pytest.mark.parametrize(("count", "is_unsure"), [(6, True), (1200, False)])
-def test_puzzles_that_are_too_few_to_tell_a_loss_are_said_to_be(
-    two_precisions: Path, tmp_path: Path, count: int, is_unsure: bool
-) -> None:
+def test_too_few_puzzles(two_precisions: Path, tmp_path: Path, count: int, is_unsure: bool) -> None:
     inputs_NT = np.random.default_rng(0).integers(1, 6, (count, 16), dtype=np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
     options = ["--engine", "cpu:fp16", "--data", tmp_path / "data", "--puzzles", count]
@@ -101,18 +102,14 @@ def test_puzzles_that_are_too_few_to_tell_a_loss_are_said_to_be(
         (["--gates", "nowhere.json"], "start from"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(
-    tiny_bundle: Path, arguments: list[str], said: str
-) -> None:
+def test_wrong_options_are_one_sentence(tiny_bundle: Path, arguments: list[str], said: str) -> None:
     ended = parity(tiny_bundle, "--engine", "cpu", *arguments)  # of two --engine the last counts
     assert ended.exit_code == 2
     assert said in ended.stderr
     assert ended.stderr.startswith("hrm-parity: ")
 
 
-def test_gates_come_from_a_file_and_unknown_names_are_refused(
-    tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_gates_come_from_a_file_with_known_names(tiny_bundle: Path, tmp_path: Path) -> None:
     gates = json.loads(DEFAULT_FILE.read_text())
     file = tmp_path / "gates.json"
     every_segment = gates["fp32"]["golden"]["every_segment"]
@@ -123,15 +120,10 @@ def test_gates_come_from_a_file_and_unknown_names_are_refused(
     every_segment["worst"] = {"logit_drfit": 0.5}
     file.write_text(json.dumps(gates))
     assert "logit_drfit" in parity(tiny_bundle, "--gates", file).stderr
-
-
-def test_a_gate_that_an_engine_gives_no_figures_for_is_said_to_be_not_judged(
-    tiny_bundle: Path, tmp_path: Path
-) -> None:
-    gates = json.loads(DEFAULT_FILE.read_text())
+    every_segment["worst"] = {}
     gates["fp32"]["golden"]["first_segment"] = {"mean": {"carry_drift": 0.1}}
-    (tmp_path / "gates.json").write_text(json.dumps(gates))
-    ended = parity(tiny_bundle, "--gates", tmp_path / "gates.json")  # golden traces hold no carry
+    file.write_text(json.dumps(gates))
+    ended = parity(tiny_bundle, "--gates", file)  # golden traces hold no carry
     assert ended.exit_code == 0
     assert "not judged, since an engine keeps its carry to itself: carry_drift" in ended.output
 
@@ -147,15 +139,203 @@ def test_findings_are_kept_in_a_bundle_that_still_opens(copied: Path) -> None:
     assert after.model_copy(update={"files": others}) == before
 
 
-def test_a_desktop_part_that_is_missing_names_the_line_to_install_it(
+def test_a_missing_desktop_part_is_named(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "desk-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: desk\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[hrm_edge.parity]\ncheckpoint = no_such_package:open\n")
+    install(tmp_path, "[hrm_edge.parity]\ncheckpoint = no_such_package:open\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     ended = parity(tiny_bundle, "--checkpoint", tmp_path)
     assert ended.exit_code == 2
     remedy = "needs no_such_package, which is not installed: pip install 'hrm-edge[export]'"
     assert remedy in ended.stderr
+
+
+MAX_SEGMENTS = 6
+
+
+class Begun:
+    """An engine that forgets the carry before its `at`-th segment of every puzzle."""
+
+    def __init__(self, inner: OnnxEngine, at: int) -> None:
+        self.inner = inner
+        self.at = at
+        self.loaded: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.segments = [0] * inner.num_slots
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def load(self, slot: int, tokens_T: np.ndarray, puzzle_vector_E: np.ndarray) -> None:
+        self.loaded[slot] = (tokens_T, puzzle_vector_E)
+        self.segments[slot] = 0
+        self.inner.load(slot, tokens_T, puzzle_vector_E)
+
+    def move(self, source: int, target: int) -> None:
+        self.loaded[target] = self.loaded[source]
+        self.segments[target] = self.segments[source]
+        self.inner.move(source, target)
+
+    def step(self, num_active: int) -> StepOutput:
+        for slot in range(num_active):
+            self.segments[slot] += 1
+            if self.segments[slot] == self.at:
+                self.inner.load(slot, *self.loaded[slot])
+        return self.inner.step(num_active)
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
+
+
+def engine_of(bundle: Bundle, num_slots: int = 3) -> OnnxEngine:
+    return engine_from_bundle(bundle, num_slots=num_slots, num_threads=1, want_logits=True)
+
+
+def side(bundle: Bundle, engine: OnnxEngine | Begun | None = None, num_slots: int = 3) -> Side:
+    return Side(
+        name="engine",
+        engine=engine or engine_of(bundle, num_slots),
+        puzzle_table=bundle.puzzle_table,
+        policy=bundle.manifest.halting_policy(),
+    )
+
+
+def golden_of(bundle: Bundle, num_slots: int = 3) -> Side:
+    return golden_side(bundle.golden(), num_slots, bundle.manifest.halting_policy())
+
+
+def report_on(
+    reference: Side,
+    candidate: Side,
+    questions: Questions,
+    bundle: Bundle,
+    *,
+    to_the_end: bool = True,
+) -> ParityReport:
+    return walk(
+        reference,
+        candidate,
+        questions,
+        bundle.puzzle,
+        num_segments=MAX_SEGMENTS,
+        to_the_end=to_the_end,
+    )
+
+
+def golden_report(bundle: Bundle, candidate: Side) -> ParityReport:
+    return report_on(golden_of(bundle), candidate, golden_questions(bundle.golden()), bundle)
+
+
+def fresh(bundle: Bundle, num_puzzles: int, seed: int = 0) -> Questions:
+    return questions_made(bundle.puzzle, num_puzzles, seed=seed)
+
+
+def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> None:
+    questions = fresh(bundle, 7, seed=3)
+    reports: list[ParityReport] = []
+    for num_slots in (1, 2, 7):
+        honest = side(bundle, num_slots=num_slots)
+        faulty = side(bundle, Begun(engine_of(bundle, num_slots), at=2))
+        reports.append(report_on(honest, faulty, questions, bundle))
+    first, *others = reports
+    for other in others:
+        gaps = other.columns["logit_gap"]
+        assert np.allclose(gaps.worst_S, first.columns["logit_gap"].worst_S, atol=1e-6)
+        assert np.array_equal(gaps.count_S, [7] * MAX_SEGMENTS)
+        assert np.array_equal(other.candidate_halts_S, first.candidate_halts_S)
+
+
+def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
+    learned = replace(bundle.manifest.halting_policy(), kind="learned")
+    early = replace(side(bundle), policy=learned)
+    late = replace(side(bundle), policy=replace(learned, threshold=2.0))
+    report = report_on(early, late, fresh(bundle, 20), bundle, to_the_end=False)
+    num_halted_S = np.cumsum(report.candidate_halts_S)  # the later of the two
+    running = report.columns["logit_gap"].count_S
+    assert running.tolist() == [20, *(20 - num_halted_S[:-1])]
+    assert report.num_different_halts > 0
+
+
+@pytest.mark.parametrize("segment", [2, 4])
+def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int) -> None:
+    candidate = side(bundle, Begun(engine_of(bundle), at=segment))
+    first = breaks(golden_report(bundle, candidate), GOLDEN_FP32)[0]
+    assert first.segment == segment
+    questions = golden_questions(bundle.golden())
+    (reason,) = reasons_of(first, golden_of(bundle), candidate, questions, bundle)
+    assert f"in segment {segment} the candidate says again what it said in segment 1" in reason
+
+
+@pytest.mark.parametrize(
+    ("num_puzzles", "lost", "is_broken"),
+    [(100, 3, False), (100, 20, True), (2000, 9, False), (2000, 11, True)],
+)
+def test_sure_loss_breaks_gate(
+    bundle: Bundle, num_puzzles: int, lost: int, is_broken: bool
+) -> None:
+    honest = golden_report(bundle, side(bundle))
+    counts = {"num_puzzles": num_puzzles, "reference": num_puzzles, "lost": lost, "won": 0}
+    report = replace(honest, exact=SolveCounts(**counts, candidate=num_puzzles - lost))
+    end = GOLDEN_FP32.end.model_copy(update={"exact_loss": 0.5})
+    found = breaks(report, GOLDEN_FP32.model_copy(update={"end": end}))
+    points = 100 * lost / num_puzzles
+    expected = [f"points of exact_loss at the end: {points:.4g} where 0.5 is allowed"]
+    assert [str(one) for one in found] == (expected if is_broken else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "by", "num_different_halts"),
+    [
+        ("logits_SBTV", (3, 1, 4, 2), 0.5, 0),
+        ("logits_SBTV", (1, 1, 1, 1), np.nan, 0),
+        ("answer_SBT", (2, 0, 0), 1, 0),
+        ("halt_margin_SB", (0, 2), 100.0, 1),  # in truth this puzzle goes on after segment 1
+        ("q_halt_SB", (1, 1), 0.01, 0),  # a halting value may cancel out of the margin
+    ],
+)
+def test_one_changed_value_breaks_a_gate_in_its_segment_alone(
+    bundle: Bundle, name: str, index: tuple[int, ...], by: float, num_different_halts: int
+) -> None:
+    golden = bundle.golden()
+    array = getattr(golden, name).copy()
+    array[index] += by
+    report = compare(
+        replace(golden, **{name: array}),
+        engine_of(bundle, 8),
+        puzzle_table=bundle.puzzle_table,
+        puzzle=bundle.puzzle,
+        policy=replace(bundle.manifest.halting_policy(), kind="learned"),
+    )
+    assert report.num_different_halts == num_different_halts
+    assert {one.segment for one in breaks(report)} - {None} == {index[0] + 1}
+
+
+@pytest.mark.parametrize(("num_changed", "is_broken"), [(2, False), (3, True)])
+def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken: bool) -> None:
+    """Of five puzzles that neither side solves, some differ in their last segment alone."""
+    golden = bundle.golden()
+    golden.answer_SBT[-1, :num_changed, 0] += 1
+    found = compare(
+        golden,
+        engine_of(bundle, 5),
+        puzzle_table=bundle.puzzle_table,
+        puzzle=bundle.puzzle,
+        policy=replace(bundle.manifest.halting_policy(), kind="fixed"),
+    )
+    assert found.exact.lost == 0
+    assert found.num_different_halts == 0
+    broken = ["share of different_final_answers at the end: 0.6 where 0.5 is allowed"]
+    expected = broken if is_broken else []
+    for precision, kind in itertools.product(("fp16", "int8"), ("golden", "live")):
+        gates = read_gates(DEFAULT_FILE, precision, kind)
+        assert [str(one) for one in breaks(found, gates)] == expected
+
+
+def test_no_puzzle_and_no_logits_are_no_comparison(bundle: Bundle) -> None:
+    questions = golden_questions(bundle.golden())
+    with pytest.raises(ValueError, match="no puzzle"):
+        report_on(side(bundle), side(bundle), questions.at(np.arange(0)), bundle)
+    silent = replace(side(bundle), engine=ScriptedEngine(num_slots=3, seq_len=16))
+    with pytest.raises(ValueError, match="want_logits"):
+        report_on(golden_of(bundle), silent, questions, bundle)

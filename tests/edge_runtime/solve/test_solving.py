@@ -13,18 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_server import body, lines, odd_server
+from odd_server import REFUSAL, body, lines, odd_server
 from scripted_server import examples
-from service_tools import PATIENCE_S, Server, command, running, wait_for
+from service_tools import PATIENCE_S, Server, command, free_port, running, wait_for
 from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
+from typer.testing import CliRunner, Result
 
-from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
+from hrm_edge_runtime.solve import client
+from hrm_edge_runtime.solve.cli import main
 from hrm_edge_runtime.solve.client import Client
 from hrm_edge_runtime.solve.errors import UnavailableError
-from hrm_edge_runtime.solve.output import Tally, continued, record_of
+from hrm_edge_runtime.solve.key import read_key
+from hrm_edge_runtime.solve.output import Tally, continued, judged, record_of, summary
 from hrm_edge_runtime.solve.puzzles import Entry, SolvingError, entries, opened
 from hrm_edge_runtime.solve.retry import RetryPolicy
-from hrm_edge_runtime.solve.solvers import Reply, options_of, solve_in_order
+from hrm_edge_runtime.solve.solvers import Reply, Solver, options_of, solve_in_order
+from hrm_puzzles import registry
 
 BOARD = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
 TASK = {"task": "t", "input": [[0, 7], [7, 7]]}
@@ -42,9 +47,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("text", "puzzles"), FORMS.values(), ids=FORMS)
-def test_every_form_of_a_file_gives_its_puzzles_in_their_order(
-    text: str, puzzles: list[object]
-) -> None:
+def test_every_form_of_a_file_gives_its_puzzles(text: str, puzzles: list[object]) -> None:
     found = list(entries(io.StringIO(text, newline=""), [PUZZLE]))
     assert [entry.puzzle for entry in found] == puzzles
     assert [entry.number for entry in found] == list(range(1, len(puzzles) + 1))
@@ -70,9 +73,7 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
     ],
     ids=["field", "line", "encoding"],
 )
-def test_a_file_that_cannot_be_read_is_one_sentence(
-    content: bytes, said: str, tmp_path: Path
-) -> None:
+def test_an_unreadable_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "puzzles").write_bytes(content)
     error = f"line [12]: .*{said}.*; write one puzzle in each line"
     with (
@@ -210,7 +211,6 @@ class Run:
 def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Path) -> None:
     run = Run(tmp_path, 15)
     with running(step_s=0.01, slots=2) as server:
-        server.wait_until_ready()
         for _ in range(2):
             with run.begin(server) as process:
                 process.kill()
@@ -228,12 +228,9 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
 
 
 @pytest.mark.process
-def test_an_engine_that_dies_loses_no_puzzle_and_a_server_that_dies_keeps_what_was_answered(
-    tmp_path: Path,
-) -> None:
+def test_a_dying_engine_loses_no_puzzle_and_a_dying_server_no_answer(tmp_path: Path) -> None:
     (tmp_path / "rest").mkdir()
     with running(step_s=0.01, slots=2) as server:
-        server.wait_until_ready()
         run = Run(tmp_path, 8)
         with run.begin(server) as process:
             os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
@@ -278,3 +275,76 @@ def test_retry_after_is_honored() -> None:
         moments.clear()
         with Client(url) as client, pytest.raises(UnavailableError):
             client.models()
+
+
+def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
+    tally = Tally()
+    entry = Entry(number=1, fields={"puzzle": "x"})
+    for outcome in (answer("x"), answer("x"), answer("x", solved=False), REFUSAL):
+        tally.add(record_of(entry, outcome))
+    assert tally.note() == "2 solved, 1 refused"
+    assert tally.text() == (
+        "4 puzzles: 2 proven, 1 unfinished, 1 refused (1 bad-puzzle); 2.0 segments on average"
+    )
+
+
+def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> None:
+    solver = Solver(puzzles={"m": registry.get("arc-7x7")}, solve_all=lambda _: ())
+    question = {"task": "t", "input": [[0, 7]]}
+    word = {"status": "halted", "attempts": 3, "vote_share": 2 / 3}
+    halted = answer([[7, 0]], solved=False).model_copy(update=word)
+    told = summary(halted)
+    assert told.startswith("the model's word, no proof exists, 67 % of the votes: 3 attempts")
+    tally = Tally()
+    labels = [([[7, 0]], True), ([[7, 7]], False), ("no board", False), (None, False)]
+    for known, is_right in labels:
+        entry = Entry(number=1, fields={"puzzle": question}, known=known)
+        shown = judged(solver, entry, halted)
+        assert isinstance(shown, SolveAnswer)
+        assert shown.solved == is_right
+        tally.add(record_of(entry, shown))
+    assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
+
+
+def test_key_in_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HRM_API_KEY", "from-the-environment")
+    assert read_key(None) == "from-the-environment"
+    (tmp_path / "key").write_text("from-the-file\n")
+    assert read_key(tmp_path / "key") == "from-the-file"
+    (tmp_path / "empty").touch()
+    with pytest.raises(ValueError, match="is empty"):
+        read_key(tmp_path / "empty")
+
+
+SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+REMARK = "solving here with the shipped models"
+
+
+def solve_here(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments), "--threads=1"])
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The usual address, at which nothing listens."""
+    url = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setattr(client, "DEFAULT_URL", url)
+    return url
+
+
+def test_a_puzzle_is_solved_here_if_no_server_answers(nobody: str) -> None:
+    done = solve_here(SUDOKU)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("534678912")
+    assert done.stderr == f"no server answers at {nobody}: {REMARK}\n"
+
+
+@pytest.mark.parametrize("named", ["url", "key"])
+def test_a_named_server_is_not_replaced(named: str, nobody: str, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    option = f"--url={nobody}" if named == "url" else f"--key-file={key}"
+    done = solve_here(SUDOKU, option)
+    assert done.exit_code == 3
+    assert f"no answer from {nobody}" in done.stderr
+    assert REMARK not in done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from service_tools import Server, command
+from service_tools import Server, hrm_serve
 
 if TYPE_CHECKING:
     # not before a test needs it: without playwright it skips whatever imports it
@@ -42,8 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
     from arc_bundle import write_arc_bundle
 
     arc = write_arc_bundle(tmp_path_factory.mktemp("bundles") / "arc.bundle")
-    with Server(command("serve", *MODELS, arc, "--threads=1", "--slots=4")) as server:
-        server.wait_until_ready()
+    with hrm_serve(*MODELS, arc, "--threads=1", "--slots=4") as server:
         yield server
 
 
@@ -83,3 +82,12 @@ def page(window: Page, site: Server) -> Iterator[Page]:
     window.remove_listener("console", note)
     window.remove_listener("pageerror", note_error)
     assert faults == []
+
+
+@pytest.fixture(params=[(1366, 768), (1440, 900), (390, 844)], ids=["1366", "1440", "phone"])
+def sized_page(request: pytest.FixtureRequest, browser: Browser, site: Server) -> Iterator[Page]:
+    """The page on screens that people have."""
+    from visit_tools import visit
+
+    with visit(browser, site, request.param) as page:
+        yield page

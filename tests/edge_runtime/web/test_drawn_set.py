@@ -65,9 +65,7 @@ def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> N
     assert import_file(file, registry.get("arc-7x7"), tmp_path / "d", split="train").num_train == 1
 
 
-def test_fresh_board_goes_into_the_set_with_the_answer_of_its_generator(
-    page: Page, tmp_path: Path
-) -> None:
+def test_fresh_board_joins_the_set_with_its_answer(page: Page, tmp_path: Path) -> None:
     choose(page, "maze-14x14")  # which no model here solves
     expect(page.locator("#show-label")).to_be_visible()
     assert page.is_disabled("#solve")
@@ -76,9 +74,7 @@ def test_fresh_board_goes_into_the_set_with_the_answer_of_its_generator(
     check_import(exported(page, tmp_path), "maze-14x14", 1)
 
 
-def test_answer_drawn_over_a_maze_goes_into_the_set_once_it_is_right(
-    page: Page, tmp_path: Path
-) -> None:
+def test_a_right_answer_drawn_on_a_maze_joins_the_set(page: Page, tmp_path: Path) -> None:
     choose(page, "maze-8x8")
     paste(page, "\n".join(["S..G####", *["########"] * 7]))
     page.click("#draw-label")

@@ -1,11 +1,16 @@
 """Each kind of puzzle can be drawn, solved and judged in the browser."""
 
+from dataclasses import asdict
+from typing import Any
+
 import pytest
 from service_tools import Server
+from visit_tools import require_no_sideways_scroll, width_of
 from web_tools import Locator, Page, cell, choose, digits, expect, screen, solve
 
-from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_puzzles import registry
+from hrm_puzzles.grid.puzzle import GridPuzzle
+from hrm_puzzles.puzzle import RIGHT
 
 pytestmark = pytest.mark.process
 
@@ -68,13 +73,81 @@ def test_city_with_a_depot_and_customers_is_solved(page: Page) -> None:
     screen(page, "logistics")
 
 
-def test_arc_task_is_chosen_from_pictures_and_judged_by_its_own_answer(page: Page) -> None:
-    tasks = Bundle.open(find_bundle("arc-7x7")).tasks()  # those that are right come first
-    choose(page, "arc-7x7")
-    expect(page.locator(".demonstration")).to_have_count(4)
-    assert page.input_value("#task") == tasks[0]
-    page.click("#tasks summary")
-    page.click(f"[aria-label='Task {tasks[-1]}']")
-    assert page.input_value("#task") == tasks[-1]
-    assert solve(page) in ("Right", "Wrong")
-    screen(page, "tasks")
+TOLD = """async ([name, asked, said, route]) => {
+  const { kindOf } = await import("/web/js/kinds/index.js");
+  const { verdictOf } = await import("/web/js/verdict.js");
+  const { models } = await (await fetch("/models")).json();
+  const kind = kindOf(models.find((model) => model.name === name));
+  const answer = { status: "unfinished", verified: false, solution: said, route };
+  const marks = kind.picture(asked, said, route).cells.map(({ text, label }) => [text, label]);
+  const crossed = marks.flatMap(([text], cell) => (text === "✗" ? [cell] : []));
+  return { verdict: verdictOf(answer, kind), crossed };
+}"""
+CITY = "DoooC." + ".####." + "oo...." + "######" * 3
+MAZE = "SooG####" + "o#######" + "########" * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "spare"),
+    [("logistics-6x6", CITY, [(2, 0), (2, 1)]), ("maze-8x8", MAZE, [(1, 0)])],
+)
+def test_spare_marks_are_crossed_out(
+    page: Page, name: str, answer: str, spare: list[tuple[int, int]]
+) -> None:
+    puzzle = registry.get(name)
+    assert isinstance(puzzle, GridPuzzle)
+    said = puzzle.board_of(answer)
+    asked = puzzle.decode(puzzle.bare(puzzle.encode(said)))
+    route = puzzle.route(asked, said)
+    assert route.cost == route.optimum
+    verdict = puzzle.check_BT(puzzle.encode(asked)[None], puzzle.encode(said)[None])[0]
+    assert verdict != RIGHT
+    told = page.evaluate(TOLD, [name, asked.tolist(), said.tolist(), asdict(route)])
+    assert told["crossed"] == [row * said.shape[1] + col for row, col in spare]
+    assert told["verdict"]["title"] == "Not proven"
+    for row, col in spare:
+        assert f"row {row + 1}, column {col + 1}" in told["verdict"]["text"]
+
+
+FRAMED = ".cell.differs"
+
+
+def lead_of(page: Page) -> str:
+    return " ".join(page.inner_text(".lead").split())
+
+
+def results(site: Server) -> Any:
+    models = site.http.get("/models").json()["models"]
+    return next(model for model in models if model["name"] == "arc-7x7")["held_out_tasks"]
+
+
+def test_the_first_task_is_a_right_one(sized_page: Page, site: Server) -> None:
+    assert "keeps every rule and every given, not that it is the only" in lead_of(sized_page)
+    choose(sized_page, "arc-7x7")
+    expect(sized_page.locator("#tasks")).to_be_visible()
+    assert "has no proof" in lead_of(sized_page)
+    assert "Proven means" not in lead_of(sized_page)
+    assert "16 attempts" in sized_page.inner_text("#about")
+    assert sized_page.input_value("#task") in results(site)["right"]
+    assert solve(sized_page) == "Right"
+    assert sized_page.is_visible(".author")
+    assert sized_page.locator(FRAMED).count() == 0
+    require_no_sideways_scroll(sized_page)
+    screen(sized_page, f"task-right-{width_of(sized_page)}", whole=False)
+
+
+def test_a_wrong_answer_shows_the_authors(sized_page: Page, site: Server) -> None:
+    right = results(site)["right"]
+    names = site.http.get("/models/arc-7x7/tasks").json()
+    wrong = next(name for name in names if name not in right)
+    choose(sized_page, "arc-7x7")
+    sized_page.click("#tasks summary")
+    sized_page.click(f"[aria-label='Task {wrong}']")
+    assert sized_page.is_hidden(".author")
+    assert solve(sized_page) == "Wrong"
+    assert sized_page.locator(f".author {FRAMED}").count() > 0
+    assert sized_page.locator(f"#answer-board .board-frame {FRAMED}").count() > 0
+    require_no_sideways_scroll(sized_page)
+    screen(sized_page, f"task-wrong-{width_of(sized_page)}", whole=False)
+    sized_page.click("#clear")
+    assert sized_page.is_hidden(".author")

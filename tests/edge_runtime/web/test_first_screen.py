@@ -1,9 +1,9 @@
-"""The first screen: the board, Solve, the verdict and the curve are visible together."""
+"""The first screen: the models to choose from, the board, Solve, the verdict and the curve."""
 
 import pytest
 from service_tools import Server
-from visit_tools import LAPTOPS, PHONE, visit
-from web_tools import Browser, Page, choose, expect, screen, solve, verdict
+from visit_tools import LAPTOPS, PHONE, Size, require_no_sideways_scroll, visit, width_of
+from web_tools import Browser, Page, choose, expect, screen, solve, think_for, verdict
 
 pytestmark = pytest.mark.process
 
@@ -14,13 +14,6 @@ BOXES = """names => names.map(name => {
     const box = document.querySelector(name).getBoundingClientRect();
     return {name, top: box.top, bottom: box.bottom, left: box.left, right: box.right};
 })"""
-
-
-# A curve needs at least two segments.
-THREE_SEGMENTS = """() => {
-    document.querySelector("#segments-wanted").value = "3";
-    document.querySelector("#policy").value = "fixed";
-}"""
 
 
 def sees(page: Page, *names: str) -> list[dict[str, float]]:
@@ -39,13 +32,11 @@ def open_model(page: Page, model: str) -> None:
 
 @pytest.mark.parametrize("size", LAPTOPS)
 @pytest.mark.parametrize("model", MODELS)
-def test_laptop_shows_board_solve_verdict_and_result_without_scrolling(
-    browser: Browser, site: Server, model: str, size: tuple[int, int]
-) -> None:
+def test_laptop_needs_no_scrolling(browser: Browser, site: Server, model: str, size: Size) -> None:
     result = "#answer-board .picture" if model == "arc-7x7" else "#curve"
     with visit(browser, site, size) as page:
         open_model(page, model)
-        page.evaluate(THREE_SEGMENTS)
+        think_for(page, 3)
         solve(page)
         assert page.evaluate("scrollY") == 0
         sees(page, "#board .picture", "#solve", "#verdict", result)
@@ -53,9 +44,7 @@ def test_laptop_shows_board_solve_verdict_and_result_without_scrolling(
             screen(page, f"first-{size[0]}", whole=False)
 
 
-def test_phone_shows_board_solve_and_verdict_one_below_the_other(
-    browser: Browser, site: Server
-) -> None:
+def test_phone_shows_board_solve_and_verdict(browser: Browser, site: Server) -> None:
     with visit(browser, site, PHONE) as page:
         open_model(page, "sudoku")
         page.tap("#solve")
@@ -64,3 +53,36 @@ def test_phone_shows_board_solve_and_verdict_one_below_the_other(
         assert board["bottom"] <= button["top"]
         assert button["bottom"] <= verdict_box["top"]
         screen(page, f"first-{PHONE[0]}", whole=False)
+
+
+DRAW_ONLY = "Draw only, no model here"
+GROUPS = """() => [...document.querySelectorAll("#model optgroup")].map(group =>
+    [group.label, [...group.children].map(option => option.textContent)])"""
+
+
+def groups(page: Page) -> dict[str, list[str]]:
+    return dict(page.evaluate(GROUPS))
+
+
+def test_models_are_grouped_by_puzzle(sized_page: Page) -> None:
+    found = groups(sized_page)
+    assert list(found) == ["Sudoku", "Mazes", "Cities", "ARC", DRAW_ONLY]
+    assert [text.split(" · ")[0] for text in found["Sudoku"]] == ["sudoku-6x6", "sudoku"]
+    assert "maze-14x14 · 14×14" in found[DRAW_ONLY]
+    require_no_sideways_scroll(sized_page)
+    screen(sized_page, f"chooser-{width_of(sized_page)}", whole=False)
+
+
+def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server) -> None:
+    changed = site.http.get("/models").json()["models"]
+    changed[1]["provenance"].update(held_out=321, solved=0.4321, solved_16_attempts=0.9876)
+    page.route("**/models", lambda route: route.fulfill(json={"models": changed}))
+    page.reload()
+    page.wait_for_selector("#board [role=gridcell]")
+    assert groups(page)["Sudoku"][1] == "sudoku · 9×9 · 43 % right"
+    choose(page, "sudoku")
+    expected = "Of 321 boards it had never seen, it got 43 % right, and 99 % with 16 attempts."
+    assert page.inner_text("#about") == expected
+    assert "arc-colors · 7×7" in groups(page)["ARC"]
+    choose(page, "arc-colors")
+    assert page.inner_text("#about") == "This one has learned 2 tasks and knows no others."

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bundle_tools import install
 from service_tools import Server, command
 from visit_tools import LAPTOPS, SIZES, Size, visit
 from web_tools import Browser, cell, digits, expect, paste, screen, solve
@@ -59,10 +60,7 @@ def own_site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iter
     del browser
     folder = tmp_path_factory.mktemp("plug-in")
     (folder / "latin_square.py").write_text(LATIN)
-    info = folder / "latin_square-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: latin-square\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    install(folder, ENTRY_POINTS)
     bundle = folder / "latin.bundle"
     path = os.pathsep.join([str(folder), str(SUPPORT), *sys.path])
     with pytest.MonkeyPatch.context() as patch:
@@ -75,9 +73,7 @@ def own_site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iter
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_own_puzzle_is_drawn_typed_and_proven_in_its_symbols(
-    browser: Browser, own_site: Server, size: Size
-) -> None:
+def test_own_puzzle_is_drawn_and_proven(browser: Browser, own_site: Server, size: Size) -> None:
     with visit(browser, own_site, size) as page:
         expect(page.locator("#undrawable")).to_be_hidden()
         expect(page.locator("#model optgroup").first).to_have_attribute("label", "Other puzzles")
@@ -97,9 +93,7 @@ def test_own_puzzle_is_drawn_typed_and_proven_in_its_symbols(
             screen(page, "own-puzzle")
 
 
-def test_own_puzzle_is_pasted_refused_at_its_cell_and_opened_by_link(
-    browser: Browser, own_site: Server
-) -> None:
+def test_own_puzzle_is_pasted_and_linked(browser: Browser, own_site: Server) -> None:
     with visit(browser, own_site, SIZES[0], f"/#latin={SQUARE[:-1]}.") as page:
         assert digits(page) == f"{SQUARE[:-1]}."
         assert solve(page) == "Not proven"
@@ -109,9 +103,7 @@ def test_own_puzzle_is_pasted_refused_at_its_cell_and_opened_by_link(
         assert cell(page, 1, 2).get_attribute("aria-invalid") == "true"
 
 
-def test_fresh_boards_of_an_own_puzzle_are_made_and_labelled(
-    browser: Browser, own_site: Server
-) -> None:
+def test_own_puzzle_has_fresh_boards(browser: Browser, own_site: Server) -> None:
     with visit(browser, own_site, SIZES[0]) as page:
         page.click("#new")
         page.click("#show-label")

@@ -88,9 +88,7 @@ def test_what_a_server_sends_is_never_markup(page: Page) -> None:
     assert page.title() == "HRM Edge"
 
 
-def test_policy_forbids_foreign_hosts_and_markup_from_strings(
-    browser: Browser, site: Server
-) -> None:
+def test_policy_forbids_foreign_hosts_and_markup(browser: Browser, site: Server) -> None:
     policy = site.http.get("/").headers["content-security-policy"]
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
@@ -110,9 +108,7 @@ def test_policy_forbids_foreign_hosts_and_markup_from_strings(
     ("is_lost", "words"),
     [(True, "The server cannot be reached"), (False, "The connection ended before the answer")],
 )
-def test_a_server_that_is_lost_or_breaks_off_is_reported_in_words(
-    page: Page, is_lost: bool, words: str
-) -> None:
+def test_a_lost_server_is_reported(page: Page, is_lost: bool, words: str) -> None:
     def break_off(route: Route) -> None:
         if is_lost:
             route.abort()

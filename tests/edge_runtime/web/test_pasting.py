@@ -4,12 +4,16 @@ import json
 import shlex
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from service_tools import Server, command
-from visit_tools import SIZES, Size, visit
-from web_tools import DONE, Browser, Page, Route, choose, expect, paste
+from service_tools import Server, command, hrm_serve
+from visit_tools import SIZES, require_no_sideways_scroll, visit
+from web_tools import DONE, Browser, Page, Route, choose, expect, paste, solve
+
+from hrm_puzzles import registry
 
 pytestmark = pytest.mark.process
 
@@ -20,7 +24,6 @@ TASK = {
     ],
     "test": [{"input": [[0, 7], [7, 7]], "output": [[4, 1], [1, 1]]}],
 }
-TASKS_TAKE_S = 0.5
 LARGE_MAZE = "S" + "." * 40 + "\n" + "." * 40 + "G"
 
 
@@ -29,28 +32,22 @@ def sentences(page: Page) -> list[str]:
     return page.locator("#verdict-text:visible, .bubble:visible").all_inner_texts()
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("model", ["sudoku-6x6", "arc-7x7"])
-def test_task_file_is_drawn_with_the_commands_that_teach_it(
-    browser: Browser, site: Server, size: Size, model: str
-) -> None:
-    with visit(browser, site, size) as page:
-        choose(page, model)
-        if model == "arc-7x7":
-            expect(page.locator("#tasks")).to_be_visible()
-        paste(page, json.dumps(TASK))
-        expect(page.locator("#verdict-title")).to_have_text("A task it has not learned")
-        assert page.input_value("#model") == "arc-7x7"
-        assert page.input_value("#task") == ""
-        assert page.locator(".demonstration").count() == 2
-        assert "this one has no name" in page.inner_text("#verdict-text")
-        assert "hrm-train" in page.inner_text("#verdict-commands")
-        assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+def test_task_file_shows_commands(sized_page: Page, model: str) -> None:
+    choose(sized_page, model)
+    if model == "arc-7x7":
+        expect(sized_page.locator("#tasks")).to_be_visible()
+    paste(sized_page, json.dumps(TASK))
+    expect(sized_page.locator("#verdict-title")).to_have_text("A task it has not learned")
+    assert sized_page.input_value("#model") == "arc-7x7"
+    assert sized_page.input_value("#task") == ""
+    assert sized_page.locator(".demonstration").count() == 2
+    assert "this one has no name" in sized_page.inner_text("#verdict-text")
+    assert "hrm-train" in sized_page.inner_text("#verdict-commands")
+    require_no_sideways_scroll(sized_page)
 
 
-def test_the_commands_build_a_data_set_of_the_file(
-    browser: Browser, site: Server, tmp_path: Path
-) -> None:
+def test_shown_commands_build_the_data(browser: Browser, site: Server, tmp_path: Path) -> None:
     with visit(browser, site, SIZES[0]) as page:
         paste(page, json.dumps(TASK))
         expect(page.locator("#verdict-commands")).to_be_visible()
@@ -65,31 +62,53 @@ def test_the_commands_build_a_data_set_of_the_file(
 
 
 def delay_tasks(route: Route) -> None:
-    time.sleep(TASKS_TAKE_S)
+    time.sleep(0.5)
     route.continue_()
 
 
 @pytest.mark.parametrize("text", ["hello, this is no puzzle", json.dumps(TASK)])
-def test_tasks_that_arrive_late_leave_what_was_pasted(
-    browser: Browser, site: Server, text: str
-) -> None:
-    with visit(browser, site, SIZES[0]) as page:
-        page.route("**/models/arc-7x7/tasks", delay_tasks)
-        choose(page, "arc-7x7")
-        paste(page, text)
-        expect(page.locator("#tasks")).to_be_visible()
-        page.wait_for_selector(DONE)
-        assert len(sentences(page)) == 1
+def test_late_tasks_keep_what_was_pasted(page: Page, text: str) -> None:
+    page.route("**/models/arc-7x7/tasks", delay_tasks)
+    choose(page, "arc-7x7")
+    paste(page, text)
+    expect(page.locator("#tasks")).to_be_visible()
+    page.wait_for_selector(DONE)
+    assert len(sentences(page)) == 1
 
 
 @pytest.mark.parametrize("text", [LARGE_MAZE, "hello, this is no puzzle", '{"a": 1}'])
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "arc-7x7"])
-def test_text_of_another_kind_or_size_is_explained_once(
-    browser: Browser, site: Server, model: str, text: str
-) -> None:
-    with visit(browser, site, SIZES[0]) as page:
-        choose(page, model)
-        paste(page, text)
-        page.wait_for_selector(DONE)
-        assert len(sentences(page)) == 1
-        assert page.locator("[aria-invalid]").count() == 0
+def test_unfit_text_is_explained_once(page: Page, model: str, text: str) -> None:
+    choose(page, model)
+    paste(page, text)
+    page.wait_for_selector(DONE)
+    assert len(sentences(page)) == 1
+    assert page.locator("[aria-invalid]").count() == 0
+
+
+@pytest.fixture(scope="module")
+def mazes(browser: Browser) -> Iterator[Server]:
+    del browser
+    with hrm_serve("maze-8x8", "maze-14x14", "--threads=1") as server:
+        yield server
+
+
+@pytest.mark.parametrize("size", [(12, 12), (9, 13)])
+def test_smaller_mazes_are_solved(browser: Browser, mazes: Server, size: tuple[int, int]) -> None:
+    rows, cols = size
+    puzzle = registry.get(f"maze-{rows}x{cols}")
+    question = str(puzzle.asked(puzzle.generate(np.random.default_rng(4), "medium").question, ""))
+    with visit(browser, mazes, SIZES[0]) as page:
+        paste(page, question)
+        expect(page.locator("#model")).to_have_value("maze-14x14")
+        expect(page.locator("#board [role=row]")).to_have_count(rows)
+        expect(page.locator("#board [role=gridcell]")).to_have_count(rows * cols)
+        assert solve(page) == "Proven"
+        assert page.input_value("#text").strip() == question
+        link = page.evaluate("location.href")
+        names = page.locator("#model option").evaluate_all("all => all.map(one => one.value)")
+        assert ("maze" in names, "maze-10x10" in names) == (True, False)  # a model holds these
+    with visit(browser, mazes, SIZES[0]) as page:
+        page.goto(link)
+        expect(page.locator("#board [role=gridcell]")).to_have_count(rows * cols)
+        assert solve(page) == "Proven"

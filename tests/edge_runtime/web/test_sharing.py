@@ -28,9 +28,7 @@ def clipboard(page: Page) -> str:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_link_opens_its_puzzle_on_the_first_visit_and_solves_it(
-    browser: Browser, site: Server, size: Size
-) -> None:
+def test_a_link_opens_its_puzzle(browser: Browser, site: Server, size: Size) -> None:
     with visit(browser, site, size, LINK) as page:
         assert page.input_value("#model") == "sudoku"
         assert digits(page) == QUESTION
@@ -42,9 +40,7 @@ def test_link_opens_its_puzzle_on_the_first_visit_and_solves_it(
         screen(page, f"sharing-{size[0]}")
 
 
-def test_copied_link_of_every_kind_shows_the_same_board_elsewhere(
-    browser: Browser, site: Server
-) -> None:
+def test_a_copied_link_shows_the_same_board(browser: Browser, site: Server) -> None:
     tasks = site.http.get("/models/arc-7x7/tasks").json()
     *_, task = tasks
     for model in ("sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-7x7"):
@@ -74,7 +70,7 @@ def test_copied_link_of_every_kind_shows_the_same_board_elsewhere(
         ("/#sudoku=53..x", "#verdict-title", "Not a puzzle"),
     ],
 )
-def test_link_that_leads_to_no_puzzle_is_explained(
+def test_bad_links_explained(
     browser: Browser, site: Server, address: str, selector: str, words: str
 ) -> None:
     with visit(browser, site, SIZES[0], address) as page:
@@ -82,29 +78,24 @@ def test_link_that_leads_to_no_puzzle_is_explained(
 
 
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-colors"])
-def test_picture_of_the_thinking_is_a_png(
-    browser: Browser, site: Server, tmp_path: Path, model: str
-) -> None:
-    with visit(browser, site, SIZES[0]) as page:
-        choose(page, model)
-        assert page.is_disabled("#save-picture")
-        solve(page)
-        with page.expect_download() as waiting:
-            page.click("#save-picture")
-        file = tmp_path / waiting.value.suggested_filename
-        waiting.value.save_as(file)
-        assert file.name == f"{model}.png"
-        assert file.read_bytes().startswith(PNG_START)
-        assert file.stat().st_size > 5000
-        page.click("#clear")
-        assert page.is_disabled("#save-picture")
-        assert page.is_disabled("#copy-answer")
+def test_the_picture_is_a_png(page: Page, tmp_path: Path, model: str) -> None:
+    choose(page, model)
+    assert page.is_disabled("#save-picture")
+    solve(page)
+    with page.expect_download() as waiting:
+        page.click("#save-picture")
+    file = tmp_path / waiting.value.suggested_filename
+    waiting.value.save_as(file)
+    assert file.name == f"{model}.png"
+    assert file.read_bytes().startswith(PNG_START)
+    assert file.stat().st_size > 5000
+    page.click("#clear")
+    assert page.is_disabled("#save-picture")
+    assert page.is_disabled("#copy-answer")
 
 
 @pytest.mark.parametrize("model", ["sudoku", "arc-colors"])
-def test_video_of_the_thinking_plays_in_the_format_of_its_name(
-    browser: Browser, site: Server, tmp_path: Path, model: str
-) -> None:
+def test_the_video_plays(browser: Browser, site: Server, tmp_path: Path, model: str) -> None:
     with visit(browser, site, SIZES[0]) as page:
         choose(page, model)
         solve(page)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from service_tools import Server, wait_for
-from web_tools import Page, choose, digits, expect, screen, verdict
+from visit_tools import width_of
+from web_tools import Page, choose, digits, expect, screen, solve, think_for, verdict
 
 pytestmark = pytest.mark.process
 
@@ -118,3 +119,40 @@ def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(page: Pa
     solved = page.locator(".tile", has_text="Since the start").locator("dd").first
     assert int(solved.inner_text()) >= 1
     screen(page, "operations")
+
+
+def figures(page: Page) -> dict[str, str]:
+    names = page.locator("#figures dt").all_inner_texts()
+    values = page.locator("#figures dd").all_inner_texts()
+    return dict(zip(names, values, strict=True))
+
+
+def test_the_curve_shows_margin_and_proof(sized_page: Page) -> None:
+    choose(sized_page, "sudoku-6x6", "Few givens")
+    think_for(sized_page, 8)
+    assert solve(sized_page) == "Proven"
+    expect(sized_page.locator("#curve .proof-words")).to_have_text("proof found here")
+    assert sized_page.inner_text("#margins figcaption").startswith("How sure it is")
+    label = sized_page.get_attribute("#curve svg", "aria-label")
+    assert label is not None
+    assert "proof found after" in label
+    screen(sized_page, f"curve-{width_of(sized_page)}", whole=False)
+    sized_page.fill("#segment", "1")
+    expect(sized_page.locator("#segment-now")).to_have_text("1")
+    assert sized_page.locator("#curve .proof").count() == 0
+    think_for(sized_page, 1)
+    solve(sized_page)
+    assert sized_page.is_visible("#playback")
+    assert sized_page.is_hidden("#margins")
+
+
+def test_figures_use_no_words_of_the_trade(page: Page) -> None:
+    choose(page, "maze-8x8", "Long way")
+    assert solve(page) == "Proven"
+    named = figures(page)
+    assert named["Its way"].endswith(" moves, the fewest possible")
+    assert named["From Solve to answer"].endswith("s")
+    assert "above" in named["How sure it was"]
+    choose(page, "logistics-6x6", "Main street")
+    assert solve(page) == "Proven"
+    assert figures(page)["Its way"] == "cost 24, the least possible"

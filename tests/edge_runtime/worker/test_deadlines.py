@@ -1,4 +1,4 @@
-"""Deadlines, priorities and departures on all three routes that solve."""
+"""Admission, deadlines, priorities and departures on all three routes that solve."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 import httpx
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import PUZZLE, examples, scripted_model
-from service_tools import PATIENCE_S, Server, ask_and_stay, running, wait_for
+from service_tools import PATIENCE_S, Server, ask_and_stay, asking, running, wait_for
 
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -39,7 +40,6 @@ SEEN_S = 0.25
 def slow() -> Iterator[Server]:
     """One slot, sixteen segments of a twentieth of a second; each test leaves it empty."""
     with running(slots=1, queue_limit=32, step_s=0.05, segments=16) as server:
-        server.wait_until_ready()
         assert server.solve(QUESTION).json()["solved"]
         yield server
 
@@ -71,9 +71,7 @@ def crowd(server: Server, size: int, *, route: str = "/solve", **fields: object)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_at_its_deadline_a_puzzle_is_answered_with_the_best_so_far_if_that_is_wanted(
-    slow: Server, route: str
-) -> None:
+def test_best_so_far_comes_at_the_deadline(slow: Server, route: str) -> None:
     _, answer = told(slow, route, deadline_ms=400, best_so_far=True)
     assert (answer["halted_by"], answer["solved"], answer["verified"]) == ("deadline", False, False)
     assert 1 <= answer["segments"] < 8
@@ -90,9 +88,7 @@ def test_a_puzzle_that_never_got_a_slot_has_no_best_so_far(slow: Server, route: 
     assert (status, error["reason"]) == (statuses[route], "deadline-missed")
 
 
-def test_what_cannot_begin_before_its_deadline_is_refused_at_once_and_nothing_else_is(
-    slow: Server,
-) -> None:
+def test_only_an_impossible_deadline_is_rejected_at_once(slow: Server) -> None:
     with crowd(slow, 12, priority=1):
         for route, status in {"/solve": 503, "/solve/stream": 503, "/solve/batch": 0}.items():
             found, error = told(slow, route, deadline_ms=200)
@@ -148,9 +144,7 @@ def _seconds_until_seen(server: Server, route: str) -> float:
     num_at_once=st.integers(1, 24),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_least_wait_is_never_longer_than_the_wait(
-    segments: list[int], num_slots: int, num_at_once: int
-) -> None:
+def test_least_wait_is_lower_bound(segments: list[int], num_slots: int, num_at_once: int) -> None:
     """So admission refuses nothing that could have begun in time."""
     lane, engine = timed_lane(num_slots, segments)
     bound_s: dict[int, float] = {}
@@ -215,3 +209,55 @@ def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
     )
     policy = HaltingPolicy(kind="learned", max_segments=16)
     return replace(parsed.task, policy=policy, **fields)
+
+
+def test_an_answer_in_the_question_notation(server: Server, examples: dict[str, str]) -> None:
+    question, answer = next(iter(examples.items()))
+    said = server.solve(question).json()
+    names = (
+        "solution status how solved verified segments halted_by margin queue_ms compute_ms "
+        "model attempts total_segments votes vote_share route"
+    )
+    assert list(said) == names.split()
+    assert said["solution"] == answer
+    assert said["solved"] is True
+    assert said["verified"] is True
+    assert said["segments"] == 3
+    assert said["halted_by"] == "proven"
+    in_rows = server.solve(rows_of(question)).json()
+    assert in_rows["solution"] == rows_of(answer)
+    said = server.solve(next(iter(examples)), max_segments=1, policy="fixed").json()
+    assert (said["solved"], said["verified"], said["halted_by"]) == (False, False, "max_segments")
+
+
+def rows_of(text: str) -> list[list[int]]:
+    cells = np.array(list(text.replace(".", "0")), np.int8)
+    return cells.reshape(4, 4).tolist()
+
+
+def test_departed_clients_free_their_places(examples: dict[str, str]) -> None:
+    """One server for both laws, because each needs the same slow engine of one slot."""
+    question = next(iter(examples))
+    with running(slots=1, queue_limit=2, step_s=0.1, segments=8) as server:
+        with asking(server, list(islice(cycle(examples), 3))) as futures:
+            refused = server.solve(question)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["reason"] == "queue-full"
+            assert int(refused.headers["retry-after"]) >= 1
+            assert server.status("/readyz") == 200
+            assert [future.result().status_code for future in futures] == [200] * 3
+        wait_for(lambda: _lane(server)["num_active"] == 0)
+        before = _lane(server)["completed"]
+        connections = [ask_and_stay(server, question) for _ in range(3)]
+        wait_for(lambda: server.slots()["waiting"] == 3)
+        for connection in connections:
+            connection.close()
+        after = {**before, "cancelled": 3}
+        wait_for(lambda: _lane(server)["completed"] == after)
+        assert server.slots()["waiting"] == 0
+        assert _lane(server)["num_active"] == 0
+        assert server.solve(question).json()["solved"]
+
+
+def _lane(server: Server) -> Any:
+    return server.slots()["lanes"][0]["lane"]

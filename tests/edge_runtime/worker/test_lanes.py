@@ -1,4 +1,6 @@
-"""Several models in one server: who answers what, and that none is shut out by another."""
+"""Several models in one server: who answers what, none is shut out, and all get equal time."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -8,7 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from asgi_tools import MAZE, MAZES, PLACES, QUICK, Http, app_of_two, maze_model, serving, until
+from asgi_tools import MAZE, MAZES, PLACES, QUICK, Http, app_of_two, serving, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted_server import NAME, examples
 from service_tools import wait_for
 
@@ -20,6 +24,7 @@ from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.lanes import MakeLane
+from hrm_edge_runtime.worker.loop import FairTurns
 from hrm_edge_runtime.worker.process import ThreadEngine
 
 MAZE_QUESTION = MAZE.sample([])
@@ -92,10 +97,6 @@ def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: 
         assert bundle.identifiers[task.puzzle_id] == results.right[0]
 
 
-def test_a_model_without_golden_traces_has_a_sample_of_its_kind() -> None:
-    assert maze_model().view().sample == MAZE_QUESTION
-
-
 class Deaf(ThreadEngine):
     """An engine that is ready and then takes no notice, as one that hangs in a driver."""
 
@@ -118,3 +119,32 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
             await asyncio.wait_for(
                 client.lane_manager.load("a", "a", cast(MakeLane, QUICK), beside=True), 60
             )
+
+
+def test_a_lane_that_was_idle_has_saved_nothing() -> None:
+    turns = FairTurns(["a", "b"])
+    for name in ("a", "b"):
+        turns.charge(name, 1.0)
+    for _ in range(50):
+        assert turns.next(["a"]) == "a"
+        turns.charge("a", 1.0)
+    order = ""
+    for _ in range(8):
+        name = turns.next(["a", "b"])
+        turns.charge(name, 1.0)
+        order += name
+    assert "bbb" not in order
+
+
+@given(st.dictionaries(st.sampled_from("abcde"), st.floats(0.02, 1.0), min_size=2))
+@settings(max_examples=60, deadline=None)
+def test_busy_lanes_get_the_same_time_within_one_dear_step(costs: dict[str, float]) -> None:
+    total_s = 10 * max(costs.values())
+    turns = FairTurns(costs)
+    spent = dict.fromkeys(costs, 0.0)
+    while sum(spent.values()) < total_s * len(costs):
+        name = turns.next(list(costs))
+        turns.charge(name, costs[name])
+        spent[name] += costs[name]
+    difference_s = max(spent.values()) - min(spent.values())
+    assert difference_s <= 2 * max(costs.values()) + min(costs.values())

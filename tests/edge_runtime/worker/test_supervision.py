@@ -6,12 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 from scripted_server import examples
-from service_tools import Server, asking, refusal, running, wait_for
+from service_tools import Server, asking, is_gone, refusal, running, starting, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -22,7 +21,7 @@ ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Server]:
     """A server whose engine may be killed; each test leaves it ready."""
-    with running(step_s=0.3, segments=16, load_s=0.5, stall_s=2.0) as server:
+    with starting(step_s=0.3, segments=16, load_s=0.5, stall_s=2.0) as server:
         yield server
 
 
@@ -56,18 +55,16 @@ def test_hung_engine_is_killed_and_replaced(mortal: Server) -> None:
 
 def test_engine_dies_with_a_killed_server_even_in_a_long_step() -> None:
     with running(step_s=600.0) as server:
-        server.wait_until_ready()
         pid = server.slots()["engine"]["pid"]
         with asking(server, [QUESTION] * 1) as futures:
             time.sleep(0.5)  # now the step has begun
             server.process.kill()
-            wait_for(lambda: _is_gone(pid))
+            wait_for(lambda: is_gone(pid))
             assert isinstance(futures[0].exception(), httpx.TransportError)
 
 
 def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
     with running(step_s=0.1, segments=8) as server:
-        server.wait_until_ready()
         with asking(server, [QUESTION] * 6) as futures:
             server.process.send_signal(signal.SIGTERM)
             wait_for(lambda: server.status("/readyz") == 503)
@@ -80,7 +77,6 @@ def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
 
 def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback() -> None:
     with running(step_s=1.0, segments=16, drain_s=0.3) as server:
-        server.wait_until_ready()
         pid = server.slots()["engine"]["pid"]
         with asking(server, [QUESTION] * 3) as futures:
             _interrupt_group(server)
@@ -88,11 +84,11 @@ def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceba
                 assert refusal(future.result()) == (503, "draining")
         assert server.exit_status() == 0
         assert "Traceback" not in server.log
-        assert _is_gone(pid)
+        assert is_gone(pid)
 
 
 def test_ctrl_c_while_loading_leaves_at_once_and_quietly() -> None:
-    with running(load_s=600.0) as server:
+    with starting(load_s=600.0) as server:
         _interrupt_group(server)
         assert server.exit_status() == 0
         assert "Traceback" not in server.log
@@ -101,12 +97,3 @@ def test_ctrl_c_while_loading_leaves_at_once_and_quietly() -> None:
 def _interrupt_group(server: Server) -> None:
     """What a terminal does on Ctrl-C: every process of the group gets the signal."""
     os.killpg(server.process.pid, signal.SIGINT)
-
-
-def _is_gone(pid: int) -> bool:
-    """A process nobody has buried yet counts as gone."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"

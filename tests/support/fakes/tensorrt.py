@@ -5,8 +5,8 @@ is looked up in the list of the version in FAKE_TENSORRT_VERSION first, so a nam
 lacks fails as it would on the device. A name that the stand-in does not play fails too. Tensor
 addresses are real addresses: a segment binds them to ONNX Runtime (`segments`), so what the engine
 around it computes is right or wrong as a whole. With FAKE_TENSORRT_PROVIDER=CUDAExecutionProvider
-it runs on a card under the real driver. It cannot show TensorRT's own numbers, times and memory, nor
-what the driver does.
+it runs on a card under the real driver. It cannot show TensorRT's own numbers, times and memory,
+nor what the driver does.
 """
 
 from __future__ import annotations

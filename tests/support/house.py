@@ -1,0 +1,79 @@
+"""An application in this process over real bundles, whose models come and go."""
+
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from asgi_tools import client_of
+from echo_bundle import ECHO_STEP
+from fastapi import FastAPI
+from key_tools import AS_ADMIN, AS_USER, write_key_file
+
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http.middleware import Access
+from hrm_edge_runtime.http.models import models_and_library
+from hrm_edge_runtime.http.uploads import Uploads
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.lanes import LaneDefaults, open_lanes
+from hrm_edge_runtime.worker.process import ThreadEngine
+
+SOLVED = "1234341221434321"
+DEFAULTS = LaneDefaults(
+    engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
+)
+BROKEN_STEP = ECHO_STEP.replace(
+    "logits_BTV = Mul (tokens_BT1, ones_V)",
+    "flat = Reshape (tokens_BT1, wrong_shape)\n  logits_BTV = Mul (flat, ones_V)",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """A running application, and the folder of its bundles or uploads."""
+
+    app: FastAPI
+    http: httpx.AsyncClient
+    engine_client: EngineClient
+    folder: Path
+
+    @property
+    def lanes(self) -> list[str]:
+        return sorted(self.engine_client.lane_manager.reports)
+
+    async def put(
+        self, name: str, bundle: object, key: dict[str, str] = AS_ADMIN
+    ) -> httpx.Response:
+        return await self.http.put(f"/models/{name}", json={"bundle": str(bundle)}, headers=key)
+
+    async def remove(self, name: str, key: dict[str, str] = AS_ADMIN) -> httpx.Response:
+        return await self.http.delete(f"/models/{name}", headers=key)
+
+    async def solve(self, puzzle: str, model: str) -> Any:
+        body = {"puzzle": puzzle, "model": model}
+        return (await self.http.post("/solve", json=body, headers=AS_USER)).json()
+
+    async def names(self) -> list[str]:
+        """Names of the served models, in their order."""
+        models = (await self.http.get("/models", headers=AS_USER)).json()["models"]
+        return [model["name"] for model in models]
+
+
+@contextlib.asynccontextmanager
+async def house_of(
+    tmp_path: Path, bundle: Path, folder: Path, uploads: Uploads | None = None
+) -> AsyncIterator[House]:
+    """Serve one bundle; further ones come from `folder`."""
+    models, library = models_and_library([Bundle.open(bundle)], DEFAULTS, [folder], uploads)
+    make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
+    make_engine = functools.partial(ThreadEngine, make_lanes)
+    engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))
+    access = Access(keys=KeyRing(write_key_file(tmp_path)))
+    app = create_app(engine_client, models, access, library=library)
+    async with client_of(app, engine_client) as http:
+        yield House(app=app, http=http, engine_client=engine_client, folder=folder)
