@@ -118,6 +118,42 @@ def requirements_on(board: dict[str, str], texts: Iterable[str]) -> dict[str, Sp
     return found
 
 
+def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path) -> None:
+    """The check of docker/Dockerfile.jetson, run with a key that gpg made."""
+    gpg = shutil.which("gpg")
+    if gpg is None:
+        pytest.skip("gpg is not installed")
+    recipe = (FOLDER / "Dockerfile.jetson").read_text().replace("\\\n", "")
+    found = re.search(r"gpg --show-keys .*?/tmp/keys(?= +&& echo)", recipe)
+    assert found is not None
+    key_file = tmp_path / "key.asc"
+    script = found.group().replace("/etc/apt/keyrings/jetson.asc", str(key_file))
+    script = script.replace("/tmp/keys", str(tmp_path / "keys"))
+
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    environment = {**os.environ, "GNUPGHOME": str(home)}
+    make = [gpg, "--batch", "--quiet", "--passphrase", "", "--quick-gen-key", "tester", "ed25519"]
+    subprocess.run(make, env=environment, check=True)
+    export = [gpg, "--armor", "--export", "tester"]
+    key_file.write_bytes(
+        subprocess.run(export, env=environment, stdout=subprocess.PIPE, check=True).stdout
+    )
+    listed = subprocess.run(
+        [gpg, "--list-keys", "--with-colons"], env=environment, stdout=subprocess.PIPE
+    )
+    subprocess.run(["gpgconf", "--kill", "all"], env=environment, check=True)
+    (own,) = re.findall(r"^fpr:*([0-9A-F]{40}):", listed.stdout.decode(), re.MULTILINE)
+
+    def status(key: str) -> int:
+        return subprocess.run(["sh", "-c", script], env={**environment, "KEY": key}).returncode
+
+    assert status(own) == 0
+    assert status("0" * 40) == 1
+    key_file.write_text("no key")
+    assert status(own) != 0
+
+
 @pytest.mark.parametrize(("python", "cuda"), [("3.10", "12.9.5"), ("3.12", "13.5.0")])
 def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str) -> None:
     tomllib = pytest.importorskip("tomllib")
