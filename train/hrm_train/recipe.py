@@ -25,7 +25,7 @@ BOOLEANS = {"true": True, "false": False}
 
 
 LARGEST = {
-    "batch_size": 1 << 20,  # puzzles of an update
+    "batch_size": 1 << 20,  # puzzles per update
     "window": 1 << 10,  # segments
     "total_samples": 1 << 53,  # largest count that a float holds exactly
 }

@@ -16,7 +16,7 @@ from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import lane_manager, messages, process
 
 LOOK_AGAIN_S = 0.05  # a waiting admission checks this often even if no place is given back
-LOADING_RETRY_S = 10.0  # a model that is being built takes minutes
+LOADING_RETRY_S = 10.0  # building a model takes minutes
 GRACE_S = 0.1  # a best-effort answer may come this much, plus a segment, after its deadline
 
 EngineState = Literal["loading", "ready", "draining", "engine-lost"]
