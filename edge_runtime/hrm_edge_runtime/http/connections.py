@@ -191,7 +191,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._answering is None:
             self._answering = self.cycle
         else:
-            self.flow.resume_reading()  # uvicorn stops it, and would not see the client leave
+            # uvicorn stops reading here, and so would not see the client leave.
+            self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         self._num_pieces += 1

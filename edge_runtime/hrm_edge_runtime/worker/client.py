@@ -56,7 +56,8 @@ Model = TypeVar("Model", bound=HasLane)
 class Admission(Generic[Model]):
     """A request's place in a lane, held from `enter` to `close`.
 
-    At first it is in the lane of the first candidate. A batch waits for it until `wait_until_s`.
+    At first it is in the lane of the first candidate. A line of a batch waits for its place until
+    `wait_until_s`.
     """
 
     client: "EngineClient"
