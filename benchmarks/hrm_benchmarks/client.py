@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 READ_TIMEOUT_S = 300.0  # seconds; a puzzle may wait behind a long queue
-WINDOW = 512  # lines; the buffers of a connection hold thousands, which would hide the queue
+WINDOW = 512  # lines; unlimited, a connection's buffers hold thousands and hide the queue
 LINES_PER_PIECE = 64
 RETRY_S = 0.05  # after a 503
 JSON = {"content-type": "application/json"}

@@ -84,7 +84,7 @@ def hashes_of(puzzle: Sudoku, files: list[Path]) -> set[int]:
 
 
 def hash_of(puzzle: Puzzle, question: Grid, answer: Grid) -> int:
-    """A hash that turned and relabelled copies of a puzzle share."""
+    """A hash that turned and relabeled copies of a puzzle share."""
     question_BT = puzzle.encode(question)[None]
     answer_BT = puzzle.encode(answer)[None]
     return int(puzzle.equivalence_hash_B(question_BT, answer_BT)[0])

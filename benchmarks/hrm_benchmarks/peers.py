@@ -177,7 +177,7 @@ def measure(loads: Sequence[PuzzleLoad], servers: Sequence[str], plan: PeerPlan)
     peers = [Peer(server=OURS, form=form) for form in OUR_FORMS]
     for server, form in itertools.product(servers, FORMS):
         peers.append(_best(Peer(server=server, form=form), _searched(loads), plan))
-    turns: list[list[list[Row]]] = []  # of a round, of a peer, of a load
+    turns: list[list[list[Row]]] = []  # by round, peer and load
     for number in range(plan.rounds):
         turns.append([])
         for peer in peers:

@@ -85,7 +85,9 @@ def segment_shares(name: str) -> Shares:
         ) from error
     is_histogram = counts_S.ndim == 1 and counts_S.sum() > 0 and counts_S.min() >= 0
     if not is_histogram:
-        raise ValueError(f"{name} lacks counts of segments: give [0, after 1, after 2, ...].")
+        raise ValueError(
+            f"{name} does not hold counts: give [0, puzzles halted after 1, after 2, ...]."
+        )
     return counts_S / counts_S.sum()
 
 

@@ -214,7 +214,7 @@ def start(
     server: Annotated[
         list[str] | None,
         Option(
-            help="Arguments of hrm-serve; may be repeated. Default: the two of docs/promises.md."
+            help="Arguments of hrm-serve; may be repeated. Default: sudoku, sudoku-6x6 in INT8."
         ),
     ] = None,
     rounds: Annotated[int, Option(min=1, help="Number of starts, after one warm-up start.")] = 3,

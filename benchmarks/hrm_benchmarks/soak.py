@@ -17,7 +17,7 @@ from hrm_benchmarks.server import SETTLED_S, RunningServer, Target
 LINES_PER_BATCH = 5000
 SAMPLE_EVERY_S = 5.0
 SAMPLES_PER_MESSAGE = 12  # seconds between lines of progress
-# share of all requests, a warm-up in which caches, pools and the allocator still grow
+# share of all requests that are warm-up: caches, pools and the allocator still grow
 WARM_UP = 0.5
 MIN_SAMPLES = 3  # fewest samples for a fit
 COLUMNS = {

@@ -52,7 +52,10 @@ async def measure(
     seconds: float,
     seed: int,
 ) -> list[Row]:
-    """Measure batches at a rate, both ceilings, and random arrivals at `SHARE` of the last.
+    """Measure batches and single puzzles, and return a row for each of four loads.
+
+    They are batches at the offered rate, batches at full speed, single puzzles at full speed, and
+    single puzzles that arrive at random at `SHARE` of that speed.
 
     Each row also gets its HTTP CPU time in bare echoes, see `echo`.
     """

@@ -1,4 +1,4 @@
-# Before ONNX Runtime, whose telemetry it switches off.
+# Imported before ONNX Runtime, because it switches off ONNX Runtime's telemetry.
 import hrm_edge_runtime as hrm_edge_runtime
 
 INT8_BUDGET = 0.005

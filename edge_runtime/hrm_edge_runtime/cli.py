@@ -65,7 +65,7 @@ StallSeconds = Annotated[
 Ready = Annotated[
     Literal["all", "first"],
     typer.Option(
-        help="Answer /readyz with 200 when all models that did not fail are ready, or the first."
+        help="Models that must be ready before /readyz answers 200: all that did not fail, or one."
     ),
 ]
 KeyFile = Annotated[

@@ -1,4 +1,4 @@
-"""Measures which kind of further attempts proves more of what one attempt leaves unproven."""
+"""Measures which kind of further attempt proves more of what the first one left unproven."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What every block of the step graph is written with: products, sums, normalization, attention.
+"""Operations that the blocks of the step graph share: products, sums, normalization, attention.
 
 Shapes: B batch, H heads, N positions, K head width.
 """

@@ -60,7 +60,7 @@ class Contents:
     generated: Sequence[str] = ()
 
     def provenance(self) -> dict[str, str | int | float]:
-        """The plain values of `meta`, and versions. No path and no time of this machine."""
+        """The plain values of `meta`, and versions. Leaves out paths and times of this machine."""
         known: dict[str, str | int | float] = {}
         for key, value in self.meta.items():
             is_plain = type(value) in PLAIN

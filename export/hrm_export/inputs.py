@@ -155,7 +155,7 @@ def pairs_of(
     puzzle: Puzzle,
     named: Mapping[int, str],
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The pairs of a split that belong to the tasks `named` by their row, in the split's order."""
+    """The pairs of a split whose task is in `named` (puzzle id: name), in the split's order."""
     rows = np.flatnonzero(np.isin(split.puzzle_ids_N, list(named)))
     inputs_NT = split.inputs(rows)
     labels_NT = split.labels(rows)

@@ -1,6 +1,6 @@
 """How many held-out puzzles fit into the time of an export, and how long it takes.
 
-At first one batch of steps is timed, which bounds the time: puzzles may run all their segments.
+At first one batch of steps is timed. This gives an upper bound: every puzzle runs all segments.
 Once float32 is measured, `seconds_left` knows its speed and when puzzles halt.
 """
 

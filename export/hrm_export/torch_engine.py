@@ -164,7 +164,7 @@ def halts_agree_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[n
 
 
 def torch_device(device: str, option: str) -> str:
-    """Resolve `auto` to cuda if PyTorch sees a device; ValueError for cuda if it sees none."""
+    """Resolve `auto` to cuda if PyTorch sees a device; raises ValueError for cuda without one."""
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
         problem = f"{option} cuda needs a CUDA device, but this PyTorch sees none"

@@ -93,7 +93,7 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
     for name, old in model.state_dict().items():
         new = state[name]
         num_parts = _num_parts(name, old, config)
-        # Each part has its channels. What reads the new ones of a neighbor is small already.
+        # Each part has its own channels. Fresh weights that read a neighbor are small already.
         old = old.unflatten(-1, (num_parts, -1))
         new = new.unflatten(-1, (num_parts, -1))
         if old.shape != new.shape and not name.endswith(NEAR):

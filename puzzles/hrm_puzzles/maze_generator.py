@@ -22,7 +22,7 @@ OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
 DIFFICULTIES = ("easy", "medium", "hard")
 # Moves. The published 30x30 set holds mazes whose shortest path is longer than this.
 HARD_30X30 = 110
-# Exponent of the side. The path between far points of a random spanning tree grows like this.
+# An exponent: the path between far points of a random spanning tree grows as side**GROWTH.
 GROWTH = 1.25
 # Range of the share of walls. The published mazes use it (Searchformer).
 WALL_SHARES = (0.3, 0.5)

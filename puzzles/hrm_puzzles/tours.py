@@ -241,7 +241,7 @@ def without_spare_T(shape: GridShape, answer_T: IntArray) -> IntArray:
 
 
 def _corridor_heads_BT(shape: GridShape, answers_BT: IntArray) -> BoolArray:
-    """The marked roads to close in turn.
+    """The marked roads that are closed one at a time.
 
     Closing one cell of a corridor closes all of it. So a corridor cell is skipped if the cell above
     it or on its left is also a corridor cell.

@@ -114,7 +114,7 @@ def schedule(plan: RunPlan) -> str:
 
 
 def disk(plan: RunPlan) -> str:
-    """The disk space of the run's checkpoints; a warning if the disk lacks it."""
+    """The disk space that the run's checkpoints need; a warning if the disk has less."""
     folder = next(path for path in plan.run.absolute().parents if path.is_dir())
     size = plan.memory().checkpoint
     free = shutil.disk_usage(folder).free

@@ -126,7 +126,7 @@ class Trainer:
             solved, finished = self._counted.tolist()
             self.progress.take_in(solved, finished, recipe.curriculum_target)
             self._counted.zero_()
-        # On a CPU reading a tensor is free, so the draw is saved if no slot has halted.
+        # On a CPU reading a tensor is free, so the draw is skipped if no slot has halted.
         if self.device.type == "cpu" and not self._has_halted():
             return
         offer = self._offer(step)
@@ -297,7 +297,7 @@ class Trainer:
         return found
 
     def save(self, path: Path, meta: dict[str, Any]) -> None:
-        """Writes a whole checkpoint of this instant, or nothing.
+        """Writes a complete checkpoint of the current state, or nothing.
 
         Every rank must call it; the first one writes.
         """

@@ -19,7 +19,7 @@ class Opening:
     """The first reports of a process. The speed excludes the first step, which is the slowest."""
 
     slow_s = 10.0  # seconds after which a first step is announced as slow
-    speed_s = 20.0  # seconds after which the speed is due, however few the steps
+    speed_s = 20.0  # seconds after which the speed is reported, even after few steps
 
     def __init__(self, total_samples: int, say: Say) -> None:
         self._total_samples = total_samples

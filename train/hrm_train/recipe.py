@@ -25,7 +25,7 @@ BOOLEANS = {"true": True, "false": False}
 
 
 LARGEST = {
-    "batch_size": 1 << 20,  # puzzles of an update
+    "batch_size": 1 << 20,  # puzzles per update
     "window": 1 << 10,  # segments
     "total_samples": 1 << 53,  # largest count that a float holds exactly
 }
@@ -42,7 +42,7 @@ class Recipe:
     window: int = 1  # segments that gradients flow through before each update
     total_samples: int = 4_000_000
     lr: float = 1e-3
-    lr_min_ratio: float = 0.1  # where the cosine after the warm-up ends; 1: a constant rate
+    lr_min_ratio: float = 0.1  # share of `lr` at the end of the cosine; 1: a constant rate
     warmup_samples: int = 8_000
     weight_decay: float = 0.1
     puzzle_lr: float = 1e-3

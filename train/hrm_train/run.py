@@ -147,7 +147,7 @@ class TrainingRun:
         return self.trainer.progress.step % steps == 0
 
     def _agreed(self, here: bool) -> bool:
-        """Whether any rank wants it. Ranks vote only at report steps, since a vote waits."""
+        """Whether `here` is true on any rank. Ranks vote only at report steps: a vote waits."""
         ranks = self.trainer.ranks
         if ranks.world == 1:
             return here

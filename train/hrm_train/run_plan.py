@@ -70,7 +70,7 @@ class RunPlan:
         return self.micro_batch_of(self.num_parameters)
 
     def micro_batch_of(self, num_parameters: int) -> int:
-        """The micro-batch of a model that exists and knows its size."""
+        """The micro-batch of a model with this number of parameters."""
         # A TRM keeps 14 blocks of a segment if an HRM keeps 8, and its mixers are wide.
         is_trm = self.config.arch == "trm"
         is_small = num_parameters < SMALL and not is_trm

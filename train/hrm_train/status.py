@@ -1,4 +1,4 @@
-"""The state of a run, from its files alone, while another process may write it; its plot."""
+"""Reads and plots the state of a run from its files alone; another process may be writing them."""
 
 import json
 import time

@@ -222,7 +222,7 @@ MEASURED = ("samples_per_s", "step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores
 
 STARVED = 0.15  # share of a step spent waiting for rows; above it the data is the bottleneck
 SPIKE = 2.0  # a loss this many times the usual one is reported
-USUAL_LOSSES = 20  # readings over which the usual loss is the median
+USUAL_LOSSES = 20  # readings; the usual loss is their median
 # Readings in a row that count as a state. The first holds the warm-up; one may be an accident.
 LASTING = 3
 

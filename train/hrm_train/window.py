@@ -57,8 +57,8 @@ def window_loss(
 ) -> WindowLoss:
     """Moves the slots on by the recipe's window of segments; gradients flow through all of it.
 
-    With hints a position learns what it can know by then: first nothing, then its kind, then its
-    label.
+    With hints, each segment teaches a position what can be known by then: first nothing, then its
+    kind, then its label.
     """
     losses: list[Tensor] = []
     segments: list[SegmentLoss] = []

@@ -119,7 +119,7 @@ class PlainTrainer:
         return list(drawn[:3])
 
     def step(self) -> float:
-        """Train one step; return its loss divided by the batch, as the published code logs it."""
+        """Train one step; return its loss over the batch size, as the published code logs it."""
         recipe = self.recipe
         self.refill()
         self.num_steps += 1

@@ -66,7 +66,7 @@ class Scaling:
         if whole.num_groups < PARTS[0]:
             raise ValueError(
                 f"{self.data} holds {whole.num_groups} puzzles for training; "
-                f"give at least {PARTS[0]}, so that an eighth is one"
+                f"give at least {PARTS[0]}, so that an eighth is at least one puzzle"
             )
         for part in PARTS:
             source = PartOfSource(whole, whole.num_groups // part, self.seed)

@@ -1,4 +1,4 @@
-"""From the bytes of JSON to a request, bounded in values, depth and digits.
+"""Turns JSON bytes into a request, with limits on values, depth and digits.
 
 The framework's parser accepts NaN and duplicate keys, and its errors say too little.
 """

@@ -19,8 +19,8 @@ from hrm_puzzles.puzzle import Board, Parsed, PuzzleError, Routed
 
 NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
 UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
-FITS = 2.1  # the fit of a puzzle that only breaks a rule
-TOO_LARGE = 2.0  # less, so that a board that holds the puzzle explains it
+FITS = 2.1  # the fit of a puzzle that the board can read but that breaks a rule
+TOO_LARGE = 2.0  # below FITS, so that a board that is large enough explains the error
 NEARLY = 0.05  # kinds whose fits differ by less than this are named together
 SEPARATORS = re.compile(r"[\s|+=-]")
 
@@ -118,7 +118,7 @@ def parse_request(
         policy = replace(policy, kind=request.policy)
     if request.max_segments is not None:
         policy = replace(policy, max_segments=request.max_segments)
-    # by default if the model gains from hypotheses and only a proof ends its attempts
+    # The default: guess if the model gains from it and only a proof ends an attempt.
     guesses = model.manifest.attempts == "hypotheses" and policy.kind == "verified"
     if request.how is not None:
         guesses = request.how == "hypotheses"

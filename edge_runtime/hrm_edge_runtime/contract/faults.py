@@ -40,6 +40,6 @@ UNNAMED = "it has a form that is not known"
 def words_for(fault: Mapping[str, Any]) -> str:
     """A clause about one of the faults that a ValidationError lists."""
     context: dict[str, Any] = fault.get("ctx", {})
-    if fault["type"] == "value_error":  # of a validator of ours
+    if fault["type"] == "value_error":  # from one of our own validators
         return str(context["error"])
     return WORDS.get(fault["type"], UNNAMED).format(**context)

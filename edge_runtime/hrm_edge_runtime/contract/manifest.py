@@ -84,7 +84,7 @@ class Halting(_Strict):
 class CurvePoint(_Strict):
     """The learned rule at one threshold: its mean segments and shares of puzzles solved.
 
-    `exact` is the share solved as labelled, `proven` the share with a proof.
+    `exact` is the share solved as labeled, `proven` the share with a proof.
     """
 
     threshold: Threshold

@@ -1,6 +1,6 @@
 """Times of a segment by precision on this machine's CPU: `auto` runs the fastest.
 
-`hrm-export` and `hrm models --measure` take them. INT8 halves the time of one model and doubles
+`hrm-export` and `hrm models --measure` record them. INT8 halves the time of one model and doubles
 that of another, depending on the CPU. So the times are in the user's cache and never in a bundle.
 """
 

@@ -2,8 +2,8 @@
 
 One call of the graph runs all segments of a puzzle and returns the answer and the number of
 segments after which it halted. The engine makes that call in a puzzle's first segment and returns
-the answer in the segment that gave it. Until then its outputs are blank: answer 0 everywhere, and a
-margin that never halts. Shapes: B slots, T tokens, E puzzle-vector size.
+the answer in the segment in which the puzzle halted. Until then its outputs are blank: answer 0
+everywhere, and a margin that never halts. Shapes: B slots, T tokens, E puzzle-vector size.
 """
 
 from typing import Any

@@ -25,10 +25,11 @@ from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_jso
 
 HEADER_BYTES = 16 * 1024
 READ_BYTES = 4096  # per turn of the event loop: bounds the parser events of one client
-MANY_PIECES = 1000  # a body of more pieces needs LEAST_PIECE bytes per piece: each is a Python call
-LEAST_PIECE = 16  # bytes on average
+# Each piece of a body costs a Python call. A body of more pieces must average LEAST_PIECE bytes.
+MANY_PIECES = 1000
+LEAST_PIECE = 16  # bytes
 MAX_AHEAD_BYTES = 16 * 1024  # of requests that arrive before the answer to the first
-OF_UPGRADE = (b"upgrade", b"http2-settings")  # headers, and words of the header Connection
+OF_UPGRADE = (b"upgrade", b"http2-settings")  # removed as headers and from Connection's list
 HALF_CLOSED_SECONDS = 0.2  # to answer a client that stopped sending; one that left looks the same
 HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
 UNREAD_SECONDS = 10.0  # for the rest of a refused body, so that its client sees why
@@ -190,7 +191,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._answering is None:
             self._answering = self.cycle
         else:
-            self.flow.resume_reading()  # uvicorn stops it, and would not see the client leave
+            # uvicorn stops reading here, and so would not see the client leave.
+            self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         self._num_pieces += 1

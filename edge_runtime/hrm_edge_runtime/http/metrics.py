@@ -89,7 +89,8 @@ class Metrics(Collector):
     def __init__(self, engine_client: EngineClient) -> None:
         self._engine_client = engine_client
         self._machine = Host()
-        registry = CollectorRegistry()  # applications in one process share no counts
+        # Its own registry: two applications in one process must not share counts.
+        registry = CollectorRegistry()
         self.registry = registry
         registry.register(self)
         ProcessCollector(registry=registry)

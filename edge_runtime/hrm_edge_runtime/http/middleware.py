@@ -112,7 +112,8 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
-        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first one wins
+        # If a name occurs twice, the first one wins.
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         method = scope["method"]
         path = scope["path"]
         route = path if path in self._routes else "other"
@@ -164,7 +165,8 @@ class RequestMiddleware:
             return None if scope["path"] in OPEN_PATHS else _challenge()
         scope.setdefault("state", {})["key"] = key
         context.key = key.label
-        is_metered = scope["path"].rstrip("\n") in METERED_PATHS  # routes match one line break too
+        # A route also matches its path with a line break at the end.
+        is_metered = scope["path"].rstrip("\n") in METERED_PATHS
         if is_metered and key.bucket is not None:
             return _rate_refusal(key.bucket)
         return None

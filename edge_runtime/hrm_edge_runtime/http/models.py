@@ -296,7 +296,7 @@ class ModelManager:
             return ChangeAnswer(model=view, replaced=before is not None, evicted=evicted)
 
     async def remove(self, name: str) -> None:
-        """Stop serving a model; refuses with 404 an unknown one, with 409 the only one."""
+        """Stop serving a model; refuses an unknown one with 404 and the only one with 409."""
         async with self._one_at_a_time:
             self._check_ready()
             model = self._models.get(name)

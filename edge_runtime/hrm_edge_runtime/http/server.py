@@ -31,7 +31,7 @@ from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
 from hrm_host import memory, system
 
-LAST_BYTES_S = 5  # for clients to read answers that are written
+LAST_BYTES_S = 5  # time for clients to read the answers already written
 BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse
 TRIM_TICKS = 100  # of a tenth of a second
 MAX_FREED_BYTES = 32 * memory.MIB

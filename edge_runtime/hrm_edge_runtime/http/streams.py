@@ -67,7 +67,7 @@ async def send_end(send: Send) -> None:
 
 
 class EventStream(GrowingAnswer):
-    """Sends views as events. The first view is None and begins the answer."""
+    """Sends views as events. The first view is None: the request is admitted."""
 
     def __init__(self, views: AsyncGenerator[SegmentView | SolveAnswer | None]) -> None:
         super().__init__(EVENT_TYPE)
@@ -251,7 +251,7 @@ class PrefetchingReceive:
     """Reads a body ahead of its reader, to see the client leave while nobody reads.
 
     It buffers at most `PREFETCH_BYTES` and one piece. If a client sends more than that and leaves,
-    the reader must take some before the departure shows.
+    its departure shows only after the reader takes some of it.
     """
 
     def __init__(self, receive: Receive) -> None:

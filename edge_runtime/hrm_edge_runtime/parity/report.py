@@ -286,7 +286,7 @@ Later segments may differ by five times as much: traces recorded with AVX2 diffe
 
 @dataclass(frozen=True, kw_only=True)
 class Break:
-    """A limit that does not hold. `segment` counts from 1 and is None for a limit of the end."""
+    """A limit that does not hold. `segment` counts from 1, or is None for limits on results."""
 
     gate: str
     value: float

@@ -1,4 +1,4 @@
-"""From puzzles as a program holds them to requests: text, rows, arrays, tasks, or requests."""
+"""Turns a program's puzzles into requests: text, rows, arrays, tasks, or finished requests."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

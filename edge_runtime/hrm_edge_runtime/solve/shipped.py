@@ -1,4 +1,4 @@
-"""`hrm models` lists bundles; `hrm demo` solves held-out puzzles with those of the package."""
+"""`hrm models` lists bundles; `hrm demo` solves held-out puzzles with shipped models."""
 
 import json
 import shlex

@@ -16,7 +16,7 @@ from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import lane_manager, messages, process
 
 LOOK_AGAIN_S = 0.05  # a waiting admission checks this often even if no place is given back
-LOADING_RETRY_S = 10.0  # a model that is being built takes minutes
+LOADING_RETRY_S = 10.0  # building a model takes minutes
 GRACE_S = 0.1  # a best-effort answer may come this much, plus a segment, after its deadline
 
 EngineState = Literal["loading", "ready", "draining", "engine-lost"]
@@ -56,7 +56,8 @@ Model = TypeVar("Model", bound=HasLane)
 class Admission(Generic[Model]):
     """A request's place in a lane, held from `enter` to `close`.
 
-    At first it is in the lane of the first candidate. A batch waits for it until `wait_until_s`.
+    At first it is in the lane of the first candidate. A line of a batch waits for its place until
+    `wait_until_s`.
     """
 
     client: "EngineClient"

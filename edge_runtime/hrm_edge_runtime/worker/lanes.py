@@ -176,7 +176,7 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
 
 
 def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
-    """Step times of an engine with `max_slots`, which is closed: the lane may need fewer."""
+    """Step times of an engine with `max_slots`; closes it, because the lane may need fewer."""
     engine = _engine(bundle, options, options.max_slots)
     try:
         return measure(engine, bundle.puzzle_table[0])

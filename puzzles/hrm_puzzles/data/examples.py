@@ -29,7 +29,7 @@ def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
 def read_examples(path: Path, puzzle: Puzzle, columns: str | None = None) -> Examples:
     """Read a file of `data.rows` and check every answer. Errors name the line.
 
-    A question without an answer is labelled by the puzzle's exact solver. Ratings are the file's
+    A question without an answer is labeled by the puzzle's exact solver. Ratings are the file's
     own (Sudoku-Extreme: guesses of tdoku).
     """
     if not isinstance(puzzle, CsvForm):

@@ -85,7 +85,7 @@ def shape_of(notation: object) -> GridShape | None:
 
 
 def cells_in(notation: str | list[object]) -> set[str | int]:
-    """The different characters and numbers of text or lists."""
+    """The distinct characters of a text, or the distinct values of lists."""
     if isinstance(notation, str):
         return set(notation)
     cells: set[str | int] = set()

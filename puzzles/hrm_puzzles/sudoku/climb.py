@@ -5,7 +5,7 @@ from one. A step removes one or two givens, adds others until the solution is un
 every given that is not needed. The climb keeps a step if the rating does not fall. Steps change
 the solution too.
 
-The rating depends on the order of the cells, and a climb also exploits that: turned and relabelled
+The rating depends on the order of the cells, and a climb also exploits that: turned and relabeled
 copies of the first six climbs to 200 are rated 3 to 18 on (geometric) average.
 """
 

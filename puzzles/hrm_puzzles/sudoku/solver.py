@@ -72,7 +72,7 @@ def solve(
 def rating(board: SudokuBoard, grid: Grid) -> int:
     """The difficulty of a solvable question: the backtracks before its first solution.
 
-    A turned or relabelled copy may have another rating.
+    A turned or relabeled copy may have another rating.
     """
     return solve(board, grid, max_solutions=1).backtracks
 

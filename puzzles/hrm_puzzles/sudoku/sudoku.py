@@ -193,7 +193,7 @@ class Sudoku(SudokuBoard):
         return mixed(color_BT.sum(axis=1))
 
 
-# Symmetries: digits are relabelled; rows are permuted within bands, and bands as a whole; columns
+# Symmetries: digits are relabeled; rows are permuted within bands, and bands as a whole; columns
 # within stacks, and stacks as a whole. Boards with square boxes are also transposed.
 
 

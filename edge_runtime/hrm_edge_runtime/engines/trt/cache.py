@@ -104,7 +104,7 @@ class Built(BaseModel):
 
 
 def this_machine(gpu: Gpu | None = None) -> Machine:
-    """What engines are bound to on this machine; opens the GPU briefly unless one is passed."""
+    """What binds an engine to this machine; opens the GPU briefly unless one is passed."""
     version = api.version()
     info = look() if gpu is None else gpu.info
     return Machine(
