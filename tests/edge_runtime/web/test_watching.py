@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,18 +104,27 @@ def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) ->
     assert page.input_value("#text") == lines[-1]["puzzle"]
 
 
-def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(page: Page) -> None:
+@contextmanager
+def thinking(server: Server) -> Iterator[None]:
+    """All slots of `sudoku` are busy for longer than a test; leaving cancels what is left."""
+    sudoku = "4.....8.5.3..........7......2.....6.....8.4......1.......6.3.7.5..2.....1.4......"
+    line = json.dumps({"puzzle": sudoku, "attempts": 16, "policy": "fixed"}) + "\n"
+    headers = {"content-type": "application/x-ndjson"}
+    with server.http.stream("POST", "/solve/batch", content=line * 100, headers=headers):
+        yield
+
+
+def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(
+    page: Page, site: Server
+) -> None:
     choose(page, "sudoku-6x6", "Easy")
     page.click("#solve")
     verdict(page)
-    choose(page, "sudoku", HARD)
-    set_how(page, attempts=16, policy="fixed")
-    page.click("#solve")
-    page.wait_for_selector(".attempt")
     page.click("#tab-operations")
     lane = page.locator("section[aria-label='Model sudoku']")
-    expect(lane.locator(".slot.busy")).to_have_count(4)
-    assert "segment" in lane.locator(".slot.busy").first.inner_text()
+    with thinking(site):
+        expect(lane.locator(".slot.busy")).to_have_count(4)
+        assert "segment" in lane.locator(".slot.busy").first.inner_text()
     assert page.locator("section[aria-label='Model sudoku-6x6'] .bar").count() > 0
     assert page.inner_text(".tile >> nth=0").split("\n")[:2] == ["Engine", "ready"]
     solved = page.locator(".tile", has_text="Since the start").locator("dd").first
