@@ -55,7 +55,7 @@ def ends_of(checkout: Checkout, command: str) -> Record:
 
 
 def refused_commands(checkout: Checkout) -> Record:
-    """How commands end that are used wrongly, or that cannot begin."""
+    """How commands end if they are used wrongly or cannot begin."""
     found: Record = {}
     for line in cases.REFUSED_COMMANDS:
         ended = checkout.run(*line.split())
@@ -92,7 +92,7 @@ def differences_of_objects(
 
 
 def compare(paths: Sequence[Path], names: Sequence[str]) -> int:
-    """Print the differences; the exit code."""
+    """Print the differences; return the exit code."""
     before, after = map(read, paths)
     lines: list[str] = []
     for name in names:

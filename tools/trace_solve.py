@@ -5,7 +5,7 @@ python tools/trace_solve.py --root . --list
 
 The script starts a real `hrm-serve` with a real engine process and asks it over a real socket for
 a 6x6 Sudoku of 5 segments. Both processes load a `sitecustomize` that counts call events while
-the client asks it to: from before the request is sent until the answer is there and the server
+the client asks it to: from before the request is sent until the answer has arrived and the server
 has recorded it. No module of the checkout is imported here, so modules may move freely.
 
 A call is a "call" event of `sys.setprofile` in a package `hrm_*`: a function, method, property,

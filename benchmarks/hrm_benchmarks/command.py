@@ -63,8 +63,8 @@ def bench() -> None:
 class Measurement:
     """The result of a command."""
 
-    figures: Row  # of --json; a command with `faults` among them exits with 1
-    show: Callable[[], object]  # prints them for people
+    figures: Row  # output of --json; with `faults`, the command exits with 1
+    show: Callable[[], object]  # prints the figures for people
     title: str = ""
 
 

@@ -226,9 +226,9 @@ def _product_of_cells(node: NodeProto) -> list[NodeProto]:
 def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:
     """The same function with activations in 0..255: zero points move by 128, scales stay.
 
-    For weights of seven bits. A weight-only matrix becomes float by Cast and Mul, which ONNX
-    Runtime computes once while it loads; it would run DequantizeLinear in every step.
-    The ReLU of a convolution is rounded from 0, so that ONNX Runtime makes one integer kernel of
+    Use it with weights of seven bits. A weight-only matrix becomes float by Cast and Mul, which
+    ONNX Runtime computes once while it loads; it would run DequantizeLinear in every step. The ReLU
+    of a convolution is rounded from 0, so that ONNX Runtime makes one integer kernel of
     convolution, ReLU and rounding. Then the clip is 255 instead of 127 steps.
     """
     zeros = {UNSIGNED_ZERO: UNSIGNED_SHIFT, RELU_ZERO: 0}

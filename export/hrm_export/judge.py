@@ -108,7 +108,7 @@ def require_small_loss(precision: str, exact: Paired, max_loss: float) -> None:
 
 
 def doubt_about(exact: Paired, max_loss: float) -> str | None:
-    """The loss and what would decide, if its interval contains `max_loss` points; else None."""
+    """State the loss and how many puzzles would decide; None if it is surely small enough."""
     low = 100 * exact.low
     high = 100 * exact.high
     if high <= max_loss:

@@ -1,4 +1,4 @@
-"""From a graph to judged precisions: read `judge_precisions`.
+"""Make precisions of a graph and judge them. Read `judge_precisions`.
 
 Every precision is made, measured on the held-out puzzles, and judged before the next one is made.
 """

@@ -72,7 +72,7 @@ def footnote(contents: Contents, fp32: Form) -> str:
 
 
 def precision_on_cpu(out: Path) -> str:
-    """Time the finished bundle on this CPU; the precision that `auto` serves here from now on."""
+    """Time the finished bundle on this CPU; return the precision that `auto` serves from now on."""
     bundle = Bundle.open(out)
     cpu_times.measure(bundle)
     return cpu_times.fastest(bundle) or "fp32"

@@ -27,7 +27,8 @@ Pairs = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Question:
-    """A held-out question of a task. `puzzle_id` is the row of the task itself, not a variant's."""
+    """A held-out question of a task. `puzzle_id` is the row of the task itself, not of a
+    variant."""
 
     name: str
     puzzle_id: int

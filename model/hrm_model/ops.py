@@ -20,7 +20,7 @@ from torch import Tensor
 # The exporter stores matrices in seven bits, because some processors saturate on eight.
 WEIGHT_LIMIT = 64
 ACTIVATION_LIMIT = 127
-CLIPPED_SHARE = 1e-4  # of an activation's magnitudes; the same as percentile-99.99
+CLIPPED_SHARE = 1e-4  # share of an activation's magnitudes; equals percentile-99.99
 SAMPLED = 1 << 16  # values of a tensor that are read to find its clip, approximately
 LEAST_SCALE = 1e-12  # keeps the scale of zeros positive
 

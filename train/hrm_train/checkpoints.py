@@ -55,7 +55,7 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Calls write(step_N), then points `latest` to it.
 
-        Raises SaveError if the write fails (a full disk); the checkpoint before stays whole.
+        Raises SaveError if the write fails (a full disk); the previous checkpoint stays whole.
         """
         path = self.run / f"step_{step}"
         try:

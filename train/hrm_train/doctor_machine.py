@@ -111,7 +111,7 @@ def _smi(card: Card) -> str:
 
 
 def _persistence(card: Card) -> Iterator[Finding]:
-    """Windows reports neither value."""
+    """Find a card whose driver unloads between runs; Windows does not report the mode."""
     name = f"gpu {card['index']} persistence"
     if card["persistence_mode"] == "Enabled":
         yield ok(name, "on")

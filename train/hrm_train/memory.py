@@ -41,8 +41,8 @@ class Estimate:
 
     weights: int
     gradients: int
-    optimizer: int  # its moments
-    average: int  # of the weights
+    optimizer: int  # moments of the optimizer
+    average: int  # average of the weights
     slots: int
     activations: int
 

@@ -1,4 +1,5 @@
-"""What a run reports every few steps, to its files, to TensorBoard and to W&B on request; warnings.
+"""Report a run every few steps: to its files, to TensorBoard, and to W&B on request. Warn of
+trouble.
 
 metrics.ndjson   one line for each MetricsRow; `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
@@ -210,7 +211,7 @@ class Telemetry:
 
 
 def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:
-    """The values of each figure; one read from the device per figure."""
+    """The values of each figure. Each figure takes one read from the device."""
     series: dict[str, list[float]] = {}
     for name in vars(reports[0]):
         values = [torch.as_tensor(getattr(report, name)).float() for report in reports]

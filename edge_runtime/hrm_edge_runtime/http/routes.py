@@ -308,7 +308,7 @@ def _uploads(manager: ModelManager) -> Uploads:
 
 
 def _model_manager(request: Request) -> ModelManager:
-    """The manager, if the request holds an admin's key; refuses with 403 otherwise."""
+    """The manager, if the request holds an admin's key; rejects it with 403 otherwise."""
     key = key_of(request.scope)
     manager = service_of(request).model_manager
     if manager is None or key is None or key.role != "admin":

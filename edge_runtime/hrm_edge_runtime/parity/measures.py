@@ -94,7 +94,7 @@ def logit_gap_B(
 
 
 def _halting_gap_B(reference: StepOutput, candidate: StepOutput) -> Float64:
-    """Both matter: q_halt ranks votes, and a wrong halting head may cancel out of the margin."""
+    """The larger gap of the two: q_halt ranks votes, and a wrong head may cancel in the margin."""
     margin_gap_B = np.abs(candidate.halt_margin_B - reference.halt_margin_B)
     q_halt_gap_B = np.abs(candidate.q_halt_B - reference.q_halt_B)
     return np.maximum(_sound(margin_gap_B), _sound(q_halt_gap_B))

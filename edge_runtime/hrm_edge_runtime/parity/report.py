@@ -129,7 +129,7 @@ class ParityReport:
 
     @property
     def more_segments(self) -> float:
-        """A share of the reference's; negative if puzzles run shorter on the candidate."""
+        """Additional mean segments as a share of the reference's; negative if there are fewer."""
         theirs, ours = self.mean_segments
         return ours / theirs - 1
 

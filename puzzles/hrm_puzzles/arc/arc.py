@@ -59,7 +59,7 @@ class Arc:
     side: int
 
     vocab_size = VOCAB
-    num_puzzle_ids = 1  # the blank one; a data set names the others
+    num_puzzle_ids = 1  # the blank id; a data set names the others
     proof_exists = False
     difficulties: tuple[str, ...] = ()
     palette = PALETTE

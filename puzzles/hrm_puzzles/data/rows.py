@@ -61,8 +61,8 @@ def rows_in(
 ) -> Iterator[Row]:
     """The puzzles of a file, read lazily.
 
-    `puzzles` are the kinds that it may hold, `name` is the name of the file. `columns` are the
-    names or the numbers of its columns. Raises DatasetError with the line of a malformed row.
+    `puzzles` are the kinds that the file may hold, `name` is the name of the file. `columns` are
+    the names or the numbers of its columns. Raises DatasetError with the line of a malformed row.
     """
     rest = iter(lines)
     head = list(itertools.islice(rest, HEAD_LINES))
