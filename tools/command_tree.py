@@ -140,7 +140,7 @@ def values_of(parameter: Any) -> Record:
 
 
 def plain(value: Any) -> Any:
-    """As JSON; absolute paths belong to one machine."""
+    """The value as JSON, without absolute paths, because these belong to one machine."""
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, (list, tuple)):

@@ -68,7 +68,7 @@ def without_sentences(page: Any) -> Any:
 
 
 def with_sorted_names(schema: Record) -> Record:
-    """`required` and `enum` are sets."""
+    """The page with `required` and `enum` sorted, because they are sets."""
     for key in ("required", "enum"):
         if isinstance(schema.get(key), list):
             schema[key] = sorted(schema[key], key=str)

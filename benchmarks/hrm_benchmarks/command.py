@@ -78,7 +78,7 @@ def in_table(
     left: Collection[str] = (),
     **figures: object,
 ) -> Measurement:
-    """Rows that people see as a table; in JSON they are the figure `name`, beside `figures`."""
+    """Show rows as a table; --json prints them as the figure `name`, beside `figures`."""
     show = partial(print_table, title, columns, rows, caption=caption, left=left)
     return Measurement(figures={**figures, name: rows}, show=show, title=title)
 

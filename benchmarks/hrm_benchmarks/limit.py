@@ -79,7 +79,7 @@ def flop_of(path: Path) -> int:
 def _flop_of_node(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
     terms = shapes.get(node.input[0], ())[-1:]
     if node.op_type == "Conv":
-        terms = shapes.get(node.input[1], ())[1:]  # all sizes of the kernel but its outputs
+        terms = shapes.get(node.input[1], ())[1:]  # the kernel's inputs, rows, columns
     num_terms = math.prod(terms)
     num_sums = math.prod(shapes.get(node.output[0], (0,)))
     if not terms or not num_terms * num_sums:

@@ -212,7 +212,7 @@ def with_products(graph: ModelProto, weight_only: Collection[str] = ()) -> Model
 
 
 def _product_of_cells(node: NodeProto) -> list[NodeProto]:
-    """Channels last, product, channels first: ONNX Runtime cancels neighboring transposes."""
+    """Move channels last, multiply, move them first: ONNX Runtime cancels paired transposes."""
     images, weight = node.input
     cells = f"{node.name}/cells"
     product = f"{node.name}/product"

@@ -132,7 +132,8 @@ def _paths(bundle: Path | str | None) -> list[Path]:
 
 
 def _write_time_ns(path: Path) -> int:
-    """When a bundle was written: an export replaces it in its place. 0 if it is not a bundle."""
+    """When a bundle was written, which changes if an export replaces it. 0 if it is not a
+    bundle."""
     manifest = path / MANIFEST_NAME
     return manifest.stat().st_mtime_ns if manifest.exists() else 0
 

@@ -227,7 +227,7 @@ class _Served:
         return {"step_ms": times_ms}, []
 
     def over_http(self) -> Found:
-        """Puzzles per second through hrm-serve, and latencies below that, from hrm-bench."""
+        """Puzzles per second through hrm-serve, and latencies below that rate, from hrm-bench."""
         if importlib.util.find_spec("aiohttp") is None:
             return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
         model = ("--bundle", str(self.bundle.path), "--engine", str(self.choice))

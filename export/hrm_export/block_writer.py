@@ -37,7 +37,7 @@ class BlockWriter:
         return self.graph.node(name, "MatMul", x, matrix)
 
     def biased(self, name: str, module: str, x: str) -> str:
-        """Product and bias; of two dimensions, so that ONNX Runtime makes one Gemm of both."""
+        """Product and bias of a two-dimensional input: ONNX Runtime makes one Gemm of both."""
         weighed = self.linear(f"{name}_weighed", f"{module}_proj", x)
         bias = self.weight(f"{module}_bias")
         return self.graph.node(f"{name}_biased", "Add", weighed, bias)

@@ -77,7 +77,7 @@ def measured_fp32(
     finished: FinishedForms,
     stages: Stages,
 ) -> Measured:
-    """Float32, and a forecast of the rest if it was measured now."""
+    """The measured float32 form. If it is measured now, forecast the time of the rest."""
     measured = finished.load("fp32")
     if measured is not None:
         return measured

@@ -134,7 +134,7 @@ def figures(contents: Contents, form: Form, size_of: Mapping[str, int]) -> dict[
 
 
 def cells(row: Row) -> dict[str, str]:
-    """The column of one precision by the name of its row."""
+    """The cells of one precision's column, by the names of the rows."""
     column = {
         "file": f"{row['size_bytes']:,} bytes",
         "of fp32": f"{row['ratio']:.3f}",

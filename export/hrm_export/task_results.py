@@ -1,4 +1,4 @@
-"""Which tasks (ARC) a model answers right: their held-out questions, as a server would solve them.
+"""Find the ARC tasks that a model answers right. It solves their held-out questions as a server.
 
 Shapes: T tokens.
 """

@@ -1,6 +1,6 @@
 """Differences between Windows and POSIX systems; no other module checks the platform.
 
-Tested without what Windows lacks (tests/test_windows.py). Not run on Windows.
+Tests remove what Windows lacks (tests/test_windows.py). Not run on Windows.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def results_of(
     function: Callable[[Job], Result], jobs: Sequence[Job], *, num_workers: int
 ) -> Iterator[Result]:
-    """Yield each result as its job ends. One worker is this process; several are spawned."""
+    """Yield each result as its job ends. A single worker runs in this process."""
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)
         return

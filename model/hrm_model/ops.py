@@ -89,7 +89,7 @@ class _Gated(torch.autograd.Function):
 
 
 def fake_int8(x: Tensor) -> Tensor:
-    """Activations of any shape, rounded to 255 steps of one scale."""
+    """Round activations of any shape to 255 steps of one scale."""
     flat = x.detach().flatten()
     stride = max(1, flat.numel() // SAMPLED)
     sample = flat[::stride].float().abs()
@@ -103,7 +103,7 @@ def fake_int8(x: Tensor) -> Tensor:
 
 
 def fake_int8_weight(weight: Tensor) -> Tensor:
-    """A matrix [out, in], rounded to 129 steps of a scale for each output."""
+    """Round a matrix [out, in] to 129 steps of a scale for each output."""
     largest = weight.detach().float().abs().amax(dim=1)
     scale = (largest / WEIGHT_LIMIT).clamp(min=LEAST_SCALE)
     zero = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)

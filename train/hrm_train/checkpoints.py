@@ -95,8 +95,8 @@ class Checkpoints:
 def start_of(run: Path) -> Path | None:
     """The checkpoint to continue from; None if the run has none.
 
-    A process that was killed between its first checkpoint and `latest` left a whole one without a
-    pointer.
+    A process that was killed between its first checkpoint and `latest` left a whole checkpoint
+    without a pointer.
     """
     if os.path.lexists(run / "latest"):
         return checkpoint.resolve(run / "latest")

@@ -188,7 +188,7 @@ def _hung_workers(text: str) -> Iterator[Finding]:
 
 
 def pcie_power_saving(machine: Host) -> Iterator[Finding]:
-    """The chosen policy is in brackets: 'default performance [powersave] powersupersave'."""
+    """Read the policy in brackets: 'default performance [powersave] powersupersave'."""
     policies = machine.text("sys/module/pcie_aspm/parameters/policy") or ""
     chosen = re.search(r"\[(\w+)\]", policies)
     if chosen is None:

@@ -44,7 +44,7 @@ class Hardware:
     workers: int = 1  # threads that draw rows
     prefetch: int = 2  # steps that they draw ahead
     compile: bool = True
-    recompute: bool = False  # keeps less for the backward pass and computes it again
+    recompute: bool = False  # stores fewer activations and recomputes them in the backward pass
     tf32: bool = False  # lets a GPU round the factors of float32 products to 10 bits
     micro_batch: int = 0  # replaces the four `rows` figures; 0: they decide
     refusal: str = ""

@@ -196,7 +196,7 @@ class Trainer:
         return sums, gradient_BE
 
     def _hints(self, slots: Slots) -> HintTensors | None:
-        """The steps to the answers, if the model learns them too."""
+        """The hints of the slots, if the model learns hints."""
         puzzle = self.feed.puzzle
         if not (self.model.config.num_hints and isinstance(puzzle, Hinted)):
             return None

@@ -42,7 +42,7 @@ class Intervals:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What a run is. The puzzle and the machine determine the defaults."""
+    """The options that define a run. The puzzle and the machine determine the defaults."""
 
     run: Annotated[
         Path | None, typer.Option(help="Directory of the run. Default: runs/PUZZLE or runs/RECIPE.")

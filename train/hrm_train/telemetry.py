@@ -101,7 +101,7 @@ Writer = TensorBoard | WeightsAndBiases
 
 
 class Telemetry:
-    """Reads what the steps left on the device, warns, and passes it on."""
+    """Reads the figures that the steps left on the device, warns, and passes them on."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class AnomalyMonitor:
         return [*self._see_machine(reading, throttled), *self._see_loss(loss)]
 
     def _see_loss(self, loss: float) -> list[str]:
-        """A loss far above the recent ones; the next report needs as many new ones."""
+        """Report a loss far above the recent ones; the next report needs as many new losses."""
         usual = math.inf
         if len(self._losses) == USUAL_LOSSES:
             usual = median(self._losses)

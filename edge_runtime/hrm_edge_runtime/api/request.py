@@ -44,7 +44,7 @@ class ReadingError(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ParsedRequest:
-    """A task with its model and its puzzle as the client sent it, which its answer needs.
+    """A parsed request: its task, its model, and its puzzle as the client wrote it.
 
     `board` has the size of the puzzle, which the model's own board may frame.
     """

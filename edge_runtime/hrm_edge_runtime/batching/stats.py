@@ -149,7 +149,7 @@ class LaneCounters:
         self.host_seconds_total += host_s
 
     def count_end(self, outcome: Outcome, segments: int) -> None:
-        """Count an attempt that ended after so many segments."""
+        """Count an attempt that ended after this number of segments."""
         self.completed[outcome] += 1
         if outcome in HALTED:
             weight = MEMORY if self.segments else 1.0

@@ -1,4 +1,4 @@
-"""A request's body: untrusted, bounded in bytes and time; then watches for a disconnect."""
+"""Read a request's untrusted body within bounds of bytes and time; watch for a disconnect."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence

@@ -195,7 +195,7 @@ class Metrics(Collector):
         return memory
 
     def _board(self) -> Iterable[Metric]:
-        """A family has no sample if the machine has no such sensor."""
+        """Read the board's sensors. A metric has no sample if the machine lacks its sensor."""
         heat = _Gauge(
             "hrm_board_temperature_celsius", "Temperature of a thermal zone.", labels=["zone"]
         )

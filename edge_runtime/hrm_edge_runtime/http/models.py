@@ -141,7 +141,7 @@ class Library:
         _log.error("%s is not served: %s", name, problem)
 
     def note_joined(self, lane: lanes.LaneOptions) -> None:
-        """The engine opened a model's lane, and opens it again when it restarts."""
+        """Keep a lane that the engine has opened, so that a restarted engine opens it too."""
         self.lanes[lane.key] = lane
         self.joining.discard(lane.key)
 

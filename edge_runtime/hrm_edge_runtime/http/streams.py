@@ -324,7 +324,7 @@ class LineSplitter:
 
 
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[tuple[int, Line]]:
-    """Numbered lines from 1 without the blank ones; an error in place of a line that is too long.
+    """Yield the lines that are not blank, numbered from 1; a line that is too long is an error.
 
     Raises TimeoutError if no piece arrives for `IDLE_SECONDS`.
     """

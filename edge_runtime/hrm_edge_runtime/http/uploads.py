@@ -83,7 +83,7 @@ class Uploads:
             return change
 
     async def _received(self, request: Request, name: str) -> Path:
-        """The directory of a new version; its files are not checked yet."""
+        """Receive a new version; returns its directory, whose files are not checked yet."""
         self._require_room(request)
         with TemporaryDirectory(prefix=PREFIX, dir=self.folder) as temporary:
             file = Path(temporary) / "bundle.tar"

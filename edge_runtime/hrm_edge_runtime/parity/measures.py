@@ -161,7 +161,7 @@ def _sound(value_B: NDArray[np.floating]) -> Float64:
 class Column:
     """One measure by segment: its mean, its worst value and the puzzle with the worst value.
 
-    Index 0 is segment 1. A segment counts the rows that ran it.
+    Index 0 is segment 1. The figures of a segment cover the rows that ran it.
     """
 
     def __init__(self, num_segments: int) -> None:

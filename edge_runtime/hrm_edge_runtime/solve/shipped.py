@@ -71,7 +71,7 @@ def list_models(
 
 
 def _print_example(model: dict[str, Any]) -> None:
-    """Print a command to copy, below what it asks."""
+    """Print a command to copy. Lines above it describe the model and its notation."""
     notation, _, _ = (model["notation"] or "").partition(";")
     print(f"# {model['name']}: {accuracy_text(model)}")
     print(f"# {notation}")

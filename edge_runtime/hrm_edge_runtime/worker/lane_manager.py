@@ -75,7 +75,7 @@ class AdmissionLimits:
             await self._freed.wait()
 
     async def vacant(self, lane: str | None = None) -> None:
-        """Wait until no place of a lane is taken, or of any lane."""
+        """Wait until no place of this lane is taken; of any lane, if it is None."""
         while self._num_in_use(lane):
             await self.freed(LOOK_AGAIN_S)
 

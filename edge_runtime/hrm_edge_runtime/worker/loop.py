@@ -84,7 +84,7 @@ class Loaded:
 
 
 class EngineLoop:
-    """Every lane of the engine process, stepped in turns between messages."""
+    """Steps the lanes of the engine process by turns and takes messages between steps."""
 
     def __init__(self, lanes: Mapping[str, OpenedLane], connection: "Connection[Any, Any]") -> None:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}

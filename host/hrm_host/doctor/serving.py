@@ -52,7 +52,8 @@ class ServingSoftware:
 
 
 def look() -> ServingSoftware:
-    """Examine this process's software; import TensorRT and start the driver to prove both."""
+    """Examine this process's software; import TensorRT and start the driver to prove that they
+    work."""
     onnxruntime, providers = _onnxruntime()
     tensorrt, tensorrt_fault = _tensorrt()
     spec = importlib.util.find_spec("tensorrt")

@@ -42,8 +42,8 @@ UInt8Array = NDArray[np.uint8]
 class DataRecipe:
     """Generated puzzles of a difficulty, and the rows of CSV files.
 
-    If `csv_sample` is set, training uses this many random rows of `csv_train`. `columns` are those
-    of both files, as in `data.rows`.
+    If `csv_sample` is set, training uses this many random rows of `csv_train`. `columns` names the
+    columns of both files, as in `data.rows`.
     """
 
     puzzle: str
@@ -214,8 +214,8 @@ def import_file(
 ) -> datasets.BuiltSet:
     """Build a data set from the good objects of a file.
 
-    They go to `split`, or to both splits by `is_held_out_N`. Raises DatasetError if the file does
-    not hold any good object.
+    The objects go to `split`, or to both splits by `is_held_out_N`. Raises DatasetError if the file
+    does not hold any good object.
     """
     require_free(out)
     found, faults = _read_objects(path, puzzle)

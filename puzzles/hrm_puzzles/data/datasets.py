@@ -81,7 +81,7 @@ class DatasetMeta:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Vocabulary and length. A puzzle must have the same."""
+        """Size of the vocabulary and length. Both must equal the puzzle's."""
         return self.vocab_size, self.seq_len
 
 

@@ -212,7 +212,7 @@ def _place_of(names: Sequence[str], known: Sequence[str]) -> int | None:
 
 
 def _columns_by_content(fields: Sequence[str], puzzles: Sequence[Puzzle]) -> Columns | None:
-    """The first board and the one that solves it; the first two if none does."""
+    """The first board and the board that solves it; the first two if none solves another."""
     for puzzle in puzzles:
         boards = _boards_of(puzzle, fields)
         for question, answer in itertools.permutations(boards, 2):
