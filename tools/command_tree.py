@@ -130,7 +130,7 @@ def parameter_record(parameter: Any, context: Any) -> Record:
 
 
 def values_of(parameter: Any) -> Record:
-    """Choices and bounds; Typer keeps them in its own place."""
+    """Choices and bounds. Typer and click store them in different attributes."""
     described = getattr(parameter, "type_descriptor", None) or parameter.type
     bounds = parameter if hasattr(parameter, "type_descriptor") else described
     choices = getattr(described, "choices", None)

@@ -53,7 +53,7 @@ def served(checkout: Checkout) -> Record:
 
 
 def without_sentences(page: Any) -> Any:
-    """An OpenAPI page without its texts; a field of a schema may bear any name."""
+    """An OpenAPI page without its texts. Fields of schemas stay, whatever their names."""
     if isinstance(page, list):
         return [without_sentences(inner) for inner in page]
     if not isinstance(page, dict):

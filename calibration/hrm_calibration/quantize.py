@@ -84,7 +84,7 @@ def call_sites(graph: ModelProto) -> list[Site]:
 
 
 def output_axis(num_axes: int) -> int:
-    """The axis of the outputs in a weight of so many axes: a matrix or a kernel."""
+    """The axis of the outputs in a weight with this number of axes: a matrix or a kernel."""
     return 1 if num_axes == NUM_AXES["MatMul"] else 0
 
 
@@ -95,7 +95,7 @@ def quantize(
     weight_only: Collection[str] = (),
     weight_bits: int = 8,
 ) -> ModelProto:
-    """The signed Q/DQ graph; `scales` by call site, `weight_only` names matrices.
+    """The signed Q/DQ graph; `scales` are by call site; `weight_only` names matrices.
 
     Each matrix is stored once in INT8, even if several call sites use it. Raises ValueError for a
     call site without a scale, an unknown matrix in `weight_only`, and other `weight_bits` than 7

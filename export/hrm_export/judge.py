@@ -123,7 +123,7 @@ def doubt_about(exact: Paired, max_loss: float) -> str | None:
 
 
 def num_deciding(exact: Paired, max_loss: float) -> int | None:
-    """About how many puzzles would decide if they are lost and won at the same rates."""
+    """The rough number of puzzles that would decide, if losses and wins keep their rates."""
     count = exact.num_puzzles
     while count < MOST_DECIDING:
         count = math.ceil(GROWTH * count)

@@ -19,7 +19,7 @@ from hrm_train import recipe, window
 from hrm_train.batches import Batch, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
-SHOWN_TRIALS = 2  # ARC allows two attempts; only the record has scores with more, as published
+SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more are recorded but not shown
 Kind = Literal["fast", "whole"]
 FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole

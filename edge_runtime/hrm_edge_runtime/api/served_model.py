@@ -133,7 +133,7 @@ class ServedModel:
 
 
 def _add_report(view: ModelView, report: LaneReport) -> None:
-    """Add what the engine reported of the lane."""
+    """Add what the engine reported about the lane."""
     view.state = "ready"
     view.slots = report.num_slots
     view.slots_rule = report.slots_rule

@@ -191,7 +191,7 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
     path = path.resolve()  # a link stays a link
     try:
         with atomic.new_file(path) as draft, _private_file(draft) as file:
-            if path.exists():  # a server with a user of its own reads it through its group
+            if path.exists():  # a server under its own user may read the file as a group member
                 system.give_rights(file.fileno(), path.stat())
             for key in keys:
                 file.write(f"{key.model_dump_json(exclude_none=True)}\n")

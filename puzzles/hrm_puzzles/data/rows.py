@@ -1,4 +1,4 @@
-"""The puzzles of a file: a CSV file under any header, or boards as text.
+"""Read the puzzles of a file: a CSV file with any header, or boards as text.
 
 A CSV file holds a puzzle in each row. Its columns are found by their names, else by their content,
 unless the caller names them. The separator is a comma, a semicolon or a tab.

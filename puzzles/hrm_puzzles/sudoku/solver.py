@@ -230,7 +230,7 @@ def _grid(board: SudokuBoard, candidates: int) -> Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """Sets {b + i + j} with b in `base`, i in 0 and `inner`, and j in 0 and `outer`.
+    """A set {b + i + j} for each bit b of `base`, with i in (0, *inner) and j in (0, *outer).
 
     A solution has exactly one bit of each set.
     """
