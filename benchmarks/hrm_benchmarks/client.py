@@ -43,7 +43,7 @@ async def post(http: aiohttp.ClientSession, body: bytes) -> tuple[Reply, int]:
 class Exchange(NamedTuple):
     """One request of an open loop; `status` is 0 if the connection broke."""
 
-    latency_s: float  # from the moment it was due
+    latency_s: float  # from the moment the request was due
     status: int
 
 

@@ -44,7 +44,7 @@ MEASURE_S = 2.0
 MIN_STEPS = 20
 HTTP_S = 10.0
 SAMPLE_EVERY_S = 5.0
-MAX_GROWTH_MB = 64  # of the process during the soak
+MAX_GROWTH_MB = 64  # growth of the process during the soak
 REPORTED_VERSIONS = ("cuda.bindings", "numpy", "onnxruntime", "pycuda", "tensorrt")
 OUTCOMES = {"failure": "failed", "error": "failed", "skipped": "skipped"}
 """What a tag inside a test of a JUnit report means; a test without one passed."""

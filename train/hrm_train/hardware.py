@@ -42,7 +42,7 @@ class Hardware:
     target_batch: int = 768  # rows of one update, made up of micro-batches
     threads: int = 0  # CPU threads for arithmetic; 0: `threads_for` chooses
     workers: int = 1  # threads that draw rows
-    prefetch: int = 2  # steps that they draw ahead
+    prefetch: int = 2  # steps that the workers draw ahead
     compile: bool = True
     recompute: bool = False  # stores fewer activations and recomputes them in the backward pass
     tf32: bool = False  # lets a GPU round the factors of float32 products to 10 bits

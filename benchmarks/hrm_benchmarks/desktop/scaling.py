@@ -51,7 +51,7 @@ class PartOfSource(batches.SplitSource):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """A model, a data set, and the samples that every training gets."""
+    """A model, a data set, and the number of samples of every training."""
 
     puzzle: Puzzle
     data: Path

@@ -28,12 +28,12 @@ READ_BYTES = 4096  # per turn of the event loop: bounds the parser events of one
 # Each piece of a body costs a Python call. A body of more pieces must average LEAST_PIECE bytes.
 MANY_PIECES = 1000
 LEAST_PIECE = 16  # bytes
-MAX_AHEAD_BYTES = 16 * 1024  # of requests that arrive before the first one is answered
+MAX_AHEAD_BYTES = 16 * 1024  # bytes of requests before the first is answered
 OF_UPGRADE = (b"upgrade", b"http2-settings")  # removed as headers and from Connection's list
-HALF_CLOSED_SECONDS = 0.2  # to answer a client that stopped sending; one that left looks the same
-HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
-UNREAD_SECONDS = 10.0  # to read the rest of a rejected body, so that its client sees why
-FETCH_SECONDS = 60.0  # for a client to read what the server wrote
+HALF_CLOSED_SECONDS = 0.2  # time to answer a client that stopped sending and may have left
+HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the header
+UNREAD_SECONDS = 10.0  # time to read a rejected body, so that its client sees why
+FETCH_SECONDS = 60.0  # time for a client to read what the server wrote
 
 Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-many"]
 
@@ -148,7 +148,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        assert self.parser is not None  # as long as the connection lasts
+        assert self.parser is not None  # it lives as long as the connection
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:

@@ -35,7 +35,7 @@ MAX_TRIALS = 4  # processes at once, each bounded in time and memory
 LOOK_AGAIN_S = 0.1  # between looks whether the engine is ready for a joining model
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
-Shortage = lane_manager.LaneNotOpenedError  # with `lacking_bytes`
+Shortage = lane_manager.LaneNotOpenedError  # if it has `lacking_bytes`
 Opened = tuple[ServedModel, lanes.LaneOptions]
 
 _log = logging.getLogger("hrm_edge_runtime.models")

@@ -205,7 +205,7 @@ def run_server(
     DrainingServer(config, service, options).run()
     refusal = engine_client.process.refusal
     if refusal is not None:
-        for handler in logging.root.handlers:  # so that the reason is the last line
+        for handler in logging.root.handlers:  # flush, so that the reason is the last line
             handler.flush()
         raise EngineUnavailableError(refusal)
 

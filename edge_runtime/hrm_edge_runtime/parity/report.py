@@ -41,7 +41,8 @@ ENOUGH_PUZZLES = 2000
 
 
 class End(NamedTuple):
-    """How one side ended with one puzzle: its last segment, its answer, and if that was right."""
+    """How one side ended with one puzzle: its last segment, its answer, and whether that was
+    right."""
 
     halted_at: int
     answer_T: Int32

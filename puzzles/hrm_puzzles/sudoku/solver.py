@@ -178,7 +178,7 @@ class SudokuSolver:
             if once & family.base != family.base:
                 return None
             single = family.base & ~twice
-            fresh = candidates & single * family.spread & ~fixed  # the only ones of their sets
+            fresh = candidates & single * family.spread & ~fixed  # alone in their sets
             fixed |= fresh
             if fresh:
                 num_idle = 0
@@ -273,7 +273,8 @@ def _families_of(board: SudokuBoard) -> list[_Family]:
 
 
 def _family(board: SudokuBoard, bases: Iterable[int], step: int, outer_step: int) -> _Family:
-    """Sets of `side` bits, counted like the cells of a box: `cols` steps, `rows` outer steps."""
+    """Sets of `side` bits that lie apart like the cells of a box: `cols` steps, `rows` outer
+    ones."""
     base = 0
     for bit in bases:
         base |= 1 << bit
