@@ -60,7 +60,7 @@ class Recipe:
     augment: bool = True
     curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
     curriculum_target: float = 0.5
-    deepening_samples: int = 0  # samples until the segment limit reaches the model's
+    deepening_samples: int = 0  # samples until the limit has grown from `window` to the model's
     quantization_aware: bool = False  # trains with INT8 rounding; validates and saves float32
 
     def __post_init__(self) -> None:
