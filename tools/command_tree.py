@@ -130,7 +130,7 @@ def parameter_record(parameter: Any, context: Any) -> Record:
 
 
 def values_of(parameter: Any) -> Record:
-    """Choices and bounds; Typer keeps them in its own place."""
+    """Choices and bounds. Typer and click store them in different attributes."""
     described = getattr(parameter, "type_descriptor", None) or parameter.type
     bounds = parameter if hasattr(parameter, "type_descriptor") else described
     choices = getattr(described, "choices", None)
@@ -140,7 +140,7 @@ def values_of(parameter: Any) -> Record:
 
 
 def plain(value: Any) -> Any:
-    """As JSON; absolute paths belong to one machine."""
+    """The value as JSON, without absolute paths, because these belong to one machine."""
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, (list, tuple)):

@@ -123,7 +123,8 @@ def attacked(
     seconds: float,
     settle_s: float = SETTLE_S,
 ) -> Row:
-    """Attack a server; return how fast `/livez` answered, and the memory before, at most, after."""
+    """Attack a server; return how fast `/livez` answered, and the memory before, at its peak and
+    after."""
     key = auth.new_secret()
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"

@@ -30,7 +30,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.http import auth
 from hrm_puzzles.data.sources import Questions
 
-STALL_S = 2  # an engine without a step for this long is killed
+STALL_S = 2  # seconds without a step after which the engine is killed
 SLOTS = 4
 QUEUE_LIMIT = 16  # a small queue, so that it fills up
 SINGLES = 8  # connections with single puzzles

@@ -18,7 +18,7 @@ import aiohttp
 READ_TIMEOUT_S = 300.0  # seconds; a puzzle may wait behind a long queue
 WINDOW = 512  # lines; unlimited, a connection's buffers hold thousands and hide the queue
 LINES_PER_PIECE = 64
-RETRY_S = 0.05  # after a 503
+RETRY_S = 0.05  # seconds until a refused puzzle is sent again
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -43,7 +43,7 @@ async def post(http: aiohttp.ClientSession, body: bytes) -> tuple[Reply, int]:
 class Exchange(NamedTuple):
     """One request of an open loop; `status` is 0 if the connection broke."""
 
-    latency_s: float  # from the moment it was due
+    latency_s: float  # from the moment the request was due
     status: int
 
 

@@ -63,8 +63,8 @@ def bench() -> None:
 class Measurement:
     """The result of a command."""
 
-    figures: Row  # of --json; a command with `faults` among them exits with 1
-    show: Callable[[], object]  # prints them for people
+    figures: Row  # output of --json; with `faults`, the command exits with 1
+    show: Callable[[], object]  # prints the figures for people
     title: str = ""
 
 
@@ -78,7 +78,7 @@ def in_table(
     left: Collection[str] = (),
     **figures: object,
 ) -> Measurement:
-    """Rows that people see as a table; in JSON they are the figure `name`, beside `figures`."""
+    """Show rows as a table; --json prints them as the figure `name`, beside `figures`."""
     show = partial(print_table, title, columns, rows, caption=caption, left=left)
     return Measurement(figures={**figures, name: rows}, show=show, title=title)
 

@@ -122,7 +122,7 @@ def segment(
     turn_s: TurnS = 0.5,
     cpu_clock: CpuClock = False,
 ) -> Measurement:
-    """Time one segment on every engine, in turns."""
+    """Time one segment on every engine, alternating between engines."""
     from hrm_benchmarks import segments
 
     opened = opened_bundle(bundle)

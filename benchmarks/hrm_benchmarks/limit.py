@@ -1,6 +1,6 @@
-"""How much of a core's arithmetic a segment reaches: its products beside a large product.
+"""Compare the speed of a segment's products with that of one large product.
 
-Both run on ONNX Runtime with one thread, in turns.
+Both run on ONNX Runtime with one thread, and they alternate.
 Shapes: R rounds, C contestants (the product, then each batch), B batch.
 """
 
@@ -79,7 +79,7 @@ def flop_of(path: Path) -> int:
 def _flop_of_node(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
     terms = shapes.get(node.input[0], ())[-1:]
     if node.op_type == "Conv":
-        terms = shapes.get(node.input[1], ())[1:]  # of [out, in, rows, columns]
+        terms = shapes.get(node.input[1], ())[1:]  # the kernel's inputs, rows, columns
     num_terms = math.prod(terms)
     num_sums = math.prod(shapes.get(node.output[0], (0,)))
     if not terms or not num_terms * num_sums:

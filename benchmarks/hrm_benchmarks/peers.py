@@ -42,7 +42,7 @@ SERVERS = ("litserve", "ray", "bentoml", "fastapi")
 WITHOUT_BATCHES = ("fastapi",)
 FORMS = ("fixed", "until-proven")
 BATCHES = (1, 4, 16)  # tried by the search; on a CPU a batch of one may win
-WAIT_MS = 2.0  # for a batch to fill; 16 waiting connections fill it immediately
+WAIT_MS = 2.0  # wait for a full batch; 16 connections fill one immediately
 PUZZLES_OF_SEARCH = 60
 WARM_UP = 16  # puzzles
 START_S = 300  # a busy machine starts a raylet slowly
@@ -67,7 +67,7 @@ COLUMNS = {
     "MB": "{memory_mb:.0f}",
     "lines": "{num_lines}",
 }
-SEARCHED = "mixed 9x9"  # load of the search
+SEARCHED = "mixed 9x9"  # the load on which the search runs
 MEDIANS = (
     "puzzles_per_s",
     "p50_ms",
@@ -165,10 +165,10 @@ def _texts(bundle: Bundle, questions: Questions) -> Iterator[object]:
 class PeerPlan:
     """How the load is sent to the servers."""
 
-    python: Path  # of the environment that holds the peers' packages
+    python: Path  # Python of the environment that holds the peers' packages
     rounds: int
     connections: int
-    rate: float  # puzzles a second of the open loop
+    rate: float  # puzzles per second in the open loop
     seed: int
 
 

@@ -28,7 +28,7 @@ from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 NAME = "scripted"
-MAX_SEGMENTS = 16  # of the published evaluation
+MAX_SEGMENTS = 16  # the limit of the published evaluation
 EASY_SEGMENTS = np.arange(1, 4)  # the lower hump of a bimodal shape
 HARD_SEGMENTS = np.arange(12, 17)  # the upper hump
 

@@ -1,4 +1,4 @@
-"""Puzzles per second through HTTP, the CPU time of both processes, and the latency at 80 % of that.
+"""Measure puzzles per second through HTTP, CPU time, and latency at 80 % of the maximum rate.
 
 CPU seconds are those of the server's two processes. The client's own are not counted, but it shares
 the machine.

@@ -17,7 +17,7 @@ import onnxruntime as ort
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles.puzzle import RIGHT
 
-FIXED_SEGMENTS = 16  # of the published evaluation
+FIXED_SEGMENTS = 16  # as in the published evaluation
 CARRIES = ("z_high_BND", "z_low_BND")
 READ = ["answer_BT", "z_high_BND_next", "z_low_BND_next"]
 

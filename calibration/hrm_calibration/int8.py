@@ -218,7 +218,10 @@ class Int8Trials:
         return left
 
     def sensitivity(self, scales: Scales, states: States) -> dict[str, float]:
-        """Drift by matrix if its inputs alone are rounded, all others weight-only; worst first."""
+        """The drift by matrix, the worst first.
+
+        Only the inputs of this matrix are rounded; all other matrices are weight-only.
+        """
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
         weight_only = self.quantized(scales, weights)
         reference = carries_after(self.served, weight_only, states)

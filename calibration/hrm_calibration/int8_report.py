@@ -1,4 +1,4 @@
-"""What a calibration found: enough to quantize again, to judge the result, to store and draw it."""
+"""The findings of a calibration: enough to quantize again, to judge, to store and to draw."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def call_sites(graph: ModelProto) -> list[Site]:
 
 
 def output_axis(num_axes: int) -> int:
-    """The axis of the outputs in a weight of so many axes: a matrix or a kernel."""
+    """The axis of the outputs in a weight with this number of axes: a matrix or a kernel."""
     return 1 if num_axes == NUM_AXES["MatMul"] else 0
 
 
@@ -95,7 +95,7 @@ def quantize(
     weight_only: Collection[str] = (),
     weight_bits: int = 8,
 ) -> ModelProto:
-    """The signed Q/DQ graph; `scales` by call site, `weight_only` names matrices.
+    """The signed Q/DQ graph; `scales` are by call site; `weight_only` names matrices.
 
     Each matrix is stored once in INT8, even if several call sites use it. Raises ValueError for a
     call site without a scale, an unknown matrix in `weight_only`, and other `weight_bits` than 7
@@ -212,7 +212,7 @@ def with_products(graph: ModelProto, weight_only: Collection[str] = ()) -> Model
 
 
 def _product_of_cells(node: NodeProto) -> list[NodeProto]:
-    """Channels last, product, channels first: ONNX Runtime cancels neighboring transposes."""
+    """Move channels last, multiply, move them first: ONNX Runtime cancels paired transposes."""
     images, weight = node.input
     cells = f"{node.name}/cells"
     product = f"{node.name}/product"
@@ -226,9 +226,9 @@ def _product_of_cells(node: NodeProto) -> list[NodeProto]:
 def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:
     """The same function with activations in 0..255: zero points move by 128, scales stay.
 
-    For weights of seven bits. A weight-only matrix becomes float by Cast and Mul, which ONNX
-    Runtime computes once while it loads; it would run DequantizeLinear in every step.
-    The ReLU of a convolution is rounded from 0, so that ONNX Runtime makes one integer kernel of
+    Use it with weights of seven bits. A weight-only matrix becomes float by Cast and Mul, which
+    ONNX Runtime computes once while it loads; it would run DequantizeLinear in every step. The ReLU
+    of a convolution is rounded from 0, so that ONNX Runtime makes one integer kernel of
     convolution, ReLU and rounding. Then the clip is 255 instead of 127 steps.
     """
     zeros = {UNSIGNED_ZERO: UNSIGNED_SHIFT, RELU_ZERO: 0}

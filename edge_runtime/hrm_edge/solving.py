@@ -96,7 +96,7 @@ def _model_for(models: Sequence[ServedModel], request: Request, position: int) -
 
 
 def _solved(solver: Solver, requests: Mapping[int, Request]) -> dict[int, Reply]:
-    """Replies by the positions of the requests."""
+    """Solve requests; returns their replies by position."""
     positions = list(requests)
     replies: dict[int, Reply] = {}
     for index, reply in solver.solve_all(requests.values()):
@@ -111,7 +111,7 @@ class _Opened:
 
     @functools.cached_property
     def solver(self) -> Solver:
-        """Opened for the first puzzle; TensorRT then builds the engine, which takes minutes."""
+        """The solver, opened at the first puzzle. TensorRT then builds its engine for minutes."""
         choice = prepare(self.bundle, "auto", num_slots=NUM_SLOTS)
         return from_bundle(self.bundle, choice, num_slots=NUM_SLOTS)
 
@@ -132,7 +132,8 @@ def _paths(bundle: Path | str | None) -> list[Path]:
 
 
 def _write_time_ns(path: Path) -> int:
-    """When a bundle was written: an export replaces it in its place. 0 if it is not a bundle."""
+    """When a bundle was written, which changes if an export replaces it. 0 if it is not a
+    bundle."""
     manifest = path / MANIFEST_NAME
     return manifest.stat().st_mtime_ns if manifest.exists() else 0
 

@@ -44,7 +44,7 @@ MEASURE_S = 2.0
 MIN_STEPS = 20
 HTTP_S = 10.0
 SAMPLE_EVERY_S = 5.0
-MAX_GROWTH_MB = 64  # of the process during the soak
+MAX_GROWTH_MB = 64  # growth of the process during the soak
 REPORTED_VERSIONS = ("cuda.bindings", "numpy", "onnxruntime", "pycuda", "tensorrt")
 OUTCOMES = {"failure": "failed", "error": "failed", "skipped": "skipped"}
 """What a tag inside a test of a JUnit report means; a test without one passed."""
@@ -227,7 +227,7 @@ class _Served:
         return {"step_ms": times_ms}, []
 
     def over_http(self) -> Found:
-        """Puzzles per second through hrm-serve, and latencies below that, from hrm-bench."""
+        """Puzzles per second through hrm-serve, and latencies below that rate, from hrm-bench."""
         if importlib.util.find_spec("aiohttp") is None:
             return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
         model = ("--bundle", str(self.bundle.path), "--engine", str(self.choice))

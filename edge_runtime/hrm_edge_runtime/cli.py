@@ -262,7 +262,7 @@ def _opened(names: Sequence[str] | None) -> "list[Bundle]":
 
 
 def _with_uploaded(opened: "Sequence[Bundle]", paths: Sequence[Path]) -> "list[Bundle]":
-    """The bundles of the command line, and the uploaded ones instead of those of their names."""
+    """The bundles of the command line. An uploaded one replaces that of the same name."""
     from hrm_edge_runtime.contract.bundle import Bundle
 
     uploaded = [Bundle.open(path) for path in paths]

@@ -1,4 +1,4 @@
-"""Measures which kind of further attempt proves more of what the first one left unproven."""
+"""Measures which kind of further attempt proves more puzzles that the first left unproven."""
 
 from dataclasses import replace
 

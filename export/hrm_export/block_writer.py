@@ -31,19 +31,19 @@ class BlockWriter:
         return self.graph.tensor(name, self.tables[name])
 
     def linear(self, name: str, module: str, x: str) -> str:
-        """Product with a matrix that is stored [in, out]."""
+        """Write the product with a matrix that is stored [in, out]."""
         weight = f"{module}.weight"
         matrix = self.graph.tensor(weight, self.weights[weight].T)
         return self.graph.node(name, "MatMul", x, matrix)
 
     def biased(self, name: str, module: str, x: str) -> str:
-        """Product and bias; of two dimensions, so that ONNX Runtime makes one Gemm of both."""
+        """Product and bias of a two-dimensional input: ONNX Runtime makes one Gemm of both."""
         weighed = self.linear(f"{name}_weighed", f"{module}_proj", x)
         bias = self.weight(f"{module}_bias")
         return self.graph.node(f"{name}_biased", "Add", weighed, bias)
 
     def convolution(self, name: str, module: str, x: str, size: int, *bias: str) -> str:
-        """Convolution of `size` x `size` cells; the kernel is stored [out, in, size, size]."""
+        """Write a convolution of `size` x `size` cells with a kernel [out, in, size, size]."""
         weight = f"{module}.weight"
         near_OI = self.weights[weight]
         cells_OrcI = near_OI.reshape(len(near_OI), size, size, -1)
@@ -140,7 +140,8 @@ class TransformerBlocks(BlockWriter):
         return self.linear(f"{scope}/o", f"{module}.o_proj", mixed)
 
     def queries_keys_values(self, scope: str, module: str, x: str) -> list[str]:
-        """Each [B, H, N, K]; queries and keys are rotated together if positions are rotary."""
+        """Queries, keys and values, each [B, H, N, K]. Rotary queries and keys are rotated
+        together."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config

@@ -1,4 +1,5 @@
-"""What goes into a bundle. Everything here is rejected before a long computation starts."""
+"""What goes into a bundle. Content that does not fit is rejected before a long computation
+starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

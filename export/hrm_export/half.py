@@ -47,7 +47,7 @@ def record_ranges(
         for name in node.output:
             if types[name] == SINGLE:
                 values.append(name)
-                # right behind the node, so that no value outlives its use
+                # directly after the node, so that memory holds each value only briefly
                 nodes += _largest_of(name)
     shown = with_nodes(served.graph, nodes, served.graph.graph.initializer)
     shown = with_outputs(shown, [_largest(name) for name in values])

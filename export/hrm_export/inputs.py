@@ -34,7 +34,7 @@ Tasks = dict[str, dict[str, list[Any]]]
 
 
 def find_checkpoint(source: Path | None, calib: str | None) -> Path:
-    """The named checkpoint, or that of the named run or of the run of the calibration puzzle."""
+    """Find the checkpoint: the named one, or the best of the named run or the puzzle's run."""
     if source is None:
         return _checkpoint_for(calib)
     if (source / checkpoint.CONFIG).exists():

@@ -108,7 +108,7 @@ def require_small_loss(precision: str, exact: Paired, max_loss: float) -> None:
 
 
 def doubt_about(exact: Paired, max_loss: float) -> str | None:
-    """The loss and what would decide, if its interval contains `max_loss` points; else None."""
+    """State the loss and how many puzzles would decide; None if it is surely small enough."""
     low = 100 * exact.low
     high = 100 * exact.high
     if high <= max_loss:
@@ -123,7 +123,7 @@ def doubt_about(exact: Paired, max_loss: float) -> str | None:
 
 
 def num_deciding(exact: Paired, max_loss: float) -> int | None:
-    """About how many puzzles would decide if they are lost and won at the same rates."""
+    """The rough number of puzzles that would decide, if losses and wins keep their rates."""
     count = exact.num_puzzles
     while count < MOST_DECIDING:
         count = math.ceil(GROWTH * count)

@@ -1,4 +1,4 @@
-"""From a graph to judged precisions: read `judge_precisions`.
+"""Make precisions of a graph and judge them. Read `judge_precisions`.
 
 Every precision is made, measured on the held-out puzzles, and judged before the next one is made.
 """
@@ -77,7 +77,7 @@ def measured_fp32(
     finished: FinishedForms,
     stages: Stages,
 ) -> Measured:
-    """Float32, and a forecast of the rest if it was measured now."""
+    """The measured float32 form. If it is measured now, forecast the time of the rest."""
     measured = finished.load("fp32")
     if measured is not None:
         return measured

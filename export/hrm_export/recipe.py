@@ -1,4 +1,4 @@
-"""How judged precisions become a bundle on disk: read `write_bundle`.
+"""Write judged precisions as a bundle. Read `write_bundle`.
 
 Nothing is measured here. Files are written beside the bundle's name and renamed at the end.
 """

@@ -164,7 +164,7 @@ class RelationalBlocks(BlockWriter):
         return node("shared_images", "Reshape", shared, shape)
 
     def over_board(self, scope: str, module: str, cells: str, messages: str) -> str:
-        """What a color and all colors say on average over the board, [B, S, F, 1]."""
+        """Messages of each color and of all colors, averaged over the board, [B, S, F, 1]."""
         node = self.graph.within(scope)
         graph = self.graph
         config = self.config

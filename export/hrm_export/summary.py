@@ -72,7 +72,7 @@ def footnote(contents: Contents, fp32: Form) -> str:
 
 
 def precision_on_cpu(out: Path) -> str:
-    """Time the finished bundle on this CPU; the precision that `auto` serves here from now on."""
+    """Time the finished bundle on this CPU; return the precision that `auto` serves from now on."""
     bundle = Bundle.open(out)
     cpu_times.measure(bundle)
     return cpu_times.fastest(bundle) or "fp32"
@@ -134,7 +134,7 @@ def figures(contents: Contents, form: Form, size_of: Mapping[str, int]) -> dict[
 
 
 def cells(row: Row) -> dict[str, str]:
-    """The column of one precision by the name of its row."""
+    """The cells of one precision's column, by the names of the rows."""
     column = {
         "file": f"{row['size_bytes']:,} bytes",
         "of fp32": f"{row['ratio']:.3f}",

@@ -1,4 +1,4 @@
-"""Which tasks (ARC) a model answers right: their held-out questions, as a server would solve them.
+"""Find the ARC tasks that a model answers right. It solves their held-out questions as a server.
 
 Shapes: T tokens.
 """
@@ -27,7 +27,8 @@ Pairs = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Question:
-    """A held-out question of a task. `puzzle_id` is the row of the task itself, not a variant's."""
+    """A held-out question of a task. `puzzle_id` is the row of the task itself, not of a
+    variant."""
 
     name: str
     puzzle_id: int

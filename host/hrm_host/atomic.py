@@ -26,7 +26,7 @@ def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
         require_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
-    # A killed process had this id: in a container it is always 1.
+    # A killed process may have had the same id: in a container the id is always 1.
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -100,7 +100,7 @@ def sha256_of(file: Path) -> str:
 
 
 def unfinished(path: Path) -> list[Path]:
-    """Temporary files and directories of `path`: of killed processes, or of running ones."""
+    """The temporary files and directories for `path` that killed or running processes made."""
     return sorted(path.parent.glob(f".{glob.escape(path.name)}.tmp-*"))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHARED_CACHE = Path("/var/cache/hrm")
-ANSWER_WITHIN_S = 15  # of a command
+ANSWER_WITHIN_S = 15  # seconds that a command may take
 CUDA_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
 CURRENT_MODE = re.compile(r"^NV Power Mode:(.*)$", re.MULTILINE)
@@ -56,7 +56,7 @@ def num_cores() -> int:
 
 
 def machine_name() -> str:
-    """What a measured time depends on: processor, cores and power mode."""
+    """The processor, the cores and the power mode: measured times depend on them."""
     host = Host()
     cpu = f"{platform.machine()} {host.cpu_model or ''}"
     return f"{cpu}, {num_cores()} cores, power mode {host.power_mode()}"
@@ -146,7 +146,7 @@ class Host:
 
     @property
     def model(self) -> str | None:
-        """The board's name; in a container a mounted copy, since Docker hides the device tree."""
+        """The board's name. In a container it comes from a mounted copy of the device tree."""
         return self.text("proc/device-tree/model") or self.text("etc/hrm-board-model")
 
     @property
@@ -210,7 +210,7 @@ class Host:
             )
 
     def facts(self) -> dict[str, str]:
-        """What determines the speed of this machine, for a report."""
+        """The facts that determine the speed of this machine, for a report."""
         facts = {"power_mode": self.power_mode(), "cpu_cores": str(os.cpu_count() or 1)}
         for clock in self.gpu_clocks():
             facts["gpu_cur_mhz"] = str(clock.now_hz // 10**6)
@@ -224,7 +224,7 @@ class Host:
     # Readings by name; sensors that the machine lacks are absent.
 
     def zones(self) -> Iterator[Zone]:
-        """The thermal zones; a zone that is switched off does not read."""
+        """The thermal zones that report a temperature; a zone that is switched off does not."""
         for path in self.paths("sys/class/thermal/thermal_zone*/temp"):
             millidegrees = self.number(path)
             if millidegrees is None:

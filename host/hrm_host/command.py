@@ -55,11 +55,12 @@ def open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller closed.
 
     Python leaves them None, so `print(file=sys.stderr)` would print among the answers. The next
-    file would take their number, and a library's warnings would go into it.
+    opened file would take the number of standard error, and a library's warnings would go into that
+    file.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # takes the lowest free number, that of the closed stream
+            # gets the lowest free number, which is the closed stream's
             nothing = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nothing, True)
             setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))

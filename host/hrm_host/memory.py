@@ -31,7 +31,8 @@ _MMAP_MAX = -4
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The kernel's account in MB; `gpu_mb` is the GPU's share of the memory (NvMapMemUsed)."""
+    """The kernel's memory figures in MB; `gpu_mb` is the GPU's share of the memory
+    (NvMapMemUsed)."""
 
     total_mb: int
     available_mb: int
@@ -42,7 +43,7 @@ class Memory:
 
     @property
     def allocatable_mb(self) -> int:
-        """Memory that a GPU can still get: pages of the host can move to swap, its own cannot."""
+        """Memory that a GPU can still get. The host's pages can move to swap, the GPU's cannot."""
         host_mb = max(0, self.total_mb - self.available_mb - self.gpu_mb)
         stays_mb = max(0, host_mb - self.swap_free_mb)
         return max(0, self.total_mb - self.gpu_mb - stays_mb)
@@ -54,7 +55,7 @@ def building_mb(*, graph_mb: int = 0, workspace_mb: int = WORKSPACE_MB) -> int:
 
 
 def read_memory(machine: Host | None = None) -> Memory | None:
-    """The kernel's account; None if there is none (not Linux)."""
+    """The kernel's memory figures; None on systems other than Linux."""
     machine = machine or Host()
     text = machine.text("proc/meminfo")
     if text is None:
@@ -80,7 +81,7 @@ def read_memory(machine: Host | None = None) -> Memory | None:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Resident memory of a process, by default this one; 0 if it has ended or without Linux."""
+    """Resident memory of a process, by default this one; 0 if it has ended or is not on Linux."""
     process = "self" if pid is None else str(pid)
     statm = Host().text(f"proc/{process}/statm")
     if statm is None:

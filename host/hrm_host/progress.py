@@ -24,7 +24,7 @@ from rich.table import Column
 
 NAME_WIDTH = 28  # characters of a stage's name, at most
 BAR_WIDTH = 20  # characters; the name, the bar, the count and the time fit into 80
-REFRESHES_PER_S = 1  # a busy machine has better uses for its cores
+REFRESHES_PER_S = 1  # few, because drawing takes time from the command
 
 OnProgress = Callable[[int, int], None]
 """Called with the number done and the total; `partial(stages.show, "puzzles")` is one."""
@@ -103,7 +103,7 @@ def stages_on(
     if not console.is_terminal or console.quiet:
         yield Stages(console=console, first_line_s=first_line_s, line_every_s=line_every_s)
         return
-    # Its note on the font cache, at a first start, would break a bar.
+    # At its first start matplotlib logs a note on its font cache, which would break a bar.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     whole = partial(Column, no_wrap=True)
     bars = Progress(
@@ -111,7 +111,7 @@ def stages_on(
         BarColumn(bar_width=BAR_WIDTH, table_column=whole()),
         MofNCompleteColumn(table_column=whole()),
         TimeRemainingColumn(table_column=whole()),
-        # takes the width that the others leave, so a narrow terminal cuts the note
+        # the note takes the width that remains, so a narrow terminal cuts it
         TextColumn(
             "{task.fields[note]}",
             markup=False,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-# levels of JSON; a puzzle has three, and code that writes or compares values may recurse
+# levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
 

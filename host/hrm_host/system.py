@@ -1,6 +1,6 @@
 """Differences between Windows and POSIX systems; no other module checks the platform.
 
-Tested without what Windows lacks (tests/test_windows.py). Not run on Windows.
+Tests remove what Windows lacks (tests/test_windows.py). Not run on Windows.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ else:
     @contextlib.contextmanager
     def signals_blocked() -> Generator[None]:
         """Processes that start inside ignore Ctrl-C, SIGTERM and SIGHUP."""
-        # its start unblocks the signals, so it must run before
+        # The start of the resource tracker unblocks the signals, so start it first.
         resource_tracker.ensure_running()
         signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -107,7 +107,8 @@ else:
         return bool(mode & stat.S_IWOTH)
 
     def give_rights(handle: int, like: os.stat_result) -> None:
-        """Give a file the owner, group and mode of another; on Windows its folder decides."""
+        """Give a file the owner, group and mode of another; on Windows the folder determines the
+        rights."""
         is_own = like.st_uid == os.geteuid() and like.st_gid == os.getegid()
         if not is_own:
             os.fchown(handle, like.st_uid, like.st_gid)
@@ -137,7 +138,7 @@ def rename(move: Callable[[], object]) -> None:
 
 
 def ignore_hang_ups() -> None:
-    """Ignore SIGHUP: it asks a server to reload files, and without a handler it kills."""
+    """Ignore SIGHUP. It asks a server to reload files; without a handler it kills the process."""
     if HANG_UP is not None:
         signal.signal(HANG_UP, signal.SIG_IGN)
 

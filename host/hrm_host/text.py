@@ -23,5 +23,5 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The text with its own line breaks."""
+    """The text as `printable` shows it, but with its own line breaks."""
     return "\n".join(map(printable, text.split("\n")))

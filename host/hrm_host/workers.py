@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def results_of(
     function: Callable[[Job], Result], jobs: Sequence[Job], *, num_workers: int
 ) -> Iterator[Result]:
-    """The result of each job as it ends; with one worker in this process, else in spawned ones."""
+    """Yield each result as its job ends. A single worker runs in this process."""
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)
         return

@@ -99,7 +99,7 @@ def load_config(path: Path) -> HRMConfig:
 
 def _damaged(path: Path) -> str:
     """The first file that is missing or differs from its hash in `meta.json`, or nothing."""
-    hashes = read_json(path / META).get("sha256", {})  # older checkpoints have none
+    hashes = read_json(path / META).get("sha256", {})  # older checkpoints lack hashes
     if not isinstance(hashes, dict):
         return META
     for name, digest in cast("dict[str, str]", hashes).items():

@@ -19,9 +19,10 @@ Blocks = Literal["attention", "mixer", "relational"]
 Positions = Literal["rope", "learned", "none"]
 HaltRule = Literal["difference", "q_halt"]
 
-MOST = 1 << 24  # of any width, length or number of puzzle ids
-FEW = 1 << 10  # of heads, symbols, cycles and layers
-MOST_VALUES = 1 << 31  # of all tensors; 80 times the published model, whose ARC has half of 1 << 30
+MOST = 1 << 24  # maximum of any width, length or number of puzzle ids
+FEW = 1 << 10  # maximum number of heads, symbols, cycles and layers
+# Maximum values of all tensors: 80 times the published model, whose ARC has half of 1 << 30.
+MOST_VALUES = 1 << 31
 SWIGLU_MULTIPLE = 256  # the published SwiGLU width is a multiple of it
 
 WIDE = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments")
@@ -59,7 +60,7 @@ class HRMConfig:
     # all families
     num_puzzle_ids: int = 1
     puzzle_vector_size: int = 512  # width of a puzzle-embedding row; 0: none
-    puzzle_positions: int = 0  # of the prefix that holds the row; 0: as many as it needs
+    puzzle_positions: int = 0  # positions that hold the row; 0: as many as it needs
     hidden_size: int = 512
     num_heads: int = 8
     expansion: float = 4.0
@@ -249,7 +250,7 @@ class HRMConfig:
 
     @property
     def num_learnt_steps(self) -> int:
-        """Low steps at the end of a segment that keep a gradient: 1 of HRM, a cycle of TRM.
+        """Low steps at the end of a segment that keep a gradient: 1 in HRM, a cycle in TRM.
 
         Relational blocks keep all, because one of their cycles is a single step.
         """

@@ -1,4 +1,4 @@
-"""A relational model on another board, or with more channels.
+"""Put a relational model on another board, or give it more channels.
 
 Its weights depend on the puzzle's relations, not on the board's size.
 """
@@ -37,7 +37,7 @@ def config_on(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
 
 
 def config_for_training(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
-    """The sizes of a model that goes on training, with this puzzle."""
+    """The sizes of a model that continues training on this puzzle."""
     if config.blocks == "relational":
         config = config_on(config, puzzle)
     if not config.num_hints:
@@ -108,7 +108,7 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
 
 
 def _num_parts(name: str, tensor: Tensor, config: HRMConfig) -> int:
-    """The vectors that the last axis of a tensor holds."""
+    """The number of vectors in the last axis of a tensor."""
     if name.endswith(NEAR):
         return NEIGHBORHOOD
     if name in STARTS:

@@ -20,7 +20,7 @@ from torch import Tensor
 # The exporter stores matrices in seven bits, because some processors saturate on eight.
 WEIGHT_LIMIT = 64
 ACTIVATION_LIMIT = 127
-CLIPPED_SHARE = 1e-4  # of an activation's magnitudes; the same as percentile-99.99
+CLIPPED_SHARE = 1e-4  # share of an activation's magnitudes; equals percentile-99.99
 SAMPLED = 1 << 16  # values of a tensor that are read to find its clip, approximately
 LEAST_SCALE = 1e-12  # keeps the scale of zeros positive
 
@@ -89,7 +89,7 @@ class _Gated(torch.autograd.Function):
 
 
 def fake_int8(x: Tensor) -> Tensor:
-    """Activations of any shape, rounded to 255 steps of one scale."""
+    """Round activations of any shape to 255 steps of one scale."""
     flat = x.detach().flatten()
     stride = max(1, flat.numel() // SAMPLED)
     sample = flat[::stride].float().abs()
@@ -103,7 +103,7 @@ def fake_int8(x: Tensor) -> Tensor:
 
 
 def fake_int8_weight(weight: Tensor) -> Tensor:
-    """A matrix [out, in], rounded to 129 steps of a scale for each output."""
+    """Round a matrix [out, in] to 129 steps of a scale for each output."""
     largest = weight.detach().float().abs().amax(dim=1)
     scale = (largest / WEIGHT_LIMIT).clamp(min=LEAST_SCALE)
     zero = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)

@@ -46,7 +46,7 @@ OWN_SETTINGS = {"name": "hrm_act_v1", "expansion": 4.0, "pos_encodings": "rope"}
 WEIGHT_FILES = ("checkpoint", "checkpoint_final.pt")
 """Names besides `step_N`; HRM-v2 writes the second one."""
 SETTINGS = "all_config.yaml"
-MAX_SETTINGS_BYTES = 1 << 18  # the published ones have 2,000
+MAX_SETTINGS_BYTES = 1 << 18  # the published settings have 2,000
 
 
 def model_from_published(source: Path, seq_len: int, weights_name: str | None = None) -> HRM:
@@ -75,7 +75,7 @@ def model_from_published(source: Path, seq_len: int, weights_name: str | None = 
 
 
 def _weight_file(source: Path, name: str | None) -> Path:
-    """A weight file itself, a named one of a run, or the run's last one."""
+    """The weight file: `source` itself, or the named or last one of a run's directory."""
     if not source.is_dir():
         return source
     if name is not None:

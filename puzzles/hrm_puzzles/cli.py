@@ -62,7 +62,7 @@ Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The options of a build. A recipe takes those with the names of its fields."""
+    """The options of a build. A recipe takes the options that have the names of its fields."""
 
     context: typer.Context
     puzzle: PuzzleName

@@ -184,7 +184,7 @@ def copies_share_a_hash(samples: Samples) -> None:
 
 
 def open_cells_are_revealed(samples: Samples) -> None:
-    """`reveal_BT` fills as many open cells as asked with their labels."""
+    """`reveal_BT` fills the requested number of open cells with their labels."""
     puzzle, _, _, inputs_BT, labels_BT = samples
     num_open_B = (inputs_BT != labels_BT).sum(axis=1)
     wanted_B = np.arange(len(inputs_BT)) * puzzle.seq_len // len(inputs_BT)

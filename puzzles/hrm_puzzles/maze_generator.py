@@ -127,7 +127,7 @@ def _any_of(draw: Random, cells: int) -> int:
 
 
 def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> Grid:
-    """Walls and open cells, then each value of `placed` on its set of cells."""
+    """A grid of walls and open cells that has each value of `placed` on its set of cells."""
     grid_T = np.where(flags_from(shape, free), OPEN, WALL).astype(np.int8)
     for cells, value in placed:
         grid_T[flags_from(shape, cells)] = value

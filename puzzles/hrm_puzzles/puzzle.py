@@ -90,7 +90,7 @@ class Geometry:
     num_fixed: int = 0
 
     def require(self, seq_len: int, vocab_size: int) -> None:
-        """Raise PuzzleError if it does not fit a puzzle of these sizes."""
+        """Raise PuzzleError if this geometry does not fit a puzzle of these sizes."""
         sizes = f"{seq_len} positions of {vocab_size} tokens"
         if len(self.board) not in (2, 4) or math.prod(self.board) != seq_len:
             problem = f"the board {self.board} does not give {sizes}"

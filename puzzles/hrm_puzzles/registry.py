@@ -34,7 +34,8 @@ _BUILT_IN: dict[str, Puzzle] = {
     "arc-7x7": Arc(name="arc-7x7", side=7),
 }
 
-# Known by name like the sizes of mazes, and not listed: no shipped model and no board of the page.
+# `get` knows these names, as it knows the sizes of mazes. They are not listed, because they have
+# neither a shipped model nor a board on the page.
 _UNLISTED: dict[str, Puzzle] = {
     "sudoku-12x12": Sudoku(name="sudoku-12x12", box_rows=3, box_cols=4),
     "sudoku-16x16": Sudoku(name="sudoku-16x16", box_rows=4, box_cols=4),
@@ -56,7 +57,7 @@ def names() -> list[str]:
 
 
 def names_from(incomplete: str) -> list[str]:
-    """Completions of a name."""
+    """The names that begin with this text."""
     return [name for name in names() if name.startswith(incomplete)]
 
 

@@ -41,7 +41,8 @@ DEPOT_TOKEN = 5
 CUSTOMER_TOKEN = 6
 TOUR = 5  # added to the token of a road on the tour
 VOCAB_SIZE = 10
-# The cost of entering each token; 0 if it cannot be entered. The last is beyond the vocabulary.
+# The cost of entering each token; 0 if it cannot be entered. The last entry is for tokens beyond
+# the vocabulary.
 COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)
 
 CLOSED_TOGETHER = 64  # cities with one road closed that are searched at once; bounds the memory
@@ -112,7 +113,7 @@ def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int3
 
 
 def _table_BMC(distance_BPP: Int32Array) -> Int32Array:
-    """The dynamic programme of Held and Karp.
+    """The dynamic program of Held and Karp.
 
     table[mask, c] is the lowest cost to leave the depot, visit the customers in `mask` and end at
     its member c.

@@ -168,7 +168,7 @@ class Feed:
 
 # The curriculum.
 INTERVAL = 16  # steps between two readings of the counts
-FALL = 0.02  # cells that the level falls for eight finished puzzles
+FALL = 0.02  # cells by which the level falls for eight finished puzzles
 MEMORY = 0.98  # weight of the past in the share of solved puzzles, per step
 
 

@@ -55,7 +55,7 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Calls write(step_N), then points `latest` to it.
 
-        Raises SaveError if the write fails (a full disk); the checkpoint before stays whole.
+        Raises SaveError if the write fails (a full disk); the previous checkpoint stays whole.
         """
         path = self.run / f"step_{step}"
         try:
@@ -95,8 +95,8 @@ class Checkpoints:
 def start_of(run: Path) -> Path | None:
     """The checkpoint to continue from; None if the run has none.
 
-    A process that was killed between its first checkpoint and `latest` left a whole one without a
-    pointer.
+    A process that was killed between its first checkpoint and `latest` left a whole checkpoint
+    without a pointer.
     """
     if os.path.lexists(run / "latest"):
         return checkpoint.resolve(run / "latest")

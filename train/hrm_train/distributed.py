@@ -55,7 +55,8 @@ class Ranks:
         return torch.cat(parts)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank. All get the same answer, so they act together."""
+        """Whether the flag is set on any rank. All ranks get the same answer, so they act
+        together."""
         if self.world == 1:
             return flag
         device = "cpu"

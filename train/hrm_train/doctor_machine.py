@@ -111,7 +111,7 @@ def _smi(card: Card) -> str:
 
 
 def _persistence(card: Card) -> Iterator[Finding]:
-    """Windows reports neither value."""
+    """Find a card whose driver unloads between runs; Windows does not report the mode."""
     name = f"gpu {card['index']} persistence"
     if card["persistence_mode"] == "Enabled":
         yield ok(name, "on")
@@ -188,7 +188,7 @@ def _hung_workers(text: str) -> Iterator[Finding]:
 
 
 def pcie_power_saving(machine: Host) -> Iterator[Finding]:
-    """The chosen policy is in brackets: 'default performance [powersave] powersupersave'."""
+    """Read the policy in brackets: 'default performance [powersave] powersupersave'."""
     policies = machine.text("sys/module/pcie_aspm/parameters/policy") or ""
     chosen = re.search(r"\[(\w+)\]", policies)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""From the options of `hrm-train` to a plan: preset, recipe and machine, with settings."""
+"""Turn the options of `hrm-train` into a plan: preset, recipe and machine, with settings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""How good a model is on held-out puzzles, by number of segments and with its own halting.
+"""Score a model on held-out puzzles, by number of segments and with its own halting.
 
 Shapes: B batch, T tokens, S segments.
 """
@@ -19,7 +19,7 @@ from hrm_train import recipe, window
 from hrm_train.batches import Batch, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
-SHOWN_TRIALS = 2  # ARC allows two attempts; only the record has scores with more, as published
+SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more are recorded but not shown
 Kind = Literal["fast", "whole"]
 FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
@@ -34,13 +34,13 @@ class Evaluation:
     num_puzzles: int
     proof_exists: bool
     exact: tuple[float, ...]  # share of puzzles whose counted cells are all right
-    proven: tuple[float, ...]  # share proven by then; zeros without proofs
-    accuracy: tuple[float, ...]  # right cells among those counted
-    cells: tuple[float, ...]  # right cells among those that were open
+    proven: tuple[float, ...]  # share of proven puzzles; zeros if no proof exists
+    accuracy: tuple[float, ...]  # share of right cells among the counted ones
+    cells: tuple[float, ...]  # share of right cells among the open ones
     halting: tuple[float, ...]  # (q_halt >= 0) == exact, the published halting accuracy
-    segments: float  # mean, if the model itself halts
-    halted_exact: float  # share, if the model itself halts
-    loss: float  # of the answers after the last segment
+    segments: float  # mean number if the model itself halts
+    halted_exact: float  # share of exact puzzles if the model itself halts
+    loss: float  # loss of the answers after the last segment
     pass_at: Mapping[int, float]  # k: share of tasks right in k trials, by votes
 
     @property
@@ -201,7 +201,7 @@ class HeldOut:
 
     whole: Batch
     fast: Batch | None  # None if the whole set is small
-    identifiers: tuple[str, ...] = ()  # of the puzzle ids, if variants of a task vote
+    identifiers: tuple[str, ...] = ()  # names of the puzzle ids if variants of a task vote
 
 
 def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:

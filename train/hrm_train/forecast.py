@@ -43,7 +43,7 @@ def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | 
 
 
 def times(plan: RunPlan, samples_per_s: float | None) -> list[str]:
-    """How long the run takes, and what that is based on."""
+    """How long the run takes, and the basis of this estimate."""
     measured = measured_speed(plan)
     if samples_per_s is not None:
         basis = "speed: as given"

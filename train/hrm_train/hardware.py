@@ -1,4 +1,4 @@
-"""Which machine trains: a row of `machines` in recipes.yaml."""
+"""The machine that trains: a row of `machines` in recipes.yaml."""
 
 import importlib.util
 import os
@@ -37,16 +37,16 @@ class Hardware:
     precision: Precision = "bf16"
     rows_81: int = 768
     rows_900: int = 1
-    small_rows_81: int = 768  # of models below 8 M parameters
+    small_rows_81: int = 768  # rows for models below 8 M parameters
     small_rows_900: int = 1
     target_batch: int = 768  # rows of one update, made up of micro-batches
-    threads: int = 0  # of a CPU for arithmetic; 0: by `threads_for`
+    threads: int = 0  # CPU threads for arithmetic; 0: `threads_for` chooses
     workers: int = 1  # threads that draw rows
-    prefetch: int = 2  # steps that they draw ahead
+    prefetch: int = 2  # steps that the workers draw ahead
     compile: bool = True
-    recompute: bool = False  # keeps less for the backward pass and computes it again
+    recompute: bool = False  # stores fewer activations and recomputes them in the backward pass
     tf32: bool = False  # lets a GPU round the factors of float32 products to 10 bits
-    micro_batch: int = 0  # replaces the four figures; 0: they decide
+    micro_batch: int = 0  # replaces the four `rows` figures; 0: they decide
     refusal: str = ""
 
     def __post_init__(self) -> None:

@@ -29,13 +29,13 @@ from hrm_train.window import HintTensors, Slots, recompute_blocks, window_loss
 class StepSums:
     """What a step or a micro-batch measured, in parts that add up. Tensors stay on the device."""
 
-    loss: Tensor  # the mean per row and segment
+    loss: Tensor  # mean per row and segment
     answer_loss: Tensor  # loss without halting and hints
-    exact: Tensor  # share of rows
+    exact: Tensor  # share of exact rows
     cells: Tensor  # share of open cells that are right
     solved: Tensor  # number of exact halted rows
-    halted: Tensor  # how many rows
-    segments: Tensor  # sum over the halted rows
+    halted: Tensor  # number of halted rows
+    segments: Tensor  # sum of the segments of the halted rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class Trainer:
         return sums, gradient_BE
 
     def _hints(self, slots: Slots) -> HintTensors | None:
-        """The steps to the answers, if the model learns them too."""
+        """The hints of the slots, if the model learns hints."""
         puzzle = self.feed.puzzle
         if not (self.model.config.num_hints and isinstance(puzzle, Hinted)):
             return None

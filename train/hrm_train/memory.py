@@ -41,8 +41,8 @@ class Estimate:
 
     weights: int
     gradients: int
-    optimizer: int  # its moments
-    average: int  # of the weights
+    optimizer: int  # moments of the optimizer
+    average: int  # average of the weights
     slots: int
     activations: int
 
@@ -87,7 +87,7 @@ def estimate(
         gradients=gradients,
         optimizer=OPTIMIZERS[recipe.optimizer].num_moments * weights,
         average=weights,
-        slots=2 * slots * slot_bytes,  # this step's, and those before it in case it is repeated
+        slots=2 * slots * slot_bytes,  # slots of this step, and the earlier ones for a repeat
         activations=_activation_bytes(config, recipe, dtype, micro_batch, recompute=recompute),
     )
 

@@ -53,7 +53,7 @@ class Reading:
 
     step_ms: float  # wall time, so phases need not add up to it
     step_p50_ms: float = (
-        0.0  # of the last MOST_PENDING steps, from the end of one to the end of the next
+        0.0  # over the last MOST_PENDING steps, each from the end of the step before
     )
     step_p99_ms: float = 0.0
     cpu_cores: float = 0.0  # cores that this process kept busy

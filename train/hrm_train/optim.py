@@ -210,7 +210,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Moves the average towards the model. `step` counts from 1.
+        """Moves the average toward the model. `step` counts from 1.
 
         Early steps average over fewer steps, which removes the random start quickly.
         """

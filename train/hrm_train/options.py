@@ -10,7 +10,7 @@ from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
 
-SHIPPED_CHECKPOINTS = Path("model") / "checkpoints"  # in a checkout
+SHIPPED_CHECKPOINTS = Path("model") / "checkpoints"  # folder in a checkout
 PROFILED = (3, 10)  # steps to skip (compilation, caches), and to profile
 
 
@@ -42,7 +42,7 @@ class Intervals:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What a run is. The puzzle and the machine determine the defaults."""
+    """The options that define a run. The puzzle and the machine determine the defaults."""
 
     run: Annotated[
         Path | None, typer.Option(help="Directory of the run. Default: runs/PUZZLE or runs/RECIPE.")
@@ -184,7 +184,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(Intervals, PlanOptions):
-    """All of them, in the order of the help."""
+    """All options of hrm-train, in the order of its help."""
 
     context: typer.Context
     tune: Annotated[

@@ -25,7 +25,7 @@ def open_plan(options: PlanOptions, say: Say = print, adjust: Adjust | None = No
     Builds the usual data set of the puzzle, or of the named recipe, if it is absent. `adjust`
     changes a new plan before it is written. With several ranks the first one plans for all.
     """
-    machine = None  # that of the plan, with its settings
+    machine = None  # the plan's machine, with its settings
     if not (options.resume or _was_restarted(options.run_path)):
         _write_new(options, say, adjust)
     elif options.hw:

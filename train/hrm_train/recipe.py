@@ -60,7 +60,7 @@ class Recipe:
     augment: bool = True
     curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
     curriculum_target: float = 0.5
-    deepening_samples: int = 0  # until then the segment limit grows from `window` to the model's
+    deepening_samples: int = 0  # samples until the limit has grown from `window` to the model's
     quantization_aware: bool = False  # trains with INT8 rounding; validates and saves float32
 
     def __post_init__(self) -> None:
@@ -203,7 +203,7 @@ def _kind_of_vector(puzzle: Puzzle) -> str:
 
 
 def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
-    """The preset's recipe at that batch."""
+    """The preset's recipe at this batch size."""
     family = puzzle.name.partition("-")[0]
     values: Values = {"puzzle": puzzle.name, "batch_size": batch_size}
     values |= named(RECIPES, "preset", preset)

@@ -169,7 +169,7 @@ class TrainingRun:
         return None
 
     def _validate(self) -> Evaluation | None:
-        """Evaluates on the first rank what is due; saves if the whole set went best.
+        """Evaluates on the first rank what is due; saves if the whole set scores best so far.
 
         Returns None if a signal came.
         """
@@ -198,7 +198,7 @@ class TrainingRun:
         return evaluation
 
     def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
-        """The evaluation, and whether it is better than all of its kind before."""
+        """The evaluation, and whether it is better than all earlier ones of its kind."""
         progress = self.trainer.progress
         before = self.history.best(kind, progress.step - 1)
         identifiers: Sequence[str] = ()

@@ -162,6 +162,6 @@ def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> R
         recipe=Recipe.from_mapping(values["recipe"]),
         config=HRMConfig.from_mapping(values["model"]),
         init=init and Path(init),
-        intervals=Intervals(**values.get("intervals", {})),  # older runs have none
+        intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
         events=tuple(Event(**event) for event in values.get("events", [])),
     )

@@ -288,7 +288,7 @@ def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-# Figures of training, by the names that TensorBoard and W&B have too.
+# Figures of training, under the names that TensorBoard and W&B also use.
 _SHOWN = {
     "loss": "{:.4f}",
     "answer_loss": "{:.4f}",

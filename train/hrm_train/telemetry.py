@@ -1,4 +1,5 @@
-"""What a run reports every few steps, to its files, to TensorBoard and to W&B on request; warnings.
+"""Report a run every few steps: to its files, to TensorBoard, and to W&B on request. Warn of
+trouble.
 
 metrics.ndjson   one line for each MetricsRow; `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
@@ -100,7 +101,7 @@ Writer = TensorBoard | WeightsAndBiases
 
 
 class Telemetry:
-    """Reads what the steps left on the device, warns, and passes it on."""
+    """Reads the figures that the steps left on the device, warns, and passes them on."""
 
     def __init__(
         self,
@@ -210,7 +211,7 @@ class Telemetry:
 
 
 def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:
-    """The values of each figure; one read from the device per figure."""
+    """The values of each figure. Each figure takes one read from the device."""
     series: dict[str, list[float]] = {}
     for name in vars(reports[0]):
         values = [torch.as_tensor(getattr(report, name)).float() for report in reports]
@@ -251,7 +252,7 @@ class AnomalyMonitor:
         return [*self._see_machine(reading, throttled), *self._see_loss(loss)]
 
     def _see_loss(self, loss: float) -> list[str]:
-        """A loss far above the recent ones; the next report needs as many new ones."""
+        """Report a loss far above the recent ones; the next report needs as many new losses."""
         usual = math.inf
         if len(self._losses) == USUAL_LOSSES:
             usual = median(self._losses)

@@ -251,7 +251,7 @@ class Slots:
         self.halted_B = wants_B | (self.segments_B >= max_segments)
 
     def split(self, num_parts: int) -> list["Slots"]:
-        """Parts of (nearly) equal size, in order; `joined` undoes it."""
+        """Split into parts of nearly equal size, in order; `joined` undoes it."""
         ends = [len(self) * (part + 1) // num_parts for part in range(num_parts)]
         parts: list[Slots] = []
         begin = 0

@@ -41,10 +41,10 @@ REFILLED = "our loop, our engine"
 FIXED = "16 fixed segments, our engine"
 PUBLISHED_LOOP = "16 fixed segments, PyTorch eager"
 LOOPS = (REFILLED, FIXED, PUBLISHED_LOOP)
-PARAMETERS = 150_000  # of the small models, as `hrm-bench compare` trains them
+PARAMETERS = 150_000  # size of the small models, as in `hrm-bench compare`
 MODELS = ("hrm-6x6", "trm-6x6", "hrm-27m")
 CHECKED_SEGMENTS = 2
-LOGIT_TOLERANCE = 1e-3  # of the largest logit
+LOGIT_TOLERANCE = 1e-3  # share of the largest logit
 SLOTS = 8  # rows of a batch of the loops
 COLUMNS = {
     "model": "{model}",

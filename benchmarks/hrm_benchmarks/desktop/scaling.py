@@ -1,4 +1,4 @@
-"""One model on 1/8, 1/4, 1/2 and all of the training data, with equal samples: one curve."""
+"""Train one model on 1/8, 1/4, 1/2 and all of the data with equal samples, and draw a curve."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from hrm_train.recipe import Recipe, config_for, recipe_for
 
 PARTS = (8, 4, 2, 1)  # the data is divided by each of these
 BATCH_SIZE = 16
-WARMUP_SHARE = 0.1  # of the samples
+WARMUP_SHARE = 0.1  # share of the samples
 NAME = "scaling"
 COLUMNS = {
     "of the data": "{share}",
@@ -51,7 +51,7 @@ class PartOfSource(batches.SplitSource):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """A model, a data set, and the samples that every training gets."""
+    """A model, a data set, and the number of samples of every training."""
 
     puzzle: Puzzle
     data: Path

@@ -1,4 +1,4 @@
-"""Trainers side by side, with equal losses if the work is equal; and one segment by PyTorch.
+"""Compare trainers, whose losses must be equal if their work is; time a segment in PyTorch.
 
 Read `measure` first. Shapes: R rounds, C contestants, B batch, N puzzles, T tokens.
 """

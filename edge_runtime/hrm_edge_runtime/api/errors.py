@@ -20,7 +20,7 @@ from hrm_puzzles.puzzle import PuzzleError
 FAILED_RETRY_S = 60  # a model that failed needs an operator
 MESSAGE_LIMIT = 500  # a message may quote what the client sent, and that can be long
 JSON = "application/json"
-SAFE_HEADERS = (  # of every answer
+SAFE_HEADERS = (  # headers of every answer
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
@@ -145,7 +145,7 @@ def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:
 
 
 def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
-    """503 (not now, perhaps later or elsewhere), 504 (past the client's deadline) or 500."""
+    """The error of an unanswered request: 503 (perhaps later or elsewhere), 504 or 500."""
     cause = _NO_ANSWER[reason]
     headers: dict[str, str] = {}
     field = None
@@ -172,7 +172,7 @@ def status_of(reason: str) -> int:
 
 
 def model_failed(name: str, problem: str) -> ServiceError:
-    """503: the model is configured, but this machine could not build or open its engine."""
+    """The 503 of a configured model whose engine this machine could not build or open."""
     return ServiceError(
         503,
         "model-failed",
@@ -185,7 +185,7 @@ def model_failed(name: str, problem: str) -> ServiceError:
 
 @contextlib.contextmanager
 def needing_a_thread() -> Generator[None]:
-    """Refuse with 503 if the machine cannot start another thread."""
+    """Reject the request with 503 if the machine cannot start another thread."""
     try:
         yield
     except RuntimeError as error:
@@ -200,12 +200,12 @@ def out_of_threads() -> ServiceError:
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:
-    """422: something in the request is not valid."""
+    """The 422 of a request that is not valid."""
     return ServiceError(422, "bad-request", message, remedy, field=field, rule=rule)
 
 
 def bad_puzzle(error: PuzzleError) -> ServiceError:
-    """422: the request is valid, but its puzzle breaks a rule of its kind."""
+    """The 422 of a valid request whose puzzle breaks a rule of its kind."""
     return ServiceError(
         422,
         "bad-puzzle",

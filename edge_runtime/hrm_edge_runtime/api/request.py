@@ -1,4 +1,4 @@
-"""From a request to a task of a served model, and from a result to an answer.
+"""Turn a request into a task of a served model, and a result into an answer.
 
 Shapes: T tokens.
 """
@@ -44,7 +44,7 @@ class ReadingError(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ParsedRequest:
-    """A task with its model and its puzzle as the client sent it, which its answer needs.
+    """A parsed request: its task, its model, and its puzzle as the client wrote it.
 
     `board` has the size of the puzzle, which the model's own board may frame.
     """
@@ -56,9 +56,10 @@ class ParsedRequest:
 
 
 def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
-    """The named model, those of its kind, or one of each kind; refuses with 404 or 422.
+    """The named model, those of its kind, or one of each kind.
 
     Models that have learned the requested task come first, then the others in serving order.
+    Rejects an unknown model with 404 and an unknown kind with 422.
     """
     kinds: set[str] = set()
     candidates: dict[str, ServedModel] = {}
@@ -103,7 +104,7 @@ def parse_request(
 ) -> ParsedRequest:
     """Parse and encode for the first model that reads the puzzle, in up to 50 ms.
 
-    Refuses with 422 and the reason.
+    Rejects an invalid request with 422 and the reason.
     """
     model, board, parsed, tokens_T = _read(models, request.puzzle)
     _check_fields(model, request, parsed.identifier)
@@ -139,7 +140,7 @@ def parse_request(
 
 
 def _read(models: Sequence[ServedModel], notation: object) -> Reading:
-    """Read a puzzle with the first board that can; refuses with 422 and the reason.
+    """Read a puzzle with the first board that can; rejects it with 422 if none can.
 
     If no board has its size, the smallest one that holds it takes it in a frame.
     """
@@ -274,7 +275,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
 
 
 def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:
-    """Refuse with 422 what this model or this server cannot do."""
+    """Reject with 422 what this model or this server cannot do."""
     if identifier is not None:
         _check_task(model, identifier)
     max_segments = model.manifest.max_segments

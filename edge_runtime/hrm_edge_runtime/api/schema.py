@@ -312,7 +312,7 @@ class RemovedAnswer(BaseModel):
 
 
 class EngineView(BaseModel):
-    """The engine process; `losses` in a row with a `last_error` are a crash loop."""
+    """The engine process. Repeated `losses` with a `last_error` mean that it crashes in a loop."""
 
     state: EngineState
     pid: int | None

@@ -83,14 +83,15 @@ class ServedModel:
 
     @cached_property
     def routed(self) -> Routed | None:
-        """Its puzzle if an answer is a route. Cached: checking a protocol takes 20 us and more."""
+        """The puzzle, if its answers are routes. Cached, because a protocol check takes 20 us or
+        more."""
         if isinstance(self.puzzle, Routed):
             return self.puzzle
         return None
 
     @cached_property
     def framing(self) -> Framing | None:
-        """Its puzzle if its board frames smaller ones."""
+        """The puzzle, if its board frames smaller boards."""
         if isinstance(self.puzzle, Framing):
             return self.puzzle
         return None
@@ -132,7 +133,7 @@ class ServedModel:
 
 
 def _add_report(view: ModelView, report: LaneReport) -> None:
-    """Add what the engine reported of the lane."""
+    """Add what the engine reported about the lane."""
     view.state = "ready"
     view.slots = report.num_slots
     view.slots_rule = report.slots_rule

@@ -2,7 +2,7 @@
 
 A slot's state is reset at admission, never at release: in between it may hold anything.
 
-The queue is ordered by priority with ageing. An attempt's place is its arrival period of `ageing_s`
+The queue is ordered by priority with aging. An attempt's place is its arrival period of `ageing_s`
 seconds minus its priority, and it never changes. So an attempt of priority `k` above another's
 does not overtake it if it arrives more than `k + 1` periods later, and no attempt starves.
 """

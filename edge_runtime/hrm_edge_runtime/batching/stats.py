@@ -14,9 +14,8 @@ Status = Literal["proven", "halted", "unfinished"]
 """What is known of an answer: it is proven, the model halted on it, or neither."""
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
-MEMORY = (
-    1 / 32
-)  # weight of the newest value in the running means: about the last thirty steps or puzzles
+# Weight of the newest value in the running means: about the last thirty steps or puzzles.
+MEMORY = 1 / 32
 # maximum segments per run; bounds how long an arrival waits until the lane checks its queue
 MAX_RUN = 16
 _NUM_RECENT = 256  # number of recent steps and puzzles in the minima
@@ -150,7 +149,7 @@ class LaneCounters:
         self.host_seconds_total += host_s
 
     def count_end(self, outcome: Outcome, segments: int) -> None:
-        """Count an attempt that ended after so many segments."""
+        """Count an attempt that ended after this number of segments."""
         self.completed[outcome] += 1
         if outcome in HALTED:
             weight = MEMORY if self.segments else 1.0

@@ -77,7 +77,7 @@ class TaskVariants:
 
 
 def _way_back(symmetry: Symmetry, then: Symmetry | None = None) -> Callable[[Int32], Int32]:
-    """Undo a symmetry, and `then` apply that of the original puzzle."""
+    """Undo a symmetry, then apply `then`, the symmetry of the original puzzle."""
 
     def turn_back(answer_T: Int32) -> Int32:
         answer_BT = symmetry.invert(answer_T[None])

@@ -18,7 +18,7 @@ from hrm_edge_runtime.contract.manifest import (
     read_manifest,
 )
 
-BLOCK = tarfile.BLOCKSIZE  # 512 bytes: headers, and what files are padded to
+BLOCK = tarfile.BLOCKSIZE  # 512 bytes: the size of a header; files are padded to a multiple
 END = bytes(BLOCK)
 MAX_FILES = 64  # a bundle of three precisions with unrolled graphs has twelve
 PIECE_BYTES = 1 << 20

@@ -345,7 +345,7 @@ def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Go
     }
 
     def read(name: str, dtype: type[Any]) -> NDArray[Any]:
-        """An array whose shape is the suffix of its name."""
+        """Read an array. The suffix of its name is its shape."""
         _, _, axes = name.rpartition("_")
         shape = tuple(sizes[axis] for axis in axes)
         array = arrays[name]

@@ -38,7 +38,7 @@ def is_plain_name(name: str) -> bool:
 
 def _inside(name: str) -> str:
     if not is_plain_name(name):
-        raise ValueError(f"{name!r} is not a plain file name, so it could point out of the bundle")
+        raise ValueError(f"{name!r} is not a plain file name, so it could lead out of the bundle")
     return name
 
 

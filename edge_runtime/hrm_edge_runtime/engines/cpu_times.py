@@ -18,7 +18,7 @@ from hrm_edge_runtime.engines.engine import Engine, load_blanks, step_seconds
 from hrm_host import atomic, board
 
 GAIN = 1.1  # a lower precision costs solves, so it must be this much faster than float32
-MEASURING_S = 0.2  # for each precision
+MEASURING_S = 0.2  # seconds of measuring per precision
 MIN_ROUNDS = 3
 FOLDER = "precisions"  # in the user's cache, with a file for each bundle
 MAX_FILE_BYTES = 64 * 1024
@@ -41,7 +41,7 @@ def measure(bundle: Bundle) -> TimesMs:
             engine = engine_from_bundle(bundle, precision=precision, num_slots=1)
             opened.enter_context(closing(engine))
             load_blanks(engine, bundle.puzzle_table[0])
-            engine.step(1)  # the first allocates
+            engine.step(1)  # the first step allocates memory
             engines[precision] = engine
         times_ms = _in_turns(engines)
     _keep(bundle, times_ms)

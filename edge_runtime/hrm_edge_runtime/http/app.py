@@ -142,7 +142,7 @@ async def _client_gone(_: Request, error: Exception) -> Response:
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
-    """A parameter in the path or the query that its route does not accept."""
+    """Answer a request whose path or query has an invalid parameter."""
     first = cast(RequestValidationError, error).errors()[0]
     field = str(first["loc"][-1])
     message = f"the parameter {field!r} is not valid: {words_for(first)}"
@@ -151,7 +151,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 async def _not_routed(_: Request, error: Exception) -> Response:
-    """A path or a method that no route takes."""
+    """Answer a request whose path or method no route takes."""
     fault = cast(HTTPException, error)
     default = ("refused", str(fault.detail))
     reason, message = _ROUTE_FAULTS.get(fault.status_code, default)

@@ -188,10 +188,10 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
         raise KeyFileError(
             f"{path} would hold {len(keys)} keys, more than {MAX_KEYS}: remove one first."
         )
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # a link stays a link
     try:
         with atomic.new_file(path) as draft, _private_file(draft) as file:
-            if path.exists():  # a server with a user of its own reads it through its group
+            if path.exists():  # a server under its own user may read the file as a group member
                 system.give_rights(file.fileno(), path.stat())
             for key in keys:
                 file.write(f"{key.model_dump_json(exclude_none=True)}\n")
@@ -247,7 +247,7 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(tls_cert, tls_key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # an ssl.SSLError is an OSError
         raise BindError(
             f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): "
             "pass PEM files that belong together."

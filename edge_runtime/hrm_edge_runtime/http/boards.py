@@ -36,8 +36,8 @@ def kinds() -> Iterator[KindView]:
 
 
 def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:
-    """Generate a puzzle, in up to 0.1 s of CPU time; 422 if it cannot."""
-    from hrm_puzzles.data.sources import fresh  # it imports the packages of data sets
+    """Generate a puzzle in up to 0.1 s of CPU time; rejects an impossible request with 422."""
+    from hrm_puzzles.data.sources import fresh  # imports the packages of data sets
 
     try:
         puzzle = registry.get(request.kind)
@@ -57,8 +57,8 @@ def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:
 
 
 def judged(request: LabelRequest) -> LabelAnswer:
-    """Judge a label as `hrm-data import` does; refuses with 422 what that would reject."""
-    from hrm_puzzles.data.build import labelled  # it imports the packages of data sets
+    """Judge a label as `hrm-data import` does; rejects the same labels, with 422."""
+    from hrm_puzzles.data.build import labelled  # imports the packages of data sets
 
     label = {"puzzle": request.puzzle, "solution": request.solution}
     try:

@@ -1,4 +1,4 @@
-"""A request's body: untrusted, bounded in bytes and time; then watches for a disconnect."""
+"""Read a request's untrusted body within bounds of bytes and time; watch for a disconnect."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -48,7 +48,7 @@ async def _cancel_at_disconnect(working: asyncio.Task[object], receive: Receive)
 
 
 async def body_of(request: Request) -> bytes:
-    """The bytes of a JSON body; refuses with 408, 413 or 415."""
+    """The bytes of a JSON body; rejects a body with 408, 413 or 415."""
     check_type(request, (JSON,))
     body = bytearray()
     try:
@@ -82,7 +82,7 @@ class Turnstile:
 
 
 def check_type(request: Request, media_types: Sequence[str]) -> None:
-    """Refuse with 415 a body of another declared type, or a compressed one."""
+    """Reject a body of another declared type, or a compressed one, with 415."""
     headers = request.headers
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in media_types and media_type not in UNSAID:

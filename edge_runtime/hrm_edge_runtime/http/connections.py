@@ -28,12 +28,12 @@ READ_BYTES = 4096  # per turn of the event loop: bounds the parser events of one
 # Each piece of a body costs a Python call. A body of more pieces must average LEAST_PIECE bytes.
 MANY_PIECES = 1000
 LEAST_PIECE = 16  # bytes
-MAX_AHEAD_BYTES = 16 * 1024  # of requests that arrive before the answer to the first
+MAX_AHEAD_BYTES = 16 * 1024  # bytes of requests before the first is answered
 OF_UPGRADE = (b"upgrade", b"http2-settings")  # removed as headers and from Connection's list
-HALF_CLOSED_SECONDS = 0.2  # to answer a client that stopped sending; one that left looks the same
-HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
-UNREAD_SECONDS = 10.0  # for the rest of a refused body, so that its client sees why
-FETCH_SECONDS = 60.0  # for a client to read what is written to it
+HALF_CLOSED_SECONDS = 0.2  # time to answer a client that stopped sending and may have left
+HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the header
+UNREAD_SECONDS = 10.0  # time to read a rejected body, so that its client sees why
+FETCH_SECONDS = 60.0  # time for a client to read what the server wrote
 
 Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-many"]
 
@@ -105,7 +105,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._fault = 0
         self._is_body_due = False
-        self._is_ignored = False  # all further bytes of this client
+        self._is_ignored = False  # true: drop all further bytes of this client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -116,7 +116,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._limits.dropped["too-many"] += 1
                 self._refuse(no_answer("too-many-connections"))
                 return
-            next(iter(self._limits.idle)).drop("made-room")  # that has been idle longest
+            next(iter(self._limits.idle)).drop("made-room")  # drops the longest idle
         self._limits.idle[self] = None
         self._expect("slow-header", self._limits.header_s)
 
@@ -148,7 +148,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        assert self.parser is not None  # as long as the connection lasts
+        assert self.parser is not None  # it lives as long as the connection
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -308,7 +308,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._answering is not None:
             self._refuse_body(self._answering, refusal)
-        elif not self._is_body_due:  # else it was answered, and that must still be fetched
+        elif not self._is_body_due:  # otherwise the client must still fetch its answer
             self._write_refusal(refusal)
 
     def _refuse_body(self, cycle: RequestResponseCycle, refusal: ServiceError) -> None:

@@ -52,7 +52,7 @@ _LANE_FIGURES = (
     LaneFigure(
         _Gauge,
         "hrm_expected_wait_seconds",
-        "Wait for a slot of one that came now.",
+        "Expected wait of a puzzle that arrives now.",
         "expected_wait_s",
     ),
     LaneFigure(_Counter, "hrm_steps", "Segments run over the batch.", "steps"),
@@ -65,18 +65,23 @@ _LANE_FIGURES = (
     LaneFigure(
         _Counter,
         "hrm_backlog_slot_segments_used",
-        "Rows busy while others waited.",
+        "Busy rows of steps that left an attempt waiting.",
         "slot_segments_used",
     ),
     LaneFigure(
         _Counter,
         "hrm_backlog_slot_segments_offered",
-        "Rows while others waited.",
+        "Rows of steps that left an attempt waiting.",
         "slot_segments_offered",
     ),
     LaneFigure(_Counter, "hrm_hypotheses", "Cells treated as given for a while.", "hypotheses"),
     LaneFigure(_Counter, "hrm_step_seconds", "Time in the engine's steps.", "step_seconds_total"),
-    LaneFigure(_Counter, "hrm_host_seconds", "Time of the host around them.", "host_seconds_total"),
+    LaneFigure(
+        _Counter,
+        "hrm_host_seconds",
+        "Time of the host around the engine's steps.",
+        "host_seconds_total",
+    ),
 )
 
 
@@ -113,17 +118,17 @@ class Metrics(Collector):
         )
         self._http_seconds = histogram(
             "hrm_http_request_seconds",
-            "From request to answer.",
+            "Time from request to answer.",
             ["route"],
         )
         self._queue_seconds = histogram(
             "hrm_solve_queue_seconds",
-            "From arrival to a slot.",
+            "Time from arrival to a slot.",
             ["model"],
         )
         self._compute_seconds = histogram(
             "hrm_solve_compute_seconds",
-            "From a slot to the end.",
+            "Time from a slot to the end.",
             ["model"],
         )
         self._answers = counter(
@@ -133,7 +138,7 @@ class Metrics(Collector):
         )
 
     def note_request(self, route: str, status: int, seconds: float, key: str | None) -> None:
-        """An answered request; `key` is its key's label."""
+        """Count an answered request; `key` is its key's label."""
         self._http_requests.labels(route, str(status)).inc()
         self._http_seconds.labels(route).observe(seconds)
         if key is not None:
@@ -163,7 +168,7 @@ class Metrics(Collector):
         age_s = None
         if client.snapshot is not None:
             age_s = time.monotonic() - client.snapshot.taken_s
-        yield _Gauge("hrm_ready", "1 where new work is taken.", float(is_ready))
+        yield _Gauge("hrm_ready", "1 if the server takes new work.", float(is_ready))
         yield _Gauge(
             "hrm_requests_waiting",
             "Requests that wait for the engine.",
@@ -171,13 +176,13 @@ class Metrics(Collector):
         )
         yield _Gauge(
             "hrm_step_age_seconds",
-            "Since the last step while work waits.",
+            "Time since the last step while work waits.",
             client.step_age_s,
         )
         yield _Counter("hrm_engine_losses", "Engine processes that died.", process.num_losses)
         yield _Gauge(
             "hrm_engine_losses_in_a_row",
-            "Those without a healthy time between.",
+            "Losses without a healthy time between.",
             process.losses_in_a_row,
         )
         yield _Gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
@@ -190,8 +195,10 @@ class Metrics(Collector):
         return memory
 
     def _board(self) -> Iterable[Metric]:
-        """A family has no sample if the machine has no such sensor."""
-        heat = _Gauge("hrm_board_temperature_celsius", "Of a thermal zone.", labels=["zone"])
+        """Read the board's sensors. A metric has no sample if the machine lacks its sensor."""
+        heat = _Gauge(
+            "hrm_board_temperature_celsius", "Temperature of a thermal zone.", labels=["zone"]
+        )
         throttled = _Counter(
             "hrm_board_throttles", "Over-current events of the board.", labels=["event"]
         )
@@ -214,7 +221,7 @@ def _lane_figures(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
 
 
 def _ended_attempts(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
-    text = "Attempts that ended, by how."
+    text = "Ended attempts, by outcome."
     outcomes = _Counter("hrm_puzzles", text, labels=["model", "outcome"])
     text = "Segments until an attempt halted."
     segments = HistogramMetricFamily("hrm_segments_per_puzzle", text, labels=["model"])

@@ -150,7 +150,7 @@ class RequestMiddleware:
         headers: Mapping[bytes, bytes],
         context: logs.RequestContext,
     ) -> Response | None:
-        """The answer to a request that is not let in; notes the key of one that is."""
+        """The refusal of a request, or None if it may enter; then its key is noted."""
         host = headers.get(b"host", b"")
         origin = headers.get(b"origin")
         changes_something = scope["method"] not in READING_METHODS

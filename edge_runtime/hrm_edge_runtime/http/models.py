@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.building import Build
 
 MAX_TRIALS = 4  # processes at once, each bounded in time and memory
-LOOK_AGAIN_S = 0.1  # whether the engine is ready for a model that joins
+LOOK_AGAIN_S = 0.1  # between looks whether the engine is ready for a joining model
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
-Shortage = lane_manager.LaneNotOpenedError  # with `lacking_bytes`
+Shortage = lane_manager.LaneNotOpenedError  # if it has `lacking_bytes`
 Opened = tuple[ServedModel, lanes.LaneOptions]
 
 _log = logging.getLogger("hrm_edge_runtime.models")
@@ -141,7 +141,7 @@ class Library:
         _log.error("%s is not served: %s", name, problem)
 
     def note_joined(self, lane: lanes.LaneOptions) -> None:
-        """The engine opened a model's lane, and opens it again when it restarts."""
+        """Keep a lane that the engine has opened, so that a restarted engine opens it too."""
         self.lanes[lane.key] = lane
         self.joining.discard(lane.key)
 
@@ -189,7 +189,7 @@ class Library:
         return self.open_with(choice, bundle, key)
 
     def open_with(self, choice: factory.Choice, bundle: Bundle, key: str) -> Opened:
-        """The same with an engine that is already chosen, and without building."""
+        """As `open`, with an engine that is already chosen, and without building."""
         defaults = self._defaults
         max_slots = factory.max_slots(bundle, choice.engine)
         lane = lanes.LaneOptions(
@@ -272,12 +272,12 @@ class ModelManager:
     async def put(self, name: str, bundle: str) -> ChangeAnswer:
         """Serve a bundle under its name.
 
-        Refuses with 422 a bundle that does not open, with 507 one that does not fit.
+        Rejects a bundle that does not open with 422, and one that does not fit with 507.
         """
         self._check_ready()
         with needing_a_thread():
             model, lane = await asyncio.to_thread(self._read, name, bundle)
-        # beside other changes: a graph that never ends takes a minute
+        # Not one at a time: the trial of a graph that never ends takes a minute.
         shortage = await self._try(lane)
         async with self._one_at_a_time:
             self._check_ready()
@@ -296,7 +296,7 @@ class ModelManager:
             return ChangeAnswer(model=view, replaced=before is not None, evicted=evicted)
 
     async def remove(self, name: str) -> None:
-        """Stop serving a model; refuses an unknown one with 404 and the only one with 409."""
+        """Stop serving a model; rejects an unknown one with 404 and the only one with 409."""
         async with self._one_at_a_time:
             self._check_ready()
             model = self._models.get(name)
@@ -409,7 +409,7 @@ class ModelManager:
         return [victim.name for victim in victims]
 
     async def _try(self, lane: lanes.LaneOptions) -> Shortage | None:
-        """Try a lane; returns a lack of memory and refuses other failures with 422."""
+        """Try a lane; returns a lack of memory and rejects other failures with 422."""
         if lane.choice.engine == OPENED_WHERE_USED:  # tried when it was built
             return None
         async with self._trials:
@@ -418,7 +418,7 @@ class ModelManager:
     async def _load(
         self, model: ServedModel, lane: lanes.LaneOptions, *, keeps_figures: bool = False
     ) -> Shortage | None:
-        """Open a lane in the engine beside those that run; returns and refuses as `_try`."""
+        """Open a lane in the engine beside those that run; fails as `_try` does."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=keeps_figures)
         manager = self._engine_client.lane_manager
@@ -450,7 +450,7 @@ class ModelManager:
 
 
 async def _shortage_of(opening: Awaitable[None]) -> Shortage | None:
-    """Await an opening; returns a lack of memory and refuses other failures with 422."""
+    """Await an opening; returns a lack of memory and rejects other failures with 422."""
     try:
         await opening
     except lane_manager.LaneNotOpenedError as error:

@@ -20,7 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from hrm_edge_runtime.batching.task import Result
 from hrm_edge_runtime.contract.logs import RequestContext
 
-MAX_PUZZLES = 100  # of a long batch only the first puzzles have their own spans
+MAX_PUZZLES = 100  # puzzles of a batch that have their own spans
 
 
 class RequestTracer:

@@ -57,8 +57,8 @@ class JSONLine(JSONResponse):
 class RequestRoute(APIRoute):
     """A route that reads its own request and writes its own response.
 
-    FastAPI describes it, and nothing of FastAPI runs for a request: its stack and its handling of
-    parameters take a tenth of the HTTP process's CPU for a small puzzle.
+    FastAPI only describes the route. Its code does not run for a request, because its stack and its
+    handling of parameters take a tenth of the HTTP process's CPU for a small puzzle.
     """
 
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
@@ -308,7 +308,7 @@ def _uploads(manager: ModelManager) -> Uploads:
 
 
 def _model_manager(request: Request) -> ModelManager:
-    """The manager, if the request holds an admin's key; refuses with 403 otherwise."""
+    """The manager, if the request holds an admin's key; rejects it with 403 otherwise."""
     key = key_of(request.scope)
     manager = service_of(request).model_manager
     if manager is None or key is None or key.role != "admin":

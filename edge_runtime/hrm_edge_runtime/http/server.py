@@ -33,7 +33,7 @@ from hrm_host import memory, system
 
 LAST_BYTES_S = 5  # time for clients to read the answers already written
 BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse
-TRIM_TICKS = 100  # of a tenth of a second
+TRIM_TICKS = 100  # ticks of a tenth of a second
 MAX_FREED_BYTES = 32 * memory.MIB
 SPARE_FILES = 128  # descriptors for all but connections: pipes, bundles, page files, a margin
 
@@ -133,9 +133,9 @@ class DrainingServer(uvicorn.Server):
     async def _drain(self) -> None:
         try:
             await self._engine_client.drain(self._options.drain_s)
-        except asyncio.CancelledError:  # by a second signal
+        except asyncio.CancelledError:  # a second signal cancels the drain
             await self._engine_client.drain(0.0)
-        finally:  # whatever a third signal interrupts
+        finally:  # also if a third signal interrupts
             self.should_exit = True
 
 
@@ -201,11 +201,11 @@ def run_server(
         ssl_keyfile=cast(Any, options.tls_key),
         **OF_UVICORN,
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its steps; ours say the rest
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # our own lines report its steps
     DrainingServer(config, service, options).run()
     refusal = engine_client.process.refusal
     if refusal is not None:
-        for handler in logging.root.handlers:  # so that the reason is the last line
+        for handler in logging.root.handlers:  # flush, so that the reason is the last line
             handler.flush()
         raise EngineUnavailableError(refusal)
 
@@ -224,7 +224,7 @@ def _require_free(host: str, port: int) -> None:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
-            if sys.platform != "win32":  # where it would share the address of a server that runs
+            if sys.platform != "win32":  # on Windows this would share a running server's address
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:

@@ -258,10 +258,11 @@ class SolveService:
 
 
 class ParserThreads:
-    """Parses in threads, up to `PARSED_TOGETHER` requests of one turn of the event loop at once.
+    """Parses in threads. One call parses up to `PARSED_TOGETHER` requests.
 
     Waking a thread costs more than parsing most puzzles. With one call per request, batches that
-    bring many puzzles take 20 % more CPU.
+    bring many puzzles take 20 % more CPU. So a call takes the requests of one turn of the event
+    loop.
     """
 
     def __init__(self) -> None:

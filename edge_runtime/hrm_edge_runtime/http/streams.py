@@ -166,7 +166,8 @@ class BatchStream(GrowingAnswer):
         return answer
 
     async def _take_token(self) -> None:
-        """Wait until the rate of the key allows another line; refuses if the key was removed."""
+        """Wait until the rate of the key allows another line; rejects the line if the key was
+        removed."""
         if self._key is None or self._keys is None:
             return
         if self._key.bucket is not None:
@@ -233,7 +234,7 @@ class BatchStream(GrowingAnswer):
         await send_end(send)
 
     def _others_finished(self) -> Iterator[asyncio.Future[bytes]]:
-        """More answers for the same piece: a step ends many puzzles, and each piece costs CPU."""
+        """More answers to send in the same piece: a step ends many, and each piece costs CPU."""
         while not self._keeps_order and not self._answers.empty():
             task = self._answers.get_nowait()
             if task is None:
@@ -323,7 +324,7 @@ class LineSplitter:
 
 
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[tuple[int, Line]]:
-    """Numbered lines from 1 without the blank ones; an error in place of a line that is too long.
+    """Yield the lines that are not blank, numbered from 1; a line that is too long is an error.
 
     Raises TimeoutError if no piece arrives for `IDLE_SECONDS`.
     """

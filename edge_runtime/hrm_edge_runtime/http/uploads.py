@@ -28,10 +28,10 @@ from hrm_host import atomic, system
 
 ARCHIVE_TYPE = "application/x-tar"
 MAX_UPLOAD_BYTES = 2 << 30  # the tables of ARC's million variants take 1.5 GB
-PIECE_SECONDS = 10.0  # until the next piece
+PIECE_SECONDS = 10.0  # wait for the next piece
 UPLOAD_SECONDS = 1800.0
 WRITE_BYTES = 1 << 20  # buffered in memory for one write
-COPIES = 2  # on the disk while a bundle is unpacked: the archive and its files
+COPIES = 2  # copies on the disk while a bundle is unpacked: the archive and its files
 PREFIX = ".upload-"
 VERSION = re.compile(r"(.+)\.[0-9a-f]{12}")
 
@@ -60,7 +60,7 @@ class Uploads:
     async def put(self, request: Request, name: str, serve: Serve) -> ChangeAnswer:
         """Receive a bundle and serve it; a failure leaves nothing behind.
 
-        Refuses with 408, 413, 415, 422, 503 or 507.
+        Rejects it with 408, 413, 415, 422, 503 or 507.
         """
         check_type(request, (ARCHIVE_TYPE,))
         if not is_plain_name(name):
@@ -75,7 +75,7 @@ class Uploads:
                 version = await self._received(request, name)
             try:
                 change = await serve(name, str(version))
-            except BaseException:  # a cancelled request, too
+            except BaseException:  # includes a canceled request
                 shutil.rmtree(version, ignore_errors=True)
                 raise
             with self._room_errors():
@@ -83,7 +83,7 @@ class Uploads:
             return change
 
     async def _received(self, request: Request, name: str) -> Path:
-        """The directory of a new version; its files are not checked yet."""
+        """Receive a new version; returns its directory, whose files are not checked yet."""
         self._require_room(request)
         with TemporaryDirectory(prefix=PREFIX, dir=self.folder) as temporary:
             file = Path(temporary) / "bundle.tar"
@@ -137,7 +137,7 @@ class Uploads:
 
     @contextlib.contextmanager
     def _room_errors(self) -> Generator[None]:
-        """Refuse with 507 if the disk is full or does not take files."""
+        """Reject the bundle with 507 if the disk is full or does not take files."""
         try:
             yield
         except OSError as error:

@@ -94,7 +94,7 @@ def logit_gap_B(
 
 
 def _halting_gap_B(reference: StepOutput, candidate: StepOutput) -> Float64:
-    """Both matter: q_halt ranks votes, and a wrong halting head may cancel out of the margin."""
+    """The larger gap of the two: q_halt ranks votes, and a wrong head may cancel in the margin."""
     margin_gap_B = np.abs(candidate.halt_margin_B - reference.halt_margin_B)
     q_halt_gap_B = np.abs(candidate.q_halt_B - reference.q_halt_B)
     return np.maximum(_sound(margin_gap_B), _sound(q_halt_gap_B))
@@ -161,7 +161,7 @@ def _sound(value_B: NDArray[np.floating]) -> Float64:
 class Column:
     """One measure by segment: its mean, its worst value and the puzzle with the worst value.
 
-    Index 0 is segment 1. A segment counts the rows that ran it.
+    Index 0 is segment 1. The figures of a segment cover the rows that ran it.
     """
 
     def __init__(self, num_segments: int) -> None:

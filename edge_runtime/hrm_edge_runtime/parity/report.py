@@ -41,7 +41,8 @@ ENOUGH_PUZZLES = 2000
 
 
 class End(NamedTuple):
-    """How one side ended with one puzzle: its last segment, its answer, and if that was right."""
+    """How one side ended with one puzzle: its last segment, its answer, and whether that was
+    right."""
 
     halted_at: int
     answer_T: Int32
@@ -129,7 +130,7 @@ class ParityReport:
 
     @property
     def more_segments(self) -> float:
-        """A share of the reference's; negative if puzzles run shorter on the candidate."""
+        """Additional mean segments as a share of the reference's; negative if there are fewer."""
         theirs, ours = self.mean_segments
         return ours / theirs - 1
 

@@ -24,7 +24,8 @@ def push(
     ],
     url: Annotated[str, typer.Argument(help="Address of the server, such as http://board:8000.")],
     name: Annotated[
-        str | None, typer.Option(help="Name of the model there. Default: the bundle's name.")
+        str | None,
+        typer.Option(help="Name of the model on the server. Default: the bundle's name."),
     ] = None,
     key_file: Annotated[
         Path | None,

@@ -71,7 +71,7 @@ def list_models(
 
 
 def _print_example(model: dict[str, Any]) -> None:
-    """Print a command to copy, below what it asks."""
+    """Print a command to copy. Lines above it describe the model and its notation."""
     notation, _, _ = (model["notation"] or "").partition(";")
     print(f"# {model['name']}: {accuracy_text(model)}")
     print(f"# {notation}")
@@ -212,7 +212,7 @@ def _right_tasks_text(results: dict[str, Any]) -> str:
 
 
 def _example_options(bundle: "Bundle") -> dict[str, object]:
-    """Fields of a request beside the puzzle: as many attempts as made the model's tasks right."""
+    """Fields of a request beside the puzzle: the number of attempts that solved its task."""
     results = bundle.manifest.held_out_tasks
     if results is None:
         return {}

@@ -239,7 +239,7 @@ class EngineClient:
     async def solve(self, lane: str, task: Task, on_event: OnEvent | None = None) -> Result:
         """Solve a task whose admission is held; raises NoAnswerError.
 
-        If the caller is cancelled, the engine drops the task.
+        If the caller is canceled, the engine drops the task.
         """
         link = self.process.link
         if self._is_drained:

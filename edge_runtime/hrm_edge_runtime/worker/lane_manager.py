@@ -11,7 +11,7 @@ from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
 from hrm_edge_runtime.worker.messages import LaneChanged, Load, Retire, ToEngine
 
 LOOK_AGAIN_S = 1.0  # a wait for free places checks this often even if none is given back
-BATCH_SHARE = 0.5  # of the places; the rest is for requests for one answer
+BATCH_SHARE = 0.5  # share of the places; the rest is for single requests
 
 _log = logging.getLogger("hrm_edge_runtime.worker")
 
@@ -75,7 +75,7 @@ class AdmissionLimits:
             await self._freed.wait()
 
     async def vacant(self, lane: str | None = None) -> None:
-        """Wait until no place of a lane is taken, or of any lane."""
+        """Wait until no place of this lane is taken; of any lane, if it is None."""
         while self._num_in_use(lane):
             await self.freed(LOOK_AGAIN_S)
 

@@ -26,7 +26,7 @@ from hrm_host.memory import (
     resident_bytes,
 )
 
-HEADROOM_SHARE = 0.05  # of the machine's memory, left free if there is no budget
+HEADROOM_SHARE = 0.05  # share of the machine's memory that stays free without a budget
 HEADROOM_BYTES = 256 * MIB  # the smallest headroom
 
 _log = logging.getLogger("hrm_edge_runtime.engine")

@@ -84,7 +84,7 @@ class Loaded:
 
 
 class EngineLoop:
-    """Every lane of the engine process, stepped in turns between messages."""
+    """Steps the lanes of the engine process by turns and takes messages between steps."""
 
     def __init__(self, lanes: Mapping[str, OpenedLane], connection: "Connection[Any, Any]") -> None:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}
@@ -103,7 +103,7 @@ class EngineLoop:
             while not self._loaded.empty():
                 self._install(self._loaded.get())
             if self._num_loading:
-                self._is_stale = True  # shows life to the client that waits for a lane
+                self._is_stale = True  # snapshots show the waiting client a living engine
             busy = []
             for key, lane in self._lanes.items():
                 if lane.has_work:

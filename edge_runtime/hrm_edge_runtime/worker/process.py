@@ -18,7 +18,7 @@ from hrm_host import system
 
 # Time to open and warm up all models, after any build: large engines on an SD card take minutes.
 START_S = 600.0
-START_PIECES = 100  # of that time; a pause of this process costs one at most
+START_PIECES = 100  # parts of START_S; a pause of this process costs one at most
 STOP_S = 5.0  # an engine that has not stopped after this time is killed
 FIRST_BACKOFF_S = 0.1
 BACKOFF_CAP_S = 30.0
@@ -227,7 +227,7 @@ class EngineProcess:
 
     def _note_failed_start(self, error: Exception) -> None:
         self.last_error = f"the engine could not be started: {error}"
-        if self._closing.is_set():  # which ends a build
+        if self._closing.is_set():  # closing ends a build
             return
         if isinstance(error, ValueError) and not self._was_ready:
             self.refusal = str(error)

@@ -47,7 +47,7 @@ def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASUR
     size = 1
     expected_s = 0.0
     while size <= engine.num_slots and time.monotonic() + 2 * expected_s < end_s:
-        engine.step(size)  # the first allocates
+        engine.step(size)  # the first step allocates memory
         step_s[size] = step_seconds(engine, size)
         expected_s = 2 * step_s[size]
         size *= 2

@@ -14,7 +14,7 @@ JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
 OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
 OFFICIAL_BOARDS = ("Orin Nano", "Orin NX")
 OFFICIAL_RELEASES = (36, 39)
-HOT_C = 85.0  # limit of a zone without its own
+HOT_C = 85.0  # limit of a zone that does not state its own
 COOLING = (
     "clear the air path, run the fan (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
 )

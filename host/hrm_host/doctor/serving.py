@@ -29,7 +29,7 @@ NO_DESKTOP = (
     "stop the desktop (sudo systemctl set-default multi-user.target && sudo reboot) "
     "or close programs"
 )
-SERVING_BYTES = 256 * MIB  # both processes with the shipped Sudoku model
+SERVING_BYTES = 256 * MIB  # memory of both processes with the shipped Sudoku model
 MIN_CACHE_BYTES = GIB // 4  # an engine takes about 100 MB per precision of a published model
 
 
@@ -52,7 +52,8 @@ class ServingSoftware:
 
 
 def look() -> ServingSoftware:
-    """Examine this process's software; import TensorRT and start the driver to prove both."""
+    """Examine this process's software; import TensorRT and start the driver to prove that they
+    work."""
     onnxruntime, providers = _onnxruntime()
     tensorrt, tensorrt_fault = _tensorrt()
     spec = importlib.util.find_spec("tensorrt")
@@ -110,7 +111,7 @@ def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
 
 
 def engines(software: ServingSoftware, release: str | None) -> Iterator[Finding]:
-    """ONNX Runtime and TensorRT; on a Jetson TensorRT is required, elsewhere ONNX Runtime."""
+    """Check the engines: a Jetson requires TensorRT, other machines require ONNX Runtime."""
     on_jetson = release is not None
     yield _onnxruntime_finding(software, on_jetson=on_jetson)
     if software.tensorrt_fault:
@@ -144,7 +145,7 @@ def _tensorrt_finding(version: str, file: str, release: str) -> Finding:
 
 
 def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
-    """What TensorRT needs beside itself: Python bindings of CUDA, and a device."""
+    """Check what TensorRT needs: Python bindings of CUDA, and a device."""
     problem = fail if on_jetson else warn
     if software.cuda_driver is not None:
         yield ok("CUDA bindings", software.cuda_driver)
@@ -159,7 +160,7 @@ def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
 
 
 def cuda(machine: Host) -> Iterator[Finding]:
-    """The toolkit's version, if there is one; old toolkits have version.txt, not version.json."""
+    """The toolkit's version, if it is installed. Old ones have version.txt, not version.json."""
     version = _cuda_version(machine)
     if version is not None:
         yield ok("CUDA", version)

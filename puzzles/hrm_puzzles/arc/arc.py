@@ -59,7 +59,7 @@ class Arc:
     side: int
 
     vocab_size = VOCAB
-    num_puzzle_ids = 1  # the blank one; a data set names the others
+    num_puzzle_ids = 1  # the blank id; a data set names the others
     proof_exists = False
     difficulties: tuple[str, ...] = ()
     palette = PALETTE
@@ -87,7 +87,7 @@ class Arc:
         return {"task": task, "input": SAMPLE_INPUT}
 
     def asked(self, grid: Grid, identifier: str) -> object:
-        """The question with its task. A variant gets the task's own colors and turn again."""
+        """The question with its task. A variant is turned back to the task's own colors."""
         task, variant = variants.variant_of(identifier)
         return {"task": task, "input": variant.invert(grid).tolist()}
 

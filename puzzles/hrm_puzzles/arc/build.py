@@ -37,7 +37,7 @@ from hrm_puzzles.data.shards import PART, Shard, write_shard_file
 
 SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
-MOST_DRAWN = 4096  # examples of these variants; a task of RE-ARC has 1,000 in each
+MOST_DRAWN = 4096  # examples drawn at once; a task of RE-ARC has 1,000 per variant
 MORE_LICENSE = "LICENSE-more.txt"
 
 
@@ -83,7 +83,7 @@ class ArcRecipe:
 def most_bytes(tasks: Iterable[ArcTask], augment: int, puzzle: Arc) -> int:
     """Upper bound of the bytes of the tasks that fit the board, each with `augment` variants.
 
-    A task with few symmetries has fewer of them.
+    A task with few symmetries has fewer variants.
     """
     num_pairs = 0
     for task in tasks:
@@ -306,7 +306,7 @@ def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> datasets.Lay
     """
     num_pairs = np.array([len(_pairs(task, split)) for task in tasks], dtype=np.int64)
     num_variants = np.array(counts, dtype=np.int64)
-    num_examples = np.repeat(num_pairs, num_variants)  # of each variant
+    num_examples = np.repeat(num_pairs, num_variants)  # one number per variant
     in_split = num_examples > 0
     puzzle_ids = np.flatnonzero(in_split) + 1
     return datasets.Layout(

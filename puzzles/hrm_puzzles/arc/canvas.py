@@ -69,7 +69,7 @@ def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> 
     canvas = np.asarray(tokens_T).reshape(side, side)[top:, left:]
     is_in_line = np.cumprod(is_color(canvas), axis=1, dtype=np.int64)
     num_in_row_S = is_in_line.sum(axis=1)
-    width_S = np.minimum.accumulate(num_in_row_S)  # of the box that ends in this row
+    width_S = np.minimum.accumulate(num_in_row_S)  # width of the box that ends in this row
     area_S = width_S * np.arange(1, len(width_S) + 1)
     last = int(area_S.argmax())
     if area_S[last] == 0:

@@ -68,7 +68,7 @@ def _drawn_VT(
     side: int,
     origins_V2: IntpArray,
 ) -> UInt8Array:
-    """One grid on the canvas of each variant, all variants of a turn at once."""
+    """Draw one grid on the canvas of each variant, all variants of a turn at once."""
     turn_V = np.array([variant.turn for variant in variants])
     colors_VC = np.array([variant.colors for variant in variants], dtype=np.uint8)
     tokens_VC = colors_VC + np.uint8(FIRST_COLOR)

@@ -111,8 +111,8 @@ def _hashes_V(
 ) -> UInt64Array:
     """A hash of the pairs under each variant.
 
-    The sums over cells are made once for each turn and color. So a thousand variants cost hardly
-    more than eight.
+    The sums over cells are computed once for each turn and color. So a thousand variants cost
+    hardly more than eight.
     """
     side = max(max(question.shape + answer.shape) for question, answer in pairs)
     questions_PT = np.stack([canvas_T(question, side) for question, _ in pairs])

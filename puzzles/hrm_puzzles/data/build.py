@@ -42,8 +42,8 @@ UInt8Array = NDArray[np.uint8]
 class DataRecipe:
     """Generated puzzles of a difficulty, and the rows of CSV files.
 
-    If `csv_sample` is set, training uses this many random rows of `csv_train`. `columns` are those
-    of both files, as in `data.rows`.
+    If `csv_sample` is set, training uses this many random rows of `csv_train`. `columns` names the
+    columns of both files, as in `data.rows`.
     """
 
     puzzle: str
@@ -177,7 +177,7 @@ def _csv_test(puzzle: Puzzle, recipe: DataRecipe, shard: Shard) -> Examples:
 
 
 def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, file: str | None, shard: Shard) -> Examples:
-    """All rows, in the first shard: reading four million takes minutes."""
+    """All rows, but only in the first shard, because reading four million takes minutes."""
     if file is None or not shard.is_first:
         return np.zeros(0, dtype=example_type(puzzle))
     return read_examples(Path(file), puzzle, recipe.columns)
@@ -214,8 +214,8 @@ def import_file(
 ) -> datasets.BuiltSet:
     """Build a data set from the good objects of a file.
 
-    They go to `split`, or to both splits by `is_held_out_N`. Raises DatasetError if the file does
-    not hold any good object.
+    The objects go to `split`, or to both splits by `is_held_out_N`. Raises DatasetError if the file
+    does not hold any good object.
     """
     require_free(out)
     found, faults = _read_objects(path, puzzle)
@@ -263,7 +263,7 @@ class Labelled:
 
 
 def _read_objects(path: Path, puzzle: Puzzle) -> tuple[list[Labelled], list[str]]:
-    """The good objects of a file, and one sentence for each of the others."""
+    """The good objects of a file, and one sentence for each rejected object."""
     found: list[Labelled] = []
     faults: list[str] = []
     for place, value in _objects(path):
@@ -334,7 +334,7 @@ def _wrong_keys() -> PuzzleError:
 
 
 def _ids_of(names: list[str], identifiers: list[str]) -> NDArray[np.int32]:
-    """The puzzle id of each name; 0 for the empty one."""
+    """The puzzle id of each name; 0 for the empty name."""
     id_of = {"": 0}
     for number, name in enumerate(identifiers, start=1):
         id_of[name] = number

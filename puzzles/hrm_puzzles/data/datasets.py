@@ -58,7 +58,7 @@ class BuiltSet:
     num_left_out: int
     fingerprint: str  # sha256 of all files
     num_tasks: int | None = None
-    num_puzzles: int | None = None  # variants of tasks
+    num_puzzles: int | None = None  # number of variants of the tasks
     num_more: int | None = None  # further examples of tasks
     num_more_left_out: int | None = None  # further examples: too large, or copies of test questions
     faults: list[str] = field(default_factory=list[str])
@@ -81,7 +81,7 @@ class DatasetMeta:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Vocabulary and length. A puzzle must have the same."""
+        """Size of the vocabulary and length. Both must equal the puzzle's."""
         return self.vocab_size, self.seq_len
 
 

@@ -16,7 +16,7 @@ from hrm_puzzles.cli import main as hrm_data
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
-DISK_SHARE = 5  # ask before a data set takes one such part of the free disk
+DISK_SHARE = 5  # ask before a data set takes a fifth of the free disk
 
 
 def build_if_absent(

@@ -22,7 +22,7 @@ from hrm_puzzles.puzzle import Puzzle
 SPLITS = ("train", "test")
 ROWS = ("made_train", "made_test", "csv_train", "csv_test")
 BLOCK = 4096  # examples that are copied at once; 7 MB of ARC's largest boards
-OWN_FILES = ("identifiers.json",)  # a merged data set writes its own
+OWN_FILES = ("identifiers.json",)  # files that a merged data set writes anew
 
 Rows = dict[str, Examples]
 """Generated rows and CSV rows of both splits, by the names in ROWS."""

@@ -1,4 +1,4 @@
-"""The puzzles of a file: a CSV file under any header, or boards as text.
+"""Read the puzzles of a file: a CSV file with any header, or boards as text.
 
 A CSV file holds a puzzle in each row. Its columns are found by their names, else by their content,
 unless the caller names them. The separator is a comma, a semicolon or a tab.
@@ -61,8 +61,8 @@ def rows_in(
 ) -> Iterator[Row]:
     """The puzzles of a file, read lazily.
 
-    `puzzles` are the kinds that it may hold, `name` is the name of the file. `columns` are the
-    names or the numbers of its columns. Raises DatasetError with the line of a malformed row.
+    `puzzles` are the kinds that the file may hold, `name` is the name of the file. `columns` are
+    the names or the numbers of its columns. Raises DatasetError with the line of a malformed row.
     """
     rest = iter(lines)
     head = list(itertools.islice(rest, HEAD_LINES))
@@ -212,7 +212,7 @@ def _place_of(names: Sequence[str], known: Sequence[str]) -> int | None:
 
 
 def _columns_by_content(fields: Sequence[str], puzzles: Sequence[Puzzle]) -> Columns | None:
-    """The first board and the one that solves it; the first two if none does."""
+    """The first board and the board that solves it; the first two if none solves another."""
     for puzzle in puzzles:
         boards = _boards_of(puzzle, fields)
         for question, answer in itertools.permutations(boards, 2):

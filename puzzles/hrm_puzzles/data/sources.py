@@ -336,7 +336,7 @@ def questions_from_data(
 
 
 def _check_recipe(path: Path, puzzle: Puzzle) -> None:
-    """Puzzles of one size can share a vocabulary, so compare the name in the recipe."""
+    """Compare the puzzle's name in the recipe: puzzles of one size can share a vocabulary."""
     recipe_name = named_in_recipe(path)
     if recipe_name and recipe_name != puzzle.name:
         problem = f"{path} holds {recipe_name}, but the model is for {puzzle.name}"

@@ -32,7 +32,7 @@ UInt64Array = NDArray[np.uint64]
 
 NEIGHBORS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 
-# Constants of MurmurHash3's 64-bit finaliser.
+# Constants of MurmurHash3's 64-bit finalizer.
 MURMUR_FACTORS = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 MURMUR_SHIFT = np.uint64(33)
 GOLDEN_RATIO = 0x9E3779B97F4A7C15  # 2 ** 64 / phi: multiples of it are well spread
@@ -178,7 +178,7 @@ def dihedral_sources_KT(shape: GridShape) -> Int32Array:
 
 
 def mixed(values: UInt64Array, salt: int = 0) -> UInt64Array:
-    """Apply MurmurHash3's finaliser to each value; every salt gives another hash.
+    """Apply MurmurHash3's finalizer to each value; every salt gives another hash.
 
     A sum of mixed values identifies its terms, whatever their order.
     """

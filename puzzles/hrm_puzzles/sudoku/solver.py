@@ -178,7 +178,7 @@ class SudokuSolver:
             if once & family.base != family.base:
                 return None
             single = family.base & ~twice
-            fresh = candidates & single * family.spread & ~fixed  # the only ones of their sets
+            fresh = candidates & single * family.spread & ~fixed  # alone in their sets
             fixed |= fresh
             if fresh:
                 num_idle = 0
@@ -230,7 +230,7 @@ def _grid(board: SudokuBoard, candidates: int) -> Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """Sets {b + i + j} with b in `base`, i in 0 and `inner`, and j in 0 and `outer`.
+    """A set {b + i + j} for each bit b of `base`, with i in (0, *inner) and j in (0, *outer).
 
     A solution has exactly one bit of each set.
     """
@@ -273,7 +273,8 @@ def _families_of(board: SudokuBoard) -> list[_Family]:
 
 
 def _family(board: SudokuBoard, bases: Iterable[int], step: int, outer_step: int) -> _Family:
-    """Sets of `side` bits, counted like the cells of a box: `cols` steps, `rows` outer steps."""
+    """Sets of `side` bits that lie apart like the cells of a box: `cols` steps, `rows` outer
+    ones."""
     base = 0
     for bit in bases:
         base |= 1 << bit

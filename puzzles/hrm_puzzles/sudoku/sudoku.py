@@ -33,8 +33,8 @@ FIRST_DIGIT = 2
 WELL_KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 # After three rounds, two random puzzles hardly ever share a hash. One more round costs little.
 HASH_ROUNDS = 4
-EASY_DIFFICULTIES = ("easy", "medium", "minimal")  # those of boards smaller than 9x9
-LARGE_DIFFICULTIES = ("easy",)  # of larger boards, where the search for fewer givens has no bound
+EASY_DIFFICULTIES = ("easy", "medium", "minimal")  # for boards smaller than 9x9
+LARGE_DIFFICULTIES = ("easy",)  # for larger boards: the search for fewer givens has no bound
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,9 @@ from hrm_edge_runtime.engines.trt.profiles import is_small
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own
 CHUNK_BYTES = 4096
-TAIL_CHARACTERS = 500  # of a child's standard error, enough for its last line
+TAIL_CHARACTERS = 500  # kept of a child's standard error; enough for its last line
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colors and moves of the cursor
-JOIN_S = 5.0  # for the rest of a child's output after its end
+JOIN_S = 5.0  # wait for the rest of a child's output after its end
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
@@ -67,7 +67,7 @@ class Build:
         self._precisions = [precision] if precision else worth_a_try(bundle)
         self._num_slots = num_slots
         self._options = options
-        self._key: EngineKey | None = None  # of the engine that is being built
+        self._key: EngineKey | None = None  # key of the engine that is being built
         self._began_s = time.monotonic()
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None

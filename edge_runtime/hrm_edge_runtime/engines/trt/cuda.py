@@ -140,7 +140,7 @@ class Gpu:
                 raise
             graph = self._driver.end_capture(self.stream)
             self._keep(self._driver.destroy, graph)
-            self._driver.upload_graph(graph, self.stream)  # else the first launch does it
+            self._driver.upload_graph(graph, self.stream)  # otherwise the first launch does
         except (CudaError, EngineLostError) as error:
             raise CaptureError(str(error)) from error
         return partial(self._do, self._driver.launch, graph, self.stream)
