@@ -213,14 +213,21 @@ def with_products(graph: ModelProto, weight_only: Collection[str] = ()) -> Model
 
 def _product_of_cells(node: NodeProto) -> list[NodeProto]:
     """Move channels last, multiply, move them first: ONNX Runtime cancels paired transposes."""
-    images, weight = node.input
+    images, weight, *bias = node.input
     cells = f"{node.name}/cells"
     product = f"{node.name}/product"
-    return [
+    nodes = [
         helper.make_node("Transpose", [images], [cells], cells, perm=(0, 2, 3, 1)),
         helper.make_node("MatMul", [cells, weight], [product], product),
-        helper.make_node("Transpose", [product], node.output, node.name, perm=(0, 3, 1, 2)),
     ]
+    if bias:
+        biased = f"{node.name}/biased"
+        nodes.append(helper.make_node("Add", [product, *bias], [biased], biased))
+        product = biased
+    nodes.append(
+        helper.make_node("Transpose", [product], node.output, node.name, perm=(0, 3, 1, 2))
+    )
+    return nodes
 
 
 def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:

@@ -6,9 +6,18 @@ import numpy as np
 import onnx
 import pytest
 from calibration_tools import random_inputs, run, small_graph
+from export_tools import random_inputs as inputs_of_model
+from export_tools import relational_sizes, small_model
 from onnx import TensorProto, helper, numpy_helper
 
-from hrm_calibration.quantize import call_sites, quantize, quantized_weight, unsigned
+from hrm_calibration.quantize import (
+    call_sites,
+    quantize,
+    quantized_weight,
+    unsigned,
+    with_products,
+)
+from hrm_export.segment import segment_graph
 
 GRAPH = small_graph()
 SITES = call_sites(GRAPH)
@@ -136,6 +145,25 @@ def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding() -> Non
     tolerance = 1e-3 * np.abs(exact).max()
     assert np.allclose(exact, integer, rtol=1e-5, atol=tolerance)
     assert exact[0].max() == pytest.approx(64 * 127, rel=1e-5)
+
+
+@pytest.mark.parametrize("puzzle", ["maze-8x8", "arc-7x7"])
+def test_a_product_of_cells_is_the_convolution_that_it_replaces(puzzle: str) -> None:
+    model = small_model(**relational_sizes(puzzle))
+    graph = segment_graph(model)
+    scales = {site.name: 0.05 for site in call_sites(graph)}
+    signed = quantize(graph, scales, weight_bits=7)
+    inputs = inputs_of_model(model, 3)
+    products = with_products(signed)
+    assert count_of(products, "Conv") < count_of(signed, "Conv")
+    one = run(signed, inputs)
+    other = run(products, inputs)
+    for name, values in one.items():
+        np.testing.assert_allclose(other[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def count_of(graph: onnx.ModelProto, operator: str) -> int:
+    return sum(node.op_type == operator for node in graph.graph.node)
 
 
 def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> None:
