@@ -2,7 +2,7 @@
 
 import pytest
 from service_tools import Server
-from visit_tools import LAPTOPS, PHONE, Size, require_no_sideways_scroll, visit, width_of
+from visit_tools import LAPTOPS, PHONE, Size, require_no_sideways_scroll, visit
 from web_tools import Browser, Page, choose, expect, screen, solve, think_for, verdict
 
 pytestmark = pytest.mark.process
@@ -70,7 +70,6 @@ def test_models_are_grouped_by_puzzle(sized_page: Page) -> None:
     assert [text.split(" · ")[0] for text in found["Sudoku"]] == ["sudoku-6x6", "sudoku"]
     assert "maze-14x14 · 14×14" in found[DRAW_ONLY]
     require_no_sideways_scroll(sized_page)
-    screen(sized_page, f"chooser-{width_of(sized_page)}", whole=False)
 
 
 def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from service_tools import Server, wait_for
-from visit_tools import width_of
 from web_tools import Page, choose, digits, expect, screen, solve, think_for, verdict
 
 pytestmark = pytest.mark.process
@@ -147,7 +146,6 @@ def test_the_curve_shows_margin_and_proof(sized_page: Page) -> None:
     label = sized_page.get_attribute("#curve svg", "aria-label")
     assert label is not None
     assert "proof found after" in label
-    screen(sized_page, f"curve-{width_of(sized_page)}", whole=False)
     sized_page.fill("#segment", "1")
     expect(sized_page.locator("#segment-now")).to_have_text("1")
     assert sized_page.locator("#curve .proof").count() == 0
