@@ -41,6 +41,7 @@ def test_laptop_needs_no_scrolling(browser: Browser, site: Server, model: str, s
         assert page.evaluate("scrollY") == 0
         sees(page, "#board .picture", "#solve", "#verdict", result)
         if model == "sudoku":
+            assert "3 of at most 3" in page.inner_text("#figures")
             screen(page, f"first-{size[0]}", whole=False)
 
 

@@ -31,11 +31,12 @@ export function verdictOf(answer, kind, label = null) {
 
 /** Name and value of each figure of an answer. */
 export function figuresOf(answer, kind, model, elapsedMs) {
+  const mostSegments = answer.halted_by === "max_segments" ? answer.segments : model.max_segments;
   return [
     ...(answer.route ? [["Its way", kind.measured(answer.route)]] : []),
     ["Stopped by", HALTED[answer.halted_by] ?? answer.halted_by],
     ...(answer.how && answer.how !== "plain" ? [["Found by", answer.how]] : []),
-    ["Segments", `${answer.segments} of at most ${model.max_segments}`],
+    ["Segments", `${answer.segments} of at most ${mostSegments}`],
     ["How sure it was", `${signed(answer.margin)}; above ${signed(model.halting.threshold)} it may stop`],
     ...(answer.attempts > 1 ? [["Attempts", `${answer.attempts}, ${answer.total_segments} segments together`]] : []),
     ...(answer.attempts > 1 && answer.votes !== null ? [["Votes for it", `${answer.votes}, ${Math.round(100 * answer.vote_share)} %`]] : []),
