@@ -121,7 +121,7 @@ def _device() -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class _Report:
-    """The findings, written before every part: after a crash `running` names the part."""
+    """The findings. They are saved before every part; after a crash `running` names that part."""
 
     out: Path
     faults: list[str] = field(default_factory=list[str])

@@ -176,8 +176,9 @@ def stored_sizes(model: ModelProto) -> dict[str, int]:
 def check_graph(model: ModelProto, stored: Mapping[str, int]) -> None:
     """Raise ValueError for a graph that is invalid, unfit for TensorRT, or has wrong arrays.
 
-    `stored` gives the number of elements of every weight and table. Each must be stored once, and
-    no other. A quantized one is NAME/int8, beside its scales.
+    `stored` gives the number of elements of every weight and table. The graph must store each of
+    them once, and no other array. A quantized array is named NAME/int8 and has its scales beside
+    it.
     """
     _check_valid(model)
     _check_versions(model)
@@ -197,7 +198,7 @@ def _check_valid(model: ModelProto) -> None:
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         problem = f"the graph is not valid ONNX ({reason})"
-        raise ValueError(f"{problem}; this is a bug of the exporter; please report it") from error
+        raise ValueError(f"{problem}; this is a bug in the exporter; please report it") from error
 
 
 def _check_versions(model: ModelProto) -> None:

@@ -54,9 +54,9 @@ INTERRUPTED = 130
 def open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller closed.
 
-    Python leaves them None, so `print(file=sys.stderr)` would print among the answers. The next
-    opened file would take the number of standard error, and a library's warnings would go into that
-    file.
+    For such a stream `sys.stderr` is None, and `print(file=None)` writes to standard output, among
+    the answers. The next opened file would take the number of standard error, and a library's
+    warnings would go into that file.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -186,7 +186,7 @@ class HRMConfig:
 
     @property
     def _num_values(self) -> float:
-        """An upper bound of what the network allocates."""
+        """An upper bound on the number of values that the network allocates."""
         num_layers = self.high_layers + self.low_layers
         of_layers = num_layers * (4 + 3 * self.expansion) * self.hidden_size**2
         of_positions = (self.vocab_size + 2 * self.num_positions) * self.hidden_size

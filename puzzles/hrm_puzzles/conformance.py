@@ -221,7 +221,7 @@ LAWS_OF_SAMPLES = (
 
 
 def answers_are_right(samples: Samples) -> None:
-    """`check_BT` proves the generator's answers, each row by itself, as int8."""
+    """`check_BT` accepts the generator's answers, judges each row alone, and returns int8."""
     puzzle, _, _, inputs_BT, labels_BT = samples
     verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
     _require(verdict_B.dtype == np.int8, f"verdicts are {verdict_B.dtype}")

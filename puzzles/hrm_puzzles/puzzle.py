@@ -352,7 +352,7 @@ class Hints(NamedTuple):
 
 @runtime_checkable
 class Hinted(Protocol):
-    """A puzzle that shows training the steps to an answer. Hints are never served."""
+    """A puzzle whose hints show a model in training the steps to an answer; never served."""
 
     @property
     def num_hints(self) -> int: ...

@@ -230,7 +230,7 @@ def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> Bo
 
 
 def without_spare_T(shape: GridShape, answer_T: IntArray) -> IntArray:
-    """The answer without marks that no cheapest tour on the others needs."""
+    """The answer without spare marks: the remaining roads still hold a tour of the same cost."""
     kept_T = answer_T.copy()
     best = optimum_B(shape, marked_costs_BT(kept_T[None]), kept_T[None])[0]
     for cell in np.flatnonzero(answer_T > CUSTOMER_TOKEN).tolist():

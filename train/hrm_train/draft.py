@@ -98,7 +98,7 @@ def _sizes(preset: str, puzzle: Puzzle, init: Path | None) -> HRMConfig:
 
 
 def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:
-    """One sample for each group of the data set, as a published epoch.
+    """The samples of one pass: one per group of the data set, as in a published epoch.
 
     If the data set is absent, counts what will be built.
     """

@@ -101,7 +101,9 @@ PRESETS = {name: Hardware(name=name, **row) for name, row in TABLES["machines"].
 
 
 def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
-    """Returns a preset, this machine's own for `auto`, or that of a card's memory class.
+    """Returns the preset with this name, or the one for a card or a memory size such as 16gb.
+
+    `auto` is this machine's own.
 
     Raises ValueError for unknown names and machines that cannot train. A plan may be for another
     machine (`is_here` false); otherwise a missing GPU raises too.

@@ -95,7 +95,7 @@ def estimate(
 def _activation_bytes(
     config: HRMConfig, recipe: Recipe, dtype: torch.dtype, micro_batch: int, *, recompute: bool
 ) -> int:
-    """What autograd keeps of a window, and the widest product before anything is kept."""
+    """Bytes that autograd keeps for a window, plus those of the widest temporary product."""
     length = config.seq_len
     if config.blocks == "attention":
         length = min(length, PROBE_LEN)

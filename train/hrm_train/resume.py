@@ -1,4 +1,4 @@
-"""What the options of `--resume` change in a run. Every change is recorded in `run.json`."""
+"""What options beside `--resume` change in a run. Every change is recorded in `run.json`."""
 
 import dataclasses
 from collections.abc import Mapping

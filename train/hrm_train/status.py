@@ -184,7 +184,7 @@ def _record(run: Path) -> Row:
         return record
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{run} holds no run ({error}); give the directory that hrm-train --run has made"
+            f"{run} holds no run ({error}); give a directory that hrm-train --run created"
         ) from error
 
 

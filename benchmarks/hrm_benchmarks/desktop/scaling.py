@@ -34,7 +34,7 @@ LEGEND = "held-out puzzles after all segments; sample: one puzzle for one segmen
 
 
 class PartOfSource(batches.SplitSource):
-    """The groups of a training split that a seed chooses first; a smaller part is in a larger."""
+    """The first groups of a shuffled training split; a larger part contains the smaller ones."""
 
     def __init__(self, whole: batches.SplitSource, num_groups: int, seed: int) -> None:
         self.__dict__.update(whole.__dict__)

@@ -59,7 +59,7 @@ class Identifiers:
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [name.encode() for name in names]
-        num_bytes = max(map(len, encoded)) + 1  # one extra entry for `rows_beginning`
+        num_bytes = max(map(len, encoded)) + 1  # one extra byte for `rows_beginning`
         self._names_N = np.array(encoded, f"S{num_bytes}")
         self._order_N = np.argsort(self._names_N).astype(np.int32)
 

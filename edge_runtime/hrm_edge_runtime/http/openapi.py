@@ -91,7 +91,7 @@ def free_answer(
     description: str,
     *refusals: int,
 ) -> dict[int | str, dict[str, Any]]:
-    """A 200 with a body that has no schema, and refusals."""
+    """The responses of a route: the refusals, and 200 with a body that has no schema."""
     answers = error_answers(*refusals)
     answers[200] = {"description": description, "content": {media_type: {"schema": {}}}}
     return answers

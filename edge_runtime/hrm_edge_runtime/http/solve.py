@@ -139,7 +139,7 @@ class SolveService:
     ) -> Made:
         """Run `make` in a thread and return its result; dropped if the client leaves before.
 
-        Raises ServiceError if too many wait for their turn.
+        Raises ServiceError if too many calls wait for a thread.
         """
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")

@@ -35,7 +35,7 @@ EVENT_TYPE = "text/event-stream"
 ADMITTED = b": admitted\n\n"
 """A comment that makes proxies and clients show the headers before the first segment."""
 PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
-IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
+IDLE_SECONDS = 60.0  # how long a client may neither send nor read
 ADMISSION_WAIT_S = (
     60.0  # how long a line waits for admission, for instance during an engine restart
 )

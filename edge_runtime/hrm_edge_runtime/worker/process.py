@@ -227,7 +227,7 @@ class EngineProcess:
 
     def _note_failed_start(self, error: Exception) -> None:
         self.last_error = f"the engine could not be started: {error}"
-        if self._closing.is_set():  # closing ends a build
+        if self._closing.is_set():  # closing interrupts a build, which is no failure
             return
         if isinstance(error, ValueError) and not self._was_ready:
             self.refusal = str(error)

@@ -102,7 +102,7 @@ def read_examples(path: Path, license_path: Path | None = None) -> Examples:
 
 
 def require_known(examples: Examples, names: Sequence[str]) -> None:
-    """Raise DatasetError if the examples are of a task that is not one of `names`."""
+    """Raise DatasetError if an example belongs to a task that is not in `names`."""
     unknown = sorted(examples.by_task.keys() - set(names))
     if unknown:
         problem = f"{examples.path} has {len(unknown)} unknown tasks, the first {unknown[0][:40]!r}"

@@ -40,7 +40,7 @@ UInt8Array = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """Generated puzzles of a difficulty, and the rows of CSV files.
+    """What a data set consists of: generated puzzles of a difficulty, and rows of CSV files.
 
     If `csv_sample` is set, training uses this many random rows of `csv_train`. `columns` names the
     columns of both files, as in `data.rows`.

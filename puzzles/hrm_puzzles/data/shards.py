@@ -48,7 +48,7 @@ class Shard:
         return self.number == 1
 
     def slice_of(self, count: int) -> slice:
-        """The places of this shard among `count`; shards differ by one place at most."""
+        """This shard's part of `count` items. The sizes of two shards differ by at most one."""
         start = count * (self.number - 1) // self.of
         end = count * self.number // self.of
         return slice(start, end)

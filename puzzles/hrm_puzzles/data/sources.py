@@ -310,7 +310,7 @@ def questions_from_data(
     count: int | None = None,
     seed: int = 0,
 ) -> Questions:
-    """The test split of a data set, or a seeded choice of it.
+    """The test split of a data set, or `count` of its puzzles drawn with `seed`.
 
     Raises DatasetError for a data set of another puzzle or of another size.
     """

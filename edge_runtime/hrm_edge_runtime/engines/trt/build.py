@@ -56,8 +56,8 @@ def build_command(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Precision to build. Default: fp16, and int8 from a million weights, "
-            "if the export accepted them; else fp32."
+            help="Precision to build. Default: those of fp16 and int8 that the export accepted "
+            "(int8 only for a million weights or more); fp32 if it accepted neither."
         ),
     ] = None,
     slots: Annotated[
