@@ -126,7 +126,7 @@ def _complete() -> None:
     listed: Any = typer.main.get_command(_listing())
     words = line.split()[1:]
     if words and words[0] in COMMANDS:
-        with contextlib.suppress(ModuleNotFoundError):  # its extra is not installed
+        with contextlib.suppress(ModuleNotFoundError):  # the command's extra is not installed
             listed.commands[words[0]] = typer.main.get_command(_application(words[0]))
     listed(prog_name="hrm")
 
@@ -158,7 +158,7 @@ def _application(name: str) -> Any:
 
 
 def _listing() -> Command:
-    """Every command with its line of help; none of their modules is imported."""
+    """List every command with its line of help, without importing any of their modules."""
     listing = Command("hrm", help=HELP)
     listing.callback(epilog=EXAMPLES)(lambda: None)
     for name, entry in COMMANDS.items():
@@ -167,7 +167,7 @@ def _listing() -> Command:
 
 
 def _help_of(entry: CommandEntry) -> str:
-    """The command's line, or how to install what it needs."""
+    """The command's line of help, or how to install the packages that it needs."""
     for extra in entry.extra.split(","):
         if importlib.util.find_spec(PACKAGE_OF_EXTRA[extra]) is None:
             return f"needs pip install 'hrm-edge[{entry.extra}]'"

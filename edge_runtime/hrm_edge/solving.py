@@ -111,13 +111,13 @@ class _Opened:
 
     @functools.cached_property
     def solver(self) -> Solver:
-        """The solver, opened at the first puzzle. TensorRT then builds its engine for minutes."""
+        """The solver, opened at the first puzzle; TensorRT then builds its engine, for minutes."""
         choice = prepare(self.bundle, "auto", num_slots=NUM_SLOTS)
         return from_bundle(self.bundle, choice, num_slots=NUM_SLOTS)
 
 
 def _opened(bundle: Path | str | None) -> dict[str, _Opened]:
-    """Open one bundle, or every shipped one, by model name."""
+    """Open one bundle, or every shipped one; returns them by model name."""
     opened: dict[str, _Opened] = {}
     for path in _paths(bundle):
         one = _open(path.resolve(), _write_time_ns(path))

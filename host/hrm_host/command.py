@@ -153,7 +153,7 @@ class Command(typer.Typer):
     def command(
         self, *args: Any, groups: Groups | None = None, extra: str = "", **settings: Any
     ) -> Any:
-        """As typer's; `groups` maps headings of the help to the names of their options."""
+        """As typer's `command`; `groups` maps headings of the help to names of options."""
         register = super().command(*args, cls=_grouped(TyperCommand, groups), **settings)
         return self._registering(register, extra or self._extra)
 
@@ -216,7 +216,7 @@ def _grouped(kind: type[Any], groups: Groups | None) -> Any:
 
 
 def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Make a command of a function that takes one dataclass, whose fields are typer options."""
+    """Make a command from a function that takes one dataclass, whose fields are typer options."""
 
     def command_of(function: Callable[[T], None]) -> Callable[..., None]:
         @wraps(function)

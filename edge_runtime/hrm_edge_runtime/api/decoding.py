@@ -28,7 +28,7 @@ def most_values(body: bytes) -> int:
 
 
 def validated(fields: type[Fields], body: bytes) -> Fields:
-    """The fields of a body; rejects an invalid body with 422, the place and the reason."""
+    """The fields of a body. An invalid body is rejected with 422, which states place and reason."""
     if most_values(body) > MAX_VALUES:
         message = f"the JSON may hold more than {MAX_VALUES} values, by its commas and brackets"
         raise invalid("too-many-values", message, "send one puzzle, as text or as rows")

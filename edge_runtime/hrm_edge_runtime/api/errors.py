@@ -145,7 +145,7 @@ def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:
 
 
 def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
-    """The error of an unanswered request: 503 (perhaps later or elsewhere), 504 or 500."""
+    """The error of an unanswered request: 503 (a retry or another server may work), 504 or 500."""
     cause = _NO_ANSWER[reason]
     headers: dict[str, str] = {}
     field = None
@@ -218,5 +218,5 @@ def bad_puzzle(error: PuzzleError) -> ServiceError:
 
 
 def without_folders(text: str) -> str:
-    """A sentence of the log for a client: absolute paths keep only their last name."""
+    """Make a log sentence fit for a client: absolute paths keep only their last name."""
     return FOLDERS.sub("", text)

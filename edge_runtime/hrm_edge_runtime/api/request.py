@@ -46,7 +46,7 @@ class ReadingError(NamedTuple):
 class ParsedRequest:
     """A parsed request: its task, its model, and its puzzle as the client wrote it.
 
-    `board` has the size of the puzzle, which the model's own board may frame.
+    `board` has the size of the puzzle; the model's own board may be larger and frame it.
     """
 
     model: ServedModel
@@ -142,7 +142,7 @@ def parse_request(
 def _read(models: Sequence[ServedModel], notation: object) -> Reading:
     """Read a puzzle with the first board that can; rejects it with 422 if none can.
 
-    If no board has its size, the smallest one that holds it takes it in a frame.
+    If no board has the puzzle's size, the smallest one that holds the puzzle frames it.
     """
     errors: list[ReadingError] = []
     for model, board in _boards(models, notation, errors):
@@ -275,7 +275,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
 
 
 def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:
-    """Reject with 422 what this model or this server cannot do."""
+    """Reject fields that this model or this server does not support with 422."""
     if identifier is not None:
         _check_task(model, identifier)
     max_segments = model.manifest.max_segments

@@ -32,7 +32,8 @@ AS_IN_MANIFEST = (
 class ServedModel:
     """A model without its engine.
 
-    `num_slots` is the requested number. `held_out` is a question it never saw, with its answer.
+    `num_slots` is the requested number. `held_out` is a question that the model never saw, with its
+    answer.
     """
 
     manifest: Manifest

@@ -130,7 +130,7 @@ class Lane:
         return self._report()
 
     def snapshot(self) -> LaneSnapshot:
-        """The lane at this moment; cheap enough for every step.
+        """A snapshot of the lane, cheap enough to take after every step.
 
         `num_queued` counts attempts, `queue_limit` tasks.
         """
@@ -278,7 +278,7 @@ class Lane:
             verdict_B = self._puzzle.check_BT(self._tokens_BT[slots], self._answers_BT[slots])
         except (
             Exception
-        ):  # whatever a third party's check does with a bad answer, its neighbors must not fail
+        ):  # a third party's check may raise on a bad answer; other slots must not fail
             if len(slots) == 1:
                 return set(slots)
             failed: set[int] = set()
@@ -296,7 +296,7 @@ class Lane:
     def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """Record how an attempt ended; its slot is free already but still holds its answer."""
         if not self.scheduler.running:
-            self.num_ahead = 0  # the rest of the run would compute for nobody
+            self.num_ahead = 0  # nobody needs what the rest of the run would compute
         attempt.halted_by = outcome
         admitted_s = now if attempt.slot is None else attempt.admitted_s
         attempt.queue_s = admitted_s - attempt.arrival_s

@@ -14,7 +14,7 @@ Status = Literal["proven", "halted", "unfinished"]
 """What is known of an answer: it is proven, the model halted on it, or neither."""
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
-# Weight of the newest value in the running means: about the last thirty steps or puzzles.
+# Weight of the newest value in the running means, over about the last thirty steps or puzzles.
 MEMORY = 1 / 32
 # maximum segments per run; bounds how long an arrival waits until the lane checks its queue
 MAX_RUN = 16
@@ -35,7 +35,7 @@ class SlotView:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSnapshot:
-    """A lane at one moment, safe to keep and to send away.
+    """The state of a lane at one moment; it may be kept and sent to another process.
 
     - `slot_segments` counts the rows of all steps. `slot_segments_used` and `slot_segments_offered`
       count only steps that left a puzzle waiting, so their ratio is the occupancy under a backlog.

@@ -38,7 +38,7 @@ class _Group:
 
 
 class TaskLane:
-    """Tasks in, results out, over its own lane; at most `num_slots + queue_limit` tasks at once."""
+    """Turns tasks into results over its own lane; at most `num_slots + queue_limit` are alive."""
 
     def __init__(
         self,
@@ -160,9 +160,9 @@ class TaskLane:
         )
 
     def _run_segment(self, events: list[SegmentEvent]) -> None:
-        """Run one segment and finish every task that it decides, which drops its other attempts."""
+        """Run one segment; finish every task that it decides and drop the task's other attempts."""
         changed: dict[int, _Group] = {}
-        # of a task's attempts that end together, the first answers it
+        # if several attempts of a task end together, the first one answers it
         for attempt in sorted(self._lane.step(), key=_BY_NUMBER):
             group = self._groups[attempt.task_id]
             del group.living[attempt.attempt_id]

@@ -63,7 +63,7 @@ class TaskVariants:
         return self._drawn[number]
 
     def _by_name(self, original: TaskVariant, puzzle: NamedVariants) -> Iterator[TaskVariant]:
-        """The variants of a task that have rows of the puzzle table of their own."""
+        """The variants of a task that have their own rows in the puzzle table."""
         task, symmetry = puzzle.variant_of(self._names[original.puzzle_id])
         upright_BT = symmetry.invert(original.tokens_T[None])
         for puzzle_id in self._names.rows_beginning(task):

@@ -1,4 +1,4 @@
-"""Array types that every floor uses. Variable names carry the shapes."""
+"""Array types that every layer uses. Variable names carry the shapes."""
 
 import numpy as np
 from numpy.typing import NDArray

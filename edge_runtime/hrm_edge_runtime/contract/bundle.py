@@ -90,7 +90,7 @@ class Identifiers:
         return sorted(rows_N.tolist())
 
     def _place(self, name: bytes) -> int:
-        """Position of the first name that is not before this one, cut to the array's width."""
+        """Position of the first name that does not sort before `name`, cut to the array's width."""
         cut = np.array(name, self._names_N.dtype)
         return int(np.searchsorted(self._names_N, cut, side="left", sorter=self._order_N))
 
@@ -223,13 +223,13 @@ class Bundle:
             return question, answer
 
     def _written(self, tokens_T: NDArray[np.generic], name: str) -> object:
-        """Tokens in the puzzle's notation."""
+        """Write tokens in the puzzle's notation."""
         grid = self.puzzle.decode(tokens_T.astype(np.int32))
         return self.puzzle.asked(grid, name)
 
     @contextlib.contextmanager
     def _golden_arrays(self) -> Generator[Mapping[str, NDArray[np.generic]]]:
-        """The arrays by name; indexing reads one."""
+        """The golden arrays by name; each is read when it is indexed."""
         try:
             with np.load(self.path / GOLDEN_NAME, allow_pickle=False) as arrays:
                 _check_sizes(arrays.zip)

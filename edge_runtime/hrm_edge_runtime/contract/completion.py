@@ -1,10 +1,10 @@
-"""What a shell offers for names of bundles and of puzzles. Imports wait until it asks."""
+"""Shell completion for the names of bundles and puzzles. It imports packages only when called."""
 
 from pathlib import Path
 
 
 def bundles_from(incomplete: str) -> list[str]:
-    """Shipped names, and bundle directories here."""
+    """Names of shipped bundles, and bundle directories in the current directory."""
     from hrm_edge_runtime.contract.shipped import shipped_bundles
 
     here = sorted(str(path) for path in Path().glob("*.bundle"))

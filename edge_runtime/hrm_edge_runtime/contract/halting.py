@@ -1,6 +1,6 @@
 """When a puzzle stops: one pure rule, for one slot and for all slots at once.
 
-A margin above the threshold is the model's own wish to stop. A verdict is the puzzle's proof or
+A margin above the threshold means that the model would stop. A verdict is the puzzle's proof or
 disproof of the answer, if it has one. `segment` counts the segments already run, from 1.
 
 Shapes: B slots.

@@ -116,7 +116,7 @@ class QueuedLines(logging.Handler):
         threading.Thread(target=self._write_all, name="log-writer", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not hasattr(record, "request"):  # a record of the engine process has its own
+        if not hasattr(record, "request"):  # a record of the engine process has its own id
             context = request.get()
             record.request = ""
             if context is not None:
@@ -136,7 +136,7 @@ class QueuedLines(logging.Handler):
         while True:
             self._write(self._lines.get())
             if self._num_dropped and self._lines.empty():
-                self._write(self._dropped_line())  # past the queue, which may be full again
+                self._write(self._dropped_line())  # not through the queue, which may be full again
             self._lines.task_done()
 
     def _dropped_line(self) -> str:

@@ -136,7 +136,7 @@ class Manifest(_Strict):
     `num_positions` is prefix + `seq_len`. `precisions` names the step graph of each precision.
     `cpu_graphs` are forms that ONNX Runtime runs faster on a CPU; the form for INT8 has weights of
     seven bits. `unrolled` are whole loops in one graph. `curves` are the costs of halting early.
-    `undecided` says of a precision why its loss against float32 is not known well enough.
+    `undecided` states for a precision why its loss against float32 is not known well enough.
     """
 
     format_version: Literal[2] = FORMAT_VERSION

@@ -86,7 +86,7 @@ def parse_choice(text: str) -> tuple[str, str | None]:
 def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choice:
     """The engine and precision to run; raises BundleError if the bundle lacks its graph.
 
-    By default float32 on `cpu`, float16 on a GPU, and on TensorRT the fastest engine that is built.
+    The default is float32 on `cpu`, float16 on a GPU and the fastest built engine on TensorRT.
     A precision that the manifest calls undecided runs only if it is named.
     """
     named, precision = _resolved(bundle, engine)

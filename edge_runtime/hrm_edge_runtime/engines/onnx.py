@@ -282,7 +282,7 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
 
 
 def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, Shape]:
-    """Each tensor's shape without the batch axis; raises BundleError if it is not a step graph."""
+    """Each tensor's shape without the batch axis; raises BundleError for any other graph."""
     shapes = _shapes_of(session.get_inputs(), contract.INPUTS, path)
     shapes |= _shapes_of(session.get_outputs(), contract.OUTPUTS, path)
     row_shapes: dict[str, Shape] = {}

@@ -1,4 +1,4 @@
-"""The unrolled graph of a bundle on ONNX Runtime, to compare and serve what other programs call.
+"""A bundle's unrolled graph on ONNX Runtime, to compare and serve the graph that others call.
 
 One call of the graph runs all segments of a puzzle and returns the answer and the number of
 segments after which it halted. The engine makes that call in a puzzle's first segment and returns

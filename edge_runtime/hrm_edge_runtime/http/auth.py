@@ -24,7 +24,7 @@ from starlette.types import Scope
 from hrm_edge_runtime.contract.faults import words_for
 from hrm_host import atomic, system
 
-MAX_KEYS = 1000  # a request is compared with all of them, and each label is a metric
+MAX_KEYS = 1000  # every request is compared with all keys, and each label is a metric
 KEY_BYTES = 32
 PREFIX = "hrm_"  # people and scanners of leaked secrets recognize it
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

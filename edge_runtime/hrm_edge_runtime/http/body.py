@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ClientGoneError(Exception):
-    """The client closed its connection before the answer was there."""
+    """The client closed its connection before the answer was ready."""
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
@@ -74,7 +74,7 @@ class Turnstile:
         self._lock = asyncio.Lock()
 
     async def decoded(self, fields: type[Fields], body: bytes) -> Fields:
-        """The fields of a body, as `validated`, after the large bodies that came before."""
+        """The fields of a body, as from `validated`; waits for large bodies that came before."""
         if most_values(body) > FEW_VALUES:
             async with self._lock:
                 await asyncio.sleep(0)

@@ -116,7 +116,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._limits.dropped["too-many"] += 1
                 self._refuse(no_answer("too-many-connections"))
                 return
-            next(iter(self._limits.idle)).drop("made-room")  # drops the longest idle
+            next(iter(self._limits.idle)).drop("made-room")  # drops the longest-idle one
         self._limits.idle[self] = None
         self._expect("slow-header", self._limits.header_s)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.building import Build
 
 MAX_TRIALS = 4  # processes at once, each bounded in time and memory
-LOOK_AGAIN_S = 0.1  # between looks whether the engine is ready for a joining model
+LOOK_AGAIN_S = 0.1  # between checks whether the engine is ready for a joining model
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
 Shortage = lane_manager.LaneNotOpenedError  # if it has `lacking_bytes`
@@ -72,7 +72,7 @@ class Library:
         Raises BundleError if the command line of the server does not allow it.
         """
         for candidate in self._candidates(text):
-            with contextlib.suppress(OSError, ValueError):  # too long a name, or a NUL in it
+            with contextlib.suppress(OSError, ValueError):  # the name is too long or contains a NUL
                 resolved = candidate.resolve()
                 if self._is_allowed(resolved) and resolved.is_dir():
                     return resolved
@@ -153,7 +153,7 @@ class Library:
 
     def _try_at_start(self, lane: lanes.LaneOptions) -> None:
         """Try a lane in a thread without an event loop; raises BundleError."""
-        if lane.choice.engine == OPENED_WHERE_USED:  # tried when it was built
+        if lane.choice.engine == OPENED_WHERE_USED:  # already tried when its engine was built
             return
         try:
             asyncio.run(trial.try_lane(lane, is_closing=lambda: self._is_closed))
@@ -277,7 +277,7 @@ class ModelManager:
         self._check_ready()
         with needing_a_thread():
             model, lane = await asyncio.to_thread(self._read, name, bundle)
-        # Not one at a time: the trial of a graph that never ends takes a minute.
+        # Trials may overlap, because the trial of a graph that never ends takes a minute.
         shortage = await self._try(lane)
         async with self._one_at_a_time:
             self._check_ready()
@@ -410,7 +410,7 @@ class ModelManager:
 
     async def _try(self, lane: lanes.LaneOptions) -> Shortage | None:
         """Try a lane; returns a lack of memory and rejects other failures with 422."""
-        if lane.choice.engine == OPENED_WHERE_USED:  # tried when it was built
+        if lane.choice.engine == OPENED_WHERE_USED:  # already tried when its engine was built
             return None
         async with self._trials:
             return await _shortage_of(trial.try_lane(lane))

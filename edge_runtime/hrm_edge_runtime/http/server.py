@@ -93,7 +93,7 @@ class DrainingServer(uvicorn.Server):
 
     @staticmethod
     def give_memory_back() -> None:
-        """Return what a burst has left behind; the C library would keep it."""
+        """Return the memory of a burst to the system; the C library would keep it."""
         if memory.freed_bytes() > MAX_FREED_BYTES:
             gc.collect()  # an idle server would not collect the connections of the burst
             memory.give_back_freed_memory()
@@ -117,7 +117,7 @@ class DrainingServer(uvicorn.Server):
             _reload(self._options.access.keys)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Only wake the loop. The base class would raise the signal again, not exit with 0."""
+        """Only wake the loop. The base class would raise the signal again and not exit with 0."""
         del sig, frame
         if self._loop is None:
             self.should_exit = True

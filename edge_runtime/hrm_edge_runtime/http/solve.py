@@ -248,7 +248,7 @@ class SolveService:
                 return parsed
 
     async def answer(self, parsed: ParsedRequest, on_event: OnEvent | None = None) -> SolveAnswer:
-        """Have a parsed request solved; the caller holds and releases its admission."""
+        """Solve a parsed request; the caller holds and releases its admission."""
         result = await self.engine_client.solve(parsed.model.lane, parsed.task, on_event)
         model = parsed.model.name
         self.metrics.note_solved(model, result)
@@ -288,7 +288,7 @@ class ParserThreads:
             together = unparsed[start : start + PARSED_TOGETHER]
             try:
                 self._threads.submit(_parse_all, together, loop)
-            except RuntimeError:  # the machine starts no more threads
+            except RuntimeError:  # the machine cannot start another thread
                 _set_outcomes([(future, out_of_threads()) for future, _ in together])
 
 

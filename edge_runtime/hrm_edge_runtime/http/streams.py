@@ -133,7 +133,7 @@ class BatchStream(GrowingAnswer):
         try:
             async for number, line in lines_of(body.pieces()):
                 await self._window.acquire()
-                await asyncio.sleep(0)  # others get a turn: a full window of lines takes 50 ms
+                await asyncio.sleep(0)  # let other tasks run: a full window of lines takes 50 ms
                 answer = await self._begin(number, line)
                 self._unsent.add(answer)
                 if self._keeps_order:
@@ -234,7 +234,7 @@ class BatchStream(GrowingAnswer):
         await send_end(send)
 
     def _others_finished(self) -> Iterator[asyncio.Future[bytes]]:
-        """More answers to send in the same piece: a step ends many, and each piece costs CPU."""
+        """Further answers to send in the same piece: a step ends many, and each piece costs CPU."""
         while not self._keeps_order and not self._answers.empty():
             task = self._answers.get_nowait()
             if task is None:

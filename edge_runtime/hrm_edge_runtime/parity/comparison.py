@@ -206,7 +206,7 @@ def _open_checkpoint() -> Any:
 def reasons_of(
     first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle
 ) -> list[str]:
-    """What explains the first break, one sentence each; empty if neither known fault does."""
+    """Explanations of the first break, one sentence each; empty if neither known fault fits."""
     if first.segment is None or first.puzzle is None:
         return []
     asked = questions[first.puzzle]
@@ -217,7 +217,7 @@ def reasons_of(
 
 
 def _lost_carry(traced: list[Float32]) -> list[str]:
-    """Name a carry that was lost: the last segment repeats the first, the one before does not."""
+    """Report a lost carry: the last segment repeats the first, the segment before it does not."""
     first_TV, *later = traced
     is_repeated = [relative_error(logits_TV, first_TV) <= SAME for logits_TV in later]
     *before, last = is_repeated
@@ -232,7 +232,7 @@ def _lost_carry(traced: list[Float32]) -> list[str]:
 def _other_row(
     reference: Side, candidate: Side, asked: HeldOutPuzzle, names: Identifiers
 ) -> list[str]:
-    """Name the row of the puzzle table with which the candidate agrees, if a near row does."""
+    """Name the row of the puzzle table with which the candidate agrees, if a nearby row does."""
     own = asked.puzzle_id
     expected_TV = _first_logits(reference, asked, own)
     error = relative_error(_first_logits(candidate, asked, own), expected_TV)

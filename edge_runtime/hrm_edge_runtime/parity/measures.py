@@ -46,7 +46,7 @@ MEASURES: dict[Measure, How] = {
     "carry_growth": "mean",
 }
 """Each measure with the figure that reports show."""
-LARGE = 16.0  # logits of the published models stay below; relational models of grids reach 50
+LARGE = 16.0  # logits of the published models stay below this; relational models of grids reach 50
 TINY = float(np.finfo(np.float64).tiny)
 Z_95 = 1.959964
 
@@ -94,7 +94,7 @@ def logit_gap_B(
 
 
 def _halting_gap_B(reference: StepOutput, candidate: StepOutput) -> Float64:
-    """The larger gap of the two: q_halt ranks votes, and a wrong head may cancel in the margin."""
+    """Larger gap of q_halt and margin: q_halt ranks votes; the margin may hide a wrong head."""
     margin_gap_B = np.abs(candidate.halt_margin_B - reference.halt_margin_B)
     q_halt_gap_B = np.abs(candidate.q_halt_B - reference.q_halt_B)
     return np.maximum(_sound(margin_gap_B), _sound(q_halt_gap_B))
@@ -154,7 +154,7 @@ def _drift_B(ours_BX: Float64, theirs_BX: Float64) -> Float64:
 
 
 def _sound(value_B: NDArray[np.floating]) -> Float64:
-    """Infinity for every value that is not finite."""
+    """Replace every value that is not finite with infinity."""
     return np.where(np.isfinite(value_B), value_B, np.inf).astype(np.float64)
 
 

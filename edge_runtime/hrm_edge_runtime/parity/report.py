@@ -52,7 +52,7 @@ class End(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class ParityReport:
-    """A candidate beside its reference.
+    """How a candidate compares with its reference.
 
     `halts_SS` counts puzzles by the segment after which the reference (row) and the candidate
     (column) halted. `proven` is None if the puzzle has no proofs.

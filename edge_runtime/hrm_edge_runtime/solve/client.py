@@ -200,7 +200,7 @@ class Client:
     def _admitted(
         self, method: str, path: str, request: SolveRequest | None
     ) -> Generator[httpx.Response]:
-        """As `_response`, sent again while the server is unavailable."""
+        """As `_response`, but retried while the server is unavailable."""
         content = None
         if request is not None:
             content = _json_of(request).encode()

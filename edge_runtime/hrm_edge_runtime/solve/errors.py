@@ -30,7 +30,7 @@ class UnreachableError(Error):
 
 
 def foreign(status: int, message: str) -> ServerError:
-    """The error for an answer that hrm-serve does not give."""
+    """The error for an answer that does not come from hrm-serve."""
     detail = ErrorDetail(
         reason="unknown",
         field=None,

@@ -53,7 +53,7 @@ def _json_of(body: Mapping[str, object]) -> bytes:
 
 
 def _as_list(value: object) -> object:
-    """The JSON of a NumPy array or number; called for what `json` does not know."""
+    """The JSON of a NumPy array or number; called for values that `json` cannot encode."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"it holds a {type(value).__name__}")

@@ -220,7 +220,7 @@ def _example_options(bundle: "Bundle") -> dict[str, object]:
 
 
 def _example_command(bundle: "Bundle", name: str) -> str:
-    """A command that solves a held-out puzzle, or the puzzle's own sample without any."""
+    """A command that solves a held-out puzzle, or the puzzle's own sample if there is none."""
     example = bundle.example()
     if example is not None:
         question, _ = example

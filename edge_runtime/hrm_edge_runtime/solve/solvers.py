@@ -143,7 +143,7 @@ def answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
 def from_bundle(
     bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threads: int | None = None
 ) -> Solver:
-    """A solver in this process that parses and answers as a server; each run opens an engine.
+    """A solver in this process that parses and answers like a server; each run opens an engine.
 
     The bundle solves every puzzle, also a request that names another model.
     """
@@ -310,7 +310,7 @@ class _Ordering:
         self.replies[place] = reply
 
     def ready(self) -> Iterator[tuple[Entry, Reply]]:
-        """Remove and yield the first entries, as far as they have replies."""
+        """Remove and yield entries from the front as long as they have replies."""
         while self.waiting:
             first = next(iter(self.waiting))
             if first not in self.replies:

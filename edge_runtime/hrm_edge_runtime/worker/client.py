@@ -67,7 +67,7 @@ class Admission(Generic[Model]):
     _lane: str | None = field(default=None, init=False)
 
     async def enter(self) -> None:
-        """Take a place in the first candidate's lane, in the same turn that names it."""
+        """Take a place in the first candidate's lane, in the event-loop turn that names it."""
         while True:
             self.candidates = self.choose()
             if await self._takes(self.candidates[0].lane):

@@ -75,7 +75,7 @@ class AdmissionLimits:
             await self._freed.wait()
 
     async def vacant(self, lane: str | None = None) -> None:
-        """Wait until no place of this lane is taken; of any lane, if it is None."""
+        """Wait until no place of this lane is taken; None stands for all lanes."""
         while self._num_in_use(lane):
             await self.freed(LOOK_AGAIN_S)
 

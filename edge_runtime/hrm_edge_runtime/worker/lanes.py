@@ -141,8 +141,8 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
     """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError.
 
     A lane that fails to open holds nothing. Memory must have room for the bundle's graph, and for
-    what a lane of it took before. Pass `keeps_figures=False` if other lanes run meanwhile, since
-    they distort the figures.
+    what a lane of this bundle took before. Pass `keeps_figures=False` if other lanes run meanwhile,
+    since they distort the figures.
     """
     defaults = options.defaults
     bundle = Bundle.open(options.bundle_path)

@@ -84,7 +84,7 @@ class Loaded:
 
 
 class EngineLoop:
-    """Steps the lanes of the engine process by turns and takes messages between steps."""
+    """Steps the lanes of the engine process in turn and takes messages between steps."""
 
     def __init__(self, lanes: Mapping[str, OpenedLane], connection: "Connection[Any, Any]") -> None:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}
@@ -97,7 +97,7 @@ class EngineLoop:
         self._request_of: dict[int, str] = {}
 
     def run(self) -> None:
-        """Take messages, step a lane, send its results, and again until a Stop message."""
+        """Take messages, step a lane and send its results; repeat until a Stop message."""
         busy: list[str] = []
         while self._take_messages(may_sleep=not busy):
             while not self._loaded.empty():
@@ -204,7 +204,7 @@ class EngineLoop:
         )
         try:
             loader.start()
-        except RuntimeError as error:  # the machine starts no more threads
+        except RuntimeError as error:  # the machine cannot start another thread
             refusal = f"it needs a thread ({error}): send it again."
             change = messages.LaneChanged(lane=message.lane, refusal=refusal)
             self._loaded.put(Loaded(change=change))

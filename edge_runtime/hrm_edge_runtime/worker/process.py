@@ -18,7 +18,7 @@ from hrm_host import system
 
 # Time to open and warm up all models, after any build: large engines on an SD card take minutes.
 START_S = 600.0
-START_PIECES = 100  # parts of START_S; a pause of this process costs one at most
+START_PIECES = 100  # parts of the wait START_S; a pause of this process costs one part at most
 STOP_S = 5.0  # an engine that has not stopped after this time is killed
 FIRST_BACKOFF_S = 0.1
 BACKOFF_CAP_S = 30.0
@@ -122,12 +122,12 @@ class EngineLink:
         except (EOFError, OSError):
             pass  # the engine has ended, perhaps in the middle of a message
         except Exception:  # bytes that are not a message can raise anything; such an engine is lost
-            if not self._loop.is_closed():  # a closed one takes no message
+            if not self._loop.is_closed():  # a closed event loop takes no message
                 _log.exception("the engine sent bytes that are not a message")
         with contextlib.suppress(RuntimeError):  # the event loop has closed
             self._loop.call_soon_threadsafe(self._on_lost)
         self._outbox.put(None)
-        self._writer.join()  # until it ends, another file could get the closed descriptor
+        self._writer.join()  # until the thread ends, another file could get the closed descriptor
         self._connection.close()
 
     def _write(self) -> None:

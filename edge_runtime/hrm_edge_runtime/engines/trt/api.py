@@ -141,7 +141,7 @@ def plan_from_onnx(
 ) -> bytes:
     """Build a plan; raises ValueError with TensorRT's last error.
 
-    It is an EngineUnavailableError if the builder does not start.
+    Raises EngineUnavailableError if the builder does not start.
 
     Each profile holds the shapes of every input. `adjust` may change the builder's configuration
     last: the check on a machine without a GPU sets its target there.

@@ -2,7 +2,8 @@
 
     python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4
 
-One precision is built in this process, several in a process each (`building`), as `hrm-serve` does.
+One precision is built in this process. Several are built in one process each (`building`), as
+`hrm-serve` builds them.
 Not run on a GPU yet; the same code runs on TensorRT-RTX in the check without a GPU.
 """
 

@@ -32,7 +32,7 @@ from hrm_edge_runtime.engines.trt.profiles import is_small
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own
 CHUNK_BYTES = 4096
-TAIL_CHARACTERS = 500  # kept of a child's standard error; enough for its last line
+TAIL_CHARACTERS = 500  # how much of a child's standard error is kept; enough for its last line
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colors and moves of the cursor
 JOIN_S = 5.0  # wait for the rest of a child's output after its end
 
@@ -49,7 +49,7 @@ class BuildFailedError(Exception):
 
 
 class Build:
-    """Builds in processes of their own, which show their progress on the terminal.
+    """Builds each precision in its own process; the processes show progress on the terminal.
 
     `options` are passed on to the build command. Ctrl-C does not reach the processes; any thread
     may call `kill`.
@@ -113,7 +113,7 @@ class Build:
     def engines(self) -> list[Built]:
         """Build every precision; returns the pages of those that succeed.
 
-        Logs the others. Raises EngineUnavailableError if none succeeds.
+        Logs the failures of the others. Raises EngineUnavailableError if none succeeds.
         """
         built: list[Built] = []
         failed: dict[str, BuildFailedError] = {}
@@ -223,7 +223,7 @@ class _CopiedErrors:
         for chunk in iter(partial(os.read, self._descriptor, CHUNK_BYTES), b""):
             text = decoder.decode(chunk)
             self._tail = (self._tail + text)[-TAIL_CHARACTERS:]
-            with suppress(OSError):  # ours may be closed
+            with suppress(OSError):  # our standard error may be closed
                 sys.stderr.write(text)
                 sys.stderr.flush()
 

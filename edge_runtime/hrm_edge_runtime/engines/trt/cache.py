@@ -41,7 +41,7 @@ INT8_GAIN = 1.1  # INT8 costs solves, so it must be this much faster than the ot
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a plan is bound to besides its graph."""
+    """The machine to which a plan is bound, besides its graph."""
 
     gpu: str
     module: str
@@ -147,7 +147,7 @@ def open_engine(
 
 
 def plan_folder() -> Path:
-    """Plans are kept here and never in a bundle, which may come from a stranger."""
+    """The folder of the plans. A bundle never holds plans: it may come from a stranger."""
     return cache_folder() / "plans"
 
 

@@ -4,7 +4,7 @@
 
 Prints one JSON line when a step begins and one when it ends, so that even a crash shows its step.
 Builds an engine of each precision for one puzzle at a time, which takes minutes the first time. On
-an H100 it ran up to the CUDA graph, not with TensorRT's engines.
+an H100 it has run up to the CUDA graph, but not with TensorRT's engines.
 """
 
 import json
@@ -32,7 +32,7 @@ NUM_SEGMENTS = 64
 
 
 def steps(bundle: Bundle) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Each step by name; it returns what it found, or raises."""
+    """The steps by name; each is a function that returns what it found, or raises."""
     yield "TensorRT", api.version
     yield "CUDA", lambda: asdict(look())
     yield "memory that both sides see, and a CUDA graph", launch_us

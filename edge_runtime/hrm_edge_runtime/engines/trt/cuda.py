@@ -1,7 +1,7 @@
 """CUDA as an engine needs it: memory, copies, one stream, graphs. `Gpu` works over both drivers.
 
 `Shared` tensors are what the host writes or reads. On an integrated GPU both sides use the same
-pinned memory, which Orin's GPU reads uncached and its CPU cached, so it suits small data that is
+pinned memory. Orin's GPU reads it uncached and its CPU cached, so it suits small data that is
 touched once (CUDA for Tegra application note, section 3). On a card they are pinned memory and its
 copy on the device, sent in one transfer.
 
@@ -140,7 +140,7 @@ class Gpu:
                 raise
             graph = self._driver.end_capture(self.stream)
             self._keep(self._driver.destroy, graph)
-            self._driver.upload_graph(graph, self.stream)  # otherwise the first launch does
+            self._driver.upload_graph(graph, self.stream)  # otherwise the first launch uploads it
         except (CudaError, EngineLostError) as error:
             raise CaptureError(str(error)) from error
         return partial(self._do, self._driver.launch, graph, self.stream)

@@ -167,7 +167,7 @@ class BindingsDriver:
 
 
 class PycudaDriver:
-    """The same through PyCUDA 2026.1.
+    """As `BindingsDriver`, but through PyCUDA 2026.1.
 
     PyCUDA frees memory with the object that owns it, so these objects are held by address.
     """
