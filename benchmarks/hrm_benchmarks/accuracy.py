@@ -240,7 +240,7 @@ def _is_as_good(puzzle: Puzzle, question: object, solution: Grid, answer: SolveA
 
 
 def _routes(answers: Sequence[SolveAnswer]) -> list[float]:
-    """Return the costs of complete routes over the minimum."""
+    """Return the cost of each complete route, divided by the minimum."""
     ratios: list[float] = []
     for answer in answers:
         route = answer.route

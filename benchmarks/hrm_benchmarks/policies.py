@@ -238,7 +238,7 @@ def _is_exact(result: Attempt, questions: Questions) -> bool:
 def print_figures(title: str, row_of: Mapping[str, Row]) -> None:
     rows: list[Row] = []
     for name, row in row_of.items():
-        # Refill is compared with itself, and the bound is refill's bound.
+        # Refill needs no ratio to itself, and the bound applies only to refill.
         hidden = "refill_ratio" if name == REFILL.name else "share_of_bound"
         rows.append({**row, "policy": name, hidden: None})
     print_table(title, COLUMNS, rows, caption=LEGEND, left=["policy"])

@@ -1,9 +1,9 @@
 """INT8 calibration from end to end; read `Int8Trials.report` first.
 
-Some puzzles record ranges, others choose the method and the weight-only matrices, the rest judge.
-All graphs run the same puzzles in the same order, and a comparison ends as soon as it is decided.
-Layers are ranked by how far they move the carry in one segment, because exact solves of a few
-hundred puzzles cannot rank them.
+Some puzzles serve to record ranges, others to choose the method and the weight-only matrices, the
+rest to judge. All graphs run the same puzzles in the same order, and a comparison ends as soon as
+it is decided. Layers are ranked by how far they move the carry in one segment, because exact solves
+of a few hundred puzzles cannot rank them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -340,7 +340,7 @@ def best_of(scores: Sequence[MethodScore]) -> MethodScore:
 
 
 def is_kept(exact: Paired, budget: float) -> bool:
-    """Whether a loss keeps the budget, by a standard error if that is below the budget.
+    """Whether a loss plus its standard error, if that is below the budget, keeps the budget.
 
     With fewer puzzles chance alone would end the search: of 1,024 Sudokus half a point is less than
     one standard error.

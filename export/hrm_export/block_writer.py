@@ -66,7 +66,7 @@ class BlockWriter:
         return total
 
     def inside(self, name: str, state: str) -> str:
-        """The state [B, N, D] as the blocks of this family compute with it."""
+        """Convert the state [B, N, D] to the layout that the blocks of this family use."""
         del name
         return state
 

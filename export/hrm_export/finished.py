@@ -45,7 +45,7 @@ class FinishedForms:
         }
 
     def load(self, precision: str) -> Measured | None:
-        """A precision that an earlier call measured, if there is one."""
+        """The precision if an earlier call has measured it, else None."""
         file = self.files[precision]
         try:
             with np.load(file, allow_pickle=False) as stored:
@@ -68,7 +68,7 @@ def folder_of(out: Path) -> Path:
 
 
 def drop_finished(out: Path) -> None:
-    """Delete what was kept for `out`; the bundle is whole."""
+    """Delete what was kept for `out`, once its bundle is whole."""
     shutil.rmtree(folder_of(out), ignore_errors=True)
 
 

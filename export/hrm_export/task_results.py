@@ -1,4 +1,5 @@
-"""Find the ARC tasks that a model answers right. It solves their held-out questions as a server.
+"""Find the ARC tasks that a model answers right. It solves their held-out questions as a server
+does.
 
 Shapes: T tokens.
 """

@@ -136,7 +136,7 @@ def record(
 
 
 def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
-    """Whether, up to each segment, rounding stays far from breaking parity, answers and halts."""
+    """Whether, up to each segment, rounding is far from changing parity, answers or halts."""
     answers_SB = answers_agree_SB(golden, other)
     halts_SB = halts_agree_SB(golden, other, threshold)
     return np.logical_and.accumulate(answers_SB & halts_SB, axis=0)

@@ -123,7 +123,7 @@ class _Body:
             yield ours
 
     def name(self, value: str, segment: int) -> str:
-        """Segment 1 starts from the initial state, every other one from the previous carry."""
+        """The name of a value in a segment. Segment 1 reads the initial state, others the carry."""
         if value in self.starts:
             _, initial, carry = self.starts[value].input
             if segment == 1:

@@ -110,7 +110,7 @@ def _damaged(path: Path) -> str:
 
 
 def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
-    """Copies tensors in; raises CheckpointError with the names of those that do not fit."""
+    """Copies tensors into the model; raises CheckpointError with the names that do not fit."""
     expected = _shapes_of(model.state_dict())
     found = _shapes_of(state)
     if found != expected:
@@ -195,7 +195,7 @@ def steps_of(run: Path) -> list[Path]:
 
 
 def last_whole(run: Path) -> Path | None:
-    """The last checkpoint of a run whose files are as they were written."""
+    """The last undamaged checkpoint of a run."""
     for path in reversed(steps_of(run)):
         if _is_whole(path):
             return path

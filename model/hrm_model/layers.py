@@ -197,7 +197,8 @@ class Level(nn.Module):
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
 
     def compute_as_int8(self) -> None:
-        """Rounds every later product as an INT8 engine does. Only the order of sums may differ."""
+        """Rounds every later product as an INT8 engine does. Results may differ only by the order
+        of sums."""
         for module in self.modules():
             if isinstance(module, Linear):
                 module.as_int8 = True

@@ -114,7 +114,7 @@ def _opened(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any] | None]
 
 
 def _unpickled(file: Path) -> Any:
-    """What the restricted loader returns; a hostile file can make it raise anything."""
+    """Returns what the restricted loader reads; a hostile file can make it raise any error."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:

@@ -38,7 +38,7 @@ class Samples(NamedTuple):
 
 
 class LawResult(NamedTuple):
-    """A law, and how a puzzle breaks it; None if it keeps it."""
+    """A law, and how the puzzle breaks it: None if the puzzle keeps the law."""
 
     law: str
     fault: str | None
@@ -68,7 +68,7 @@ def _finding(law: Callable[[Subject], None], subject: Subject) -> LawResult:
         law(subject)
     except BrokenLawError as error:
         return LawResult(sentence, str(error))
-    except Exception as error:  # the code of somebody else
+    except Exception as error:  # a puzzle of another package may raise anything
         return LawResult(sentence, _text_of(error))
     return LawResult(sentence, None)
 
@@ -78,7 +78,7 @@ def _text_of(error: Exception) -> str:
 
 
 def samples_of(puzzle: Puzzle, seed: int = SEED) -> Samples:
-    """Puzzles of every difficulty but the slow one."""
+    """Puzzles of every difficulty except the slow one."""
     rng = np.random.default_rng(seed)
     names = [name for name in puzzle.difficulties if name != SLOW]
     examples = [puzzle.generate(rng, names[number % len(names)]) for number in range(NUM_EXAMPLES)]

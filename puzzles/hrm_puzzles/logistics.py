@@ -309,9 +309,8 @@ def _check_customers(shape: GridShape, customers: list[int]) -> None:
 
 
 def _is_plausible_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-    """Whether an answer is worth a search.
-
-    It only marks roads, has one depot and 1 to 8 customers, and no mark is a dead end.
+    """Whether an answer is worth a search: it only marks roads, it has one depot and 1 to 8
+    customers, and no mark is a dead end.
     """
     is_newly_marked_BT = np.isin(inputs_BT, tours.ROAD_TOKENS) & (answers_BT == inputs_BT + TOUR)
     is_kept_BT = (answers_BT == inputs_BT) | is_newly_marked_BT

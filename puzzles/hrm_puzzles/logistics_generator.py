@@ -129,8 +129,8 @@ def _on_cheapest_T(
     legs_L2 = np.array(list(cheapest.legs()))
     starts_L = legs_L2[:, 0]
     ends_L = legs_L2[:, 1]
-    # Both distances end at the cell. So its own cost counts twice, and that of the stop at the
-    # end, which is 1, not at all.
+    # Both distances end at the cell, so they count its cost twice. They never count the cost of the
+    # stop at the end, which is 1.
     through_LT = distance_PT[starts_L] + distance_PT[ends_L] - city.costs_T + 1
     end_cells_L = np.array(city.stops)[ends_L]
     whole_L = distance_PT[starts_L, end_cells_L]
@@ -154,8 +154,8 @@ def way(
 ) -> list[int]:
     """The cells that a cheapest way enters, last cell first.
 
-    It leads to `cell` from the cell at distance 0, which it does not enter. `choose` picks one of
-    several equally cheap cells.
+    The way leads to `cell`. It starts at the cell with distance 0 and does not enter that cell.
+    `choose` picks one of several equally cheap cells.
     """
     cells: list[int] = []
     while distance_T[cell]:

@@ -136,11 +136,11 @@ class Maze(GridPuzzle):
         return 2 + 3 * len(NEIGHBORS)
 
     def hints(self, inputs_BT: IntArray, labels_BT: IntArray) -> Hints:
-        """Direction and distance to the goal of each cell, and when a cell can know them.
+        """The direction and distance from each cell to the goal, and when a cell can know them.
 
         Kind 1 is the goal. Every other kind joins the distance modulo 3 and the first of up, down,
         left and right that leads nearer. The distance exposes errors that directions alone hide:
-        if two waves meet, a cell could point to one that is farther away.
+        if two waves meet, a cell could point to a cell that is farther away.
         A wave from the goal brings the kinds. When it reaches the start, a second wave marks the
         path from there.
         """

@@ -24,7 +24,7 @@ from hrm_puzzles.puzzle import Puzzle
 Int32Array = NDArray[np.int32]
 
 BLOCK = 32  # slots per generator; blocks are always drawn whole
-# These keep the two kinds of draws apart. They are not 0, which pads shorter seeds.
+# Parts of a seed that keep the two kinds of draws apart. 0 is not used: it pads short seeds.
 _ORDERS = 1
 _ROWS = 2
 

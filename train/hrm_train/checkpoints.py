@@ -93,7 +93,7 @@ class Checkpoints:
 
 
 def start_of(run: Path) -> Path | None:
-    """The checkpoint to continue from; None if the run has none.
+    """The checkpoint to continue from; None if the run lacks one.
 
     A process that was killed between its first checkpoint and `latest` left a whole checkpoint
     without a pointer.
@@ -136,8 +136,8 @@ def read_trainer(
 ) -> tuple[dict[str, torch.Tensor], Progress]:
     """Restores `targets` in place; returns the slots and the progress.
 
-    Raises CheckpointError if the state is damaged, or from a recipe other than `mine`, except for
-    the settings in `changed`.
+    Raises CheckpointError if the state is damaged, or if its recipe differs from `mine` in a
+    setting that is not in `changed`.
     """
     file = directory / TENSORS
     values = checkpoint.read_json(directory / VALUES)

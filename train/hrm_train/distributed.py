@@ -91,8 +91,9 @@ def joined() -> Generator[Ranks]:
         backend = "cpu:gloo,cuda:nccl"
     _require_new_stores()
     store, rank, world = next(iter(rendezvous("env://")))
-    # torchrun keeps one store for all starts, and gloo would find addresses of ranks that are gone.
-    # A prefix works only on one machine: several machines do not count restarts alike.
+    # torchrun keeps one store for all starts, so gloo would find the addresses of dead ranks. A
+    # prefix for each start prevents this on one machine only: several machines do not count
+    # restarts alike.
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         num_restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
         store = PrefixStore(f"start_{num_restarts}", store)

@@ -37,7 +37,7 @@ class TrainingSoftware:
 
 
 def findings() -> list[Finding]:
-    """The findings on this machine, or only that it is not used for training."""
+    """The findings on this machine, or a single one: it is not used for training."""
     if importlib.util.find_spec("torch") is None:
         text = "not checked, because PyTorch is missing: pip install 'hrm-edge[train]'"
         return [ok("training", text)]
@@ -50,7 +50,7 @@ def findings() -> list[Finding]:
 
 
 def look() -> TrainingSoftware:
-    """This process's own software; a PyTorch that cannot be imported counts as missing."""
+    """The software of this process; a PyTorch that cannot be imported counts as missing."""
     software = TrainingSoftware(
         python=tuple(sys.version_info[:3]),
         torch=None,

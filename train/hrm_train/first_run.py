@@ -1,4 +1,4 @@
-"""What `hrm-train` asks before a CPU builds and trains ARC that nobody named."""
+"""What `hrm-train` asks before a CPU builds and trains ARC only by default."""
 
 import sys
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from hrm_model.hrm import HRM
 from hrm_train.recipe import TABLES
 
 Precision = Literal["bf16", "fp32"]
-Say = Callable[[str], object]  # takes a sentence for the user
+Say = Callable[[str], object]  # shows a sentence to the user
 
 SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
 LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900

@@ -51,7 +51,7 @@ class Opening:
             timer.cancel()
 
     def take(self, row: MetricsRow) -> None:
-        """Prints the time of the first step, and from the second row the time of the rest."""
+        """Prints the time of the first step and, at the second row, the time for the rest."""
         self._rows += 1
         if self._rows == 1:
             first_s = time.monotonic() - self._began_s

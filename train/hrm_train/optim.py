@@ -170,7 +170,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 @torch.no_grad()
 def clip_(params: Sequence[Tensor], most: float) -> tuple[Tensor, Tensor]:
-    """Scales gradients to a norm of at most `most` (0: any); if it is not finite, to zeros.
+    """Scales gradients to a norm of at most `most` (0: any); to zeros if it is not finite.
 
     Returns the norm before, and 1 if it is finite, else 0. Nothing waits for the device.
     """

@@ -169,7 +169,7 @@ class TrainingRun:
         return None
 
     def _validate(self) -> Evaluation | None:
-        """Evaluates on the first rank what is due; saves if the whole set scores best so far.
+        """Runs the due evaluation on the first rank; saves at the best score of the whole set.
 
         Returns None if a signal came.
         """

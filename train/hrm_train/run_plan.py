@@ -61,7 +61,7 @@ class RunPlan:
 
     @property
     def num_parameters(self) -> int:
-        """Counted on the meta device, which takes two seconds to import."""
+        """The learned weights, counted on the meta device; its import takes two seconds."""
         with torch.device("meta"):
             return HRM(self.config).num_parameters
 
@@ -71,7 +71,7 @@ class RunPlan:
 
     def micro_batch_of(self, num_parameters: int) -> int:
         """The micro-batch of a model with this number of parameters."""
-        # A TRM keeps 14 blocks of a segment if an HRM keeps 8, and its mixers are wide.
+        # A TRM keeps 14 blocks of a segment, an HRM only 8, and a TRM's mixers are wide.
         is_trm = self.config.arch == "trm"
         is_small = num_parameters < SMALL and not is_trm
         wanted = self.hardware.rows(self.config.seq_len, small=is_small)

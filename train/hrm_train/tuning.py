@@ -43,8 +43,8 @@ def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -
     """Returns the fastest of 0.5, 1, 2 and 4 times `wanted` rows that fits into memory.
 
     A micro-batch fits if it fills at most FILLED of `limit` bytes (default: the device's
-    memory). Each one is tried by real windows, forward and backward, with all rows fresh: the
-    most a step can take. If none fits, smaller ones are tried. The trainer's state is lost.
+    memory). Each one runs real windows, forward and backward, with all rows fresh: no step takes
+    more. If none fits, smaller ones are tried. The trainer's state is lost.
     """
     if limit is None:
         limit = memory.limit_bytes(trainer.device)

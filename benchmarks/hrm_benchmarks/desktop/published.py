@@ -144,7 +144,7 @@ def _segment(config: HRMConfig, name: str) -> tuple[NDArray[np.float32] | str, S
 
 
 def _nothing() -> None:
-    """Take the turn of a step that did not compile."""
+    """Do nothing in the turn of a step that did not compile."""
 
 
 def _engine_step(model: HRM, tokens_BT: NDArray[np.int32]) -> Callable[[], Any]:

@@ -116,7 +116,8 @@ class Arc:
         return canvas_T(grid, self.side)
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        """The grid that begins at the first row and column with a color; 0 x 0 without any."""
+        """The grid that begins at the first row and column with a color; 0 x 0 if no cell has a
+        color."""
         box = boxes_of_B(np.asarray(tokens_T)[None], self.side)
         origin = (int(box.top_B[0]), int(box.left_B[0]))
         return grid_at(tokens_T, self.side, origin)
@@ -165,8 +166,8 @@ class Arc:
         width_B = np.maximum(asked.width_B, answered.width_B)
         top_B = rng.integers(self.side - height_B + 1)
         left_B = rng.integers(self.side - width_B + 1)
-        # In labels another value may replace pad. An answer without any such cell does not show
-        # this value, so the pair keeps its place.
+        # Labels may hold another value in place of pad. An answer without such a cell does not show
+        # this value, so its pair keeps its place.
         stays_B = np.asarray(labels_BT).min(axis=1) > PAD
         top_B = np.where(stays_B, asked.top_B, top_B)
         left_B = np.where(stays_B, asked.left_B, left_B)

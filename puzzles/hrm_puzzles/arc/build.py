@@ -74,7 +74,7 @@ class ArcRecipe:
         return read_examples(Path(self.more), license_path)
 
     def generator(self, task: ArcTask, purpose: str) -> np.random.Generator:
-        """A generator for one task. It does not depend on the choice of other tasks."""
+        """The random generator of one task. It does not depend on which other tasks are chosen."""
         digest = hashlib.sha256(f"{task.name}/{purpose}".encode()).digest()
         task_seed = int.from_bytes(digest[:8], "little")
         return np.random.default_rng([self.seed, task_seed])
@@ -193,7 +193,7 @@ def _draw(
     num_workers: int,
     progress: OnProgress,
 ) -> datasets.BuiltSet:
-    """Write the data set of all tasks into `data`. `done` keeps the tasks that are written."""
+    """Write the data set of all tasks into `data`. `done` marks the written tasks."""
     tasks = source.tasks
     counts = _begin(recipe, puzzle, source, data, done)
     jobs = list(_jobs(tasks, counts, done))
@@ -255,7 +255,7 @@ def _begin(
     data: Path,
     done: Path,
 ) -> list[int]:
-    """Write everything except the examples, and keep those of an earlier run.
+    """Write everything except the examples, and keep the examples of an earlier run.
 
     Returns the number of variants of each task.
     """

@@ -58,7 +58,7 @@ def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Ar
 
 
 def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> Grid:
-    """The largest box of colors at the origin, as published scoring crops it.
+    """The largest box of colors that starts at the origin, as published scoring crops it.
 
     Ties go to the box with fewer rows. The result is 0 x 0 if the origin does not have a color.
 

@@ -135,7 +135,7 @@ def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Exten
 
 
 def num_by_task_in(data: Path) -> dict[str, int]:
-    """The number of further examples of each task of a data set, which end its demonstrations."""
+    """For each task of a data set, the number of further examples that end its demonstrations."""
     try:
         recipe = json_from(text_of(data / RECIPE))
         counts = recipe[MORE][NUM_BY_TASK]

@@ -19,7 +19,8 @@ from hrm_puzzles.puzzle import Grid
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 NUM_TURNS = len(INVERSE_TURN)
 TRANSPOSING = (1, 3, 6, 7)  # turns that exchange height and width
-# Draws per wanted variant, as published. Few colors and symmetric grids have few variants.
+# Draws per wanted variant, as published. A task with few colors or symmetric grids has few
+# variants.
 TRIES = 5
 # HRM's builder separates the parts of a name with `_`, TRM's with `|||`.
 _NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colors>[0-9]{10})")
@@ -85,8 +86,8 @@ def variants_of(
 ) -> list[Variant]:
     """The unchanged task, and up to `count` random variants.
 
-    All of them differ from the task and from each other. With `keep_colors` they are the other
-    turns in order.
+    All of them differ from the task and from each other. With `keep_colors` the variants are the
+    other turns in order.
     """
     if keep_colors:
         turns_V = np.arange(1, NUM_TURNS)

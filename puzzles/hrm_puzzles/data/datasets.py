@@ -66,7 +66,7 @@ class BuiltSet:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetMeta:
-    """dataset.json. Files of TRM have `total_puzzles`, those of HRM do not; we write it."""
+    """dataset.json. TRM's files have `total_puzzles`, HRM's do not, and ours do."""
 
     pad_id: int
     ignore_label_id: int | None
@@ -81,7 +81,7 @@ class DatasetMeta:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Size of the vocabulary and length. Both must equal the puzzle's."""
+        """Vocabulary size and sequence length. Both must equal the puzzle's."""
         return self.vocab_size, self.seq_len
 
 
@@ -230,7 +230,7 @@ def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
 
 
 def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> None:
-    """Write the recipe of a data set and its puzzle, which sizes alone do not always identify."""
+    """Write the recipe of a data set and its puzzle: sizes do not always identify the puzzle."""
     text = json.dumps({**values, "puzzle": puzzle.name}, indent=2)
     # Bytes, because Windows changes the line ends of text.
     (path / RECIPE).write_bytes(text.encode())

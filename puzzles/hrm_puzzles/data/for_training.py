@@ -47,7 +47,7 @@ def build_if_absent(
 def largest_bytes(puzzle: Arc, settings: Mapping[str, Any]) -> int:
     """Upper bound of the bytes of an ARC data set with the defaults changed by `settings`.
 
-    The settings of a named recipe add no further examples (`more`), which would be files of a user.
+    The settings of a named recipe never add further examples (`more`): those are a user's files.
     """
     recipe = ArcRecipe(puzzle=puzzle.name, **settings)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)

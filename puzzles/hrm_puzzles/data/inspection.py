@@ -106,7 +106,7 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
 
 
 def _num_shared(facts: dict[str, Facts], fact: str) -> int:
-    """The test examples whose hash `fact` also occurs in train."""
+    """The number of test examples whose hash `fact` also occurs in train."""
     if len(facts) < 2:
         return 0
     is_shared_N = np.isin(facts["test"][fact], facts["train"][fact])

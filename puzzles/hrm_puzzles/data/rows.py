@@ -77,7 +77,7 @@ def rows_in(
 
 
 def readable(name: str, lines: Iterable[str]) -> Iterator[str]:
-    """The lines. Raises DatasetError for a line that is too long or not UTF-8."""
+    """Yield the lines. Raises DatasetError for a line that is too long or not UTF-8."""
     number = 0
     try:
         for line in lines:
@@ -321,12 +321,12 @@ def _parted(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _is_ignored(line: str) -> bool:
-    """Empty lines and comments."""
+    """Whether a line is empty or a comment."""
     return not line.strip() or line.startswith("# ")
 
 
 def _reads_start(puzzle: Puzzle, head: Sequence[str]) -> bool:
-    """Whether the first lines hold a board: all of them, a block, or the first."""
+    """Whether the first lines hold a board: all of them, their first block, or its first line."""
     block = _first_block(head)
     texts = ("".join(head), "".join(block), block[0])
     return any(_reads(puzzle, text) for text in texts)

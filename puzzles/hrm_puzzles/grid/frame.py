@@ -66,7 +66,7 @@ class Framed:
 
 
 def shape_of(notation: object) -> GridShape | None:
-    """Rows and columns of a board in any notation, as far as it shows them; else None.
+    """Rows and columns of a board in any notation; None if the notation does not show them.
 
     A board in one line or in a flat list is a square.
     """

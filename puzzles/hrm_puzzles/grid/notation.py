@@ -167,7 +167,7 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
         offsets = tuple(range(shape.num_cells))
     else:
         size.require(lines, shape.rows, "the text", "lines")
-        if legend.pads_lines and "." not in text:  # editors cut off spaces and nothing else
+        if legend.pads_lines and "." not in text:  # editors remove only end spaces
             lines = [line.ljust(shape.cols) for line in lines]
         for row, line in enumerate(lines):
             size.require_row(line, "characters", row)

@@ -1,9 +1,9 @@
 """Hard Sudokus by hill climbing: change some givens and keep what costs the solver more.
 
 Random minimal questions hardly ever need many backtracks: one of forty needs ten. A climb starts
-from one. A step removes one or two givens, adds others until the solution is unique, and removes
-every given that is not needed. The climb keeps a step if the rating does not fall. Steps change
-the solution too.
+from a random minimal question. A step removes one or two givens, adds others until the solution is
+unique, and removes every given that is not needed. The climb keeps a step if the rating does not
+fall. Steps change the solution too.
 
 The rating depends on the order of the cells, and a climb also exploits that: turned and relabeled
 copies of the first six climbs to 200 are rated 3 to 18 on (geometric) average.
@@ -18,8 +18,8 @@ from hrm_puzzles.sudoku.board import SudokuBoard
 MAX_REMOVED = 2  # givens per step
 # Steps without a gain after which a climb starts again elsewhere: some three seconds.
 MAX_IDLE_STEPS = 1000
-# A step is given up if its question, before needless givens are removed, is rated below this share
-# of the present one: the rating hardly ever recovers. This makes a step three times as fast.
+# A step is rated before needless givens are removed. It is given up below this share of the present
+# rating, because the rating hardly ever recovers. This makes a step three times as fast.
 HOPELESS = 0.3
 
 

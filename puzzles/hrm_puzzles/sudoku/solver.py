@@ -273,8 +273,7 @@ def _families_of(board: SudokuBoard) -> list[_Family]:
 
 
 def _family(board: SudokuBoard, bases: Iterable[int], step: int, outer_step: int) -> _Family:
-    """Sets of `side` bits that lie apart like the cells of a box: `cols` steps, `rows` outer
-    ones."""
+    """Sets of `side` bits, spaced like the cells of a box: columns inside, rows outside."""
     base = 0
     for bit in bases:
         base |= 1 << bit

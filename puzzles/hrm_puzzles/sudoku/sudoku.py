@@ -167,7 +167,7 @@ class Sudoku(SudokuBoard):
         return question_BT, answer_BT
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
-        """Refine a color for each cell (given or open) and add the colors of a board up.
+        """Refine a color for each cell (given or open) and add up the colors of a board.
 
         Each round mixes the color of a cell with those of its row, column, box, band, stack and
         digit. Two different puzzles may share a hash. This only leaves a puzzle out of a split.
