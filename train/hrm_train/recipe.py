@@ -104,7 +104,7 @@ class Recipe:
         return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def segments_at(self, samples: int, max_segments: int) -> int:
-        """Segments that a puzzle may run: a window more after each of equal parts."""
+        """Segments that a puzzle may run; deepening adds one window after each of equal parts."""
         if samples >= self.deepening_samples:
             return max_segments
         num_windows = -(-max_segments // self.window)

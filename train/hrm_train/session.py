@@ -27,7 +27,7 @@ from hrm_train.run_plan import RunPlan
 from hrm_train.start import trainer_from
 
 FIRST_LINE_S = 0.0  # seconds before progress shows
-LINE_EVERY_S = 60.0  # seconds between lines in a pipe
+LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
 LEAST_VALIDATIONS = 10  # validations of a run; fewer points would not show a curve
 
 console = Console(stderr=True)
