@@ -19,6 +19,7 @@ from house import BROKEN_STEP, DEFAULTS, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, AS_USER, write_key_file
 from scripted_server import NAME, scripted_model
 from service_tools import hrm_serve, refusal, wait_for
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -29,7 +30,6 @@ from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 pytestmark = pytest.mark.usefixtures("untried")
 
