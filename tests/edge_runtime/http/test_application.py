@@ -156,7 +156,7 @@ async def test_no_task_place_or_slot_outlives_its_request() -> None:
         await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
         await until(lambda: living_tasks() <= before)
         assert engine_client.num_waiting == 0
-        assert engine_client.limits.num_taken(NAME) == 0
+        assert engine_client.places.num_taken(NAME) == 0
 
 
 def living_tasks() -> set[str]:

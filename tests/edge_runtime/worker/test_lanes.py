@@ -75,12 +75,12 @@ def num_steps(http: Http) -> int:
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
     with serving(*app_of_two()) as http:
         for _ in range(PLACES):
-            http.engine_client.limits.take(NAME)
+            http.engine_client.places[NAME].take()
         refused = answer_to(http, next(iter(examples())))
         assert refused["error"]["reason"] == "queue-full"
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
         for _ in range(PLACES):
-            http.engine_client.limits.leave(NAME)
+            http.engine_client.places[NAME].leave()
 
 
 @pytest.mark.parametrize(
