@@ -110,7 +110,11 @@ class SolveService:
         state = self.engine_client.state
         if state == "engine-lost":
             return "failed"
-        if state == "ready" and self._joining:
+        if state != "ready":
+            return state
+        if not self.models.keys() - self._failed.keys():
+            return "no-model"
+        if self._joining:
             return "partial"
         return state
 

@@ -9,13 +9,14 @@ from typing import Generic, Protocol, TypeVar
 
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
+from hrm_edge_runtime.worker.lanes import LaneKey
 
 LOOK_AGAIN_S = 60.0  # a line that waits checks this often whether the engine still runs
 
 
 class HasLane(Protocol):
     @property
-    def lane(self) -> str: ...
+    def lane(self) -> LaneKey: ...
 
 
 Model = TypeVar("Model", bound=HasLane)
@@ -34,7 +35,7 @@ class Admission(Generic[Model]):
     patience_s: float | None = None
     deadline_s: float = math.inf
     candidates: Sequence[Model] = field(default=(), init=False)
-    _lane: str | None = field(default=None, init=False)
+    _lane: LaneKey | None = field(default=None, init=False)
 
     async def enter(self) -> None:
         """Take a place in the first candidate's lane, in the event-loop turn that names it."""
@@ -44,7 +45,7 @@ class Admission(Generic[Model]):
                 return
             await asyncio.sleep(0)  # whoever closed the lane names another
 
-    async def settle(self, lane: str, task: Task) -> bool:
+    async def settle(self, lane: LaneKey, task: Task) -> bool:
         """Move the place to the lane that takes the task.
 
         Raises NoAnswerError if the task cannot begin before its deadline. Returns False if the lane
@@ -65,7 +66,7 @@ class Admission(Generic[Model]):
             self.client.places[self._lane].leave()
             self._lane = None
 
-    async def _takes(self, lane: str) -> bool:
+    async def _takes(self, lane: LaneKey) -> bool:
         """Take a place; returns False if the lane is closed.
 
         Raises NoAnswerError if the request may wait no longer.
@@ -79,7 +80,7 @@ class Admission(Generic[Model]):
         self._lane = lane
         return True
 
-    async def _waits(self, lane: str, patience_s: float) -> bool:
+    async def _waits(self, lane: LaneKey, patience_s: float) -> bool:
         """Wait in line for a place; returns False if the lane takes no lines any more."""
         began_s = time.monotonic()
         places = self.client.places[lane]
@@ -93,7 +94,7 @@ class Admission(Generic[Model]):
             raise
         return turn.result()
 
-    def _give_up_s(self, lane: str, began_s: float, patience_s: float) -> float:
+    def _give_up_s(self, lane: LaneKey, began_s: float, patience_s: float) -> float:
         """When to look again; raises NoAnswerError if the line may wait no longer."""
         now_s = time.monotonic()
         if now_s >= self.deadline_s:

@@ -14,6 +14,7 @@ from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import lane_manager, messages, process
+from hrm_edge_runtime.worker.lanes import LaneKey
 from hrm_edge_runtime.worker.places import Places
 
 LOADING_RETRY_S = 10.0  # building a model takes minutes
@@ -49,7 +50,7 @@ class _Pending:
     """A task that the engine has not answered yet."""
 
     future: asyncio.Future[Result]
-    lane: str
+    lane: LaneKey
     task: Task
     on_event: OnEvent | None
 
@@ -63,7 +64,7 @@ class EngineClient:
     def __init__(
         self,
         start_engine: Callable[[], process.EngineHandle],
-        limits: Mapping[str, int],
+        limits: Mapping[LaneKey, int],
         *,
         stall_s: float = 60.0,
     ) -> None:
@@ -128,14 +129,14 @@ class EngineClient:
         lanes: dict[str, LaneSnapshot] = {}
         if self.snapshot is not None:
             for lane, seen in self.snapshot.lanes.items():
-                lanes[self.lane_manager.model_of(lane)] = seen
+                lanes[lane.model] = seen
         return lanes
 
     @property
     def stalled(self) -> bool:
         return self.step_age_s > self._stall_s
 
-    def problem_of(self, lane: str) -> NoAnswerError | None:
+    def problem_of(self, lane: LaneKey) -> NoAnswerError | None:
         """Why the engine does not run the lane; None if it does."""
         state = self.state
         if state != "ready":
@@ -144,7 +145,7 @@ class EngineClient:
             return NoAnswerError("model-loading", LOADING_RETRY_S)
         return None
 
-    def take_place(self, lane: str) -> None:
+    def take_place(self, lane: LaneKey) -> None:
         """Take a place; raises NoAnswerError unless the engine runs the lane and it has one."""
         problem = self.problem_of(lane)
         if problem is not None:
@@ -152,7 +153,7 @@ class EngineClient:
         if not self.places[lane].take():
             raise self._queue_full(lane)
 
-    def check_deadline(self, lane: str, task: Task) -> None:
+    def check_deadline(self, lane: LaneKey, task: Task) -> None:
         """Raise NoAnswerError if the task cannot begin before its deadline."""
         seen = self._seen(lane)
         if seen is None or task.deadline_s is None:
@@ -166,7 +167,7 @@ class EngineClient:
         if least_wait_s and time.monotonic() + least_wait_s > task.deadline_s:
             raise NoAnswerError("cannot-make-deadline", seen.expected_wait_s)
 
-    async def solve(self, lane: str, task: Task, on_event: OnEvent | None = None) -> Result:
+    async def solve(self, lane: LaneKey, task: Task, on_event: OnEvent | None = None) -> Result:
         """Solve a task whose admission is held; raises NoAnswerError.
 
         If the caller is canceled, the engine drops the task.
@@ -203,7 +204,7 @@ class EngineClient:
             raise NoAnswerError("engine-failed")
         return result
 
-    def _timeout_s(self, lane: str, task: Task, deadline_s: float) -> float:
+    def _timeout_s(self, lane: LaneKey, task: Task, deadline_s: float) -> float:
         """How long to wait for the result of a task with a deadline."""
         if task.best_effort:
             deadline_s += GRACE_S
@@ -221,16 +222,15 @@ class EngineClient:
         self._is_drained = True
         self._refuse_all("draining")
 
-    def _queue_full(self, lane: str) -> NoAnswerError:
+    def _queue_full(self, lane: LaneKey) -> NoAnswerError:
         seen = self._seen(lane)
         if seen is None:
             return NoAnswerError("queue-full")
         return NoAnswerError("queue-full", seen.expected_wait_s)
 
-    def _seen(self, lane: str) -> LaneSnapshot | None:
+    def _seen(self, lane: LaneKey) -> LaneSnapshot | None:
         """The last snapshot of the lane's model."""
-        model = self.lane_manager.model_of(lane)
-        return self.lanes_by_model.get(model)
+        return self.lanes_by_model.get(lane.model)
 
     async def _kill_when_stalled(self) -> None:
         while True:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
+from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, MakeLane
 from hrm_edge_runtime.worker.messages import LaneChanged, Load, Retire, ToEngine
 from hrm_edge_runtime.worker.places import Places
 
@@ -20,24 +20,19 @@ class LaneNotOpenedError(Exception):
 
 
 class LaneManager:
-    """Opens and closes lanes of the engine; `reports` holds each open lane's report by its key."""
+    """Opens and closes lanes of the engine; `reports` holds each open lane's report."""
 
     def __init__(self, send: Callable[[ToEngine], None], places: Places) -> None:
         self._send = send
         self._places = places
-        self.changes: dict[str, asyncio.Future[None]] = {}
-        self._models: dict[str, str] = {}
-        self.reports: dict[str, LaneReport] = {}
+        self.changes: dict[LaneKey, asyncio.Future[None]] = {}
+        self.reports: dict[LaneKey, LaneReport] = {}
 
-    def model_of(self, lane: str) -> str:
-        return self._models.get(lane, lane)
-
-    async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> None:
+    async def load(self, lane: LaneKey, make_lane: MakeLane, *, beside: bool) -> None:
         """Open a lane; raises LaneNotOpenedError, or the error passed to `note_loss`."""
-        self._models[lane] = model
         await self._changed(Load(lane=lane, make_lane=make_lane, beside=beside))
 
-    async def retire(self, lane: str) -> None:
+    async def retire(self, lane: LaneKey) -> None:
         """Admit nothing more to a lane and close it after its last request.
 
         Returns when its memory is given back.
@@ -73,7 +68,7 @@ class LaneManager:
                 self._open(change.lane, change.report)
             future.set_result(None)
 
-    def note_ready(self, reports: Mapping[str, LaneReport]) -> None:
+    def note_ready(self, reports: Mapping[LaneKey, LaneReport]) -> None:
         for lane, report in reports.items():
             self._open(lane, report)
 
@@ -84,7 +79,7 @@ class LaneManager:
             if not future.done():
                 future.set_exception(error)
 
-    def _open(self, lane: str, report: LaneReport) -> None:
+    def _open(self, lane: LaneKey, report: LaneReport) -> None:
         self.reports[lane] = report
         self._places.serve(lane, report.num_slots + report.queue_limit)
         _log.debug("lane %s: %s", lane, report)

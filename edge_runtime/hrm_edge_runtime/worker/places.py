@@ -8,6 +8,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from hrm_edge_runtime.worker.lanes import LaneKey
+
 BATCH_SHARE = 0.5  # share of the places; the rest is for single requests
 
 Turn = asyncio.Future[bool]
@@ -82,21 +84,21 @@ class LanePlaces:
 class Places:
     """The places of all lanes, by the key of the lane."""
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
+    def __init__(self, limits: Mapping[LaneKey, int]) -> None:
         self._lanes = {lane: LanePlaces(limit) for lane, limit in limits.items()}
-        self._closing: set[str] = set()
+        self._closing: set[LaneKey] = set()
 
-    def __getitem__(self, lane: str) -> LanePlaces:
+    def __getitem__(self, lane: LaneKey) -> LanePlaces:
         return self._lanes[lane]
 
-    def is_open(self, lane: str) -> bool:
+    def is_open(self, lane: LaneKey) -> bool:
         """Whether the lane admits requests."""
         return lane in self._lanes and lane not in self._closing
 
-    def num_taken(self, lane: str) -> int:
+    def num_taken(self, lane: LaneKey) -> int:
         return self._lanes[lane].num_taken if lane in self._lanes else 0
 
-    def serve(self, lane: str, limit: int) -> None:
+    def serve(self, lane: LaneKey, limit: int) -> None:
         """The engine runs the lane: its lines get their places."""
         places = self._lanes.setdefault(lane, LanePlaces(limit))
         places.limit = limit
@@ -113,7 +115,7 @@ class Places:
         for places in self._lanes.values():
             places.stop()
 
-    async def close(self, lane: str) -> None:
+    async def close(self, lane: LaneKey) -> None:
         """Admit nothing more to a lane, and remove it when its last place is given back."""
         self._closing.add(lane)
         self._lanes[lane].stop()

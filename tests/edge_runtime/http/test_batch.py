@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
-from scripted_server import NAME
+from scripted_server import LANE
 from scripted_server import examples as scripted_examples
 from service_tools import PATIENCE_S, Server, running
 
@@ -101,7 +101,7 @@ async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     line = LINES[0].strip() + b" " * (PREFETCH_BYTES // 4) + b"\n"
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client):
-        window = engine_client.places[NAME].batch_limit
+        window = engine_client.places[LANE].batch_limit
         call = Call(app, "/solve/batch", NDJSON, query=f"order={order}")
         await until(lambda: call.status == 200)
         call.may_send.clear()
@@ -154,7 +154,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
     num_lines = 400
     num_turns = 0
     app, engine_client = app_over(QUICK)
-    engine_client.places[NAME].limit = 1000
+    engine_client.places[LANE].limit = 1000
     async with client_of(app, engine_client):
         call = Call(app, "/solve/batch", NDJSON)
         call.give(b"x\n" * num_lines, more=False)

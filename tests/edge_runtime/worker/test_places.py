@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from hrm_edge_runtime.worker.lanes import LaneKey
 from hrm_edge_runtime.worker.places import Places
 
-LANE = "a"
+LANE = LaneKey("a")
 
 
 def served(limit: int) -> Places:
