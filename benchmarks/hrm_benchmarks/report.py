@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hrm_host import board, system
+from hrm_host import machine, system
 
 PIPE_WIDTH = 160  # characters; wide enough for every figure
 
@@ -38,7 +38,7 @@ def environment() -> dict[str, object]:
     seen: dict[str, object] = {}
     seen["machine"] = platform.machine()
     seen["system"] = platform.platform()
-    seen["processor"] = board.Host().cpu_model or platform.processor()
+    seen["processor"] = machine.Host().cpu_model or platform.processor()
     seen["cores"] = os.cpu_count()
     seen["load_average"] = system.load_average()
     seen["python"] = platform.python_version()

@@ -5,7 +5,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
 from hrm_export.forms import Graphs, Measured, measure
 from hrm_export.options import Options
-from hrm_host.board import num_cores
+from hrm_host.machine import num_cores
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import questions_made
 

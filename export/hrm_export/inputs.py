@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hrm_export.options import Options
-from hrm_host import board, progress
+from hrm_host import machine, progress
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
@@ -188,7 +188,7 @@ def find_puzzles(
         puzzle,
         count=options.held_out + reserved,
         data=data,
-        num_workers=board.num_cores(),
+        num_workers=machine.num_cores(),
         progress=partial(stages.show, "making puzzles"),
     )
     questions.require_ids(config.num_puzzle_ids)

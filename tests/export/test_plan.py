@@ -46,7 +46,7 @@ def test_the_forecast_is_within_a_factor_of_two(
 ) -> None:
     # CPU seconds, because other processes of the machine must not decide this test.
     monkeypatch.setattr("hrm_export.precisions.perf_counter", time.process_time)
-    monkeypatch.setattr("hrm_host.board.num_cores", lambda: 1)
+    monkeypatch.setattr("hrm_host.machine.num_cores", lambda: 1)
     found: list[float] = []
     began: list[float] = []
 
