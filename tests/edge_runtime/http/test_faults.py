@@ -23,6 +23,7 @@ from echo_bundle import write_echo_bundle
 from scripted_server import NAME, PUZZLE, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, refusal, running, wait_for
+from thread_engine import ThreadEngine
 
 from hrm_benchmarks import attacks
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -31,7 +32,6 @@ from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
