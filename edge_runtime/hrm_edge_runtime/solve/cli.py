@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,11 +170,12 @@ def solve(options: SolveOptions) -> None:
 
 def _solver(options: SolveOptions, stack: contextlib.ExitStack) -> "Solver":
     """The named bundle, the named server, or the usual server if it answers."""
+    from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
     from hrm_edge_runtime.solve import client
     from hrm_edge_runtime.solve.puzzles import NoServerError
 
     if options.bundle is not None:
-        return _with_bundle(options.bundle, options)
+        return _with_bundles([find_bundle(options.bundle)], options)
     if options.url is not None:
         server = _with_server(options.url, options)
         return stack.enter_context(server)
@@ -185,7 +187,7 @@ def _solver(options: SolveOptions, stack: contextlib.ExitStack) -> "Solver":
             raise
     remark = f"no server answers at {client.DEFAULT_URL}: solving here with the shipped models"
     print(remark, file=sys.stderr)
-    return _with_shipped(options)
+    return _with_bundles(shipped_bundles().values(), options)
 
 
 def _stated(options: SolveOptions) -> dict[str, Any]:
@@ -198,24 +200,11 @@ def _stated(options: SolveOptions) -> dict[str, Any]:
     return stated
 
 
-def _with_bundle(name: str, options: SolveOptions) -> "Solver":
+def _with_bundles(paths: Iterable[Path], options: SolveOptions) -> "Solver":
     from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
-    from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.solve.solvers import from_bundle
-
-    bundle = Bundle.open(find_bundle(name))
-    slots = options.slots
-    choice = prepare(bundle, options.engine, num_slots=slots)
-    return from_bundle(bundle, choice, num_slots=slots, num_threads=options.threads)
-
-
-def _with_shipped(options: SolveOptions) -> "Solver":
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import shipped_bundles
     from hrm_edge_runtime.solve.solvers import from_bundles
 
-    bundles = map(Bundle.open, shipped_bundles().values())
+    bundles = map(Bundle.open, paths)
     slots = options.slots
     return from_bundles(bundles, options.engine, num_slots=slots, num_threads=options.threads)
 

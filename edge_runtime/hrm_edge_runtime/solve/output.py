@@ -1,6 +1,7 @@
 """The run of `hrm-solve`: replies go to a terminal, a pipe, or a file that can continue."""
 
 import contextlib
+import functools
 import json
 import os
 import stat
@@ -18,13 +19,13 @@ from rich.console import Console
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
-from hrm_edge_runtime.solve import boards, puzzles, solvers
+from hrm_edge_runtime.solve import puzzles, solvers
 from hrm_edge_runtime.solve.puzzles import Entry, OutOfReachError, SolvingError
 from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, solve_in_order
 from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
-from hrm_puzzles.puzzle import PuzzleError
+from hrm_puzzles.puzzle import PuzzleError, sized
 
 BEGINNING = b'{"number": '  # keys of every line of an output file
 SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
@@ -64,10 +65,25 @@ def run(
     source: Source, solver: Solver, options: Options, *, out: Path | None, as_json: bool
 ) -> int:
     """Solve the puzzles of a source; returns the exit status, 0 if all are solved, else 1."""
-    if out is None:
-        tally = _to_stdout(source, solver, options, as_json=as_json)
-    else:
-        tally = _to_file(source, solver, options, out)
+    tally = Tally()
+    total = source.num_puzzles(solver)
+    with contextlib.ExitStack() as stack:
+        entries = stack.enter_context(source.opened(solver))
+        if out is None:
+            write = functools.partial(_print, source, solver, as_json)
+            # on a terminal, progress would mix with the answers
+            console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
+        else:
+            file = stack.enter_context(continued(out))
+            file.skip_answered(entries, tally)
+            write = file.write
+            console = Console(stderr=True)
+        stages = stack.enter_context(stages_on(console))
+        for entry, unlabelled in solve_in_order(solver, entries, options):
+            reply = judged(solver, entry, unlabelled)
+            write(entry, reply)
+            tally.add(record_of(entry, reply))
+            stages.show("puzzles", tally.num_puzzles, total, tally.note())
     if not tally.num_puzzles:
         raise SolvingError(f"{source.argument!r} holds no puzzle: write one per line.")
     if out is not None and as_json:
@@ -79,48 +95,13 @@ def run(
     return 1
 
 
-def _to_stdout(source: Source, solver: Solver, options: Options, *, as_json: bool) -> "Tally":
-    tally = Tally()
-    total = source.num_puzzles(solver)
-    as_board = not source.is_many and Console().is_terminal
-    # on a terminal, progress would mix with the answers
-    console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
-    with source.opened(solver) as entries, stages_on(console) as stages:
-        for entry, unlabelled in solve_in_order(solver, entries, options):
-            reply = judged(solver, entry, unlabelled)
-            if as_json:
-                _print_json(reply)
-            elif not (as_board and _print_board(solver, entry, reply)):
-                print(line_of(reply), flush=True)
-            tally.add(record_of(entry, reply))
-            stages.show("puzzles", tally.num_puzzles, total, tally.note())
-    return tally
-
-
-def _to_file(source: Source, solver: Solver, options: Options, out: Path) -> "Tally":
-    tally = Tally()
-    total = source.num_puzzles(solver)
-    with source.opened(solver) as entries, continued(out) as file:
-        num_answered = file.skip_answered(entries, tally)
-        if num_answered:
-            print(f"{out} already answers {num_answered} puzzles", file=sys.stderr)
-        with stages_on(Console(stderr=True)) as stages:
-            for entry, unlabelled in solve_in_order(solver, entries, options):
-                reply = judged(solver, entry, unlabelled)
-                record = record_of(entry, reply)
-                file.write(record)
-                tally.add(record)
-                stages.show("puzzles", tally.num_puzzles, total, tally.note())
-    return tally
-
-
 def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
     """The reply, marked as solved if the answer equals the entry's known solution."""
-    if not isinstance(reply, SolveAnswer) or entry.known is None:
+    if isinstance(reply, ErrorDetail) or entry.known is None:
         return reply
-    puzzle = solver.puzzles.get(reply.model)
-    if puzzle is None:
+    if reply.model not in solver.puzzles:
         return reply
+    puzzle = solver.puzzles[reply.model]
     try:
         found = solvers.answered(puzzle, entry.puzzle, reply.solution)
         known = solvers.answered(puzzle, entry.puzzle, entry.known)
@@ -130,25 +111,37 @@ def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
     return reply.model_copy(update={"solved": is_solved})
 
 
-def _print_json(reply: Reply) -> None:
-    """Everything that a server would answer, in one line."""
-    fields = reply.model_dump(mode="json")
-    if isinstance(reply, ErrorDetail):
-        fields = {"error": fields}
-    print(json.dumps(fields), flush=True)
+def _print(source: Source, solver: Solver, as_json: bool, entry: Entry, reply: Reply) -> None:
+    """Print JSON, a board for a single puzzle on a terminal, or a line."""
+    if as_json:
+        fields = reply.model_dump(mode="json")
+        if isinstance(reply, ErrorDetail):
+            fields = {"error": fields}
+        print(json.dumps(fields), flush=True)
+        return
+    picture = None
+    if not source.is_many and sys.stdout.isatty():
+        picture = board(solver, entry, reply)
+    print(picture or line_of(reply), flush=True)
 
 
-def _print_board(solver: Solver, entry: Entry, reply: Reply) -> bool:
-    """Draw an answer; returns False if the reply has no picture."""
+def board(solver: Solver, entry: Entry, reply: Reply) -> str | None:
+    """The answer on the puzzle's text board; without proofs, the question's board is above it.
+
+    None for a refusal, and for an answer that is not a board.
+    """
     if isinstance(reply, ErrorDetail) or reply.model not in solver.puzzles:
-        return False
-    picture = boards.board(solver.puzzles[reply.model], entry.puzzle, reply.solution)
-    if picture is None:
-        return False
-    console = Console()
-    console.print(picture)
-    console.print(summary(reply), highlight=False, markup=False)
-    return True
+        return None
+    puzzle = sized(solver.puzzles[reply.model], entry.puzzle)
+    try:
+        question_grid = puzzle.parse(entry.puzzle).grid
+        answer_grid = solvers.answered(puzzle, entry.puzzle, reply.solution)
+    except PuzzleError:
+        return None
+    pictures = [puzzle.render(answer_grid, question_grid)]
+    if not puzzle.proof_exists:
+        pictures.insert(0, f"{puzzle.render(question_grid)}\n")
+    return "\n".join([*pictures, summary(reply)])
 
 
 def line_of(reply: Reply) -> str:
@@ -204,6 +197,7 @@ def _no_counts() -> Counter[str]:
 class Tally:
     """Counts of records: solved, by status, and refused by reason."""
 
+    num_puzzles: int = 0
     counts: Counter[str] = field(default_factory=_no_counts)
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
@@ -211,24 +205,17 @@ class Tally:
     def add(self, record: Record) -> None:
         answer = record.get("answer")
         if answer is None:
-            reason = record["error"]["reason"]
-            self.refused[reason] += 1
-            return
-        self.counts["solved"] += answer["solved"]
-        self.counts[answer["status"]] += 1
-        self.total_segments += answer["total_segments"]
-
-    @property
-    def num_puzzles(self) -> int:
-        return self.num_answered + self.refused.total()
-
-    @property
-    def num_answered(self) -> int:
-        return sum(self.counts[status] for status in VERDICTS)
+            self.refused[record["error"]["reason"]] += 1
+        else:
+            self.counts["solved"] += answer["solved"]
+            self.counts[answer["status"]] += 1
+            self.total_segments += answer["total_segments"]
+        self.num_puzzles += 1
 
     @property
     def mean_segments(self) -> float:
-        return self.total_segments / max(1, self.num_answered)
+        num_answered = self.num_puzzles - self.refused.total()
+        return self.total_segments / max(1, num_answered)
 
     def note(self) -> str:
         """Progress in a few words."""
@@ -294,8 +281,8 @@ class OutputFile:
         self._descriptor = descriptor
         self._synced_s = time.monotonic()
 
-    def skip_answered(self, entries: Iterator[Entry], tally: Tally) -> int:
-        """Take answered puzzles off `entries`, count them in `tally`, and return their number.
+    def skip_answered(self, entries: Iterator[Entry], tally: Tally) -> None:
+        """Take answered puzzles off `entries`, count them in `tally`, and print their number.
 
         Raises SolvingError if the file answers other puzzles.
         """
@@ -308,10 +295,11 @@ class OutputFile:
                 record = self._record_in(line, number, next(entries, None))
                 tally.add(record)
                 num_bytes += len(line)
-        return tally.num_puzzles
+        if tally.num_puzzles:
+            print(f"{self._path} already answers {tally.num_puzzles} puzzles", file=sys.stderr)
 
-    def write(self, record: Record) -> None:
-        line = json.dumps(record).encode("ascii") + b"\n"
+    def write(self, entry: Entry, reply: Reply) -> None:
+        line = json.dumps(record_of(entry, reply)).encode("ascii") + b"\n"
         try:
             num_written = os.write(self._descriptor, line)
             if num_written < len(line):

@@ -27,6 +27,7 @@ from hrm_edge_runtime.solve.errors import UnavailableError
 from hrm_edge_runtime.solve.key import read_key
 from hrm_edge_runtime.solve.output import Tally, continued, judged, record_of, summary
 from hrm_edge_runtime.solve.puzzles import Entry, SolvingError, entries, opened
+from hrm_edge_runtime.solve.requests import RequestOrRefusal
 from hrm_edge_runtime.solve.retry import RetryPolicy
 from hrm_edge_runtime.solve.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_puzzles import registry
@@ -105,10 +106,13 @@ def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None
 def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
     asked: list[SolveRequest] = []
 
-    def backwards(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
-        asked.extend(requests)
-        for position in reversed(range(len(asked))):
-            yield position, answer(asked[position].puzzle)
+    def backwards(requests: Iterable[RequestOrRefusal]) -> Iterator[tuple[int, Reply]]:
+        for position, request in reversed(list(enumerate(requests))):
+            if isinstance(request, ErrorDetail):
+                yield position, request
+            else:
+                asked.insert(0, request)
+                yield position, answer(request.puzzle)
 
     given = [
         Entry(number=1, fields={"puzzle": "a"}),
@@ -130,9 +134,9 @@ def write_all(path: Path, puzzles: list[str]) -> Tally:
     with continued(path) as ledger:
         ledger.skip_answered(given, tally)
         for entry in given:
-            record = record_of(entry, answer(entry.puzzle))
-            ledger.write(record)
-            tally.add(record)
+            reply = answer(entry.puzzle)
+            ledger.write(entry, reply)
+            tally.add(record_of(entry, reply))
     return tally
 
 
