@@ -32,7 +32,7 @@ as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which every terminal and proxy passes on; rejects NaN."""
 
 
-Refused = NoAnswerReason | Literal["too-many-connections", "partial"]
+Refused = NoAnswerReason | Literal["too-many-connections", "partial", "no-model"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,11 @@ _NO_ANSWER: dict[Refused, NoAnswer] = {
         503,
         "the server answers for some models, and others are still being built",
         "use a model that /models lists as ready, or wait until /readyz answers 200",
+    ),
+    "no-model": NoAnswer(
+        503,
+        "the server has no model that can answer",
+        "see /models for the reason, or add a model",
     ),
     "draining": NoAnswer(
         503,

@@ -143,7 +143,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-ServerState = Literal["ready", "partial", "loading", "draining", "failed"]
+ServerState = Literal["ready", "partial", "no-model", "loading", "draining", "failed"]
 
 
 class ModelCounts(BaseModel):

@@ -29,7 +29,7 @@ _log = logging.getLogger("hrm_edge_runtime.models")
 
 
 class Library:
-    """The bundles that may be served and how to run them. `lanes` holds the served ones by key."""
+    """The bundles that may be served and how to run them. `lanes` holds the served ones."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Library:
         self._unbuilt = list(bundles)
         self._build: Build | None = None
         self._is_closed = False
-        self.lanes: dict[str, lanes.LaneOptions] = {}
+        self.lanes: dict[lanes.LaneKey, lanes.LaneOptions] = {}
         self.failed: dict[str, str] = {}
         """Why a model of the start has no engine, by name; the others are served."""
         self.joining: set[str] = set()
@@ -103,9 +103,9 @@ class Library:
         bundle = self._unbuilt[0]
         name = bundle.manifest.name
         try:
-            model, lane = self.open(bundle, name)
+            model, lane = self.open(bundle, lanes.LaneKey(name))
         except engine.EngineUnavailableError as error:
-            is_last = len(self._unbuilt) == 1 and not self.lanes.keys() - {name}
+            is_last = len(self._unbuilt) == 1 and not self.lanes.keys() - {lanes.LaneKey(name)}
             if self._is_closed or is_last:
                 raise
             self.skip_next(str(error))
@@ -122,7 +122,7 @@ class Library:
 
     def note_failure(self, name: str, problem: str) -> None:
         """List a model of the start as failed."""
-        self.lanes.pop(name, None)
+        self.lanes.pop(lanes.LaneKey(name), None)
         self.failed[name] = problem
         self.joining.discard(name)
         _log.error("%s is not served: %s", name, problem)
@@ -130,12 +130,12 @@ class Library:
     def note_joined(self, lane: lanes.LaneOptions) -> None:
         """Keep a lane that the engine has opened, so that a restarted engine opens it too."""
         self.lanes[lane.key] = lane
-        self.joining.discard(lane.key)
+        self.joining.discard(lane.key.model)
 
     def _let_others_join(self) -> None:
         for bundle in self._unbuilt:
             name = bundle.manifest.name
-            self.lanes.pop(name, None)
+            self.lanes.pop(lanes.LaneKey(name), None)
             self.joining.add(name)
 
     def _try_at_start(self, lane: lanes.LaneOptions) -> None:
@@ -145,7 +145,7 @@ class Library:
         try:
             asyncio.run(trial.try_lane(lane, is_closing=lambda: self._is_closed))
         except lane_manager.LaneNotOpenedError as error:
-            raise BundleError(f"the bundle {lane.key!r} is not served: {error}") from None
+            raise BundleError(f"the bundle {lane.key.model!r} is not served: {error}") from None
 
     def progress(self) -> dict[str, str | float] | None:
         """What is being built, and for how long; callable from any thread."""
@@ -161,7 +161,7 @@ class Library:
         if build is not None and self._is_closed:
             build.kill()
 
-    def open(self, bundle: Bundle, key: str) -> Opened:
+    def open(self, bundle: Bundle, key: lanes.LaneKey) -> Opened:
         """The model, and how to open it as the lane `key`; builds what its engine needs."""
         defaults = self._defaults
         try:
@@ -175,7 +175,7 @@ class Library:
             self._build = None
         return self.open_with(choice, bundle, key)
 
-    def open_with(self, choice: factory.Choice, bundle: Bundle, key: str) -> Opened:
+    def open_with(self, choice: factory.Choice, bundle: Bundle, key: lanes.LaneKey) -> Opened:
         """As `open`, with an engine that is already chosen, and without building."""
         defaults = self._defaults
         max_slots = factory.max_slots(bundle, choice.engine)
@@ -212,8 +212,8 @@ def models_and_library(
     for bundle in bundles:
         name = bundle.manifest.name
         choice = factory.presumed(bundle, defaults.engine)
-        model, lane = library.open_with(choice, bundle, name)
-        library.lanes[name] = lane
+        model, lane = library.open_with(choice, bundle, lanes.LaneKey(name))
+        library.lanes[lane.key] = lane
         models.append(model)
     return models, library
 

@@ -66,7 +66,7 @@ class ModelManager:
         await self._try(lane)
         async with self._one_at_a_time:
             self._check_ready()
-            await self._load(model, lane)
+            await self._load(lane)
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
             self.library.lanes[lane.key] = lane
@@ -125,18 +125,18 @@ class ModelManager:
         model, lane = opened
         async with self._one_at_a_time:
             await self._engine_is_ready()
-            problem = await self._problem_of_loading(model, lane)
+            problem = await self._problem_of_loading(lane)
             if problem is None:
                 self._models[model.name] = model
                 self.library.note_joined(lane)
             else:
                 self.library.note_failure(model.name, problem)
 
-    async def _problem_of_loading(self, model: ServedModel, lane: lanes.LaneOptions) -> str | None:
+    async def _problem_of_loading(self, lane: lanes.LaneOptions) -> str | None:
         """Open the lane in the engine; returns the reason if that fails."""
         try:
             # other lanes pause while a TensorRT lane opens, so its figures are right
-            await self._load(model, lane, keeps_figures=True)
+            await self._load(lane, keeps_figures=True)
         except ServiceError as error:
             return f"{error.detail.message}: {error.detail.remedy}."
         except client.NoAnswerError:
@@ -161,7 +161,9 @@ class ModelManager:
                 message = f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}"
                 remedy = "send it to /models/ and its own name"
                 raise invalid("other-name", message, remedy, field="bundle")
-            key = f"{name}#{next(self._numbers)}"  # a lane that is closing still has its key
+            key = lanes.LaneKey(
+                name, next(self._numbers)
+            )  # a lane that is closing still has its key
             return self.library.open(bundle, key)
         except (BundleError, EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
@@ -173,21 +175,19 @@ class ModelManager:
         async with self._trials:
             await _opened(trial.try_lane(lane))
 
-    async def _load(
-        self, model: ServedModel, lane: lanes.LaneOptions, *, keeps_figures: bool = False
-    ) -> None:
+    async def _load(self, lane: lanes.LaneOptions, *, keeps_figures: bool = False) -> None:
         """Open a lane in the engine beside those that run; fails as `_try` does."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=keeps_figures)
         manager = self._engine_client.lane_manager
-        await _opened(manager.load(lane.key, model.name, make_lane, beside=is_beside))
+        await _opened(manager.load(lane.key, make_lane, beside=is_beside))
 
     def _retire_later(self, model: ServedModel) -> None:
         self.library.lanes.pop(model.lane, None)
 
         async def retire() -> None:
             await self._engine_client.lane_manager.retire(model.lane)
-            _log.info("the lane %s is closed", model.lane)
+            _log.info("%s is closed", model.lane)
 
         task = asyncio.ensure_future(retire())
         self._retirements.add(task)

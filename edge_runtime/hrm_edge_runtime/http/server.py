@@ -184,7 +184,7 @@ def run_server(
         make_lanes = functools.partial(open_lanes, tuple(lanes.lanes.values()))
         return SpawnedEngine(make_lanes, options.log)
 
-    limit_of = {model.name: model.num_slots + options.queue_limit for model in models}
+    limit_of = {model.lane: model.num_slots + options.queue_limit for model in models}
     engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
     app = create_app(engine_client, models, options.access, library=library, ready=options.ready)
     service = cast(SolveService, app.state.service)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -30,6 +31,16 @@ HEADROOM_SHARE = 0.05  # share of the machine's memory that stays free without a
 HEADROOM_BYTES = 256 * MIB  # the smallest headroom
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
+
+
+class LaneKey(NamedTuple):
+    """A lane of the engine: its model's name, and a number for each time that one is opened."""
+
+    model: str
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.model} (lane {self.number})"
 
 
 class OverBudgetError(ValueError):
@@ -84,7 +95,7 @@ class LaneDefaults:
 class LaneOptions:
     """A bundle and how to run it; picklable, since the engine process opens the bundle."""
 
-    key: str
+    key: LaneKey
     bundle_path: Path
     choice: Choice
     max_slots: int
@@ -117,7 +128,7 @@ class OpenedLane:
 
 
 MakeLane = Callable[[], OpenedLane]
-Lanes = dict[str, OpenedLane]
+Lanes = dict[LaneKey, OpenedLane]
 MakeLanes = Callable[[], Lanes]
 
 

@@ -8,11 +8,12 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from bundle_tools import restate
-from echo_bundle import ECHO_STEP, write_echo_bundle
+from echo_bundle import write_echo_bundle
 from house import BROKEN_STEP, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, AS_USER, write_key_file
 from service_tools import hrm_serve, refusal, wait_for
@@ -24,19 +25,6 @@ pytestmark = pytest.mark.usefixtures("untried")
 
 OPEN = "123434122143432."
 MANY = 2000  # segments of the echo model, which take a second or more
-GROWING_STEP = ECHO_STEP.replace(
-    "q_halt_B = Identity (halt_margin_B)",
-    """cells_BT1 = Unsqueeze (tokens_float_BT, axis_2)
-  many_BM1 = Concat <axis = 1> (SIXTEEN cells_BT1)
-  more_BN1 = Concat <axis = 1> (SIXTEEN many_BM1)
-  more_B1N = Transpose <perm = [0, 2, 1]> (more_BN1)
-  products_BNN = MatMul (more_BN1, more_B1N)
-  sum_BN = ReduceSum <keepdims = 0> (products_BNN, axis_2)
-  q_halt_B = ReduceSum <keepdims = 0> (sum_BN, axis_1)""",
-)
-for value in ("cells_BT1", "many_BM1"):
-    GROWING_STEP = GROWING_STEP.replace(f"SIXTEEN {value}", ", ".join([value] * 16))
-"""A segment over four slots holds 256 MiB."""
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +63,7 @@ async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path
         removed = await house.remove("second")
         assert (removed.status_code, removed.json()) == (200, {"removed": "second"})
         assert (await house.solve(SOLVED, "second"))["error"]["reason"] == "unknown-model"
-        await until(lambda: house.lanes == ["slow"])
+        await until(lambda: house.lanes == [("slow", 1)])
         assert (await house.put("second", house.folder / "second.bundle")).status_code == 201
         assert (await house.put("sudoku-6x6", "sudoku-6x6")).status_code == 201  # a shipped one
         assert await house.names() == ["slow", "second", "sudoku-6x6"]
@@ -108,7 +96,7 @@ async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Pat
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         for answer in await asyncio.gather(*old):
             assert answer["segments"] == MANY
-        await until(lambda: house.lanes == ["slow#2"])
+        await until(lambda: house.lanes == [("slow", 2)])
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         slots = (await house.http.get("/slots", headers=AS_USER)).json()
         assert [one["name"] for one in slots["lanes"]] == ["slow"]
@@ -154,7 +142,7 @@ async def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Pa
             assert str(house.folder) not in refused.text
         assert await house.names() == ["slow"]
         assert (await house.solve(SOLVED, "slow"))["solved"]
-        assert house.lanes == ["slow"]
+        assert house.lanes == [("slow", 1)]
         assert house.engine_client.process.num_losses == 0
 
 
@@ -200,18 +188,17 @@ async def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_bundle_that_does_not_fit_takes_no_model_away(tmp_path: Path) -> None:
+def test_a_model_may_have_the_name_of_a_lane(tmp_path: Path) -> None:
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
-    write_echo_bundle(tmp_path / "growing.bundle", name="growing", step=GROWING_STEP)
-    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={tmp_path}"]
-    options += ["--threads=1", "--slots=4", "--memory-budget=200MiB"]
-    with hrm_serve(first, *options, key=ADMIN) as server:
-        before = server.http.get("/models").text
-        refused = server.http.put("/models/growing", json={"bundle": "growing"})
-        assert refusal(refused) == (507, "over-budget")
-        assert "remove a model" in refused.json()["error"]["remedy"]
-        assert server.http.get("/models").text == before
-        assert server.solve(SOLVED).json()["model"] == "first"
+    for name in ("second", "second#2", "second#3", "second (lane 2)"):
+        write_echo_bundle(tmp_path / f"{name}.bundle", name=name)
+    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={tmp_path}", "--threads=1"]
+    with hrm_serve(first, *options, "--slots=2", key=ADMIN) as server:
+        for name in ("second#2", "second", "second#3", "second", "second (lane 2)", "second"):
+            changed = server.http.put(f"/models/{quote(name)}", json={"bundle": name})
+            assert changed.status_code in (200, 201)
+            for each in ("second#2", name):
+                assert server.solve(SOLVED, model=each).json()["model"] == each
 
 
 @pytest.mark.process
