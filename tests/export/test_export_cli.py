@@ -237,12 +237,11 @@ def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) 
     assert {tokens_T.tobytes() for tokens_T in golden.tokens_BT} <= held_out
 
 
-def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) -> None:
+def test_json_holds_every_precision(tmp_path: Path) -> None:
     source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
     data = data_set(tmp_path / "data", 80)
     forms = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
-    report = tmp_path / "report"
-    result = exported(source, tmp_path / "one.bundle", *forms, "--report", str(report), "--json")
+    result = exported(source, tmp_path / "one.bundle", *forms, "--json")
     found = json.loads(result.stdout)
     rows = found["precisions"]
     ratios = [row["ratio"] for row in rows]
@@ -253,7 +252,6 @@ def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) 
     times_ms = cpu_times.kept(Bundle.open(tmp_path / "one.bundle"))
     assert set(times_ms) == {"fp32", "fp16", "int8"}
     assert found["auto_on_cpu"] in times_ms
-    assert {"calibration.json", "layers.png"} <= {file.name for file in report.iterdir()}
 
 
 @pytest.mark.process
@@ -311,7 +309,6 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
     ("changes", "options", "saying"),
     [
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
-        ({}, ("--report", "int8"), "add --int8 or omit --report"),
         ({}, ("--policy", "hope"), "'hope' is not known"),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--board", "sudoku"), "omit --board"),

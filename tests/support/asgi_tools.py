@@ -12,6 +12,7 @@ import numpy as np
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from scripted_server import NAME, PUZZLE, scripted_lanes, scripted_model
+from thread_engine import ThreadEngine
 
 from hrm_benchmarks import scripted as scripted
 from hrm_edge_runtime.batching.task_lane import TaskLane
@@ -22,7 +23,6 @@ from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes, ready_lane
-from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 

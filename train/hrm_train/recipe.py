@@ -20,7 +20,10 @@ Values = dict[str, Any]
 
 LENGTHS = ("total_samples", "warmup_samples", "deepening_samples")
 LENGTH = re.compile(r"([\d.]+) *(%|pass|passes)")  # a length in passes over the data, or in percent
-GONE = "geometric_start"  # a setting of older runs, which acted only before the first step
+# Settings of older runs, which acted only before the first step, or were a part of another.
+GONE = ("geometric_start", "curriculum_target")
+# Settings of older runs that this version lacks; only runs that did not use them go on.
+REMOVED = ("quantization_aware", "curriculum")
 BOOLEANS = {"true": True, "false": False}
 
 
@@ -58,10 +61,7 @@ class Recipe:
     halt_weight: float = 0.5
     explore: float = 0.1
     augment: bool = True
-    curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
-    curriculum_target: float = 0.5
     deepening_samples: int = 0  # samples until the limit has grown from `window` to the model's
-    quantization_aware: bool = False  # trains with INT8 rounding; validates and saves float32
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -86,7 +86,14 @@ class Recipe:
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> "Recipe":
         """Reads what a run has written."""
-        return Recipe(**{key: value for key, value in values.items() if key != GONE})
+        for name in REMOVED:
+            if values.get(name):
+                raise ValueError(
+                    f"the run was trained with {name}={values[name]}, which was removed; "
+                    "start another --run with --init"
+                )
+        gone = (*GONE, *REMOVED)
+        return Recipe(**{key: value for key, value in values.items() if key not in gone})
 
     def scaled(self, lr: float) -> float:
         """Scales a learning rate of this recipe to its real batch."""

@@ -19,7 +19,7 @@ from hrm_train.options import Intervals, TrainOptions
 from hrm_train.recipe import Recipe, config_for, in_samples, with_settings
 from hrm_train.run_plan import Event, RunPlan, read_plan, write_plan
 
-FIXED = ("puzzle", "optimizer", "seed", "curriculum")
+FIXED = ("puzzle", "optimizer", "seed")
 """Settings of a recipe that its checkpoints depend on."""
 
 

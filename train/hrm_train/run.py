@@ -212,8 +212,7 @@ class TrainingRun:
             identifiers=identifiers,
             between_batches=self._raise_if_signalled,
         )
-        revealed = progress.curriculum_level
-        self.history.add(kind, progress.step, progress.samples, evaluation, revealed=revealed)
+        self.history.add(kind, progress.step, progress.samples, evaluation)
         self.telemetry.validated(kind, evaluation)
         is_better = before is None or evaluation.score > before["score"]
         return evaluation, is_better

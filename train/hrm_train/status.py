@@ -92,9 +92,8 @@ class History:
         step: int,
         samples: int,
         evaluation: evaluate.Evaluation,
-        **more: float,
     ) -> None:
-        row: Row = {"time": time.time(), "kind": kind, "step": step, "samples": samples, **more}
+        row: Row = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
         for k, share in evaluation.pass_at.items():
             row[f"pass_at_{k}"] = round(share, 5)
         for name in evaluate.FIGURES:

@@ -41,8 +41,6 @@ class MetricsRow(meter.Reading):
             f"data wait {100 * self.share('data'):.0f} %",
             f"{train['segments']:.1f} of {train['max_segments']:.0f} segments",
         ]
-        if train.get("revealed"):
-            parts.append(f"{train['revealed']:.0f} cells revealed")
         if "gpu_utilisation_percent" in self.system:
             parts.append(f"GPU {self.system['gpu_utilisation_percent']:.0f} %")
         return ", ".join(parts)
@@ -153,7 +151,6 @@ class Telemetry:
         num_steps = len(series["halted"])
         means = {name: sum(values) / num_steps for name, values in series.items()}
         means["segments"] /= max(1 / num_steps, means["halted"])  # per puzzle that halted
-        means["revealed"] = self._trainer.progress.curriculum_level
         means["max_segments"] = self._trainer.max_segments
         return means
 

@@ -302,7 +302,6 @@ class ChangeAnswer(BaseModel):
 
     model: ModelView
     replaced: bool = Field(description="It replaced a model of its name, which finishes its work.")
-    evicted: list[str] = Field(description="Idle models that were removed to make room.")
 
 
 class RemovedAnswer(BaseModel):

@@ -23,8 +23,8 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.solve import ReadyRule, SolveService
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes

@@ -34,8 +34,9 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.body import Turnstile, unless_client_leaves
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.metrics import Metrics
-from hrm_edge_runtime.http.models import Library, ModelManager
+from hrm_edge_runtime.http.models import ModelManager
 from hrm_edge_runtime.worker.client import Admission, EngineClient, OnEvent
 from hrm_puzzles.puzzle import Grid
 

@@ -45,5 +45,3 @@ def push(
         change = client.push(archive)
     verb = "replaced" if change.replaced else "added"
     print(f"{verb} {archive.name} at {url} ({archive.num_bytes / 1e6:.1f} MB)")
-    for evicted in change.evicted:
-        print(f"removed {evicted}, which was idle, to make room")

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -22,7 +21,6 @@ class AdmissionLimits:
     def __init__(self, limits: Mapping[str, int]) -> None:
         self._limits = dict(limits)
         self._taken = dict.fromkeys(limits, 0)
-        self._used_s = dict.fromkeys(limits, time.monotonic())
         self._freed = asyncio.Event()
 
     def take(self, lane: str, *, for_batch: bool = False) -> bool:
@@ -33,34 +31,26 @@ class AdmissionLimits:
         if self._taken.get(lane, 0) >= limit:
             return False
         self._taken[lane] += 1
-        self._used_s[lane] = time.monotonic()
         return True
 
     def leave(self, lane: str) -> None:
         self._taken[lane] -= 1
-        self._used_s[lane] = time.monotonic()
         self._freed.set()
 
     def open(self, lane: str, limit: int) -> None:
         self._limits[lane] = limit
         self._taken.setdefault(lane, 0)
-        self._used_s.setdefault(lane, time.monotonic())
 
     def close(self, lane: str) -> None:
         assert not self._taken.get(lane), f"{self._taken[lane]} requests hold places of {lane}"
-        for by_lane in (self._limits, self._taken, self._used_s):
-            by_lane.pop(lane, None)
+        self._limits.pop(lane, None)
+        self._taken.pop(lane, None)
 
     def is_open(self, lane: str) -> bool:
         return lane in self._limits
 
     def num_taken(self, lane: str) -> int:
         return self._taken.get(lane, 0)
-
-    def idle(self) -> list[str]:
-        """The lanes without requests, the longest unused first."""
-        lanes = [lane for lane, taken in self._taken.items() if not taken]
-        return sorted(lanes, key=self._used_s.__getitem__)
 
     def batch_limit(self, lane: str) -> int:
         """A batch may take a place only while fewer than this many are in use."""
@@ -86,11 +76,11 @@ class AdmissionLimits:
 
 
 class LaneNotOpenedError(Exception):
-    """The engine could not open a lane; `lacking_bytes` is set if memory was the reason."""
+    """The engine could not open a lane, perhaps for a lack of memory."""
 
-    def __init__(self, message: str, lacking_bytes: int | None) -> None:
+    def __init__(self, message: str, *, is_over_budget: bool = False) -> None:
         super().__init__(message)
-        self.lacking_bytes = lacking_bytes
+        self.is_over_budget = is_over_budget
 
 
 class LaneManager:
@@ -137,7 +127,9 @@ class LaneManager:
             if change.report is not None:
                 self._send(Retire(lane=change.lane))
         elif change.refusal is not None:
-            future.set_exception(LaneNotOpenedError(change.refusal, change.lacking_bytes))
+            future.set_exception(
+                LaneNotOpenedError(change.refusal, is_over_budget=change.is_over_budget)
+            )
         else:
             if change.report is not None:
                 self._open(change.lane, change.report)

@@ -33,11 +33,7 @@ _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
 class OverBudgetError(ValueError):
-    """A lane does not fit into memory; `lacking_bytes` more would be enough."""
-
-    def __init__(self, message: str, lacking_bytes: int) -> None:
-        super().__init__(message)
-        self.lacking_bytes = lacking_bytes
+    """A lane does not fit into memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +61,7 @@ class MemoryBudget:
         raise OverBudgetError(
             f"the bundle {name!r} takes the engine {in_mib(lacking_bytes)} past {bound}: "
             "remove a model, use fewer --slots, or start the server with a larger "
-            "--memory-budget.",
-            lacking_bytes,
+            "--memory-budget."
         )
 
 

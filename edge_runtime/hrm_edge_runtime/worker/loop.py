@@ -215,10 +215,10 @@ class EngineLoop:
             opened = message.make_lane()
         except Exception as error:  # whatever a bundle does wrong, the running lanes go on
             _log.warning("the lane %s is not opened: %s", key, error)
-            lacking_bytes = None
-            if isinstance(error, OverBudgetError):
-                lacking_bytes = error.lacking_bytes
-            change = messages.LaneChanged(lane=key, refusal=str(error), lacking_bytes=lacking_bytes)
+            is_over_budget = isinstance(error, OverBudgetError)
+            change = messages.LaneChanged(
+                lane=key, refusal=str(error), is_over_budget=is_over_budget
+            )
             self._loaded.put(Loaded(change=change))
         else:
             change = messages.LaneChanged(lane=key, report=opened.report)

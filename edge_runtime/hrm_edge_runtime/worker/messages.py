@@ -65,13 +65,13 @@ class Ready:
 class LaneChanged:
     """The outcome of a Load or Retire: open with a `report`, refused, or closed.
 
-    `lacking_bytes` is set if the refusal is for a lack of memory.
+    `is_over_budget` is True if the refusal is for a lack of memory.
     """
 
     lane: str
     report: LaneReport | None = None
     refusal: str | None = None
-    lacking_bytes: int | None = None
+    is_over_budget: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,6 +9,7 @@ from asgi_tools import QUICK, Http, app_over, serving
 from bundle_tools import shipped
 from cell_sets import open_maze
 from scripted_server import NAME, scripted_model
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import candidate_models, parse_request
@@ -18,7 +19,6 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import is_held_out_N
 from hrm_puzzles.puzzle import RIGHT, Puzzle

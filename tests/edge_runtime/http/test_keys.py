@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
 from scripted_server import NAME, examples, scripted_model
 from service_tools import refusal, starting, wait_for
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.http import auth
 from hrm_edge_runtime.http.app import create_app
@@ -26,7 +27,6 @@ from hrm_edge_runtime.http.middleware import OPEN_PATHS, Access
 from hrm_edge_runtime.key_cli import main as key_app
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 GOOD = next(iter(examples()))
 BODY = {"puzzle": GOOD}

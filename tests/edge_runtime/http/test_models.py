@@ -1,4 +1,4 @@
-"""Models that come and go while the server runs: who answers, what is refused, who makes room."""
+"""Models that come and go while the server runs: who answers, and what is refused."""
 
 import asyncio
 import contextlib
@@ -7,34 +7,36 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
-import lucky_lanes
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from bundle_tools import restate
-from echo_bundle import write_echo_bundle
-from house import BROKEN_STEP, DEFAULTS, SOLVED, House, house_of
+from echo_bundle import ECHO_STEP, write_echo_bundle
+from house import BROKEN_STEP, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, AS_USER, write_key_file
-from scripted_server import NAME, scripted_model
 from service_tools import hrm_serve, refusal, wait_for
 
-from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import Library
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 pytestmark = pytest.mark.usefixtures("untried")
 
 OPEN = "123434122143432."
 MANY = 2000  # segments of the echo model, which take a second or more
+GROWING_STEP = ECHO_STEP.replace(
+    "q_halt_B = Identity (halt_margin_B)",
+    """cells_BT1 = Unsqueeze (tokens_float_BT, axis_2)
+  many_BM1 = Concat <axis = 1> (SIXTEEN cells_BT1)
+  more_BN1 = Concat <axis = 1> (SIXTEEN many_BM1)
+  more_B1N = Transpose <perm = [0, 2, 1]> (more_BN1)
+  products_BNN = MatMul (more_BN1, more_B1N)
+  sum_BN = ReduceSum <keepdims = 0> (products_BNN, axis_2)
+  q_halt_B = ReduceSum <keepdims = 0> (sum_BN, axis_1)""",
+)
+for value in ("cells_BT1", "many_BM1"):
+    GROWING_STEP = GROWING_STEP.replace(f"SIXTEEN {value}", ", ".join([value] * 16))
+"""A segment over four slots holds 256 MiB."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,7 @@ async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path
         write_echo_bundle(house.folder / "second.bundle", name="second")
         added = await house.put("second", "second")
         change = added.json()
-        assert (added.status_code, change["replaced"], change["evicted"]) == (201, False, [])
+        assert (added.status_code, change["replaced"]) == (201, False)
         assert (change["model"]["slots"], change["model"]["slots_rule"]) == (2, "given")
         assert change["model"]["memory_bytes"] >= 0
         assert await house.names() == ["slow", "second"]
@@ -197,51 +199,19 @@ async def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
     assert "--keys" in refused.json()["error"]["remedy"]
 
 
-@contextlib.asynccontextmanager
-async def scripted_house(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: list[int]
-) -> AsyncIterator[House]:
-    """Three models of 100 bytes each; each further opening lacks the next number of bytes."""
-    names = ("a", "b", "c")
-    one = scripted_model(num_slots=2)
-    models: list[ServedModel] = []
-    for name in names:
-        manifest = one.manifest.model_copy(update={"name": name})
-        models.append(replace(one, lane=name, manifest=manifest))
-
-    def lanes() -> Lanes:
-        return {name: replace(QUICK()[NAME], report=lucky_lanes.REPORT) for name in names}
-
-    monkeypatch.setattr("hrm_edge_runtime.worker.lanes.open_lane", lucky_lanes.open_with_luck)
-    monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
-    engine_client = EngineClient(lambda: ThreadEngine(lanes), dict.fromkeys(names, 10))
-    access = Access(keys=KeyRing(write_key_file(tmp_path)))
-    library = Library([], DEFAULTS)
-    app = create_app(engine_client, models, access, library=library)
-    async with client_of(app, engine_client) as http:
-        yield House(app=app, http=http, engine_client=engine_client, folder=tmp_path)
-
-
-async def test_longest_idle_is_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scripted_house(tmp_path, monkeypatch, [90]) as house:
-        house.engine_client.limits.take("b")  # at work, so it stays whatever happens
-        for _ in range(2):
-            await house.solve(SOLVED, "c")
-            await house.solve(SOLVED, "a")
-        added = await house.put("maze-8x8", "maze-8x8")
-        assert (added.status_code, added.json()["evicted"]) == (201, ["c"])
-        house.engine_client.limits.leave("b")
-        assert await house.names() == ["a", "b", "maze-8x8"]
-        assert house.lanes == ["a", "b", "maze-8x8#2"]
-
-
-async def test_no_model_is_evicted_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scripted_house(tmp_path, monkeypatch, [301, 0, 50]) as house:
-        assert refusal(await house.put("maze-8x8", "maze-8x8")) == (507, "over-budget")
-        assert await house.names() == ["a", "b", "c"]
-        assert (await house.put("maze-8x8", "maze-8x8")).status_code == 201
-        assert refusal(await house.put("maze-8x8", "maze-8x8")) == (507, "over-budget")
-        assert await house.names() == ["a", "b", "c", "maze-8x8"]
+@pytest.mark.process
+def test_a_bundle_that_does_not_fit_takes_no_model_away(tmp_path: Path) -> None:
+    first = write_echo_bundle(tmp_path / "first.bundle", name="first")
+    write_echo_bundle(tmp_path / "growing.bundle", name="growing", step=GROWING_STEP)
+    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={tmp_path}"]
+    options += ["--threads=1", "--slots=4", "--memory-budget=200MiB"]
+    with hrm_serve(first, *options, key=ADMIN) as server:
+        before = server.http.get("/models").text
+        refused = server.http.put("/models/growing", json={"bundle": "growing"})
+        assert refusal(refused) == (507, "over-budget")
+        assert "remove a model" in refused.json()["error"]["remedy"]
+        assert server.http.get("/models").text == before
+        assert server.solve(SOLVED).json()["model"] == "first"
 
 
 @pytest.mark.process

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import NAME, examples
 from service_tools import wait_for
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -25,7 +26,6 @@ from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.lanes import MakeLane
 from hrm_edge_runtime.worker.loop import FairTurns
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 MAZE_QUESTION = MAZE.sample([])
 
