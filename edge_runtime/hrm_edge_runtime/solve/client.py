@@ -47,6 +47,8 @@ MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a t
 MAX_LINE_BYTES = 1 << 20
 # Reasons of a refused line that may not apply to the next try.
 TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "engine-lost"))
+UNAUTHORIZED = 401
+KEY_REMEDY = "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key"
 # Retrying does not help: the deadline starts again with each request.
 MISSED_DEADLINE = "cannot-make-deadline"
 
@@ -332,6 +334,8 @@ def _error_from(response: httpx.Response, content: bytes) -> ServerError:
         detail = ErrorAnswer.model_validate_json(content).error
     except ValidationError:  # a proxy's answer
         detail = foreign(status, f"the server answered {status} without a reason").detail
+    if status == UNAUTHORIZED:
+        detail = detail.model_copy(update={"remedy": KEY_REMEDY})
     return _refusal(status, detail, _retry_after_s(response))
 
 

@@ -1,20 +1,20 @@
 """The run of `hrm-solve`: replies go to a terminal, a pipe, or a file that can continue."""
 
 import contextlib
-import functools
 import json
 import os
 import stat
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
@@ -27,6 +27,9 @@ from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
 from hrm_puzzles.puzzle import PuzzleError, sized
 
+if TYPE_CHECKING:
+    from hrm_edge_runtime.solve.cli import SolveOptions
+
 BEGINNING = b'{"number": '  # keys of every line of an output file
 SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
 
@@ -36,63 +39,62 @@ VERDICTS: dict[Status, str] = {
     "unfinished": "not solved",
 }
 
-Record = Mapping[str, Any]
+
+class Record(BaseModel):
+    """A line of an output file: a puzzle, and `answer` or `error` as in /solve/batch."""
+
+    number: int
+    puzzle: Any
+    answer: SolveAnswer | None = None
+    error: ErrorDetail | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """An argument of `hrm-solve`, and the columns if it names a CSV file."""
-
-    argument: str
-    columns: str | None = None
-
-    @property
-    def is_many(self) -> bool:
-        return puzzles.is_many(self.argument)
-
-    def opened(self, solver: Solver) -> AbstractContextManager[Iterator[Entry]]:
-        return puzzles.opened(self.argument, solver.kinds, self.columns)
-
-    def num_puzzles(self, solver: Solver) -> int | None:
-        """The number of puzzles; None for standard input, which can be read only once."""
-        if self.argument == "-":
-            return None
-        with self.opened(solver) as entries:
-            return sum(1 for _ in entries)
-
-
-def run(
-    source: Source, solver: Solver, options: Options, *, out: Path | None, as_json: bool
-) -> int:
-    """Solve the puzzles of a source; returns the exit status, 0 if all are solved, else 1."""
+def run(options: "SolveOptions", solver: Solver, fields: Options) -> int:
+    """Solve the puzzles of an argument; returns the exit status, 0 if all are solved, else 1."""
     tally = Tally()
-    total = source.num_puzzles(solver)
+    is_many = puzzles.is_many(options.puzzle)
+    total = _num_puzzles(options, solver)
     with contextlib.ExitStack() as stack:
-        entries = stack.enter_context(source.opened(solver))
-        if out is None:
-            write = functools.partial(_print, source, solver, as_json)
+        entries = stack.enter_context(_opened(options, solver))
+        if options.out is None:
+            as_board = not is_many and sys.stdout.isatty()
+            write = partial(_print, solver, as_json=options.as_json, as_board=as_board)
             # on a terminal, progress would mix with the answers
             console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
         else:
-            file = stack.enter_context(continued(out))
+            file = stack.enter_context(continued(options.out))
             file.skip_answered(entries, tally)
             write = file.write
             console = Console(stderr=True)
         stages = stack.enter_context(stages_on(console))
-        for entry, unlabelled in solve_in_order(solver, entries, options):
+        for entry, unlabelled in solve_in_order(solver, entries, fields):
             reply = judged(solver, entry, unlabelled)
             write(entry, reply)
-            tally.add(record_of(entry, reply))
+            tally.add(reply)
             stages.show("puzzles", tally.num_puzzles, total, tally.note())
     if not tally.num_puzzles:
-        raise SolvingError(f"{source.argument!r} holds no puzzle: write one per line.")
-    if out is not None and as_json:
+        raise SolvingError(f"{options.puzzle!r} holds no puzzle: write one per line.")
+    if options.out is not None and options.as_json:
         print(tally.as_json())
-    elif out is not None or source.is_many:
+    elif options.out is not None or is_many:
         print(tally.text(), file=sys.stderr)
     if tally.counts["solved"] == tally.num_puzzles:
         return 0
     return 1
+
+
+def _opened(
+    options: "SolveOptions", solver: Solver
+) -> contextlib.AbstractContextManager[Iterator[Entry]]:
+    return puzzles.opened(options.puzzle, solver.kinds, options.columns)
+
+
+def _num_puzzles(options: "SolveOptions", solver: Solver) -> int | None:
+    """The number of puzzles; None for standard input, which can be read only once."""
+    if options.puzzle == "-":
+        return None
+    with _opened(options, solver) as entries:
+        return sum(1 for _ in entries)
 
 
 def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
@@ -111,8 +113,8 @@ def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
     return reply.model_copy(update={"solved": is_solved})
 
 
-def _print(source: Source, solver: Solver, as_json: bool, entry: Entry, reply: Reply) -> None:
-    """Print JSON, a board for a single puzzle on a terminal, or a line."""
+def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
+    """Print JSON, a board, or a line."""
     if as_json:
         fields = reply.model_dump(mode="json")
         if isinstance(reply, ErrorDetail):
@@ -120,7 +122,7 @@ def _print(source: Source, solver: Solver, as_json: bool, entry: Entry, reply: R
         print(json.dumps(fields), flush=True)
         return
     picture = None
-    if not source.is_many and sys.stdout.isatty():
+    if as_board:
         picture = board(solver, entry, reply)
     print(picture or line_of(reply), flush=True)
 
@@ -153,13 +155,6 @@ def line_of(reply: Reply) -> str:
     if isinstance(reply.solution, str):
         return printable_lines(reply.solution)
     return json.dumps(reply.solution)
-
-
-def record_of(entry: Entry, reply: Reply) -> Record:
-    """A line of an output file: the puzzle, and `answer` or `error` as in /solve/batch."""
-    kind = "answer" if isinstance(reply, SolveAnswer) else "error"
-    fields = reply.model_dump(mode="json")
-    return {"number": entry.number, "puzzle": entry.puzzle, kind: fields}
 
 
 def summary(answer: SolveAnswer) -> str:
@@ -195,22 +190,21 @@ def _no_counts() -> Counter[str]:
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts of records: solved, by status, and refused by reason."""
+    """Counts of replies: solved, by status, and refused by reason."""
 
     num_puzzles: int = 0
     counts: Counter[str] = field(default_factory=_no_counts)
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, record: Record) -> None:
-        answer = record.get("answer")
-        if answer is None:
-            self.refused[record["error"]["reason"]] += 1
-        else:
-            self.counts["solved"] += answer["solved"]
-            self.counts[answer["status"]] += 1
-            self.total_segments += answer["total_segments"]
+    def add(self, reply: Reply) -> None:
         self.num_puzzles += 1
+        if isinstance(reply, ErrorDetail):
+            self.refused[reply.reason] += 1
+            return
+        self.counts["solved"] += reply.solved
+        self.counts[reply.status] += 1
+        self.total_segments += reply.total_segments
 
     @property
     def mean_segments(self) -> float:
@@ -292,14 +286,16 @@ class OutputFile:
                 if not line.endswith(b"\n"):
                     self._cut_torn_line(line, num_bytes)
                     break
-                record = self._record_in(line, number, next(entries, None))
-                tally.add(record)
+                tally.add(self._reply_in(line, number, next(entries, None)))
                 num_bytes += len(line)
         if tally.num_puzzles:
             print(f"{self._path} already answers {tally.num_puzzles} puzzles", file=sys.stderr)
 
     def write(self, entry: Entry, reply: Reply) -> None:
-        line = json.dumps(record_of(entry, reply)).encode("ascii") + b"\n"
+        kind = "answer" if isinstance(reply, SolveAnswer) else "error"
+        fields = reply.model_dump(mode="json")
+        record = {"number": entry.number, "puzzle": entry.puzzle, kind: fields}
+        line = json.dumps(record).encode("ascii") + b"\n"
         try:
             num_written = os.write(self._descriptor, line)
             if num_written < len(line):
@@ -319,25 +315,19 @@ class OutputFile:
             raise self._foreign("its last line")
         os.ftruncate(self._descriptor, num_bytes_before)
 
-    def _record_in(self, line: bytes, number: int, entry: Entry | None) -> Record:
-        record: Record = {}
+    def _reply_in(self, line: bytes, number: int, entry: Entry | None) -> Reply:
         try:
-            record = json.loads(line)
-            is_own = entry is not None and _answers(record, number, entry)
-        except (ValueError, KeyError, TypeError):
-            is_own = False
-        if not is_own:
+            record = Record.model_validate_json(line)
+        except ValidationError:
+            raise self._foreign(f"its line {number}") from None
+        reply = record.answer or record.error
+        is_own = entry is not None and (record.number, record.puzzle) == (number, entry.puzzle)
+        if reply is None or not is_own:
             raise self._foreign(f"its line {number}")
-        return record
+        return reply
 
     def _foreign(self, part: str) -> SolvingError:
         return SolvingError(
             f"{self._path} cannot be continued, because {part} does not answer the puzzle of that "
             "number: name another file, or pass the puzzles that the file began with."
         )
-
-
-def _answers(record: Record, number: int, entry: Entry) -> bool:
-    """Whether a record holds one reply to this puzzle; raises KeyError or TypeError for others."""
-    has_one_reply = ("answer" in record) != ("error" in record)
-    return has_one_reply and record["number"] == number and record["puzzle"] == entry.puzzle

@@ -72,8 +72,7 @@ def list_models(
 def _print_example(model: dict[str, Any]) -> None:
     """Print a command to copy. Lines above it describe the model and its notation."""
     notation, _, _ = (model["notation"] or "").partition(";")
-    print(f"# {model['name']}: {accuracy_text(model)}")
-    print(f"# {notation}")
+    print(f"# {model['name']}: {notation}")
     if model["held_out_tasks"]:
         right = model["held_out_tasks"]["right"]
         shown = ", ".join(right[:SHOWN_TASKS]) or "none of its tasks"
@@ -213,25 +212,6 @@ def _example_command(bundle: "Bundle", name: str) -> str:
     for option, value in _example_options(bundle).items():
         command += f" --{option} {value}"
     return command
-
-
-def accuracy_text(model: dict[str, Any]) -> str:
-    if model["solved"] is None:
-        return "not measured"
-    results = model["held_out_tasks"]
-    if results is not None:
-        num_right = len(results["right"])
-        share = f"right on {num_right} of {results['num_tasks']} tasks"
-        text = f"{share} with {results['attempts']} attempts"
-        if results["generated"]:
-            text += f"; {len(results['generated'])} tasks were learned from generated examples"
-        return text
-    verb = "proves" if model["proof_exists"] else "right on"
-    text = f"{verb} {100 * model['solved']:.1f} % of {model['held_out']} held out"
-    with_attempts = model["solved_16_attempts"]
-    if with_attempts is None:
-        return text
-    return f"{text}, {100 * with_attempts:.1f} % with 16 attempts"
 
 
 @demo.command(epilog="Example: hrm demo maze")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import cast
 
-from pydantic import ValidationError
-
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import (
     ParsedRequest,
@@ -20,17 +18,19 @@ from hrm_edge_runtime.api.schema import ErrorDetail, ModelView, SolveAnswer, Sol
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.faults import words_for
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare, presumed
 from hrm_edge_runtime.solve.client import TEMPORARY, Client, Numbered, Reply
-from hrm_edge_runtime.solve.errors import RefusedError, ServerError, UnreachableError
+from hrm_edge_runtime.solve.errors import RefusedError, UnavailableError
 from hrm_edge_runtime.solve.puzzles import (
     Entry,
-    NoServerError,
     OutOfReachError,
     SolvingError,
 )
-from hrm_edge_runtime.solve.requests import RequestOrRefusal, request_or_refusal
+from hrm_edge_runtime.solve.requests import (
+    RequestOrRefusal,
+    request_from,
+    request_or_refusal,
+)
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError, sized
 
@@ -38,7 +38,7 @@ SolveAll = Callable[[Iterable[RequestOrRefusal]], Iterable[Numbered]]
 Options = Mapping[str, object]
 
 MAX_ATTEMPTS = 1024  # no other client waits for this engine
-UNAUTHORIZED = 401
+UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,29 +62,17 @@ def from_server(
     kind: str | None = None,
     model: str | None = None,
 ) -> Generator[Solver]:
-    """A solver behind HTTP with its models of this kind and name; raises OutOfReachError.
-
-    If nothing answers, the error is a NoServerError.
-    """
-    try:
-        with Client(url, api_key=api_key, patience_s=patience_s) as client:
-            puzzles: dict[str, Puzzle] = {}
-            for served in client.models():
-                if model in (None, served.name) and kind in (None, served.kind):
-                    puzzles |= _installed_puzzle(served)
-            if not puzzles:
-                remedy = f"run curl {url}/models to list its models"
-                problem = f"{url} serves no such model of a puzzle that is installed here"
-                raise OutOfReachError(f"{problem}: {remedy}.")
-            yield Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
-    except UnreachableError as error:
-        raise NoServerError(str(error)) from error
-    except ServerError as error:
-        if error.status != UNAUTHORIZED:
-            raise OutOfReachError(str(error)) from error
-        problem = "rejects this key" if api_key else "requires a key"
-        remedy = "set HRM_API_KEY, or pass --key-file with a file that holds the key"
-        raise OutOfReachError(f"this server {problem}: {remedy}.") from error
+    """A solver behind HTTP with its models of this kind and name."""
+    with Client(url, api_key=api_key, patience_s=patience_s) as client:
+        puzzles: dict[str, Puzzle] = {}
+        for served in client.models():
+            if model in (None, served.name) and kind in (None, served.kind):
+                puzzles |= _installed_puzzle(served)
+        if not puzzles:
+            remedy = f"run curl {url}/models to list its models"
+            problem = f"{url} serves no such model of a puzzle that is installed here"
+            raise OutOfReachError(f"{problem}: {remedy}.")
+        yield Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
 
 
 def _installed_puzzle(served: ModelView) -> dict[str, Puzzle]:
@@ -258,11 +246,9 @@ def _step(lanes: Iterable[TaskLane], pending: dict[int, ParsedRequest]) -> Itera
 def options_of(stated: Options) -> Options:
     """Validate fields of a request that apply to every puzzle; raises SolvingError."""
     try:
-        SolveRequest.model_validate({"puzzle": None, **stated})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = first["loc"][0]
-        raise SolvingError(f"{name} cannot be {first['input']!r}: {words_for(first)}.") from error
+        request_from(None, stated)
+    except RefusedError as refusal:
+        raise SolvingError(str(refusal)) from None
     return stated
 
 
@@ -271,7 +257,7 @@ def solve_in_order(
 ) -> Iterator[tuple[Entry, Reply]]:
     """Yield each entry with its reply; `options` are request fields for every puzzle.
 
-    Raises OutOfReachError if a server still refuses for a temporary reason.
+    Raises UnavailableError if a server still refuses for a temporary reason.
     """
     waiting: dict[int, Entry] = {}
     replies: dict[int, Reply] = {}
@@ -284,7 +270,7 @@ def solve_in_order(
     first = 0
     for position, reply in solver.solve_all(requests()):
         if isinstance(reply, ErrorDetail) and reply.reason in TEMPORARY:
-            raise OutOfReachError(f"{reply.message}; {reply.remedy}.")
+            raise UnavailableError(UNAVAILABLE, reply)
         replies[position] = reply
         while first in replies:
             yield waiting.pop(first), replies.pop(first)
