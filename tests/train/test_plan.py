@@ -20,13 +20,12 @@ from hrm_puzzles.cli import main as data_app
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_train.checkpoints import start_of
 from hrm_train.cli import main as app
-from hrm_train.draft import draft
 from hrm_train.forecast import warnings
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
 from hrm_train.optim import OPTIMIZERS
 from hrm_train.options import PlanOptions
-from hrm_train.plan import open_plan
+from hrm_train.plan import draft, open_plan
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for, recipe_for
 from hrm_train.run import run_of
 from hrm_train.run_plan import RunPlan

@@ -15,10 +15,10 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_train.cli import main as app
 from hrm_train.doctor_machine import read_log
-from hrm_train.draft import draft
 from hrm_train.hardware import GIGABYTE, PRESETS, hardware_from_name, threads_for
 from hrm_train.meter import Reading
 from hrm_train.options import PlanOptions
+from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
 from hrm_train.run_plan import filled
 from hrm_train.telemetry import AnomalyMonitor

@@ -11,10 +11,10 @@ from hrm_host.progress import duration
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_train import batches, status
-from hrm_train.draft import draft
 from hrm_train.hardware import hardware_from_name
 from hrm_train.memory import FILLED
 from hrm_train.options import PlanOptions
+from hrm_train.plan import draft
 from hrm_train.run_plan import RunPlan, filled, read_plan
 
 PUBLISHED_ARC_IDS = 876_000  # puzzle ids of 960 tasks in 1,000 variants, without duplicates

@@ -249,7 +249,7 @@ def run_of(plan: RunPlan, trainer: Trainer, say: Say, *, wandb: bool) -> Trainin
     meta: dict[str, Any] = {
         "puzzle": plan.recipe.puzzle,
         "data": plan.data.name,
-        "data_fingerprint": datasets.fingerprint(plan.data),  # reads the whole data set once
+        "data_fingerprint": trainer.ranks.first(partial(datasets.fingerprint, plan.data)),
         "hardware": plan.hardware.name,
         "commit": _commit(),
     }

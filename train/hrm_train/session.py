@@ -23,7 +23,7 @@ from hrm_train import (
 from hrm_train.options import TrainOptions
 from hrm_train.plan import open_plan
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan
+from hrm_train.run_plan import RunPlan, read_plan, write_plan
 from hrm_train.start import trainer_from
 
 FIRST_LINE_S = 0.0  # seconds before progress shows
@@ -51,7 +51,7 @@ def train(options: TrainOptions) -> None:
         lock = checkpoints.sole_writer(plan.run)
     with lock:
         if options.resume:
-            plan = resume.with_changes(plan, options, _say)
+            plan = ranks.first(lambda: resume.with_changes(plan, options))
         _train(plan, options)
 
 
@@ -72,7 +72,7 @@ def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
     if "validate_steps" not in options.named_settings:
         tenth = max(1, plan.num_steps // LEAST_VALIDATIONS)
         usual = replace(usual, validate_steps=min(tenth, usual.validate_steps))
-    plan = replace(plan, intervals=resume.intervals_of(options, usual))
+    plan = replace(plan, intervals=options.intervals_after(usual))
     if options.tune:
         return tuning.tuned(plan, most=options.tune_batch, say=_say)
     return plan
@@ -83,6 +83,9 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     if plan.hardware.device == "cpu":
         memory.keep_freed_memory()
     trainer = trainer_from(plan, _say)
+    is_changed = plan.events != read_plan(path).events
+    if is_changed:
+        trainer.rehearse_fitting()
     start = checkpoints.start_of(path)
     if start is not None:
         trainer.restore(start, plan.changed)
@@ -94,8 +97,20 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
             f"written: {written}; train with {command.runnable('hrm-train')} --run {path} --resume"
         )
     else:
-        _drive(run_of(plan, trainer, _say, wandb=options.wandb))
+        run = run_of(plan, trainer, _say, wandb=options.wandb)
+        if is_changed:
+            _record(plan)
+        _drive(run)
         _say(f"next: {_export_command(plan)}")
+
+
+def _record(plan: RunPlan) -> None:
+    """Writes the plan of a resume with changes, once all ranks have tried them."""
+    ranks = distributed.ranks()
+    ranks.wait()
+    if ranks.is_first:
+        write_plan(plan)
+        _say(plan.events[-1].summary())
 
 
 def _export_command(plan: RunPlan) -> str:
