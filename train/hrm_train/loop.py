@@ -249,6 +249,11 @@ class Trainer:
         return self.recipe.segments_at(self.progress.samples, self.model.config.max_segments)
 
     @property
+    def passes(self) -> float:
+        """How often the run has seen the data: a pass takes one sample of each group."""
+        return self.progress.samples / self.feed.source.num_groups
+
+    @property
     def slots(self) -> Slots:
         return Slots.joined(self._parts)
 

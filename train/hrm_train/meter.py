@@ -10,8 +10,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,18 +24,9 @@ from hrm_train.hardware import Say
 PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
 
-class Mark(Protocol):
-    """One moment, such as a torch.cuda.Event.
-
-    `query` tells whether it has passed; `elapsed_time` returns the milliseconds up to `end_event`.
-    """
-
-    def record(self) -> None: ...
-    def query(self) -> bool: ...
-    def elapsed_time(self, end_event: Any, /) -> float: ...
-
-
 class HostMark:
+    """One moment on the host, with the methods of a torch.cuda.Event."""
+
     at_s: float
 
     def record(self) -> None:
@@ -69,12 +61,8 @@ class Reading:
 
 class _Span(NamedTuple):
     phase: str
-    begin: Mark
-    end: Mark
-
-
-def _cuda_mark() -> Mark:
-    return torch.cuda.Event(enable_timing=True)
+    begin: Any  # a HostMark or a torch.cuda.Event
+    end: Any
 
 
 class PhaseTimer:
@@ -82,16 +70,14 @@ class PhaseTimer:
 
     MOST_PENDING = 1000  # maximum steps kept while nothing reads them
 
-    def __init__(self, device: torch.device, new_mark: Callable[[], Mark] | None = None) -> None:
-        if new_mark is None:
-            new_mark = HostMark
-            if device.type == "cuda":
-                new_mark = _cuda_mark
-        self._new_mark = new_mark
+    def __init__(self, device: torch.device) -> None:
+        self._new_mark: Callable[[], Any] = HostMark
+        if device.type == "cuda":
+            self._new_mark = partial(torch.cuda.Event, enable_timing=True)
         self._open: list[_Span] = []
         self._pending: deque[list[_Span]] = deque(maxlen=self.MOST_PENDING)
         self._steps_ms: deque[float] = deque(maxlen=self.MOST_PENDING)
-        self._last_end: Mark | None = None
+        self._last_end: Any = None
         self._restart()
 
     @contextmanager
