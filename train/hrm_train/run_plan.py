@@ -93,6 +93,9 @@ class RunPlan:
             world=world,
         )
 
+    def with_micro_batch(self, rows: int) -> "RunPlan":
+        return replace(self, hardware=replace(self.hardware, micro_batch=rows))
+
     def with_puzzle_ids(self, count: int) -> "RunPlan":
         return replace(self, config=replace(self.config, num_puzzle_ids=count))
 
@@ -126,12 +129,11 @@ def filled(plan: RunPlan, share: float) -> RunPlan:
     limit = share * machine.memory_gb * GIGABYTE
 
     def fits(rows: int) -> bool:
-        probed = replace(plan, hardware=replace(machine, micro_batch=rows))
-        return probed.memory().total <= limit
+        return plan.with_micro_batch(rows).memory().total <= limit
 
     num_slots = len(distributed.ranks().slots(plan.recipe.batch_size))
     rows = bisect.bisect_right(range(1, num_slots + 1), False, key=lambda rows: not fits(rows))
-    return replace(plan, hardware=replace(machine, micro_batch=max(1, rows)))
+    return plan.with_micro_batch(max(1, rows))
 
 
 def write_plan(plan: RunPlan) -> None:

@@ -1,6 +1,7 @@
 """What `hrm-train` does with its options; it reports to standard error. Read `train`."""
 
 import shlex
+import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,17 +11,19 @@ import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.data.for_training import largest_bytes
 from hrm_train import (
     checkpoints,
     distributed,
-    first_run,
     forecast,
     meter,
     resume,
     telemetry,
     tuning,
 )
-from hrm_train.options import TrainOptions
+from hrm_train.hardware import hardware_from_name
+from hrm_train.options import PlanOptions, TrainOptions
 from hrm_train.plan import open_plan
 from hrm_train.run import TrainingRun, run_of
 from hrm_train.run_plan import RunPlan, read_plan, write_plan
@@ -29,6 +32,12 @@ from hrm_train.start import trainer_from
 FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
 LEAST_VALIDATIONS = 10  # validations of a run; fewer points would not show a curve
+
+FOR_A_CPU = {
+    "sudoku-small": "9x9 Sudoku, minutes on one core",
+    "maze-small": "10x10 mazes",
+    "arc-small": "76 small ARC tasks",
+}
 
 console = Console(stderr=True)
 
@@ -44,7 +53,7 @@ def train(options: TrainOptions) -> None:
     if options.wandb:
         telemetry.require_wandb()
     if ranks.is_first:
-        first_run.confirm(options, _say)
+        _confirm(options)
     plan = _plan(options)
     lock = nullcontext()
     if ranks.is_first:
@@ -53,6 +62,39 @@ def train(options: TrainOptions) -> None:
         if options.resume:
             plan = ranks.first(lambda: resume.with_changes(plan, options))
         _train(plan, options)
+
+
+def _confirm(options: PlanOptions) -> None:
+    """Explain the recipes and ask, if a CPU would build the whole ARC data set by default.
+
+    Raises ValueError if the person declines, or if there is no terminal to ask on.
+    """
+    puzzle = options.kind
+    if not isinstance(puzzle, Arc) or not _is_default(options):
+        return
+    hrm_train = command.runnable("hrm-train")
+    example = f"choose a recipe, for example {hrm_train} --recipe sudoku-small"
+    machine = hardware_from_name(options.hw or "auto")
+    if machine.device != "cpu":
+        return
+    size_gib = largest_bytes(puzzle, options.examples) / memory.GIB
+    _say(f"Without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB)")
+    _say("and trains a large model, which is too much for a CPU. Recipes for a CPU:")
+    for name, description in FOR_A_CPU.items():
+        _say(f"  {hrm_train} --recipe {name:<14}# {description}")
+    if not sys.stdin.isatty():
+        raise ValueError(f"ARC on a CPU needs --yes; or {example}")
+    if not typer.confirm("Build and train ARC here?", err=True):
+        raise ValueError(f"nothing is trained: {example}")
+
+
+def _is_default(options: PlanOptions) -> bool:
+    """Whether nobody named a puzzle, and its data set is still to be built."""
+    if options.resume or options.yes:
+        return False
+    if options.puzzle or options.recipe or options.data:
+        return False
+    return not options.data_path.exists()
 
 
 def _plan(options: TrainOptions) -> RunPlan:

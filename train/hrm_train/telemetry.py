@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -91,7 +91,7 @@ class Telemetry:
         self._trainer = trainer
         self._writers = writers
         self._say = say
-        self._gpu = meter.open_gpu(trainer.device, say)
+        self._sensors = meter.sensors_of(trainer.device, say)
         self._monitor = AnomalyMonitor()
         self._reports: list[loop.StepReport] = []
 
@@ -138,12 +138,9 @@ class Telemetry:
     def _machine(self, reading: meter.Reading, loss: float) -> dict[str, float]:
         """The machine's figures; warns of what they and the loss show."""
         found = meter.gpu_memory(self._trainer.device)
-        throttled: tuple[str, ...] = ()
-        if self._gpu:
-            throttled = self._gpu.throttled()
-            found |= self._gpu.sample()
-            found["gpu_throttled"] = float(bool(throttled))
-        for warning in self._monitor.see(reading, throttled, loss):
+        if self._sensors:
+            found |= self._sensors.sample()
+        for warning in self._monitor.see(reading.share("data"), loss):
             self._say(f"warning: {warning}")
         load = system.load_average()
         if load is not None:
@@ -190,29 +187,31 @@ USUAL_LOSSES = 20  # readings; the usual loss is their median
 # Readings in a row that count as a state. The first holds the warm-up; one may be an accident.
 LASTING = 3
 
-THROTTLED = {
-    "power": "the GPU is at its power limit; raise it with 'nvidia-smi -pl WATTS' "
-    "or accept the lower clock",
-    "thermal": "the GPU slows down because it is hot; clear its air path, raise its fan speed "
-    "or lower its power limit",
-    "brake": "the GPU is braked by its power supply; check the power connectors "
-    "and the supply's rating",
-    "hardware": "the GPU slows itself down (heat or power supply); "
-    "look at 'nvidia-smi -q -d PERFORMANCE'",
-}
-
 
 class AnomalyMonitor:
-    """Finds signs of trouble in the readings of a run; reports each once, with a remedy."""
+    """Finds signs of trouble in the readings of a run, and names a remedy."""
 
     def __init__(self) -> None:
-        self._lasted: Counter[str] = Counter()
-        self._reported: set[str] = set()
+        self._num_starved = 0
         self._losses: deque[float] = deque(maxlen=USUAL_LOSSES)
 
-    def see(self, reading: meter.Reading, throttled: Sequence[str], loss: float = 0.0) -> list[str]:
-        """The warnings that are new after this reading; `throttled` holds keys of THROTTLED."""
-        return [*self._see_machine(reading, throttled), *self._see_loss(loss)]
+    def see(self, data_share: float, loss: float) -> list[str]:
+        """The warnings of a reading: the share of a step spent waiting for rows, and the loss."""
+        return [*self._see_wait(data_share), *self._see_loss(loss)]
+
+    def _see_wait(self, share: float) -> list[str]:
+        """Report a wait once, when it has lasted."""
+        if self._num_starved == LASTING:
+            return []
+        self._num_starved += 1
+        if share <= STARVED:
+            self._num_starved = 0
+        if self._num_starved < LASTING:
+            return []
+        return [
+            f"training waits for rows during {share:.0%} of each step; "
+            "use more threads (--set workers=N), or put the data set on a faster disk"
+        ]
 
     def _see_loss(self, loss: float) -> list[str]:
         """Report a loss far above the recent ones; the next report needs as many new losses."""
@@ -227,25 +226,6 @@ class AnomalyMonitor:
             f"the loss jumped from {usual:.3g} to {loss:.3g}; if it stays there, start another run "
             "with --init from an earlier checkpoint and a lower lr or more warmup_samples"
         ]
-
-    def _see_machine(self, reading: meter.Reading, throttled: Sequence[str]) -> list[str]:
-        current = {name: text for name, text in THROTTLED.items() if name in throttled}
-        wait = reading.share("data")
-        if wait > STARVED:
-            current["data"] = (
-                f"training waits for rows during {100 * wait:.0f} % of each step; "
-                "use more threads (--set workers=N), or put the data set on a faster disk"
-            )
-        for name in list(self._lasted):
-            if name not in current:
-                del self._lasted[name]
-        self._lasted.update(current.keys())
-        new: list[str] = []
-        for name, sentence in current.items():
-            if self._lasted[name] >= LASTING and name not in self._reported:
-                self._reported.add(name)
-                new.append(sentence)
-        return new
 
 
 def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice: str) -> None:
