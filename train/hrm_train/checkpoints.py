@@ -179,7 +179,7 @@ def _require_same_recipe(
 
 @contextmanager
 def sole_writer(run: Path) -> Generator[None]:
-    """Holds the lock of a run; its file holds the process id.
+    """Holds the lock of a run; meanwhile its file holds the process id, else nothing.
 
     Raises ValueError if another process holds it. Take it before reading a checkpoint, because a
     writer removes old ones.
@@ -196,7 +196,10 @@ def sole_writer(run: Path) -> Generator[None]:
             )
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
-        yield
+        try:
+            yield
+        finally:
+            os.ftruncate(handle, 0)
     finally:
         os.close(handle)
 

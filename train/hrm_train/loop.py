@@ -3,11 +3,11 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from hrm_train.meter import PhaseTimer
 from hrm_train.optim import OPTIMIZERS, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import HintTensors, Slots, recompute_blocks, window_loss
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,16 +140,17 @@ class Trainer:
         return Offer(*(tensor.pin_memory() for tensor in offer))
 
     def _learn(self) -> tuple[StepSums, Tensor]:
-        """Returns the sums and the puzzle vectors' gradients.
+        """Returns the sums and the puzzle vectors' gradients."""
+        results = self._fitting(lambda: [self._learn_part(part) for part in self._parts])
+        sums, gradients = zip(*results, strict=True)
+        return _added(sums), torch.cat(gradients)
 
-        If memory runs out, it begins again with smaller micro-batches.
-        """
+    def _fitting(self, work: Callable[[], T]) -> T:
+        """Returns what `work` returns; while memory runs out, halves the micro-batch first."""
         while True:
             before = [replace(part) for part in self._parts]
             try:
-                results = [self._learn_part(part) for part in self._parts]
-                sums, gradients = zip(*results, strict=True)
-                return _added(sums), torch.cat(gradients)
+                return work()
             except RuntimeError as error:
                 if not memory.is_out_of_memory(error):
                     raise
@@ -205,6 +208,15 @@ class Trainer:
         slots.refill(self.model, rows, self.recipe.explore, self.max_segments)
         self._learn_part(slots)
 
+    def rehearse_fitting(self) -> None:
+        """Rehearses with the largest micro-batch that fits; the trainer's slots are lost.
+
+        Raises ValueError if not even one row fits.
+        """
+        self._fitting(self.rehearse)
+        self.optimizer.forget_gradients()
+        self.meter = PhaseTimer(self.device)
+
     def _update(self, sums: StepSums, vector_gradient_BE: Tensor, rate: float) -> Tensor:
         """Updates once from the gradients of all ranks, unless they are not finite.
 
@@ -235,6 +247,11 @@ class Trainer:
     def max_segments(self) -> int:
         """The limit of segments at this step."""
         return self.recipe.segments_at(self.progress.samples, self.model.config.max_segments)
+
+    @property
+    def passes(self) -> float:
+        """How often the run has seen the data: a pass takes one sample of each group."""
+        return self.progress.samples / self.feed.source.num_groups
 
     @property
     def slots(self) -> Slots:

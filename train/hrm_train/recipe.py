@@ -27,11 +27,40 @@ REMOVED = ("quantization_aware", "curriculum")
 BOOLEANS = {"true": True, "false": False}
 
 
-LARGEST = {
-    "batch_size": 1 << 20,  # puzzles per update
-    "window": 1 << 10,  # segments
-    "total_samples": 1 << 53,  # largest count that a float holds exactly
+BELOW_ONE = math.nextafter(1.0, 0.0)
+COUNT = 1 << 53  # largest count that a float holds exactly
+RATE = 1e3  # far above any useful rate or weight, and finite
+
+# The least and the largest value of each number.
+RANGES = {
+    "seed": (0, COUNT),
+    "batch_size": (1, 1 << 20),  # puzzles per update
+    "base_batch": (0, 1 << 20),
+    "window": (1, 1 << 10),  # segments
+    "total_samples": (1, COUNT),
+    "warmup_samples": (0, COUNT),
+    "deepening_samples": (0, COUNT),
+    "lr": (0, RATE),
+    "lr_min_ratio": (0, 1),
+    "weight_decay": (0, RATE),
+    "puzzle_lr": (0, RATE),
+    "puzzle_weight_decay": (0, RATE),
+    "beta1": (0, BELOW_ONE),
+    "beta2": (0, BELOW_ONE),
+    "clip_norm": (0, COUNT),
+    "average_decay": (0, BELOW_ONE),
+    "label_smoothing": (0, BELOW_ONE),
+    "halt_weight": (0, RATE),
+    "explore": (0, 1),
 }
+
+
+def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ValueError for the first number of a record that is out of its range, or NaN."""
+    for name, (least, most) in ranges.items():
+        value = getattr(record, name)
+        if not least <= value <= most:
+            raise ValueError(f"{name} is {value}, but must be from {least} to {most}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +83,7 @@ class Recipe:
     beta1: float = 0.9
     beta2: float = 0.95
     clip_norm: float = 1.0  # 0: never clips
-    average_decay: float = 0.998
+    average_decay: float = 0.998  # 0: no average
     loss: LossKind = "softmax"
     label_smoothing: float = 0.0
     continue_loss: bool = False  # learns q_continue as published, in a second forward pass
@@ -64,19 +93,9 @@ class Recipe:
     deepening_samples: int = 0  # samples until the limit has grown from `window` to the model's
 
     def __post_init__(self) -> None:
-        for name, largest in LARGEST.items():
-            value = getattr(self, name)
-            if not 1 <= value <= largest:
-                raise ValueError(f"{name} is {value}, but must be from 1 to {largest}")
-        self._check_share("average_decay", "keeps no average")
-        self._check_share("label_smoothing", "smooths nothing")
+        require_ranges(self, RANGES)
         self._check_choice("loss", get_args(LossKind))
         self._check_choice("optimizer", get_args(Optimizer))
-
-    def _check_share(self, name: str, effect_of_zero: str) -> None:
-        value = getattr(self, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{name} is {value}, but must lie in [0, 1); 0 {effect_of_zero}")
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         value = getattr(self, name)
@@ -142,7 +161,7 @@ def in_samples(
     return found
 
 
-def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
+def with_texts(record: Any, settings: Mapping[str, str]) -> Any:
     """Returns a copy of a frozen record, changed by texts that are read as the fields' types."""
     values = {key: _read(key, text, getattr(record, key)) for key, text in settings.items()}
     return replace(record, **values)
