@@ -249,9 +249,20 @@ def test_json_holds_every_precision(tmp_path: Path) -> None:
     assert ratios == sorted(ratios, reverse=True)
     assert found["num_held_out"] == 16
     assert rows[2]["segment_ms"].keys() == {"1", "8"}
-    times_ms = cpu_times.kept(Bundle.open(tmp_path / "one.bundle"))
-    assert set(times_ms) == {"fp32", "fp16", "int8"}
-    assert found["auto_on_cpu"] in times_ms
+
+
+def test_the_table_shows_the_times_by_which_auto_chooses(tmp_path: Path) -> None:
+    source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
+    out = tmp_path / "one.bundle"
+    forms = ("--fp16", "--max-loss", "100")
+    found = json.loads(exported(source, out, *forms, "--json").stdout)
+    shown_ms = {row["precision"]: row["segment_ms"]["1"] for row in found["precisions"]}
+    bundle = Bundle.open(out)
+    assert cpu_times.kept(bundle) == shown_ms
+    is_faster = cpu_times.GAIN * shown_ms["fp16"] < shown_ms["fp32"]
+    chosen = "fp16" if is_faster else "fp32"
+    assert found["auto_on_cpu"] == chosen
+    assert choose(bundle, "auto").precision == chosen
 
 
 @pytest.mark.process
