@@ -62,17 +62,6 @@ class Outcomes:
         segments_N = self.segments_N[rows]
         return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
-        def whole(name: str) -> NDArray[Any]:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        return cls(
-            exact_N=whole("exact_N"),
-            proven_N=whole("proven_N"),
-            segments_N=whole("segments_N"),
-        )
-
     def score(self) -> Score:
         return Score(
             num_puzzles=len(self.exact_N),

@@ -15,7 +15,7 @@ main = command.Command("hrm-export", extra="export")
 
 @main.command(
     groups={
-        "INT8": "int8 calib int8_budget report",
+        "INT8": "int8 calib int8_budget",
         "Loop and halting": "loop policy threshold max_segments",
         "Measuring": "data puzzle_ids held_out max_loss budget_minutes golden",
     },

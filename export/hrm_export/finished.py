@@ -36,7 +36,7 @@ class FinishedForms:
         self.threshold = options.threshold
         self.stages = stages
         digest = digest_of(contents, options)
-        int8_settings = repr((options.int8_budget, options.report))
+        int8_settings = repr(options.int8_budget)
         int8_digest = hashlib.sha256((digest + int8_settings).encode()).hexdigest()
         self.files = {
             "fp32": self.directory / f"fp32-{digest}.npz",

@@ -20,8 +20,8 @@ from hrm_calibration.halting_curve import (
     learned_curve,
     roll_out,
 )
-from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
-from hrm_calibration.int8_report import Paired, paired
+from hrm_calibration.int8 import calibrate
+from hrm_calibration.paired import Paired, paired
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.parity.report import ParityReport
@@ -172,24 +172,16 @@ def make_int8(
     stages: Stages,
 ) -> Graphs:
     """INT8 graphs: between the INT8 products, float16 for TensorRT and float32 for CPUs."""
-    settings = Int8Settings(budget=options.int8_budget / 100)
-    signed, report = calibrate(served, questions, settings=settings, stages=stages, judges=False)
-    if options.report is not None:
-        report.save(options.report)
+    found = calibrate(served, questions, budget=options.int8_budget / 100, stages=stages)
+    signed = found.signed(served.graph)
     kept = float32_nodes(signed, ranges)
     portable = half_graph(signed, kept)
     check_graph(portable, stored_sizes(served.graph))
-    calibration = {
-        "method": report.chosen,
-        "num_calibration": report.num_calibration,
-        "num_choice": report.num_choice,
-        "weight_only": report.weight_only,
-    }
     return Graphs(
         precision="int8",
         portable=portable,
-        cpu=for_cpus(served.graph, report.scales, report.weight_only),
-        origin={"float32_nodes": sorted(kept), "calibration": calibration},
+        cpu=found.for_cpus(served.graph),
+        origin={"float32_nodes": sorted(kept), "calibration": found.as_json()},
     )
 
 

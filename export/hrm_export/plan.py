@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hrm_calibration.int8 import Int8Settings
+from hrm_calibration.int8 import MAX_PUZZLES
 from hrm_calibration.quantize import call_sites
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
@@ -121,9 +121,5 @@ def seconds_left(
 
 def _calibrating_puzzles(num_calibration: int) -> float:
     """Puzzles that a calibration runs until they halt; a recorded one counts several times."""
-    settings = Int8Settings()
-    num_recorded = min(settings.num_calibration, num_calibration // 4)
-    num_choosing = min(settings.num_choice, num_calibration // 2)
-    num_tried = len(settings.methods) * min(settings.num_tried, num_choosing)
-    num_lower = num_tried + WEIGHT_ONLY_STEPS * num_choosing
-    return RECORDING * num_recorded + num_choosing + LOWER * num_lower
+    num_puzzles = min(MAX_PUZZLES, num_calibration)
+    return (RECORDING + LOWER * (1 + WEIGHT_ONLY_STEPS)) * num_puzzles

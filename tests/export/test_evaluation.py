@@ -11,7 +11,7 @@ from cli_tools import invoked, rejected, succeeded
 from echo_bundle import write_echo_bundle
 from export_tools import relational_sizes, small_model
 
-from hrm_calibration.int8_report import paired
+from hrm_calibration.paired import paired
 from hrm_edge_runtime.parity.measures import loss_interval
 from hrm_export.eval_cli import main as app
 from hrm_export.side_by_side import ModelComparison, ModelScore, Score

@@ -237,12 +237,11 @@ def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) 
     assert {tokens_T.tobytes() for tokens_T in golden.tokens_BT} <= held_out
 
 
-def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) -> None:
+def test_json_holds_every_precision(tmp_path: Path) -> None:
     source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
     data = data_set(tmp_path / "data", 80)
     forms = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
-    report = tmp_path / "report"
-    result = exported(source, tmp_path / "one.bundle", *forms, "--report", str(report), "--json")
+    result = exported(source, tmp_path / "one.bundle", *forms, "--json")
     found = json.loads(result.stdout)
     rows = found["precisions"]
     ratios = [row["ratio"] for row in rows]
@@ -250,10 +249,20 @@ def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) 
     assert ratios == sorted(ratios, reverse=True)
     assert found["num_held_out"] == 16
     assert rows[2]["segment_ms"].keys() == {"1", "8"}
-    times_ms = cpu_times.kept(Bundle.open(tmp_path / "one.bundle"))
-    assert set(times_ms) == {"fp32", "fp16", "int8"}
-    assert found["auto_on_cpu"] in times_ms
-    assert {"calibration.json", "layers.png"} <= {file.name for file in report.iterdir()}
+
+
+def test_the_table_shows_the_times_by_which_auto_chooses(tmp_path: Path) -> None:
+    source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
+    out = tmp_path / "one.bundle"
+    forms = ("--fp16", "--max-loss", "100")
+    found = json.loads(exported(source, out, *forms, "--json").stdout)
+    shown_ms = {row["precision"]: row["segment_ms"]["1"] for row in found["precisions"]}
+    bundle = Bundle.open(out)
+    assert cpu_times.kept(bundle) == shown_ms
+    is_faster = cpu_times.GAIN * shown_ms["fp16"] < shown_ms["fp32"]
+    chosen = "fp16" if is_faster else "fp32"
+    assert found["auto_on_cpu"] == chosen
+    assert choose(bundle, "auto").precision == chosen
 
 
 @pytest.mark.process
@@ -311,7 +320,6 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
     ("changes", "options", "saying"),
     [
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
-        ({}, ("--report", "int8"), "add --int8 or omit --report"),
         ({}, ("--policy", "hope"), "'hope' is not known"),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--board", "sudoku"), "omit --board"),

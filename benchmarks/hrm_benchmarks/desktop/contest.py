@@ -68,10 +68,7 @@ def families(
         source = batches.open_source(data, "train", puzzle)
         for arch in ARCHS:
             usual = recipe_for(PRESET_OF[arch], puzzle, batch_size=BATCH_OF_FAMILY)
-            # The preset's curriculum is for 81 cells.
-            curriculum = min(usual.curriculum, puzzle.seq_len // 3)
-            changes = {"lr_min_ratio": 1.0, "warmup_samples": WARMUP, "curriculum": curriculum}
-            recipe = replace(usual, seed=seed, **changes)
+            recipe = replace(usual, seed=seed, lr_min_ratio=1.0, warmup_samples=WARMUP)
             config = config_of(arch, puzzle, parameters)
             end_s = time.process_time() + cpu_s
             row = trained(
@@ -94,8 +91,7 @@ def parts(name: str, data: Path, preset: str, num_samples: int, *, seed: int) ->
         )
     usual = recipe_for(preset, puzzle, BATCH_OF_PART)
     warmup_samples = round(WARMUP_SHARE * num_samples)
-    changes = {"total_samples": num_samples, "warmup_samples": warmup_samples, "curriculum": 0}
-    recipe = replace(usual, seed=seed, **changes)
+    recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=warmup_samples)
     for part in PARTS:
         source = PartOfSource(whole, whole.num_groups // part, seed)
         config = config_for(preset, puzzle, source.num_puzzle_ids)
