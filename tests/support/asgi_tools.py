@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
 from thread_engine import ThreadEngine
 
-from hrm_benchmarks import scripted as scripted
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
@@ -65,7 +64,7 @@ def app_of_two() -> tuple[FastAPI, EngineClient]:
     """Return an application of the scripted Sudokus and of mazes answered with their questions."""
     make_engine = functools.partial(ThreadEngine, two_lanes)
     engine_client = EngineClient(make_engine, {LANE: PLACES, LaneKey(MAZES): PLACES})
-    mazes = scripted.scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3)
+    mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
     return create_app(engine_client, [scripted_model(num_slots=2), mazes]), engine_client
 
 
