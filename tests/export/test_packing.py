@@ -18,6 +18,8 @@ from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_edge_runtime.parity.cli import main as parity_main
+from hrm_edge_runtime.parity.comparison import compare_engines
+from hrm_edge_runtime.parity.options import ParityOptions
 from hrm_edge_runtime.parity.report import breaks
 from hrm_edge_runtime.parity.walk import run_questions
 from hrm_export.contents import Contents, served_graph
@@ -26,6 +28,7 @@ from hrm_export.limit import LimitedStages, OutOfTimeError
 from hrm_export.options import Options, parse_loop
 from hrm_export.precisions import judge_precisions
 from hrm_export.recipe import write_bundle
+from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages, stages_on
 from hrm_puzzles import registry
 
@@ -102,9 +105,23 @@ def test_the_unrolled_graph_is_the_loop_over_its_step_graph(whole: Bundle, preci
     ended = CliRunner().invoke(parity_main, arguments)
     found = json.loads(ended.output)
     assert (ended.exit_code, found["passed"]) == (0, True)
-    assert (found["different_answers"], found["different_segments"]) == (0, 0)
+    assert (found["num_different_final_answers"], found["num_different_halts"]) == (0, 0)
     assert found["num_puzzles"] == len(whole.golden().tokens_BT)
-    assert found["margin_gap"] < 1e-5
+
+
+def test_an_unrolled_graph_that_halts_otherwise_breaks_a_gate(
+    whole: Bundle, tmp_path: Path
+) -> None:
+    """The graph never halts early, the loop after one segment."""
+    file = tmp_path / "other.onnx"
+    step = onnx.load(whole.graph_path("fp32"))
+    onnx.save(unrolled_graph(step, HaltingPolicy(kind="fixed"), 3), file)
+    halting = whole.manifest.halting.model_copy(update={"threshold": -1e6})
+    changes = {"halting": halting, "curves": {}, "unrolled": {"fp32": str(file)}}
+    swapped = replace(whole, manifest=whole.manifest.model_copy(update=changes))
+    found = compare_engines(swapped, ParityOptions(engine="unrolled:fp32", threads=1))
+    assert found.report.num_different_halts == found.report.num_puzzles
+    assert "share of different_halts at the end" in str(found.breaks[-1])
 
 
 def test_a_lane_over_the_unrolled_graph_halts_like_the_loop(whole: Bundle) -> None:
