@@ -1,4 +1,4 @@
-"""The client of all benchmarks: single requests, an open loop, streamed batches, checked answers.
+"""The client of all benchmarks: single requests, an open loop, streamed batches.
 
 Latency counts from the moment a request is due. A client that waits for one answer before it sends
 the next request hides the queue that it should measure (coordinated omission).
@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ import aiohttp
 READ_TIMEOUT_S = 300.0  # seconds; a puzzle may wait behind a long queue
 WINDOW = 512  # lines; unlimited, a connection's buffers hold thousands and hide the queue
 LINES_PER_PIECE = 64
-RETRY_S = 0.05  # seconds until a refused puzzle is sent again
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -123,56 +121,3 @@ def require_answer(line: Reply) -> None:
     if "answer" not in line:
         message = line["error"]["message"]
         raise ValueError(f"line {line['line']} was rejected ({message}): send a valid puzzle.")
-
-
-class CheckedClient:
-    """Sends puzzles by their numbers, compares every answer with the known solution, and counts.
-
-    `counts` holds answered, wrong, twice and lost; `refused` for each 503 that is sent again; and
-    `refused: REASON` for each error.
-    """
-
-    def __init__(
-        self, http: aiohttp.ClientSession, bodies: Sequence[bytes], solutions: Sequence[object]
-    ) -> None:
-        self.counts = Counter[str]()
-        self._http = http
-        self._bodies = bodies
-        self._solutions = solutions
-
-    async def send_batches(self, batches: Iterable[list[int]]) -> None:
-        """Send one batch after another over one connection."""
-        for batch in batches:
-            seen: set[int] = set()
-            bodies = [self._bodies[number] for number in batch]
-            async for reply in stream(self._http, bodies):
-                line = reply["line"]
-                self.counts["twice"] += line in seen
-                seen.add(line)
-                self._count(reply, batch[line - 1])
-            self.counts["lost"] += len(batch) - len(seen)
-
-    async def send_singles(self, numbers: Iterable[int]) -> None:
-        """Send one puzzle after another over one connection; send a puzzle again after a 503."""
-        for number in numbers:
-            reply, status = await self._accepted(number)
-            if status == 200:
-                reply = {"answer": reply}
-            self._count(reply, number)
-
-    async def _accepted(self, number: int) -> tuple[Reply, int]:
-        while True:
-            reply, status = await post(self._http, self._bodies[number])
-            if status != 503:
-                return reply, status
-            self.counts["refused"] += 1
-            await asyncio.sleep(RETRY_S)
-
-    def _count(self, reply: Reply, number: int) -> None:
-        if "answer" in reply:
-            solution = reply["answer"]["solution"]
-            self.counts["answered"] += 1
-            self.counts["wrong"] += solution != self._solutions[number]
-        else:
-            reason = reply["error"]["reason"]
-            self.counts[f"refused: {reason}"] += 1

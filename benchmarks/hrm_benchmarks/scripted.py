@@ -22,7 +22,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -220,7 +220,7 @@ def scripted_lanes(script: Scripted) -> Lanes:
     puzzle = registry.get(script.puzzle)
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, puzzle, table_PE, queue_limit=script.queue_limit)
-    return {NAME: ready_lane(lane)}
+    return {LaneKey(NAME): ready_lane(lane)}
 
 
 def scripted_model(
@@ -252,7 +252,7 @@ def scripted_model(
         precision="fp32",
         num_slots=num_slots,
         max_attempts=max_attempts,
-        lane=name,
+        lane=LaneKey(name),
     )
 
 

@@ -1,16 +1,14 @@
-"""The subcommands of `hrm-bench` that start a server: soak, chaos, throughput, start.
+"""The subcommands of `hrm-bench` that start a server: throughput, peers, start.
 
 Imports at the top must not load ONNX Runtime or PyTorch.
 """
 
 import asyncio
 import shlex
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from typer import BadParameter, Option
+from typer import Option
 
 from hrm_benchmarks.command import (
     BundleOrScript,
@@ -29,79 +27,9 @@ from hrm_benchmarks.command import (
     opened_bundle,
     questions_for,
 )
-from hrm_benchmarks.report import Row, paper
-
-if TYPE_CHECKING:
-    from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_benchmarks.report import Row
 
 PROMISED_STARTS = ("sudoku", "sudoku-6x6 --engine cpu:int8")  # see docs/promises.md
-
-
-@measured("soak --requests 1000000 --json > soak.json")
-def soak(
-    requests: Annotated[
-        int, Option(min=1, help="Number of requests; half of them are lines of batches.")
-    ] = 100_000,
-    streams: Annotated[int, Option(min=1, help="Connections that send batches.")] = 4,
-    singles: Annotated[int, Option(min=1, help="Connections that send single puzzles.")] = 16,
-    slots: Slots = 32,
-    seed: Seed = 0,
-) -> Measurement:
-    """Send many requests to a scripted engine; each is answered once, and nothing leaks."""
-    from hrm_benchmarks import soak
-    from hrm_benchmarks.scripted import Scripted
-    from hrm_benchmarks.server import running, scripted_target
-
-    script = Scripted(segments="geo3", slots=slots, queue_limit=8 * slots, seed=seed)
-    target = scripted_target(script)
-    with running(target.command) as server:
-        measuring = soak.measure(server, target, requests, num_streams=streams, num_singles=singles)
-        figures = asyncio.run(measuring)
-    return Measurement(figures=figures, show=partial(soak.print_soak, figures), title=target.title)
-
-
-@measured("chaos --minutes 10 --json > chaos.json")
-def chaos(
-    bundle: Annotated[str, Option(help="Bundle directory or shipped name.")] = "sudoku-6x6",
-    minutes: Annotated[float, Option(min=0.05, help="Duration in minutes.")] = 10.0,
-    every_s: Annotated[float, Option(min=0.1, help="Seconds between two faults.")] = 3.0,
-    puzzles: Puzzles = 200,
-    seed: Seed = 0,
-    attack: Annotated[
-        str | None,
-        Option(help="Run only this attack and measure /livez; all runs every attack in turn."),
-    ] = None,
-    senders: Annotated[int, Option(min=1, help="Number of attacking connections.")] = 8,
-) -> Measurement:
-    """Kill, stop, reload and flood a server while others send puzzles and check the answers."""
-    from hrm_benchmarks import chaos
-
-    opened = opened_bundle(bundle)
-    seconds = 60 * minutes
-    if attack is None:
-        questions = questions_for(opened, None, None, puzzles, seed)
-        plan = chaos.Plan(seconds=seconds, every_s=every_s, seed=seed)
-        figures = chaos.measure(opened, questions, plan)
-    else:
-        figures = dict(_attacks(opened, attack, senders, seconds))
-    lines = [f"{name}: {value}" for name, value in figures.items()]
-    show = partial(paper().print, *lines, sep="\n", highlight=False)
-    return Measurement(figures=figures, show=show)
-
-
-def _attacks(
-    bundle: "Bundle", attack: str, senders: int, seconds: float
-) -> Iterator[tuple[str, Row]]:
-    from hrm_benchmarks import attacks, server
-
-    names = attacks.NAMES if attack == "all" else [attack]
-    if not set(names) <= set(attacks.NAMES):
-        known = ", ".join(attacks.NAMES)
-        raise BadParameter(f"{attack!r} is not an attack: use all or one of {known}")
-    options = ("--engine=cpu", "--threads=1", "--slots=4", "--queue-limit=16")
-    command = server.serve_command(str(bundle.path), *options)
-    for name in names:
-        yield name, attacks.attacked(command, name, senders=senders, seconds=seconds)
 
 
 @measured(

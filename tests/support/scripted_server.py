@@ -16,7 +16,7 @@ from hrm_benchmarks import scripted as serving
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Puzzle
 
@@ -33,6 +33,7 @@ NUMBERS = {
 MAX_ATTEMPTS = 8
 NUM_WARM_UP_STEPS = 2
 NAME = serving.NAME
+LANE = LaneKey(NAME)
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
 
 
@@ -74,7 +75,7 @@ def scripted_lanes(
     )
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
-    return {NAME: ready_lane(lane)}
+    return {LANE: ready_lane(lane)}
 
 
 def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:

@@ -112,9 +112,7 @@ def _at_width(config: HRMConfig, width: int) -> HRMConfig:
 
 def recipe_of(arch: str, puzzle: Puzzle) -> Recipe:
     usual = recipe_for(PRESET_OF[arch], puzzle, batch_size=BATCH_SIZE)
-    # The preset's curriculum is for 81 cells.
-    curriculum = min(usual.curriculum, puzzle.seq_len // 3)
-    return replace(usual, lr_min_ratio=1.0, warmup_samples=WARMUP, curriculum=curriculum)
+    return replace(usual, lr_min_ratio=1.0, warmup_samples=WARMUP)
 
 
 def num_parameters(config: HRMConfig) -> int:

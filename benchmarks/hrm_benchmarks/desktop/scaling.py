@@ -80,7 +80,6 @@ class Scaling:
         return replace(
             usual,
             seed=self.seed,
-            curriculum=0,
             augment=self.symmetries,
             total_samples=self.num_samples,
             warmup_samples=round(WARMUP_SHARE * self.num_samples),

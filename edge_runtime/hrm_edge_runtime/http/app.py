@@ -21,8 +21,8 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.faults import words_for
 from hrm_edge_runtime.http import openapi
 from hrm_edge_runtime.http.body import ClientGoneError
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware, response_to
-from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.pages import WebFiles
 from hrm_edge_runtime.http.routes import OF_FASTAPI, ROUTES, solving
 from hrm_edge_runtime.http.solve import ReadyRule, SolveService

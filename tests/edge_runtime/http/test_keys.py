@@ -16,8 +16,9 @@ from cli_tools import rejected, succeeded
 from hypothesis import given
 from hypothesis import strategies as st
 from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
-from scripted_server import NAME, examples, scripted_model
+from scripted_server import LANE, examples, scripted_model
 from service_tools import refusal, starting, wait_for
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.http import auth
 from hrm_edge_runtime.http.app import create_app
@@ -26,7 +27,6 @@ from hrm_edge_runtime.http.middleware import OPEN_PATHS, Access
 from hrm_edge_runtime.key_cli import main as key_app
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 GOOD = next(iter(examples()))
 BODY = {"puzzle": GOOD}
@@ -205,7 +205,7 @@ def test_without_keys_foreign_host_names_are_rejected() -> None:
     foreign = "evil.com evil.com:8000 127.0.0.1.evil.com evil.com. own.org.evil.com"
     foreign += " [::1].evil.com [::1]evil.com:80 a.[::1].com"
     status_of_host = dict.fromkeys(own.split(), 200) | dict.fromkeys(foreign.split(), 403)
-    engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10})
+    engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {LANE: 10})
     models = [scripted_model(num_slots=2)]
     app = create_app(engine_client, models, Access(hosts=["own.org"]))
     with serving(app, engine_client) as http:
