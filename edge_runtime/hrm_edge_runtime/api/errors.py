@@ -120,7 +120,7 @@ class ServiceError(Exception):
         cell: tuple[int, int] | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, reason, message, remedy)
         self.status = status
         self.headers = headers or {}
         self.beside: dict[str, object] = {}
@@ -132,6 +132,9 @@ class ServiceError(Exception):
             message=_shortened(message),
             remedy=_shortened(remedy),
         )
+
+    def __str__(self) -> str:
+        return self.detail.message
 
     def body(self) -> dict[str, object]:
         return {"error": self.detail.model_dump(mode="json"), **self.beside}

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import attackers
 import pytest
 from asgi_tools import QUICK, Http, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
@@ -25,7 +26,6 @@ from scripted_server import examples as scripted_examples
 from service_tools import Server, refusal, running, wait_for
 from thread_engine import ThreadEngine
 
-from hrm_benchmarks import attacks
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
@@ -229,7 +229,7 @@ def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones() -> 
 
 async def serve_everybody(server: Server) -> None:
     body = json.dumps(BODY).encode()
-    request = attacks.request("/solve", body, "content-type: application/json")
+    request = attackers.request("/solve", body, "content-type: application/json")
     everybody = asyncio.Barrier(NUM_CONNECTIONS)
 
     async def status() -> bytes:
