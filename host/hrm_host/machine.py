@@ -6,6 +6,7 @@ Jetson.
 """
 
 import ctypes
+import math
 import os
 import platform
 import re
@@ -14,6 +15,8 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from hrm_host import groups
 
 SHARED_CACHE = Path("/var/cache/hrm")
 ANSWER_WITHIN_S = 15  # seconds that a command may take
@@ -48,11 +51,23 @@ def cache_folder() -> Path:
     return above / "hrm-edge"
 
 
-def num_cores() -> int:
-    """CPU cores that this process may use."""
+def num_cores(host: "Host | None" = None) -> int:
+    """CPU cores that this process may use: those of its affinity, within the quota of its groups.
+
+    At least 1; a quota is rounded.
+    """
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    quota = groups.cpu_quota(host or Host())
+    if quota is None:
+        return cores
+    return min(cores, max(1, math.floor(quota + 0.5)))
+
+
+def threads_left() -> int | None:
+    """The threads that this process may still start; None without a limit."""
+    return groups.threads_left(Host())
 
 
 def machine_name() -> str:

@@ -21,7 +21,7 @@ from hrm_edge_runtime.contract.bundle import GOLDEN_NAME, Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import load_blanks
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
-from hrm_edge_runtime.worker.lanes import LaneDefaults, in_mib
+from hrm_edge_runtime.worker.lanes import LaneDefaults, in_mib, with_fewer_threads
 from hrm_edge_runtime.worker.loop import die_with_parent
 from hrm_host import system
 from hrm_host.machine import cpu_seconds
@@ -157,6 +157,7 @@ def _fault_of(path: Path, defaults: LaneDefaults) -> str:
     when it is built.
     """
     bundle = Bundle.open(path)
+    defaults = with_fewer_threads(defaults)
     choice = factory.presumed(bundle, defaults.engine)
     if choice.engine == factory.OPENED_WHERE_USED:
         return ""
