@@ -19,6 +19,7 @@ from pathlib import Path
 from hrm_host import groups
 
 SHARED_CACHE = Path("/var/cache/hrm")
+CACHE = "hrm-edge"
 ANSWER_WITHIN_S = 15  # seconds that a command may take
 CUDA_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
@@ -39,16 +40,17 @@ def cache_folder() -> Path:
     """The folder for what programs build or measure on this machine.
 
     It is in `$XDG_CACHE_HOME`, else in the service's cache if this user may write there, else in
-    `~/.cache`.
+    `~/.cache`. A user without a home gets the service's cache, and cannot keep anything there.
     """
     named = os.environ.get("XDG_CACHE_HOME")
     if named:
-        above = Path(named)
-    elif os.access(SHARED_CACHE, os.W_OK):
-        above = SHARED_CACHE
-    else:
-        above = Path.home() / ".cache"
-    return above / "hrm-edge"
+        return Path(named) / CACHE
+    if os.access(SHARED_CACHE, os.W_OK):
+        return SHARED_CACHE / CACHE
+    try:
+        return Path.home() / ".cache" / CACHE
+    except RuntimeError:  # no HOME, and no entry in the list of users
+        return SHARED_CACHE / CACHE
 
 
 def num_cores(host: "Host | None" = None) -> int:
