@@ -21,16 +21,17 @@ def report_board_cost(
     trained: ServedGraph,
     options: Options,
     stages: Stages,
+    end_s: float,
 ) -> None:
     """Report what the exported board and the training board cost, in float32.
 
-    Call it before the search for golden traces, which may fail on a board that the model does not
-    know.
+    The training board runs as many puzzles, or those that begin before `end_s`. Call it before the
+    search for golden traces, which may fail on a board that the model does not know.
     """
     num_puzzles = measured.score.num_puzzles
     questions = questions_made(trained.puzzle, num_puzzles, num_workers=num_cores())
     graphs = Graphs(precision="fp32", portable=trained.graph)
-    before = measure(graphs, trained, questions, options.threshold, stages)
+    before = measure(graphs, trained, questions, options.threshold, stages, end_s)
     scores = {trained.puzzle.name: before.score, served.puzzle.name: measured.score}
     times_ms = segment_times(trained, served)
     for board, score in scores.items():

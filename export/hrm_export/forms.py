@@ -4,6 +4,7 @@ Each stage is a complete object: `Graphs` are made, `Measured` adds how they sol
 puzzles, `Form` adds how they compare with PyTorch and with float32.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -191,8 +192,12 @@ def measure(
     held_out: Questions,
     threshold: float | None,
     stages: Stages,
+    end_s: float = math.inf,
 ) -> Measured:
-    """Run every held-out puzzle through all segments of the graph that a CPU runs."""
+    """Run the held-out puzzles through all segments of the graph that a CPU runs.
+
+    They are all, or as many as begin before the monotonic time `end_s`.
+    """
     show = partial(stages.show, f"measuring {graphs.precision}")
     with served.engine(graphs.on_cpu) as engine:
         rollout = roll_out(
@@ -201,6 +206,7 @@ def measure(
             served.puzzle_table,
             held_out,
             served.policy.max_segments,
+            end_s=end_s,
             progress=show,
         )
     return measured_by(graphs, rollout, served.policy, threshold)

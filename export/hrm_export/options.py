@@ -35,7 +35,10 @@ MAX_LOSS_HELP = (
     "Points of exact solves that a precision may lose against fp32. If the measured interval "
     "contains this number, the precision is marked undecided and auto does not choose it."
 )
-MINUTES_HELP = "Time limit of the export in minutes; it measures fewer held-out puzzles to keep it."
+MINUTES_HELP = (
+    "Time limit of the export in minutes. The bundle holds what is finished then; the export says "
+    "what is missing."
+)
 DEVICE_HELP = "Device that runs the puzzles and the golden traces."
 GOLDEN_HELP = "Compare with PyTorch on at most this many golden puzzles."
 JSON_HELP = "Print one JSON object instead of the table."

@@ -89,8 +89,6 @@ def compare(options: EvaluationOptions, other: str, stages: Stages) -> ModelComp
 
     Raises ValueError if they solve different boards.
     """
-    if options.picture is not None:
-        raise ValueError("--picture draws the policies of one model; omit it or the second model")
     first = subject_of(options)
     with closing(first.engine):
         questions = held_out(first, options, stages)

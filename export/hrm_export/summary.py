@@ -31,7 +31,7 @@ def print_json(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
         "puzzle": contents.served.puzzle.name,
         "num_parameters": contents.model.num_parameters,
         "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
-        "num_held_out": len(contents.held_out),
+        "num_held_out": forms[0].measured.score.num_puzzles,
         "precisions": rows,
         "auto_on_cpu": auto_on_cpu(bundle, rows),
     }
@@ -53,19 +53,19 @@ def print_table(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
         table.add_row(name, *(column.get(name, NOTHING) for column in columns))
     console = Console()
     console.print(table)
-    lines = [footnote(contents, forms[0]), auto_line(auto_on_cpu(bundle, rows))]
+    lines = [footnote(forms[0]), auto_line(auto_on_cpu(bundle, rows))]
     lines += [undecided_line(form) for form in forms if form.undecided is not None]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def footnote(contents: Contents, fp32: Form) -> str:
+def footnote(fp32: Form) -> str:
     policy = fp32.policy
     report = fp32.parity_on_cpu
     num_candidates = fp32.origin["num_candidates"]
     return (
         f"Halting {policy.kind}, at most {policy.max_segments} segments; "
-        f"{len(contents.held_out)} held-out puzzles. "
+        f"{fp32.measured.score.num_puzzles} held-out puzzles. "
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of "
         f"{report.num_puzzles} of {num_candidates} puzzles (others may amplify rounding). "
         "Times are CPU times of one thread of this machine."

@@ -4,9 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,34 +262,6 @@ def test_the_table_shows_the_times_by_which_auto_chooses(tmp_path: Path) -> None
     assert choose(bundle, "auto").precision == chosen
 
 
-@pytest.mark.process
-def test_a_killed_export_reuses_its_finished_precisions(tmp_path: Path) -> None:
-    source = saved(tmp_path / "step_12", **QUICK)
-    data = data_set(tmp_path / "data", 80)
-    options = ("--fp16", "--data", str(data), "--max-loss", "100")
-    whole = tmp_path / "whole" / "tiny.bundle"
-    killed = tmp_path / "killed" / "tiny.bundle"
-    assert exported(source, whole, *options).exit_code == 0
-    kill_after_first_precision(source, killed, *options)
-    again = exported(source, killed, *options)
-    assert again.exit_code == 0, again.output
-    assert "reusing fp32 from" in again.stderr
-    assert [found.name for found in killed.parent.iterdir()] == ["tiny.bundle"]
-    for file in whole.iterdir():
-        assert file.read_bytes() == (killed / file.name).read_bytes(), file.name
-
-
-def kill_after_first_precision(source: Path, out: Path, *options: str) -> None:
-    arguments = [str(source), "--out", str(out), *FEW, *options]
-    command = [sys.executable, "-c", "from hrm_export.cli import main; main()", *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=environment) as process:
-        while not list(out.parent.glob(".tiny.bundle.forms/fp32-*.npz")):
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.kill()
-
-
 def test_calib_selects_a_run(run: Path) -> None:
     checkpoint.point(run / "best", run / "step_12")
     succeeded(app, "--calib", "sudoku", *FEW)
@@ -356,7 +325,7 @@ def test_calibration_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.Monk
     data = data_set(tmp_path, 20)
     calibration, held_out = parts_of(Options(int8=True, calib=str(data)))
     assert (len(calibration), len(held_out)) == (5, 15)
-    monkeypatch.setattr("hrm_export.inputs.NUM_CALIBRATION", 25)
+    monkeypatch.setattr("hrm_export.inputs.MAX_PUZZLES", 25)
     calibration, held_out = parts_of(Options(fp16=True, held_out=30))
     assert (len(calibration), len(held_out)) == (25, 30)
     measured = {tokens_T.tobytes() for tokens_T in held_out.tokens_NT}

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import numpy as np
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from fastapi import FastAPI
 from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
+from starlette.applications import Starlette
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
@@ -53,14 +53,14 @@ def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lan
 
 def app_over(
     make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
-) -> tuple[FastAPI, EngineClient]:
+) -> tuple[Starlette, EngineClient]:
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, {LANE: PLACES})
     access = Access(keys=keys, origins=origins)
     return create_app(engine_client, [scripted_model(num_slots=2)], access), engine_client
 
 
-def app_of_two() -> tuple[FastAPI, EngineClient]:
+def app_of_two() -> tuple[Starlette, EngineClient]:
     """Return an application of the scripted Sudokus and of mazes answered with their questions."""
     make_engine = functools.partial(ThreadEngine, two_lanes)
     engine_client = EngineClient(make_engine, {LANE: PLACES, LaneKey(MAZES): PLACES})
@@ -75,7 +75,7 @@ def two_lanes() -> Lanes:
 
 @contextlib.asynccontextmanager
 async def client_of(
-    app: FastAPI, engine_client: EngineClient | None = None
+    app: Starlette, engine_client: EngineClient | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Run the application and yield a client; with `engine_client`, wait until it is ready."""
     transport = httpx.ASGITransport(app)
@@ -108,7 +108,7 @@ class Http:
 
 @contextlib.contextmanager
 def serving(
-    app: FastAPI, engine_client: EngineClient, *, until_ready: bool = True
+    app: Starlette, engine_client: EngineClient, *, until_ready: bool = True
 ) -> Iterator[Http]:
     """Run the application in a thread of its own."""
     awaited = engine_client if until_ready else None
@@ -133,7 +133,7 @@ class Call:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: Starlette,
         path: str,
         headers: Mapping[str, str],
         *,

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 from asgi_tools import client_of
 from echo_bundle import ECHO_STEP
-from fastapi import FastAPI
 from key_tools import AS_ADMIN, AS_USER, write_key_file
+from starlette.applications import Starlette
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -37,7 +37,7 @@ BROKEN_STEP = ECHO_STEP.replace(
 class House:
     """A running application, and the folder of its bundles or uploads."""
 
-    app: FastAPI
+    app: Starlette
     http: httpx.AsyncClient
     engine_client: EngineClient
     folder: Path

@@ -106,10 +106,18 @@ def schedule(plan: RunPlan) -> str:
     warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
     return (
         f"{plan.num_steps:,} steps of {recipe.batch_size} puzzles, "
-        f"{recipe.total_samples:,} samples; "
+        f"{recipe.total_samples:,} samples{_passes(plan)}; "
         f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
         f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"
     )
+
+
+def _passes(plan: RunPlan) -> str:
+    """The length of the run in passes over its data, if the data set exists."""
+    if not plan.data.exists():
+        return ""
+    source = batches.open_source(plan.data, "train", registry.get(plan.recipe.puzzle))
+    return f" ({plan.recipe.total_samples / source.num_groups:.3g} passes)"
 
 
 def disk(plan: RunPlan) -> str:

@@ -91,7 +91,7 @@ class TrainingRun:
         if self._every(self.report_steps) or self._opening.is_due:
             row = self.telemetry.flush()
             if row is not None:
-                self._latest_figures = figures.line(row)
+                self._latest_figures = figures.line(row, figures.TRAINING)
                 self._opening.take(row)
         if self._latest_figures:
             samples = self.trainer.progress.samples
@@ -126,13 +126,15 @@ class TrainingRun:
     def _meta_now(self) -> dict[str, Any]:
         progress = self.trainer.progress
         best = self.history.best("whole", progress.step)
-        lowest = self.history.best("whole", progress.step, lambda row: -row["loss"])
+        rows = self.history.rows("whole", progress.step)
+        lowest = min(rows, key=lambda row: row["loss"], default=None)
         return {
             **self.meta,
             "step": progress.step,
             "samples": progress.samples,
             "best_score": best and best["score"],
             "best_step": best and best["step"],
+            "best_epoch": best and best.get("passes"),
             "best_loss": lowest and lowest["loss"],
             "best_loss_step": lowest and lowest["step"],
             "recipe_digest": self.trainer.recipe.digest,
@@ -168,7 +170,7 @@ class TrainingRun:
         return None
 
     def _validate(self) -> Evaluation | None:
-        """Runs the due evaluation on the first rank; saves at the best score of the whole set.
+        """Runs the due evaluation on the first rank; saves if the whole set is the best yet.
 
         Returns None if a signal came.
         """
@@ -211,9 +213,10 @@ class TrainingRun:
             identifiers=identifiers,
             between_batches=self._raise_if_signalled,
         )
-        self.history.add(kind, progress.step, progress.samples, evaluation)
+        passes = self.trainer.passes
+        row = self.history.add(kind, progress.step, progress.samples, passes, evaluation)
         self.telemetry.validated(kind, evaluation)
-        is_better = before is None or evaluation.score > before["score"]
+        is_better = before is None or status.worth(row) > status.worth(before)
         return evaluation, is_better
 
     def _raise_if_signalled(self) -> None:

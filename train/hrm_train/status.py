@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
@@ -91,8 +91,9 @@ def append_line(file: Path, row: Mapping[str, Any]) -> None:
         stream.write(json.dumps(row).encode() + b"\n")
 
 
-def _score(row: Row) -> float:
-    return row["score"]
+def worth(row: Row) -> tuple[float, float]:
+    """What makes a validation better: more proven or exact puzzles, then a lower loss."""
+    return row["score"], -row["loss"]
 
 
 class History:
@@ -106,9 +107,17 @@ class History:
         kind: evaluate.Kind,
         step: int,
         samples: int,
+        passes: float,
         evaluation: evaluate.Evaluation,
-    ) -> None:
-        row: Row = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
+    ) -> Row:
+        """Appends and returns the line of a validation."""
+        row: Row = {
+            "time": time.time(),
+            "kind": kind,
+            "step": step,
+            "samples": samples,
+            "passes": passes,
+        }
         for k, share in evaluation.pass_at.items():
             row[f"pass_at_{k}"] = round(share, 5)
         for name in evaluate.FIGURES:
@@ -116,6 +125,7 @@ class History:
         for name in evaluate.CURVES:
             row[name] = [round(value, 5) for value in getattr(evaluation, name)]
         append_line(self._file, row)
+        return row
 
     def last(self) -> Row | None:
         rows = self.rows()
@@ -136,9 +146,7 @@ class History:
                 found.append(latest[key])
         return found
 
-    def best(
-        self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = _score
-    ) -> Row | None:
+    def best(self, kind: evaluate.Kind, until_step: float) -> Row | None:
         return max(self.rows(kind, until_step), key=worth, default=None)
 
 
@@ -222,8 +230,8 @@ def table_of(status: Mapping[str, Any]) -> Table:
     rows = _progress_rows(status)
     shares = [f"{phase} {share:.0%}" for phase, share in status["phase_share"].items()]
     if shares:
-        rows["training"] = figures.line(status, "train/")
-        rows["machine"] = figures.line(status, "system/")
+        rows["training"] = figures.line(status, figures.TRAINING)
+        rows["machine"] = figures.line(status, figures.MACHINE)
         rows["a step"] = ", ".join(shares)
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
@@ -256,7 +264,7 @@ def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
     rows = {
         "state": state,
         "step": f"{status['step']:,}",
-        "samples": f"{samples:,} of {total:,} ({share}), {status['passes']:.3g} passes",
+        "samples": f"{samples:,} of {total:,} ({share})",
     }
     if status["eta_s"] is not None:
         rows["remaining"] = f"{duration(status['eta_s'])} {when}"
@@ -281,7 +289,7 @@ def _validation(row: Mapping[str, Any] | None) -> str:
     if row["proof_exists"]:
         proven = f", {100 * row['proven']:.1f} % proven"
     puzzles = f"{row['num_puzzles']} puzzles at step {row['step']:,}"
-    return f"{100 * row['exact']:.1f} % exact{proven} of {puzzles}"
+    return f"{100 * row['exact']:.1f} % exact{proven}, loss {row['loss']:.4g}, of {puzzles}"
 
 
 def draw(run: Path) -> None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import anyio
 from starlette.requests import Request
@@ -20,15 +20,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.request import outline_of
-from hrm_edge_runtime.api.schema import SegmentView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import BatchOrder, SegmentView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.http import auth, solve
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.http.middleware import BAD_KEY
 from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import NoAnswerError
-
-BatchOrder = Literal["as-finished", "kept"]
 
 BATCH_TYPE = "application/x-ndjson"
 BATCH_TYPES = (BATCH_TYPE, "application/ndjson", "application/jsonl")
