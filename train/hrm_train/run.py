@@ -18,7 +18,7 @@ from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
 from hrm_train import batches, checkpoints, figures, status, telemetry
-from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
+from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
@@ -26,10 +26,6 @@ from hrm_train.run_plan import RunPlan
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 GIT_TIMEOUT_S = 10
-
-
-class Stopped(Exception):  # noqa: N818  # a request, not an error
-    """A signal asked the run to end."""
 
 
 class TrainingRun:
@@ -170,38 +166,34 @@ class TrainingRun:
         return None
 
     def _validate(self) -> Evaluation | None:
-        """Runs the due evaluation on the first rank; saves if the whole set is the best yet.
+        """Runs the due evaluation; saves if the whole set is the best yet.
 
         Returns None if a signal came.
         """
-        ranks = self.trainer.ranks
         step = self.trainer.progress.step
         fast = self.held_out.fast
         evaluation = None
         is_best = False
         with self.trainer.meter.aside(), suppress(Stopped):
-            if ranks.is_first:
-                model = self.trainer.averaged_model()
-                is_whole_due = True
-                if fast is not None:
-                    evaluation, is_better = self._evaluated(model, "fast", fast)
-                    is_whole_step = self._every(self.intervals.validate_whole_steps)
-                    is_whole_due = is_better or is_whole_step or self._is_over()
-                if is_whole_due:
-                    evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
-                if evaluation is not None:
-                    self.say(f"step {step}: {evaluation.summary()}")
+            model = self.trainer.averaged_model()
+            is_whole_due = True
+            if fast is not None:
+                evaluation, is_better = self._evaluated(model, "fast", fast)
+                is_whole_step = self._every(self.intervals.validate_whole_steps)
+                is_whole_due = is_better or is_whole_step or self._is_over()
+            if is_whole_due:
+                evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
+            if evaluation is not None and self.trainer.ranks.is_first:
+                self.say(f"step {step}: {evaluation.summary()}")
                 status.draw(self.path)
-        if ranks.any(is_best):
+        if is_best:
             self.save()
-            if ranks.is_first:
+            if self.trainer.ranks.is_first:
                 self.checkpoints.choose(step)
         return evaluation
 
     def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
         """The evaluation, and whether it is better than all earlier ones of its kind."""
-        progress = self.trainer.progress
-        before = self.history.best(kind, progress.step - 1)
         identifiers: Sequence[str] = ()
         if kind == "whole":
             identifiers = self.held_out.identifiers
@@ -213,11 +205,17 @@ class TrainingRun:
             identifiers=identifiers,
             between_batches=self._raise_if_signalled,
         )
+        is_better = self.trainer.ranks.first(partial(self._record, kind, evaluation))
+        return evaluation, is_better
+
+    def _record(self, kind: Kind, evaluation: Evaluation) -> bool:
+        """Writes an evaluation down; returns whether it is better than all earlier ones."""
+        progress = self.trainer.progress
+        before = self.history.best(kind, progress.step - 1)
         passes = self.trainer.passes
         row = self.history.add(kind, progress.step, progress.samples, passes, evaluation)
         self.telemetry.validated(kind, evaluation)
-        is_better = before is None or status.worth(row) > status.worth(before)
-        return evaluation, is_better
+        return before is None or status.worth(row) > status.worth(before)
 
     def _raise_if_signalled(self) -> None:
         if self.stopped_by is not None:
