@@ -201,6 +201,18 @@ def test_a_warm_up_beyond_a_tenth_of_the_run_is_said(warmup: str, num_warnings: 
     assert len(warnings(draft(options, PRESETS["cpu"]), options)) == num_warnings
 
 
+@pytest.mark.parametrize(
+    ("width", "machine", "num_warnings"), [(96, "rtx4090", 1), (128, "rtx4090", 0), (96, "cpu", 0)]
+)
+def test_a_width_that_a_gpu_multiplies_badly_is_said(
+    width: int, machine: str, num_warnings: int
+) -> None:
+    settings = [f"hidden_size={width}", "puzzle_vector_size=64"]
+    options = PlanOptions(puzzle="sudoku-4x4", preset="small", settings=settings)
+    found = warnings(draft(options, PRESETS[machine]), options)
+    assert len([text for text in found if "multiple of 64" in text]) == num_warnings
+
+
 def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: Path) -> None:
     def recipe_of(**options: Any) -> Recipe:
         settings = ["total_samples=5 passes", "warmup_samples=0.5 passes", "deepening_samples=40%"]

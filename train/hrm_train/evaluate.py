@@ -131,6 +131,12 @@ def evaluate(
     )
 
 
+@torch.no_grad()
+def answers_of(model: HRM, puzzle: Puzzle, rows: Batch) -> NDArray[np.int32]:
+    """The model's answers [B, T] after the last segment."""
+    return _rollout(model, puzzle, rows, "softmax")["answers"][-1]
+
+
 def _joined(parts: Sequence[_Figures]) -> _Figures:
     """The figures of all batches side by side."""
     joined: _Figures = {}

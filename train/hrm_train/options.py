@@ -32,6 +32,9 @@ class Intervals:
     validation_puzzles: Annotated[
         int, typer.Option(min=0, help="Maximum number of held-out puzzles; 0: all.")
     ] = 4096
+    log_steps: Annotated[
+        int, typer.Option(min=1, help="Steps between rows of figures; ranks act on signals then.")
+    ] = 20
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000
     checkpoint_minutes: Annotated[
         float, typer.Option(min=0, help="Minutes between checkpoints.")

@@ -17,8 +17,8 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import batches, checkpoints, figures, status, telemetry
-from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
+from hrm_train import batches, checkpoints, figures, pictures, status, telemetry
+from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, answers_of, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
@@ -26,6 +26,7 @@ from hrm_train.run_plan import RunPlan
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 GIT_TIMEOUT_S = 10
+SHOWN = 32  # held-out puzzles among which right and wrong boards are shown
 
 
 class TrainingRun:
@@ -33,8 +34,6 @@ class TrainingRun:
 
     A signal ends it with a whole checkpoint; a value that is not finite ends it without one.
     """
-
-    report_steps = 20
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class TrainingRun:
         return evaluation
 
     def _report(self, stages: Stages) -> None:
-        if self._every(self.report_steps) or self._opening.is_due:
+        if self._every(self.intervals.log_steps) or self._opening.is_due:
             row = self.telemetry.flush()
             if row is not None:
                 self._latest_figures = figures.line(row, figures.TRAINING)
@@ -148,7 +147,7 @@ class TrainingRun:
         ranks = self.trainer.ranks
         if ranks.world == 1:
             return here
-        return self._every(self.report_steps) and ranks.any(here)
+        return self._every(self.intervals.log_steps) and ranks.any(here)
 
     def _catch_up(self) -> Evaluation | None:
         """Finishes what a killed process left undone: points `best`, and validates if it is due."""
@@ -185,7 +184,9 @@ class TrainingRun:
                 evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
             if evaluation is not None and self.trainer.ranks.is_first:
                 self.say(f"step {step}: {evaluation.summary()}")
-                status.draw(self.path)
+                pictures.draw_curve(self.path)
+                shown = self.held_out.whole.rows(slice(SHOWN))
+                self.telemetry.show(shown, answers_of(model, self.trainer.feed.puzzle, shown))
         if is_best:
             self.save()
             if self.trainer.ranks.is_first:

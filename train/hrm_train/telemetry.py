@@ -22,7 +22,7 @@ import torch
 
 from hrm_host import system
 from hrm_host.progress import duration
-from hrm_train import evaluate, figures, hardware, loop, meter, status
+from hrm_train import batches, evaluate, figures, hardware, loop, meter, pictures, status
 
 
 class TensorBoard:
@@ -35,6 +35,9 @@ class TensorBoard:
     def write(self, figures: Mapping[str, float], samples: int) -> None:
         for name, value in figures.items():
             self._board.add_scalar(name, value, samples)
+
+    def show(self, boards: Any, samples: int) -> None:
+        self._board.add_figure("val/boards", boards, samples)
 
     def close(self) -> None:
         self._board.close()
@@ -162,6 +165,16 @@ class Telemetry:
             for count in (1, 4, num_segments):
                 found[f"{name}_at_{count}"] = curve[min(count, num_segments) - 1]
         self._write({f"val/{kind}/{name}": value for name, value in found.items()})
+
+    def show(self, rows: batches.Batch, answers_BT: batches.Int32Array) -> None:
+        """Adds a picture of right and wrong boards to TensorBoard."""
+        puzzle = self._trainer.feed.puzzle
+        if math.prod(puzzle.geometry.board) != puzzle.seq_len:
+            return
+        for writer in self._writers:
+            if isinstance(writer, TensorBoard):
+                boards = pictures.boards(puzzle, rows, answers_BT)
+                writer.show(boards, self._trainer.progress.samples)
 
     def _write(self, named: Mapping[str, float]) -> None:
         for writer in self._writers:
