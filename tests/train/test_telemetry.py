@@ -81,6 +81,22 @@ def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.Monkey
         telemetry.require_wandb()
 
 
+@pytest.mark.parametrize(("mode", "shared"), [("offline", "group"), ("online", "id")])
+def test_a_resumed_run_keeps_its_history_in_wandb(
+    mode: str, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offline a start is a run of its own in one group, online it continues the same run."""
+    starts: list[dict[str, str]] = []
+    library = SimpleNamespace(init=lambda **options: starts.append(options))
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.setenv("WANDB_MODE", mode)
+    for _ in range(2):
+        telemetry.WeightsAndBiases(tmp_path, {})
+    first, second = starts
+    assert first[shared] == second[shared]
+    assert ("id" in first) == (shared == "id")
+
+
 def test_waiting_for_rows_is_said_once_and_only_when_it_lasts() -> None:
     monitor = telemetry.AnomalyMonitor()
     warnings = [monitor.see(0.16, loss=0.0) for _ in range(telemetry.LASTING + 3)]

@@ -58,16 +58,16 @@ class WeightsAndBiases:
     """Offline unless WANDB_MODE is set: nothing leaves the machine before 'wandb sync'."""
 
     def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
-        identity = run / "wandb.id"  # a resumed run continues the same W&B run
+        identity = run / "wandb.id"
         if not identity.exists():
             identity.write_text(secrets.token_hex(8))
+        mode = os.environ.get("WANDB_MODE", "offline")
+        joined = {"id": identity.read_text(), "resume": "allow"}
+        if mode == "offline":
+            # 'wandb sync' of a second run with the same id replaces the history of the first.
+            joined = {"group": identity.read_text()}
         self._run: Any = require_wandb().init(
-            dir=str(run),
-            name=run.name,
-            id=identity.read_text(),
-            resume="allow",
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            config=dict(settings),
+            dir=str(run), name=run.name, mode=mode, config=dict(settings), **joined
         )
 
     def write(self, figures: Mapping[str, float], samples: int) -> None:
