@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import numpy as np
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from fastapi import FastAPI
-from scripted_server import NAME, PUZZLE, scripted_lanes, scripted_model
+from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
+from starlette.applications import Starlette
+from thread_engine import ThreadEngine
 
-from hrm_benchmarks import scripted as scripted
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
@@ -21,8 +21,7 @@ from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes, ready_lane
-from hrm_edge_runtime.worker.process import ThreadEngine
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -49,23 +48,23 @@ SCOPE = {
 def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, puzzle, table_PE, queue_limit=8)
-    return {name: ready_lane(lane)}
+    return {LaneKey(name): ready_lane(lane)}
 
 
 def app_over(
     make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
-) -> tuple[FastAPI, EngineClient]:
+) -> tuple[Starlette, EngineClient]:
     make_engine = functools.partial(ThreadEngine, make_lanes)
-    engine_client = EngineClient(make_engine, {NAME: PLACES})
+    engine_client = EngineClient(make_engine, {LANE: PLACES})
     access = Access(keys=keys, origins=origins)
     return create_app(engine_client, [scripted_model(num_slots=2)], access), engine_client
 
 
-def app_of_two() -> tuple[FastAPI, EngineClient]:
+def app_of_two() -> tuple[Starlette, EngineClient]:
     """Return an application of the scripted Sudokus and of mazes answered with their questions."""
     make_engine = functools.partial(ThreadEngine, two_lanes)
-    engine_client = EngineClient(make_engine, {NAME: PLACES, MAZES: PLACES})
-    mazes = scripted.scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3)
+    engine_client = EngineClient(make_engine, {LANE: PLACES, LaneKey(MAZES): PLACES})
+    mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
     return create_app(engine_client, [scripted_model(num_slots=2), mazes]), engine_client
 
 
@@ -76,7 +75,7 @@ def two_lanes() -> Lanes:
 
 @contextlib.asynccontextmanager
 async def client_of(
-    app: FastAPI, engine_client: EngineClient | None = None
+    app: Starlette, engine_client: EngineClient | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Run the application and yield a client; with `engine_client`, wait until it is ready."""
     transport = httpx.ASGITransport(app)
@@ -109,7 +108,7 @@ class Http:
 
 @contextlib.contextmanager
 def serving(
-    app: FastAPI, engine_client: EngineClient, *, until_ready: bool = True
+    app: Starlette, engine_client: EngineClient, *, until_ready: bool = True
 ) -> Iterator[Http]:
     """Run the application in a thread of its own."""
     awaited = engine_client if until_ready else None
@@ -134,7 +133,7 @@ class Call:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: Starlette,
         path: str,
         headers: Mapping[str, str],
         *,

@@ -5,6 +5,7 @@ The framework's parser accepts NaN and duplicate keys, and its errors say too li
 
 import json
 import math
+from collections.abc import Mapping
 from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -43,6 +44,18 @@ def validated(fields: type[Fields], body: bytes) -> Fields:
     except ValidationError as error:
         known = ", ".join(fields.model_fields)
         raise _from_validation(error, known) from None
+
+
+def validated_query(fields: type[Fields], parameters: Mapping[str, str]) -> Fields:
+    """The fields of a query; unknown ones are ignored. An invalid one is rejected with 422."""
+    try:
+        return fields.model_validate(dict(parameters))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][-1])
+        message = f"the parameter {field!r} is not valid: {words_for(first)}"
+        remedy = "see /docs for its values"
+        raise invalid(first["type"], message, remedy, field=field) from None
 
 
 def _decoded(body: bytes) -> object:

@@ -69,6 +69,16 @@ class SolveRequest(BaseModel, extra="forbid", strict=True, frozen=True):
     )
 
 
+BatchOrder = Literal["as-finished", "kept"]
+
+
+class BatchQuery(BaseModel):
+    order: BatchOrder = Field(
+        default="as-finished",
+        description="Answers as they finish, or in the order of the lines.",
+    )
+
+
 class SolveAnswer(BaseModel):
     """The model's answer, right or wrong: `status` says what is known of it."""
 
@@ -143,7 +153,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-ServerState = Literal["ready", "partial", "loading", "draining", "failed"]
+ServerState = Literal["ready", "partial", "no-model", "loading", "draining", "failed"]
 
 
 class ModelCounts(BaseModel):
@@ -302,7 +312,6 @@ class ChangeAnswer(BaseModel):
 
     model: ModelView
     replaced: bool = Field(description="It replaced a model of its name, which finishes its work.")
-    evicted: list[str] = Field(description="Idle models that were removed to make room.")
 
 
 class RemovedAnswer(BaseModel):

@@ -23,8 +23,8 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.solve import ReadyRule, SolveService
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
@@ -33,7 +33,8 @@ from hrm_host import memory, system
 
 LAST_BYTES_S = 5  # time for clients to read the answers already written
 BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse
-TRIM_TICKS = 100  # ticks of a tenth of a second
+TICKS_A_SECOND = 10
+TRIM_TICKS = 10 * TICKS_A_SECOND
 MAX_FREED_BYTES = 32 * memory.MIB
 SPARE_FILES = 128  # descriptors for all but connections: pipes, bundles, page files, a margin
 
@@ -57,9 +58,14 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, service: SolveService, options: ServerOptions
+        self,
+        config: uvicorn.Config,
+        service: SolveService,
+        options: ServerOptions,
+        limits: ConnectionLimits,
     ) -> None:
         super().__init__(config)
+        self._limits = limits
         self._service = service
         self._engine_client = service.engine_client
         self._is_announced = False
@@ -85,8 +91,9 @@ class DrainingServer(uvicorn.Server):
         if not self._is_announced and self._service.state == "ready":
             self._is_announced = True
             _log.info("ready: %s", self._options.url)
-        if counter % 10 == 0:
+        if counter % TICKS_A_SECOND == 0:
             self.look_for_descriptors()
+            self._limits.drop_late()
         if counter % TRIM_TICKS == 0:
             self.give_memory_back()
         return await super().on_tick(counter) or self._engine_client.process.refusal is not None
@@ -184,7 +191,7 @@ def run_server(
         make_lanes = functools.partial(open_lanes, tuple(lanes.lanes.values()))
         return SpawnedEngine(make_lanes, options.log)
 
-    limit_of = {model.name: model.num_slots + options.queue_limit for model in models}
+    limit_of = {model.lane: model.num_slots + options.queue_limit for model in models}
     engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
     app = create_app(engine_client, models, options.access, library=library, ready=options.ready)
     service = cast(SolveService, app.state.service)
@@ -201,8 +208,8 @@ def run_server(
         ssl_keyfile=cast(Any, options.tls_key),
         **OF_UVICORN,
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # our own lines report its steps
-    DrainingServer(config, service, options).run()
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # our own lines report its steps
+    DrainingServer(config, service, options, limits).run()
     refusal = engine_client.process.refusal
     if refusal is not None:
         for handler in logging.root.handlers:  # flush, so that the reason is the last line

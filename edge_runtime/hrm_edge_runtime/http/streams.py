@@ -11,23 +11,22 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from hrm_edge_runtime.api.errors import ServiceError, as_json, no_answer, refusal_from
+from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.request import outline_of
-from hrm_edge_runtime.api.schema import SegmentView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import BatchOrder, SegmentView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.http import auth, solve
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.http.middleware import BAD_KEY
-from hrm_edge_runtime.worker.client import Admission, NoAnswerError
-
-BatchOrder = Literal["as-finished", "kept"]
+from hrm_edge_runtime.worker.admission import Admission
+from hrm_edge_runtime.worker.client import NoAnswerError
 
 BATCH_TYPE = "application/x-ndjson"
 BATCH_TYPES = (BATCH_TYPE, "application/ndjson", "application/jsonl")
@@ -36,9 +35,7 @@ ADMITTED = b": admitted\n\n"
 """A comment that makes proxies and clients show the headers before the first segment."""
 PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor read
-ADMISSION_WAIT_S = (
-    60.0  # how long a line waits for admission, for instance during an engine restart
-)
+PATIENCE_S = 60.0  # how long a line waits for an engine that does not run
 PREFETCH_BYTES = 64 * 1024
 SMALL_LINE_BYTES = 2048  # decoded, such a line takes less memory than a large one as bytes
 
@@ -109,7 +106,7 @@ class BatchStream(GrowingAnswer):
         self._window = asyncio.Semaphore(_window_size(service))
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
-        self._wait_s = ADMISSION_WAIT_S
+        self._patience_s = PATIENCE_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -208,16 +205,15 @@ class BatchStream(GrowingAnswer):
         deadline_s = math.inf
         if request.deadline_ms is not None:
             deadline_s = arrival_s + request.deadline_ms / 1000
-        wait_until_s = min(time.monotonic() + self._wait_s, deadline_s)
         try:
-            admission = await self._service.admit(request, wait_until_s=wait_until_s)
+            admission = await self._service.admit(
+                request, patience_s=self._patience_s, deadline_s=deadline_s
+            )
         except NoAnswerError as error:
-            if time.monotonic() >= deadline_s:
-                raise no_answer("deadline-missed") from None
             if error.reason in ("engine-lost", "loading"):
-                self._wait_s = 0.0
+                self._patience_s = 0.0
             raise
-        self._wait_s = ADMISSION_WAIT_S
+        self._patience_s = PATIENCE_S
         return admission
 
     async def _write(self, send: Send) -> None:
@@ -244,8 +240,8 @@ class BatchStream(GrowingAnswer):
 
 
 def _window_size(service: solve.SolveService) -> int:
-    limits = service.engine_client.limits
-    return max(limits.batch_limit(model.lane) for model in service.models.values())
+    places = service.engine_client.places
+    return max(places[model.lane].batch_limit for model in service.models.values())
 
 
 class PrefetchingReceive:
