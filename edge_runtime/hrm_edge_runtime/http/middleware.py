@@ -3,13 +3,14 @@
 It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the route.
 """
 
+import asyncio
 import base64
 import functools
 import logging
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.auth import KeyRing, TokenBucket
+from hrm_edge_runtime.http.growing import cut
 from hrm_edge_runtime.http.metrics import Metrics
 
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))
@@ -33,6 +35,8 @@ CHALLENGES = (  # one header each, because Chromium does not read a list of them
 )
 PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home.arpa")
 """Nobody can register a name below them."""
+
+PIECE_BYTES = 16 * 1024  # of an answer
 
 BAD_KEY = ServiceError(
     401,
@@ -127,13 +131,17 @@ class RequestMiddleware:
                 status = message["status"]
                 request_id = (b"x-request-id", context.request_id.encode("ascii"))
                 message["headers"] = [*message["headers"], *SAFE_HEADERS, request_id]
-            await send(message)
+            for piece in _pieces(message):
+                await send(piece)
 
         try:
             app = self._refusal(scope, headers, context) or self._app
             if method == "HEAD":  # routes know only GET, and uvicorn drops the body
                 scope = {**scope, "method": "GET"}
             await app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # uvicorn ends what still runs some seconds after SIGTERM
+            if not cut(scope):
+                raise
         except Exception:
             if not status:
                 await response_to(INTERNAL)(scope, receive, send_with_headers)
@@ -219,6 +227,16 @@ class RequestMiddleware:
             words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
             words += f", queue {queue_ms} ms, compute {compute_ms} ms"
         _log.info("%s", words, extra={"fields": fields})
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message, or a long body in pieces: each waits until the client has read the last."""
+    body = message.get("body", b"")
+    begin = 0
+    while len(body) - begin > PIECE_BYTES:
+        yield {**message, "body": body[begin : begin + PIECE_BYTES], "more_body": True}
+        begin += PIECE_BYTES
+    yield {**message, "body": body[begin:]} if begin else message
 
 
 def _challenge() -> Response:
