@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,11 +65,19 @@ INTERNAL = ServiceError(
     "report it with the server's log",
 )
 
-Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callable[[int], None]]
-"""Begins the trace of a request by its method, route, headers and context.
 
-It returns a function that ends the trace with the status.
-"""
+class Trace(Protocol):
+    """Traces of requests."""
+
+    def __call__(
+        self, method: str, route: str, headers: Mapping[bytes, bytes], context: logs.RequestContext
+    ) -> Callable[[int], None]:
+        """Begin the trace of a request; returns a function that ends it with the status."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left, within a few seconds."""
+
 
 _log = logging.getLogger("hrm_edge_runtime.access")
 
