@@ -92,6 +92,39 @@ def test_links_between_pages_lead_to_files(folder: str) -> None:
     assert missing == []
 
 
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^```(?:sh)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BUNDLE = re.compile(r"(?<![\w.*-])[\w./-]*\w\.bundle\b(?! import)")
+
+
+def unmade_bundles(text: str) -> list[str]:
+    """Bundles of paths that nothing before them in the text makes; capitals are a placeholder."""
+    made: set[str] = set()
+    unmade: list[str] = []
+    for line in text.splitlines():
+        for bundle in BUNDLE.findall(line):
+            name = Path(bundle).stem
+            if re.search(rf"--out \S*{re.escape(bundle)}", line):
+                made.add(bundle)
+            elif bundle not in made and not name.isupper():
+                unmade.append(line)
+    return unmade
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_every_bundle_in_the_commands_of_a_guide_is_made_by_an_earlier_line(page: Path) -> None:
+    commands = "".join(FENCED.findall(page.read_text(encoding="utf-8")))
+    assert unmade_bundles(commands) == []
+
+
+def test_files_of_docker_name_no_bundle_that_nobody_makes() -> None:
+    unmade: list[str] = []
+    for path in sorted((ROOT / "docker").rglob("*")):
+        if path.is_file() and path.suffix != ".md":
+            unmade += unmade_bundles(path.read_text(encoding="utf-8"))
+    assert unmade == []
+
+
 OWN_PAGE = (ROOT / "docs" / "own-puzzle.md").read_text(encoding="utf-8")
 PUZZLE, DATA = re.findall(r"^```\n(.*?)^```", OWN_PAGE, re.MULTILINE | re.DOTALL)
 SHORT = {"total_samples=24000": "total_samples=1600", "total_samples=40000": "total_samples=160"}

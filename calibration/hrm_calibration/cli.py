@@ -1,5 +1,7 @@
 """hrm-calibrate: INT8 forms of a bundle's graph, and what they lose."""
 
+import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +15,9 @@ main = command.Command("hrm-calibrate", extra="export", no_args_is_help=True)
 
 BUNDLE_HELP = "Bundle directory, or a shipped bundle's name."
 CALIB_HELP = "sudoku, maze, arc or logistics to generate puzzles, or a data set or CSV file."
-OUT_HELP = "Directory to create for the graphs, the report and its pictures."
+OUT_HELP = "Directory to create for the graphs and calibration.json."
 DATA_HELP = "Data set for the puzzle that --calib names. Default: generated puzzles."
-PUZZLES_HELP = "Number of puzzles to record, choose and judge by."
+PUZZLES_HELP = "Number of puzzles: half of them calibrate, the others judge."
 BUDGET_HELP = "Points of exact solves that INT8 may lose."
 
 
@@ -33,15 +35,17 @@ def int8(
     calib: Annotated[str, typer.Option(help=CALIB_HELP)],
     out: Annotated[Path, typer.Option(help=OUT_HELP)],
     data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None,
-    puzzles: Annotated[int, typer.Option(min=4, help=PUZZLES_HELP)] = 3000,
+    puzzles: Annotated[int, typer.Option(min=8, help=PUZZLES_HELP)] = 3000,
     int8_budget: Annotated[float, typer.Option(min=0, max=100, help=BUDGET_HELP)] = 100
     * INT8_BUDGET,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the engine.")] = 1,
 ) -> None:
     """Make the INT8 forms of a bundle's float32 graph and measure what they lose."""
+    import numpy as np
     import onnx
 
-    from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
+    from hrm_calibration.int8 import calibrate
+    from hrm_calibration.paired import paired
     from hrm_calibration.rollouts import ServedGraph
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
@@ -51,7 +55,6 @@ def int8(
 
     atomic.require_free(out)
     bundle = Bundle.open(find_bundle(bundle_name))
-    settings = Int8Settings(budget=int8_budget / 100)
     served = ServedGraph(
         graph=onnx.load(bundle.graph_path("fp32")),
         puzzle=bundle.puzzle,
@@ -62,10 +65,26 @@ def int8(
     with stages_on() as stages:
         show = partial(stages.show, "making puzzles")
         questions = find_questions(calib, bundle.puzzle, count=puzzles, data=data, progress=show)
-        signed, report = calibrate(served, questions, settings=settings, stages=stages)
-    narrow = for_cpus(served.graph, report.scales, report.weight_only)
+        order_N = np.random.default_rng(0).permutation(len(questions))
+        sample_N, others_N = np.array_split(order_N, 2)
+        sample = questions.at(sample_N)
+        others = questions.at(others_N)
+        found = calibrate(served, sample, budget=int8_budget / 100, stages=stages)
+        narrow = found.for_cpus(served.graph)
+        float32 = served.outcomes(others, progress=partial(stages.show, "judging float32"))
+        rounded = served.outcomes(
+            others, other=narrow, progress=partial(stages.show, "judging int8")
+        )
+    lost = paired(float32.exact_N, rounded.exact_N)
     with atomic.new_directory(out) as unfinished:
-        onnx.save(signed, unfinished / "step.int8.onnx")
+        onnx.save(found.signed(served.graph), unfinished / "step.int8.onnx")
         onnx.save(narrow, unfinished / "step.int8.cpu.onnx")
-        report.save(unfinished)
-    print(f"{out}: {report.summary()}")
+        report = {**found.as_json(), "judged": asdict(lost)}
+        text = json.dumps(report, indent=1)
+        atomic.write_text(unfinished / "calibration.json", text + "\n")
+    num_kept = len(found.weight_only)
+    print(
+        f"{out}: {num_kept} matrices weight-only; exact solves {100 * lost.ours:.1f} % against "
+        f"{100 * lost.reference:.1f} % in float32 on {lost.num_puzzles} other puzzles, a loss of "
+        f"{100 * lost.loss:.2f} points ({100 * lost.low:.2f} to {100 * lost.high:.2f} at 95 %)"
+    )

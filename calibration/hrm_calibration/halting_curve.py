@@ -7,6 +7,8 @@ Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,17 +63,6 @@ class Outcomes:
         proven_N = self.proven_N[rows]
         segments_N = self.segments_N[rows]
         return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
-        def whole(name: str) -> NDArray[Any]:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        return cls(
-            exact_N=whole("exact_N"),
-            proven_N=whole("proven_N"),
-            segments_N=whole("segments_N"),
-        )
 
     def score(self) -> Score:
         return Score(
@@ -139,14 +130,17 @@ def roll_out(
     questions: Questions,
     num_segments: int,
     *,
+    end_s: float = math.inf,
     progress: OnProgress = unheard,
     at_the_end: Callable[[slice, StepOutput], None] | None = None,
 ) -> Rollout:
     """Run every puzzle through all segments, as many at a time as the engine has slots.
 
+    The puzzles of a step that are running at the monotonic time `end_s` are the last ones.
     `at_the_end` receives the last segment's output for each part of the questions.
     """
     num_puzzles = len(questions)
+    num_done = 0
     shape = (num_segments, num_puzzles)
     margin_SN = np.zeros(shape, np.float32)
     verdict_SN = np.zeros(shape, np.int8)
@@ -166,12 +160,19 @@ def roll_out(
             exact_SN[segment, part] = is_right_BT.all(axis=1)
             if at_the_end and segment == num_segments - 1:
                 at_the_end(part, output)
-        progress(end, num_puzzles)
+        num_done = end
+        progress(num_done, num_puzzles)
+        if time.monotonic() >= end_s:
+            break
+    done = slice(num_done)
+    ratings_N = questions.ratings_N
+    if ratings_N is not None:
+        ratings_N = ratings_N[done]
     return Rollout(
-        margin_SN=margin_SN,
-        verdict_SN=verdict_SN,
-        exact_SN=exact_SN,
-        ratings_N=questions.ratings_N,
+        margin_SN=margin_SN[:, done],
+        verdict_SN=verdict_SN[:, done],
+        exact_SN=exact_SN[:, done],
+        ratings_N=ratings_N,
     )
 
 

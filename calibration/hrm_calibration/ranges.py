@@ -1,11 +1,6 @@
-"""Choose the scale of a call site from the magnitudes that it reads.
+"""The scale of a call site, chosen from the magnitudes that it reads. Shapes: K bins."""
 
-Shapes: C clips tried, K bins, L levels.
-"""
-
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +13,9 @@ CHUNK = 1 << 20
 """Values binned at a time. Temporary arrays stay at a few megabytes."""
 STEPS = 127
 """A clip is this many steps of the scale."""
-LEVELS = 128
-"""Levels of magnitude, as entropy calibration counts them."""
-ENTROPY_STRIDE = 8
-"""Bins between two clips that entropy calibration tries."""
-FLOOR = 1e-4
-"""Smallest share of a quantized distribution, so that clipping costs a finite amount."""
-CLIP_SHARES = np.geomspace(0.05, 1.0, 96)
-"""Shares of the largest magnitude that the MSE method tries as clips."""
+SHARE = 0.9999
+"""Share of the magnitudes that are not clipped."""
+METHOD = "percentile-99.99"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -78,82 +68,14 @@ class Histogram:
             self.top *= 2
 
 
-def scale_of(histogram: Histogram, method: str) -> float:
-    """The scale that a method of `METHODS` chooses; 1 if there are only zeros."""
+def scale_of(histogram: Histogram) -> float:
+    """The scale that clips above `SHARE` of the magnitudes, at most at the largest one.
+
+    The clip is the edge of a bin. The scale is 1 if there are only zeros.
+    """
     if not histogram.largest:
         return 1.0
-    return METHODS[method](histogram) / STEPS
-
-
-def min_max(histogram: Histogram) -> float:
-    """The largest magnitude: nothing is clipped."""
-    return histogram.largest
-
-
-def percentile(share: float, histogram: Histogram) -> float:
-    """The smallest bin edge with `share` of all magnitudes below it, at most the largest one."""
     reached_K = np.cumsum(histogram.counts)
-    index = int(np.searchsorted(reached_K, share * reached_K[-1]))
+    index = int(np.searchsorted(reached_K, SHARE * reached_K[-1]))
     edge = float(histogram.edges[min(index, NUM_BINS - 1)])
-    return min(edge, histogram.largest)
-
-
-def entropy(histogram: Histogram) -> float:
-    """The clip with the smallest Kullback-Leibler divergence (Migacz, GTC 2017)."""
-    counts_K = histogram.counts.astype(np.float64)
-    last = int(np.flatnonzero(counts_K)[-1]) + 1
-    ends = [*range(LEVELS, last, ENTROPY_STRIDE), last]
-    best = min(ends, key=lambda end: _divergence(counts_K, end))
-    return min(float(histogram.edges[best - 1]), histogram.largest)
-
-
-def mean_squared(histogram: Histogram) -> float:
-    """The clip with the smallest squared error of rounding and clipping together."""
-    half_bin = histogram.top / NUM_BINS / 2
-    seen_K = np.flatnonzero(histogram.counts)
-    center_K = histogram.edges[seen_K] - half_bin
-    counts_K = histogram.counts[seen_K].astype(np.float64)
-    clip_C = CLIP_SHARES * histogram.largest
-    scale_C1 = clip_C[:, None] / STEPS
-    steps_CK = np.minimum(np.rint(center_K / scale_C1), STEPS)
-    error_CK = steps_CK * scale_C1 - center_K
-    total_C = error_CK**2 @ counts_K
-    return float(clip_C[total_C.argmin()])
-
-
-METHODS: Mapping[str, Callable[[Histogram], float]] = {
-    "min-max": min_max,
-    "percentile-99.99": partial(percentile, 0.9999),
-    "percentile-99.999": partial(percentile, 0.99999),
-    "entropy": entropy,
-    "mse": mean_squared,
-}
-
-
-def _divergence(counts_K: NDArray[np.float64], end: int) -> float:
-    """KL divergence between a clipped distribution and the same one in `LEVELS` levels.
-
-    The clipped one has the first `end` bins, with the rest piled on the last of them.
-    """
-    kept_K = counts_K[:end]
-    clipped_K = kept_K.copy()
-    clipped_K[-1] += counts_K[end:].sum()
-    spread_K = _in_levels(kept_K)
-    present_K = clipped_K > 0
-    share_K = clipped_K[present_K] / clipped_K.sum()
-    quantized_K = spread_K[present_K] / spread_K.sum()
-    ratio_K = share_K / np.maximum(quantized_K, FLOOR)
-    return float((share_K * np.log(ratio_K)).sum())
-
-
-def _in_levels(counts_K: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The counts merged into `LEVELS` levels, each spread evenly over its filled bins."""
-    end = len(counts_K)
-    level_K = np.arange(end)
-    if end > LEVELS:
-        level_K = level_K * LEVELS // end
-    filled_K = counts_K > 0
-    mass_L = np.bincount(level_K, weights=counts_K)
-    bins_L = np.bincount(level_K, weights=filled_K)
-    mean_L = mass_L / np.maximum(bins_L, 1)
-    return np.where(filled_K, mean_L[level_K], 0.0)
+    return min(edge, histogram.largest) / STEPS

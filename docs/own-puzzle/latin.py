@@ -11,7 +11,6 @@ import numpy as np
 
 from hrm_puzzles.grid.board import GridShape, GridSymmetry, Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.notation import Legend, lines_parsed, parsed, size_of, text_of, written
-from hrm_puzzles.grid.puzzle import revealed_BT
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
@@ -55,7 +54,6 @@ class LatinSquare:
     # tokens are digits, which can be exchanged.
     geometry = Geometry(board=(SIDE, 1, SIDE, 1), num_symbols=SIDE)
     legend = LEGEND
-    reveal_BT = staticmethod(revealed_BT)
 
     def parse(self, notation: object) -> Parsed:
         question = self.read(notation)

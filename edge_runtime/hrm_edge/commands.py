@@ -14,89 +14,51 @@ from hrm_host.command import CANNOT_BEGIN, Command, open_closed_streams
 
 
 class CommandEntry(NamedTuple):
-    """One command: its entry point, the extra that brings its packages, and one line of help."""
+    """One command: its entry point, one line of help, and the extra that brings its packages."""
 
     target: str
-    extra: str
     help: str
+    extra: str = "serve"
 
 
 COMMANDS = {
     "demo": CommandEntry(
         "hrm_edge_runtime.solve.shipped:demo",
-        "serve",
         "watch the shipped models solve a puzzle of each kind",
     ),
     "models": CommandEntry(
-        "hrm_edge_runtime.solve.shipped:models",
-        "serve",
-        "list the shipped models: boards and accuracy",
+        "hrm_edge_runtime.solve.shipped:models", "list the shipped models: boards and accuracy"
     ),
     "solve": CommandEntry(
         "hrm_edge_runtime.solve.cli:main",
-        "serve",
         "solve puzzles through a server or with a bundle on this machine",
     ),
     "serve": CommandEntry(
-        "hrm_edge_runtime.cli:serve",
-        "serve",
-        "serve bundles over HTTP, with a page at /",
+        "hrm_edge_runtime.cli:serve", "serve bundles over HTTP, with a page at /"
     ),
     "key": CommandEntry(
-        "hrm_edge_runtime.key_cli:main",
-        "serve",
-        "create, list and remove the keys of a server",
+        "hrm_edge_runtime.key_cli:main", "create, list and remove the keys of a server"
     ),
     "push": CommandEntry(
-        "hrm_edge_runtime.solve.push_cli:main",
-        "serve",
-        "bring a bundle to a running server",
+        "hrm_edge_runtime.solve.push_cli:main", "bring a bundle to a running server"
     ),
-    "data": CommandEntry(
-        "hrm_puzzles.cli:main",
-        "serve",
-        "build, import, inspect and show data sets",
-    ),
+    "data": CommandEntry("hrm_puzzles.cli:main", "build, import, inspect and show data sets"),
     "train": CommandEntry(
-        "hrm_train.cli:main",
-        "train",
-        "train a model: a data set becomes a checkpoint",
+        "hrm_train.cli:main", "train a model: a data set becomes a checkpoint", "train"
     ),
-    "import": CommandEntry(
-        "hrm_model.import_cli:main",
-        "train",
-        "convert a published checkpoint",
-    ),
-    "export": CommandEntry(
-        "hrm_export.cli:main",
-        "export",
-        "turn a checkpoint into a bundle",
-    ),
+    "import": CommandEntry("hrm_model.import_cli:main", "convert a published checkpoint", "train"),
+    "export": CommandEntry("hrm_export.cli:main", "turn a checkpoint into a bundle", "export"),
     "eval": CommandEntry(
-        "hrm_export.eval_cli:main",
-        "export",
-        "measure a model on held-out puzzles",
+        "hrm_export.eval_cli:main", "measure a model on held-out puzzles", "export"
     ),
     "calibrate": CommandEntry(
-        "hrm_calibration.cli:main",
-        "export",
-        "choose the INT8 scales of a bundle",
+        "hrm_calibration.cli:main", "choose the INT8 scales of a bundle", "export"
     ),
     "parity": CommandEntry(
-        "hrm_edge_runtime.parity.cli:main",
-        "serve",
-        "compare an engine with PyTorch, segment by segment",
+        "hrm_edge_runtime.parity.cli:main", "compare an engine with PyTorch, segment by segment"
     ),
-    "bench": CommandEntry(
-        "hrm_benchmarks.cli:app",
-        "serve,bench",
-        "measure serving and training",
-    ),
-    "doctor": CommandEntry(
-        "hrm_host.doctor.cli:main",
-        "serve",
-        "check this machine and name what to fix",
-    ),
+    "bench": CommandEntry("hrm_benchmarks.cli:app", "measure serving and training", "serve,bench"),
+    "doctor": CommandEntry("hrm_host.doctor.cli:main", "check this machine and name what to fix"),
 }
 PACKAGE_OF_EXTRA = {"serve": "fastapi", "train": "torch", "export": "onnx", "bench": "aiohttp"}
 """A package that only the extra brings."""

@@ -232,7 +232,7 @@ class _Served:
             return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
         model = ("--bundle", str(self.bundle.path), "--engine", str(self.choice))
         options = ("--slots", str(self.num_slots), "--seconds", str(HTTP_S), "--json")
-        command = [sys.executable, "-c", BENCH, "throughput", *model, *options]
+        command = [sys.executable, "-c", BENCH, "serve", "--http", *model, *options]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             lines = [f"status {done.returncode}", *done.stderr.strip().splitlines()]

@@ -182,7 +182,8 @@ def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
     from hrm_edge_runtime.contract import logs
-    from hrm_edge_runtime.http import auth, models, server, uploads
+    from hrm_edge_runtime.http import auth, server, uploads
+    from hrm_edge_runtime.http.library import models_and_library
 
     defaults = _lane_defaults(options)
     opened = _opened(options.bundles)
@@ -191,7 +192,7 @@ def serve_command(options: ServeOptions) -> None:
         kept = uploads.Uploads(options.upload_dir)
         opened = _with_uploaded(opened, kept.bundles())
     folders = options.bundle_dir or ()
-    served, library = models.models_and_library(opened, defaults, folders, kept)
+    served, library = models_and_library(opened, defaults, folders, kept)
     access = _access(options)
     warnings = auth.bind_warnings(
         options.host,

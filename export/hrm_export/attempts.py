@@ -1,6 +1,7 @@
 """Measures which kind of further attempt proves more puzzles that the first left unproven."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -10,14 +11,13 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import AttemptKind
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_export.forms import Measured
-from hrm_host.progress import Stages
+from hrm_host.progress import OnProgress, Stages
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
 
 NUM_ATTEMPTS = 4
 NUM_PUZZLES = 32
 GUESSES: dict[AttemptKind, bool] = {"symmetries": False, "hypotheses": True}
 """Whether attempts guess, by kind of attempt."""
-STAGE = "trying further attempts"
 
 
 def proven_by(
@@ -41,8 +41,8 @@ def proven_by(
     graph = measured.graphs.portable
     with served.engine(graph, num_slots=2 * NUM_ATTEMPTS, want_logits=True) as engine:
         for kind, guesses in GUESSES.items():
-            counts[kind] = num_proven(engine, tried, questions, guesses)
-            stages.show(STAGE, len(counts), len(GUESSES))
+            show = partial(stages.show, f"trying {kind}")
+            counts[kind] = num_proven(engine, tried, questions, guesses, show)
     return counts
 
 
@@ -51,6 +51,7 @@ def num_proven(
     served: ServedGraph,
     questions: Questions,
     guesses: bool,
+    progress: OnProgress,
 ) -> int:
     lane = TaskLane(
         engine,
@@ -62,9 +63,12 @@ def num_proven(
     for asked in questions:
         lane.submit(task_of(asked, served, guesses))
     count = 0
+    num_done = 0
     while lane.has_work:
         results, _ = lane.step()
         count += sum(result.status == "proven" for result in results)
+        num_done += len(results)
+        progress(num_done, len(questions))
     return count
 
 

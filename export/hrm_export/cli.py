@@ -15,7 +15,7 @@ main = command.Command("hrm-export", extra="export")
 
 @main.command(
     groups={
-        "INT8": "int8 calib int8_budget report",
+        "INT8": "int8 calib int8_budget",
         "Loop and halting": "loop policy threshold max_segments",
         "Measuring": "data puzzle_ids held_out max_loss budget_minutes golden",
     },
@@ -25,8 +25,8 @@ main = command.Command("hrm-export", extra="export")
 def export(options: Options) -> None:
     """Make a bundle of step graphs, puzzle table and golden traces, compared with PyTorch."""
     from hrm_export.contents import contents_of
-    from hrm_export.finished import FinishedForms
     from hrm_export.inputs import LATEST, bundle_name, find_checkpoint
+    from hrm_export.limit import LimitedStages
     from hrm_export.precisions import judge_precisions
     from hrm_export.recipe import write_bundle
     from hrm_export.summary import print_json, print_table
@@ -34,12 +34,12 @@ def export(options: Options) -> None:
 
     source = find_checkpoint(options.source, options.calib)
     out = options.out or Path(f"{bundle_name(source)}.bundle")
-    with stages_on() as stages:
+    with stages_on() as shown:
+        stages = LimitedStages(shown=shown, minutes=options.budget_minutes)
         if source.name == LATEST and source != options.source:
             stages.say(f"{source.parent} has no best checkpoint; {source} is exported")
         contents = contents_of(options, source, out, stages)
-        finished = FinishedForms(out, contents, options, stages)
-        judged = judge_precisions(contents, options, finished, stages)
+        judged = judge_precisions(contents, options, stages)
         write_bundle(out, contents, judged, parse_loop(options.loop))
     if options.as_json:
         print_json(out, contents, judged.forms)

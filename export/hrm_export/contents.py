@@ -24,7 +24,6 @@ from hrm_export.inputs import (
     tasks_of,
 )
 from hrm_export.options import Options
-from hrm_export.plan import LONG_S, plan_export
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import torch_device
 from hrm_host import atomic, board, progress
@@ -102,7 +101,6 @@ def contents_of(
         generated = list(num_by_task_in(data))
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
-    options = planned(options, served, stages)
     calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
     trained_graph = None
     if options.board is not None and trained.difficulties:
@@ -133,14 +131,6 @@ def keep_rows(model: hrm.HRM, num_rows: int | None, source: Path) -> None:
         raise ValueError(f"{problem}; give at most {num_found}")
     model.puzzle_table = model.puzzle_table[:num_rows].clone()
     model.config = replace(model.config, num_puzzle_ids=num_rows)
-
-
-def planned(options: Options, served: ServedGraph, stages: progress.Stages) -> Options:
-    """The options with as many held-out puzzles as fit into the time."""
-    plan = plan_export(served, options)
-    if plan.estimate_s > LONG_S:
-        stages.say(plan.sentence)
-    return replace(options, held_out=plan.num_held_out)
 
 
 def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPolicy:

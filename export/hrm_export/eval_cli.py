@@ -16,9 +16,9 @@ main = command.Command("hrm-eval", extra="export")
 @main.command(
     groups={
         "Engine": "engine slots threads max_segments",
-        "Output": "picture as_json as_markdown",
+        "Output": "as_json as_markdown",
     },
-    epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku --picture eval.png",
+    epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku",
 )
 @command.taking(EvaluationOptions)
 def evaluate_command(options: EvaluationOptions) -> None:
@@ -27,7 +27,6 @@ def evaluate_command(options: EvaluationOptions) -> None:
     With two models: what each proves and solves, and the difference with its 95 % interval.
     """
     from hrm_export.evaluation import evaluate, subject_of
-    from hrm_export.policy_picture import save_picture
     from hrm_export.side_by_side import compare
 
     if options.other is not None:
@@ -37,8 +36,6 @@ def evaluate_command(options: EvaluationOptions) -> None:
         subject = subject_of(options)
         with closing(subject.engine), stages_on() as stages:
             report = evaluate(subject, options, stages)
-        if options.picture is not None:
-            save_picture(options.picture, report)
     if options.as_json:
         print(json.dumps(asdict(report)))
     elif options.as_markdown:

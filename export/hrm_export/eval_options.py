@@ -1,7 +1,6 @@
 """The options of hrm-eval."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,6 @@ BOARD_HELP = "Evaluate relational weights on a puzzle of another size."
 ENGINE_HELP = "cpu or cuda for a checkpoint, ENGINE[:PRECISION] for a bundle."
 SEGMENTS_HELP = "Maximum number of segments per puzzle. Default: the model's."
 MAX_LOSS_HELP = "Points of exact solves that halting early may lose."
-PICTURE_HELP = "Draw the policies to this .png or .svg file."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,6 @@ class EvaluationOptions:
         int | None,
         typer.Option(min=1, help="CPU threads of the engine. Default: all cores."),
     ] = None
-    picture: Annotated[Path | None, typer.Option(help=PICTURE_HELP)] = None
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print one JSON object with the whole curve."),

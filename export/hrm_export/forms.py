@@ -4,6 +4,7 @@ Each stage is a complete object: `Graphs` are made, `Measured` adds how they sol
 puzzles, `Form` adds how they compare with PyTorch and with float32.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -20,8 +21,8 @@ from hrm_calibration.halting_curve import (
     learned_curve,
     roll_out,
 )
-from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
-from hrm_calibration.int8_report import Paired, paired
+from hrm_calibration.int8 import calibrate
+from hrm_calibration.paired import Paired, paired
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.parity.report import ParityReport
@@ -172,24 +173,16 @@ def make_int8(
     stages: Stages,
 ) -> Graphs:
     """INT8 graphs: between the INT8 products, float16 for TensorRT and float32 for CPUs."""
-    settings = Int8Settings(budget=options.int8_budget / 100)
-    signed, report = calibrate(served, questions, settings=settings, stages=stages, judges=False)
-    if options.report is not None:
-        report.save(options.report)
+    found = calibrate(served, questions, budget=options.int8_budget / 100, stages=stages)
+    signed = found.signed(served.graph)
     kept = float32_nodes(signed, ranges)
     portable = half_graph(signed, kept)
     check_graph(portable, stored_sizes(served.graph))
-    calibration = {
-        "method": report.chosen,
-        "num_calibration": report.num_calibration,
-        "num_choice": report.num_choice,
-        "weight_only": report.weight_only,
-    }
     return Graphs(
         precision="int8",
         portable=portable,
-        cpu=for_cpus(served.graph, report.scales, report.weight_only),
-        origin={"float32_nodes": sorted(kept), "calibration": calibration},
+        cpu=found.for_cpus(served.graph),
+        origin={"float32_nodes": sorted(kept), "calibration": found.as_json()},
     )
 
 
@@ -199,8 +192,12 @@ def measure(
     held_out: Questions,
     threshold: float | None,
     stages: Stages,
+    end_s: float = math.inf,
 ) -> Measured:
-    """Run every held-out puzzle through all segments of the graph that a CPU runs."""
+    """Run the held-out puzzles through all segments of the graph that a CPU runs.
+
+    They are all, or as many as begin before the monotonic time `end_s`.
+    """
     show = partial(stages.show, f"measuring {graphs.precision}")
     with served.engine(graphs.on_cpu) as engine:
         rollout = roll_out(
@@ -209,6 +206,7 @@ def measure(
             served.puzzle_table,
             held_out,
             served.policy.max_segments,
+            end_s=end_s,
             progress=show,
         )
     return measured_by(graphs, rollout, served.policy, threshold)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hrm_calibration.int8 import MAX_PUZZLES
 from hrm_export.options import Options
 from hrm_host import board, progress
 from hrm_model import checkpoint
@@ -24,8 +25,6 @@ from hrm_puzzles.puzzle import NamedVariants, Puzzle
 RUNS = Path("runs")
 BEST = "best"
 LATEST = "latest"
-NUM_CALIBRATION = 8192
-"""Most puzzles reserved for calibration."""
 PER_HELD_OUT = 4
 """Puzzles reserved for calibration for each held-out puzzle, at most."""
 
@@ -181,7 +180,7 @@ def find_puzzles(
     """
     reserved = 0
     if options.lower_precisions:
-        reserved = min(NUM_CALIBRATION, PER_HELD_OUT * options.held_out)
+        reserved = min(MAX_PUZZLES, PER_HELD_OUT * options.held_out)
     default = str(data) if data else puzzle.name
     questions = find_questions(
         options.calib or default,

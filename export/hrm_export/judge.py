@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hrm_calibration.int8_report import Paired
+from hrm_calibration.paired import Paired
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.parity import walk

@@ -20,7 +20,6 @@ CALIB_HELP = (
     "a data set, or a CSV file."
 )
 BUDGET_HELP = "Points of exact solves that INT8 may lose."
-REPORT_HELP = "Directory for the calibration report and its pictures."
 LOOP_HELP = "host, or unrolled[=N] to add a graph that runs N segments in one call."
 ENGINE_HELP = "Build TensorRT engines for this GPU."
 POLICY_HELP = "verified, learned or fixed. Default: verified if answers can be proven."
@@ -36,7 +35,10 @@ MAX_LOSS_HELP = (
     "Points of exact solves that a precision may lose against fp32. If the measured interval "
     "contains this number, the precision is marked undecided and auto does not choose it."
 )
-MINUTES_HELP = "Time limit of the export in minutes; it measures fewer held-out puzzles to keep it."
+MINUTES_HELP = (
+    "Time limit of the export in minutes. The bundle holds what is finished then; the export says "
+    "what is missing."
+)
 DEVICE_HELP = "Device that runs the puzzles and the golden traces."
 GOLDEN_HELP = "Compare with PyTorch on at most this many golden puzzles."
 JSON_HELP = "Print one JSON object instead of the table."
@@ -60,7 +62,6 @@ class Options:
     ] = False
     calib: Annotated[str | None, typer.Option(help=CALIB_HELP)] = None
     int8_budget: Annotated[float, typer.Option(min=0, help=BUDGET_HELP)] = 100 * INT8_BUDGET
-    report: Annotated[Path | None, typer.Option(help=REPORT_HELP)] = None
     loop: Annotated[str, typer.Option(help=LOOP_HELP)] = "host"
     build_engine: Annotated[bool, typer.Option("--build-engine", help=ENGINE_HELP)] = False
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None
@@ -77,8 +78,6 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_loop(self.loop)
-        if self.report is not None and not self.int8:
-            raise ValueError("--report needs a calibration; add --int8 or omit --report")
 
     @property
     def lower_precisions(self) -> list[str]:

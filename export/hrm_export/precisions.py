@@ -3,32 +3,33 @@
 Every precision is made, measured on the held-out puzzles, and judged before the next one is made.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 
 from hrm_edge_runtime.contract.bundle import Golden
+from hrm_edge_runtime.contract.manifest import AttemptKind
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_export.attempts import proven_by
 from hrm_export.contents import Contents
 from hrm_export.cost import report_board_cost
-from hrm_export.finished import FinishedForms
 from hrm_export.forms import Form, Graphs, Measured, make_fp16, make_int8, measure
 from hrm_export.half import record_ranges
+from hrm_export.inputs import PER_HELD_OUT
 from hrm_export.judge import compare, judge_lower, require_parity
+from hrm_export.limit import LimitedStages, OutOfTimeError
 from hrm_export.options import Options
-from hrm_export.plan import NUM_RANGE_PUZZLES, seconds_left
 from hrm_export.task_results import TaskScores, task_scores
 from hrm_export.torch_engine import golden_traces
-from hrm_host.progress import Stages, duration
 
 CANDIDATES = 16
 """Puzzles tried for each golden trace; not every one survives rounding."""
-SHORT_S = 10.0
-"""An export that takes less after float32 is measured says nothing about it."""
+NUM_RANGE_PUZZLES = 64
+"""Puzzles that record the ranges for float16."""
+FP32_SHARE = 0.25
+"""Share of the time limit after which no more held-out puzzle is measured in float32."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,49 +48,45 @@ class JudgedForms:
 def judge_precisions(
     contents: Contents,
     options: Options,
-    finished: FinishedForms,
-    stages: Stages,
+    stages: LimitedStages,
 ) -> JudgedForms:
     """Make, measure and judge float32 and every requested precision.
 
-    Raises ParityError if the float32 graph differs from PyTorch on the golden traces or if a lower
-    precision certainly loses more than `max_loss`. Precisions that are already finished are judged
-    again, but not measured again.
+    What is not finished within the time limit is missing; float32 and its golden traces are always
+    there. Raises ParityError if the float32 graph differs from PyTorch on the golden traces or if a
+    lower precision certainly loses more than `max_loss`.
     """
-    measured = measured_fp32(contents, options, finished, stages)
+    measured = measured_fp32(contents, options, stages)
     if contents.trained is not None:
-        report_board_cost(contents.served, measured, contents.trained, options, stages)
+        end_s = stages.end_of(2 * FP32_SHARE)
+        report_board_cost(contents.served, measured, contents.trained, options, stages.shown, end_s)
     golden, num_tried = trace(contents, measured.policy.threshold, options.golden, stages)
     fp32 = judged_fp32(measured, golden, num_tried, contents, stages)
     forms = [fp32]
-    for lower in measured_lower(contents, fp32, options, finished, stages):
+    for lower in measured_lower(contents, fp32, options, stages):
         form = judge_lower(lower, fp32, contents.served, golden, options.max_loss)
         forms.append(form)
     served = replace(contents.served, policy=fp32.policy)
-    budget_s = 60 * options.budget_minutes
-    scores = task_scores(served, contents.tasks, contents.identifiers, budget_s, stages)
+    try:
+        scores = task_scores(served, contents.tasks, contents.identifiers, stages)
+    except OutOfTimeError as error:
+        stages.say(f"the tasks are not scored: {error}")
+        scores = None
     return JudgedForms(forms=forms, golden=golden, task_scores=scores)
 
 
-def measured_fp32(
-    contents: Contents,
-    options: Options,
-    finished: FinishedForms,
-    stages: Stages,
-) -> Measured:
-    """The measured float32 form. If it is measured now, forecast the time of the rest."""
-    measured = finished.load("fp32")
-    if measured is not None:
-        return measured
-    served = contents.served
-    graphs = Graphs(precision="fp32", portable=served.graph)
-    began_s = perf_counter()
-    measured = measure(graphs, served, contents.held_out, options.threshold, stages)
-    measured_s = perf_counter() - began_s
-    finished.keep(measured)
-    left_s = seconds_left(measured, measured_s, served, len(contents.calibration), options)
-    if left_s > SHORT_S:
-        stages.say(f"fp32 measured in {duration(measured_s)}; about {duration(left_s)} left")
+def measured_fp32(contents: Contents, options: Options, stages: LimitedStages) -> Measured:
+    """The measured float32 form, on as many held-out puzzles as there is time for."""
+    graphs = Graphs(precision="fp32", portable=contents.served.graph)
+    held_out = contents.held_out
+    end_s = stages.end_of(FP32_SHARE)
+    measured = measure(graphs, contents.served, held_out, options.threshold, stages.shown, end_s)
+    num_puzzles = measured.score.num_puzzles
+    if num_puzzles < len(held_out):
+        stages.say(
+            f"{num_puzzles} of {len(held_out)} held-out puzzles are measured in "
+            f"{FP32_SHARE:.0%} of {stages.minutes:g} minutes"
+        )
     return measured
 
 
@@ -97,12 +94,12 @@ def trace(
     contents: Contents,
     threshold: float,
     num_golden: int,
-    stages: Stages,
+    stages: LimitedStages,
 ) -> tuple[Golden, int]:
     """Golden traces of held-out puzzles, and how many puzzles were tried."""
     num_candidates = min(CANDIDATES * num_golden, len(contents.held_out))
     candidates = contents.held_out.at(np.arange(num_candidates))
-    show = partial(stages.show, "golden traces")
+    show = partial(stages.shown.show, "golden traces")
     return golden_traces(contents.model, candidates, threshold, num_golden, progress=show)
 
 
@@ -111,14 +108,19 @@ def judged_fp32(
     golden: Golden,
     num_tried: int,
     contents: Contents,
-    stages: Stages,
+    stages: LimitedStages,
 ) -> Form:
     parity = compare(measured, contents.served, golden)
     require_parity(parity)
+    attempts: dict[AttemptKind, int] = {}
+    try:
+        attempts = proven_by(measured, contents.served, contents.held_out, stages)
+    except OutOfTimeError as error:
+        stages.say(f"further attempts are not tried: {error}")
     origin = {
         "tolerance": LOGIT_TOLERANCE,
         "num_candidates": num_tried,
-        "attempts": proven_by(measured, contents.served, contents.held_out, stages),
+        "attempts": attempts,
     }
     return Form(measured=measured, parity=parity, origin=origin)
 
@@ -127,25 +129,30 @@ def measured_lower(
     contents: Contents,
     fp32: Form,
     options: Options,
-    finished: FinishedForms,
-    stages: Stages,
+    stages: LimitedStages,
 ) -> Iterator[Measured]:
-    """The requested precisions below float32, each made after the one before is judged."""
+    """The requested precisions below float32, each made after the one before is judged.
+
+    Says which ones are missing if the time limit ends.
+    """
+    missing = list(options.lower_precisions)
+    if not missing:
+        return
+    num_puzzles = fp32.measured.score.num_puzzles
+    held_out = contents.held_out.at(np.arange(num_puzzles))
+    num_sample = min(PER_HELD_OUT * num_puzzles, len(contents.calibration))
+    sample = contents.calibration.at(np.arange(num_sample))
     served = replace(contents.served, policy=fp32.policy)
-    calibration = contents.calibration
-    reused = {precision: finished.load(precision) for precision in options.lower_precisions}
-    ranges: Mapping[str, float] = {}
-    if None in reused.values():
-        show = partial(stages.show, "recording ranges for float16")
-        ranges = record_ranges(served, calibration.sample(NUM_RANGE_PUZZLES), progress=show)
-    for precision, measured in reused.items():
-        if measured is not None:
-            yield measured
-            continue
-        if precision == "fp16":
-            graphs = make_fp16(served, ranges)
-        else:
-            graphs = make_int8(served, ranges, calibration, options, stages)
-        measured = measure(graphs, contents.served, contents.held_out, options.threshold, stages)
-        finished.keep(measured)
-        yield measured
+    show = partial(stages.show, "recording ranges for float16")
+    try:
+        range_puzzles = contents.calibration.sample(NUM_RANGE_PUZZLES)
+        ranges = record_ranges(served, range_puzzles, progress=show)
+        for precision in options.lower_precisions:
+            if precision == "fp16":
+                graphs = make_fp16(served, ranges)
+            else:
+                graphs = make_int8(served, ranges, sample, options, stages)
+            yield measure(graphs, contents.served, held_out, options.threshold, stages)
+            missing.remove(precision)
+    except OutOfTimeError as error:
+        stages.say(f"the bundle lacks {' and '.join(missing)}: {error}")

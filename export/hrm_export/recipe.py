@@ -20,7 +20,6 @@ from hrm_edge_runtime.contract.bundle import (
 )
 from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_export.contents import Contents
-from hrm_export.finished import drop_finished
 from hrm_export.forms import Form
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.precisions import JudgedForms
@@ -50,7 +49,6 @@ def write_bundle(
         write_parity(unfinished, forms)
         write_manifest(unfinished, **manifest_fields(contents, judged, unrolled))
         Bundle.open(unfinished)
-    drop_finished(path)
 
 
 def write_graphs(directory: Path, forms: Sequence[Form]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from rich.table import Table
 
 from hrm_calibration.halting_curve import Outcomes, Score, learned_policy, roll_out
-from hrm_calibration.int8_report import Paired, paired
+from hrm_calibration.paired import Paired, paired
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export.eval_options import EvaluationOptions
 from hrm_export.evaluation import Subject, held_out, subject_of
@@ -89,8 +89,6 @@ def compare(options: EvaluationOptions, other: str, stages: Stages) -> ModelComp
 
     Raises ValueError if they solve different boards.
     """
-    if options.picture is not None:
-        raise ValueError("--picture draws the policies of one model; omit it or the second model")
     first = subject_of(options)
     with closing(first.engine):
         questions = held_out(first, options, stages)

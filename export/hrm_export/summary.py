@@ -12,10 +12,10 @@ from rich.table import Table
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import cpu_times
 from hrm_export.contents import Contents
-from hrm_export.cost import segment_ms
 from hrm_export.forms import Form
 
-MEASURED_BATCHES = (1, 8)
+MANY = 8
+"""Puzzles of the second batch that is timed."""
 NOTHING = "–"
 
 Row = Mapping[str, Any]
@@ -23,21 +23,24 @@ Row = Mapping[str, Any]
 
 def print_json(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
     policy = forms[0].policy
+    bundle = Bundle.open(out)
+    rows = rows_of(bundle, forms)
     page = {
         "bundle": str(out),
         "name": contents.name,
         "puzzle": contents.served.puzzle.name,
         "num_parameters": contents.model.num_parameters,
         "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
-        "num_held_out": len(contents.held_out),
-        "precisions": rows_of(out, contents, forms),
-        "auto_on_cpu": precision_on_cpu(out),
+        "num_held_out": forms[0].measured.score.num_puzzles,
+        "precisions": rows,
+        "auto_on_cpu": auto_on_cpu(bundle, rows),
     }
     print(json.dumps(page))
 
 
 def print_table(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
-    rows = rows_of(out, contents, forms)
+    bundle = Bundle.open(out)
+    rows = rows_of(bundle, forms)
     puzzle = contents.served.puzzle.name
     title = f"{out} ({puzzle}, {contents.model.num_parameters:,} parameters)"
     precisions = [row["precision"] for row in rows]
@@ -50,38 +53,35 @@ def print_table(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
         table.add_row(name, *(column.get(name, NOTHING) for column in columns))
     console = Console()
     console.print(table)
-    console.print(footnote(contents, forms[0]), highlight=False, soft_wrap=True)
-    console.print(auto_line(out), highlight=False, soft_wrap=True)
-    for form in forms:
-        if form.undecided is not None:
-            console.print(undecided_line(form), highlight=False, soft_wrap=True)
+    lines = [footnote(forms[0]), auto_line(auto_on_cpu(bundle, rows))]
+    lines += [undecided_line(form) for form in forms if form.undecided is not None]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
-def footnote(contents: Contents, fp32: Form) -> str:
+def footnote(fp32: Form) -> str:
     policy = fp32.policy
     report = fp32.parity_on_cpu
-    device = contents.served.provider.device or "all cores"
     num_candidates = fp32.origin["num_candidates"]
     return (
         f"Halting {policy.kind}, at most {policy.max_segments} segments; "
-        f"{len(contents.held_out)} held-out puzzles. "
+        f"{fp32.measured.score.num_puzzles} held-out puzzles. "
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of "
         f"{report.num_puzzles} of {num_candidates} puzzles (others may amplify rounding). "
-        f"Times on this machine ({device})."
+        "Times are CPU times of one thread of this machine."
     )
 
 
-def precision_on_cpu(out: Path) -> str:
-    """Time the finished bundle on this CPU; return the precision that `auto` serves from now on."""
-    bundle = Bundle.open(out)
-    cpu_times.measure(bundle)
-    return cpu_times.fastest(bundle) or "fp32"
+def auto_on_cpu(bundle: Bundle, rows: Sequence[Row]) -> str:
+    """The precision that `auto` serves on this CPU from now on, by the times of the table."""
+    times_ms = {row["precision"]: row["segment_ms"][1] for row in rows}
+    return cpu_times.fastest_of(times_ms, bundle.manifest.decided)
 
 
-def auto_line(out: Path) -> str:
+def auto_line(precision: str) -> str:
     return (
-        f"auto serves {precision_on_cpu(out)} on this CPU: the fastest that holds its accuracy, by "
-        f"at least {cpu_times.GAIN} times if it is below fp32."
+        f"auto serves {precision} on this CPU: another precision than fp32 must hold its accuracy "
+        f"and be {cpu_times.GAIN} times as fast."
     )
 
 
@@ -92,20 +92,23 @@ def undecided_line(form: Form) -> str:
     )
 
 
-def rows_of(out: Path, contents: Contents, forms: Sequence[Form]) -> list[Row]:
-    """One row for each precision."""
-    files = Bundle.open(out).manifest.files
+def rows_of(bundle: Bundle, forms: Sequence[Form]) -> list[Row]:
+    """One row for each precision. `auto` chooses by the times of the first batch from now on."""
+    times_ms = {1: cpu_times.measure(bundle)}
+    times_ms[MANY] = cpu_times.segment_times(bundle, MANY)
+    files = bundle.manifest.files
     size_of = {name: entry.size_bytes for name, entry in files.items()}
     fp32_bytes = size_of[forms[0].graphs.file_name]
     rows: list[Row] = []
     for form in forms:
-        row = figures(contents, form, size_of)
+        row = figures(form, size_of)
         row["ratio"] = row["size_bytes"] / fp32_bytes
+        row["segment_ms"] = {batch: by[form.precision] for batch, by in times_ms.items()}
         rows.append(row)
     return rows
 
 
-def figures(contents: Contents, form: Form, size_of: Mapping[str, int]) -> dict[str, Any]:
+def figures(form: Form, size_of: Mapping[str, int]) -> dict[str, Any]:
     """Figures of one precision, measured with the graph that a CPU runs."""
     graphs = form.graphs
     score = form.measured.score
@@ -115,9 +118,6 @@ def figures(contents: Contents, form: Form, size_of: Mapping[str, int]) -> dict[
     lost = None
     if form.lost is not None:
         lost = asdict(form.lost["exact"])
-    times_ms: dict[int, float] = {}
-    for batch in MEASURED_BATCHES:
-        times_ms[batch] = segment_ms(contents.served, graphs, batch)
     return {
         "precision": form.precision,
         "size_bytes": size_of[graphs.file_name],
@@ -129,7 +129,6 @@ def figures(contents: Contents, form: Form, size_of: Mapping[str, int]) -> dict[
         "threshold": form.policy.threshold,
         "lost": lost,
         "undecided": form.undecided,
-        "segment_ms": times_ms,
     }
 
 

@@ -6,6 +6,7 @@ Shapes: T tokens.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,11 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Identifiers
 from hrm_edge_runtime.contract.manifest import TaskResults
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_export.plan import seconds_per_attempt
-from hrm_host.progress import Stages, duration
+from hrm_host.progress import OnProgress, Stages
 from hrm_puzzles.puzzle import Grid
 
 NUM_ATTEMPTS = 16
-STAGE = "asking held-out questions of tasks"
+STAGE = "tasks"
 
 Pairs = Sequence[Mapping[str, Any]]
 
@@ -73,31 +73,19 @@ def task_scores(
     served: ServedGraph,
     tasks: Mapping[str, Mapping[str, Pairs]],
     identifiers: Sequence[str],
-    budget_s: float,
     stages: Stages,
 ) -> TaskScores | None:
-    """Ask every held-out question in one attempt and in many.
-
-    None without such questions, and if they may take longer than `budget_s`.
-    """
+    """Ask every held-out question in one attempt and in many; None without such questions."""
     names = Identifiers(identifiers)
     questions = _questions(tasks, names)
     if not questions:
         return None
-    num_attempts = len(questions) * (1 + NUM_ATTEMPTS)
-    estimate_s = num_attempts * seconds_per_attempt(served, NUM_ATTEMPTS)
-    if estimate_s > budget_s:
-        stages.say(
-            f"tasks are not scored, because that may take {duration(estimate_s)}; "
-            "allow more --budget-minutes"
-        )
-        return None
+    ask = partial(_right, served, questions, names)
     with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
-        stages.show(STAGE, 0, 2)
-        right_at_once = _right(engine, served, questions, names, num_attempts=1)
-        stages.show(STAGE, 1, 2)
-        right = _right(engine, served, questions, names, num_attempts=NUM_ATTEMPTS)
-        stages.show(STAGE, 2, 2)
+        once = partial(stages.show, f"{STAGE}, once")
+        right_at_once = ask(engine, num_attempts=1, progress=once)
+        often = partial(stages.show, f"{STAGE}, {NUM_ATTEMPTS} times")
+        right = ask(engine, num_attempts=NUM_ATTEMPTS, progress=often)
     num_tasks = len({question.name for question in questions})
     return TaskScores(num_tasks=num_tasks, right_at_once=right_at_once, right=right)
 
@@ -122,12 +110,13 @@ def _questions(
 
 
 def _right(
-    engine: Engine,
     served: ServedGraph,
     questions: Sequence[_Question],
     names: Identifiers,
+    engine: Engine,
     *,
     num_attempts: int,
+    progress: OnProgress,
 ) -> list[str]:
     """The tasks without a wrong answer, in their order."""
     lane = TaskLane(
@@ -150,11 +139,14 @@ def _right(
             )
         )
     right = {asked.name: True for asked in questions}
+    num_done = 0
     while lane.has_work:
         results, _ = lane.step()
         for result in results:
             asked = questions[result.task_id]
             right[asked.name] &= _is_right(result, asked, served)
+        num_done += len(results)
+        progress(num_done, len(questions))
     return [name for name, is_right in right.items() if is_right]
 
 

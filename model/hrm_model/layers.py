@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812  (the field's usual alias)
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
-from hrm_model.ops import fake_int8, fake_int8_weight, gated, residual_norm
+from hrm_model.ops import gated, residual_norm
 
 # Standard deviation of a unit normal that is cut at two sigma. Dividing by it restores the spread.
 _TRUNCATED_STD = 0.8796256610342398
@@ -35,12 +35,7 @@ def truncated_normal_(weights: Tensor, std: float) -> Tensor:
 
 
 class Linear(nn.Module):
-    """y = x W^T without bias; W [out, in] starts as a truncated normal of spread 1/sqrt(in).
-
-    With `as_int8`, x and W are rounded first, as in an INT8 engine.
-    """
-
-    as_int8 = False
+    """y = x W^T without bias; W [out, in] starts as a truncated normal of spread 1/sqrt(in)."""
 
     def __init__(self, num_in: int, num_out: int) -> None:
         super().__init__()
@@ -49,13 +44,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(*self.operands(x))
-
-    def operands(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the two factors of the product, x and W, in x's type."""
-        if not self.as_int8:
-            return x, self.weight.to(x.dtype)
-        return fake_int8(x), fake_int8_weight(self.weight).to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype))
 
 
 def q_values(state: Tensor, head: nn.Linear) -> Tensor:
@@ -128,11 +117,11 @@ class Attention(nn.Module):
 
     def _few_queries(self, x_BND: Tensor, num_queries: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the first positions; keys and values of all."""
-        operand_BND, weight = self.qkv_proj.operands(x_BND)
+        weight = self.qkv_proj.weight.to(x_BND.dtype)
         width = x_BND.shape[-1]
-        few_BND = operand_BND[:, :num_queries]
+        few_BND = x_BND[:, :num_queries]
         q = self._heads(F.linear(few_BND, weight[:width]))
-        kv = self._heads(F.linear(operand_BND, weight[width:]))
+        kv = self._heads(F.linear(x_BND, weight[width:]))
         k, v = kv.chunk(2, dim=1)
         return q, k, v
 
@@ -195,13 +184,6 @@ class Level(nn.Module):
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
-
-    def compute_as_int8(self) -> None:
-        """Rounds every later product as an INT8 engine does. Results may differ only by the order
-        of sums."""
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.as_int8 = True
 
     @property
     def blocks(self) -> list[Block]:

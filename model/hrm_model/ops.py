@@ -1,14 +1,8 @@
-"""The elementwise steps of a block with explicit derivatives, and products rounded as in INT8.
+"""The elementwise steps of a block with explicit derivatives.
 
 Fused steps are for a CPU: they take fewer passes over memory than autograd. Under torch.compile
 the plain formulas replace them, because its own fusion is faster. Both give the same numbers, up
 to float rounding.
-
-Fake INT8 lets training see the rounding (quantization-aware training). Weights are rounded per
-output channel and activations per tensor, symmetrically, as `hrm_calibration.quantize` does.
-Gradients pass through rounding unchanged and stop at clipped values (Bengio et al. 2013; Jacob et
-al. 2018). The scale of an activation is read from the tensor itself, so there is no state to
-save.
 """
 
 from typing import Any
@@ -16,13 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-
-# The exporter stores matrices in seven bits, because some processors saturate on eight.
-WEIGHT_LIMIT = 64
-ACTIVATION_LIMIT = 127
-CLIPPED_SHARE = 1e-4  # share of an activation's magnitudes; equals percentile-99.99
-SAMPLED = 1 << 16  # values of a tensor that are read to find its clip, approximately
-LEAST_SCALE = 1e-12  # keeps the scale of zeros positive
 
 
 def residual_norm(x: Tensor, change: Tensor, eps: float) -> Tensor:
@@ -86,27 +73,3 @@ class _Gated(torch.autograd.Function):
         torch.mul(g, silu, out=for_up)
         torch.ops.aten.silu_backward.grad_input(g * up, gate, grad_input=for_gate)
         return result
-
-
-def fake_int8(x: Tensor) -> Tensor:
-    """Round activations of any shape to 255 steps of one scale."""
-    flat = x.detach().flatten()
-    stride = max(1, flat.numel() // SAMPLED)
-    sample = flat[::stride].float().abs()
-    num_clipped = int(CLIPPED_SHARE * sample.numel())
-    clip = sample.topk(1 + num_clipped, sorted=True).values[-1]
-    scale = (clip / ACTIVATION_LIMIT).clamp(min=LEAST_SCALE)
-    zero = torch.zeros((), dtype=torch.int32, device=x.device)
-    return torch.fake_quantize_per_tensor_affine(
-        x, scale, zero, -ACTIVATION_LIMIT, ACTIVATION_LIMIT
-    )
-
-
-def fake_int8_weight(weight: Tensor) -> Tensor:
-    """Round a matrix [out, in] to 129 steps of a scale for each output."""
-    largest = weight.detach().float().abs().amax(dim=1)
-    scale = (largest / WEIGHT_LIMIT).clamp(min=LEAST_SCALE)
-    zero = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
-    return torch.fake_quantize_per_channel_affine(
-        weight, scale, zero, 0, -WEIGHT_LIMIT, WEIGHT_LIMIT
-    )

@@ -167,18 +167,17 @@ class ColorBlock(nn.Module):
 
 def _near(linear: Linear, x_ArcC: Tensor, bias: Tensor | None = None) -> Tensor:
     """Weights of each cell and its eight neighbors [A, r, c, F], with zeros beyond the edge."""
-    x, weight = linear.operands(x_ArcC)
+    weight = linear.weight.to(x_ArcC.dtype)
     weight_FCrc = weight.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
     if bias is not None:
-        bias = bias.to(x.dtype)
-    x_ACrc = x.permute(0, 3, 1, 2)
+        bias = bias.to(x_ArcC.dtype)
+    x_ACrc = x_ArcC.permute(0, 3, 1, 2)
     near_AFrc = F.conv2d(x_ACrc, weight_FCrc, bias, padding=1)
     return near_AFrc.permute(0, 2, 3, 1)
 
 
 def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
-    operand, weight = linear.operands(x)
-    return F.linear(operand, weight, bias.to(x.dtype))
+    return F.linear(x, linear.weight.to(x.dtype), bias.to(x.dtype))
 
 
 def block_of(config: HRMConfig) -> type[nn.Module]:

@@ -183,19 +183,6 @@ def copies_share_a_hash(samples: Samples) -> None:
     _require(num_different > NUM_EXAMPLES // 2, f"{num_different} hashes of {NUM_EXAMPLES} puzzles")
 
 
-def open_cells_are_revealed(samples: Samples) -> None:
-    """`reveal_BT` fills the requested number of open cells with their labels."""
-    puzzle, _, _, inputs_BT, labels_BT = samples
-    num_open_B = (inputs_BT != labels_BT).sum(axis=1)
-    wanted_B = np.arange(len(inputs_BT)) * puzzle.seq_len // len(inputs_BT)
-    rng = np.random.default_rng(SEED)
-    shown_BT = puzzle.reveal_BT(rng, inputs_BT, labels_BT, wanted_B)
-    is_new_BT = shown_BT != inputs_BT
-    _require(_same(shown_BT[is_new_BT], labels_BT[is_new_BT]), "a revealed cell is not its label")
-    num_new_B = is_new_BT.sum(axis=1)
-    _require(_same(num_new_B, np.minimum(wanted_B, num_open_B)), f"{num_new_B} for {wanted_B}")
-
-
 def symmetry_is_undone(samples: Samples) -> None:
     """`invert` of a symmetry undoes `apply`, and `apply` undoes `invert`."""
     rng = np.random.default_rng(SEED)
@@ -212,7 +199,6 @@ LAWS_OF_SAMPLES = (
     seeds_repeat,
     difficulties_are_known,
     copies_share_a_hash,
-    open_cells_are_revealed,
     symmetry_is_undone,
 )
 

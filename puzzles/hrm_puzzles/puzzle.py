@@ -187,19 +187,6 @@ class Puzzle(Protocol):
         """Apply a fresh random symmetry to each row, for training."""
         ...
 
-    def reveal_BT(
-        self,
-        rng: np.random.Generator,
-        inputs_BT: IntArray,
-        labels_BT: IntArray,
-        num_revealed_B: IntArray,
-    ) -> NDArray[np.int32]:
-        """Fill `num_revealed_B` random open cells of each row with their labels.
-
-        A row with fewer open cells is filled completely.
-        """
-        ...
-
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
         """A hash that all symmetric copies of an example share.
 

@@ -51,7 +51,7 @@ FAULTS = [
     ("serve BUNDLE --host 0.0.0.0", "without keys: make a key with 'hrm-key add"),
     ("serve BUNDLE --tls-cert cert.pem", "one of --tls-cert and --tls-key is missing"),
     (f"solve {SOLVED} --bundle nowhere.bundle", NOWHERE),
-    (f"solve {SOLVED} --bundle BUNDLE --policy guess", "policy cannot be 'guess'"),
+    (f"solve {SOLVED} --bundle BUNDLE --policy guess", "the field 'policy' is not valid"),
     (f"solve {SOLVED} --url http://127.0.0.1:9", "no answer from http://127.0.0.1:9"),
     ("solve nosuch.txt", "file nosuch.txt does not exist: give an existing file or a puzzle"),
 ]

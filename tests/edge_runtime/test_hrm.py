@@ -67,7 +67,7 @@ def test_a_missing_extra_is_named(name: str, run: Run, monkeypatch: pytest.Monke
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(commands.importlib, "import_module", missing)
-    extra = commands.COMMANDS[name.removeprefix("hrm-")][1]
+    extra = commands.COMMANDS[name.removeprefix("hrm-")].extra
     said = f"{name}: torch is not installed: run pip install 'hrm-edge[{extra}]'.\n"
     assert run(f"/usr/bin/{name}", "--help", entry=commands.desktop) == (3, "", said)
 

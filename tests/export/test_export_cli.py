@@ -4,9 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,12 +234,11 @@ def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) 
     assert {tokens_T.tobytes() for tokens_T in golden.tokens_BT} <= held_out
 
 
-def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) -> None:
+def test_json_holds_every_precision(tmp_path: Path) -> None:
     source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
     data = data_set(tmp_path / "data", 80)
     forms = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
-    report = tmp_path / "report"
-    result = exported(source, tmp_path / "one.bundle", *forms, "--report", str(report), "--json")
+    result = exported(source, tmp_path / "one.bundle", *forms, "--json")
     found = json.loads(result.stdout)
     rows = found["precisions"]
     ratios = [row["ratio"] for row in rows]
@@ -250,38 +246,20 @@ def test_json_holds_every_precision_and_the_report_its_pictures(tmp_path: Path) 
     assert ratios == sorted(ratios, reverse=True)
     assert found["num_held_out"] == 16
     assert rows[2]["segment_ms"].keys() == {"1", "8"}
-    times_ms = cpu_times.kept(Bundle.open(tmp_path / "one.bundle"))
-    assert set(times_ms) == {"fp32", "fp16", "int8"}
-    assert found["auto_on_cpu"] in times_ms
-    assert {"calibration.json", "layers.png"} <= {file.name for file in report.iterdir()}
 
 
-@pytest.mark.process
-def test_a_killed_export_reuses_its_finished_precisions(tmp_path: Path) -> None:
-    source = saved(tmp_path / "step_12", **QUICK)
-    data = data_set(tmp_path / "data", 80)
-    options = ("--fp16", "--data", str(data), "--max-loss", "100")
-    whole = tmp_path / "whole" / "tiny.bundle"
-    killed = tmp_path / "killed" / "tiny.bundle"
-    assert exported(source, whole, *options).exit_code == 0
-    kill_after_first_precision(source, killed, *options)
-    again = exported(source, killed, *options)
-    assert again.exit_code == 0, again.output
-    assert "reusing fp32 from" in again.stderr
-    assert [found.name for found in killed.parent.iterdir()] == ["tiny.bundle"]
-    for file in whole.iterdir():
-        assert file.read_bytes() == (killed / file.name).read_bytes(), file.name
-
-
-def kill_after_first_precision(source: Path, out: Path, *options: str) -> None:
-    arguments = [str(source), "--out", str(out), *FEW, *options]
-    command = [sys.executable, "-c", "from hrm_export.cli import main; main()", *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=environment) as process:
-        while not list(out.parent.glob(".tiny.bundle.forms/fp32-*.npz")):
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.kill()
+def test_the_table_shows_the_times_by_which_auto_chooses(tmp_path: Path) -> None:
+    source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
+    out = tmp_path / "one.bundle"
+    forms = ("--fp16", "--max-loss", "100")
+    found = json.loads(exported(source, out, *forms, "--json").stdout)
+    shown_ms = {row["precision"]: row["segment_ms"]["1"] for row in found["precisions"]}
+    bundle = Bundle.open(out)
+    assert cpu_times.kept(bundle) == shown_ms
+    is_faster = cpu_times.GAIN * shown_ms["fp16"] < shown_ms["fp32"]
+    chosen = "fp16" if is_faster else "fp32"
+    assert found["auto_on_cpu"] == chosen
+    assert choose(bundle, "auto").precision == chosen
 
 
 def test_calib_selects_a_run(run: Path) -> None:
@@ -311,7 +289,6 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
     ("changes", "options", "saying"),
     [
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
-        ({}, ("--report", "int8"), "add --int8 or omit --report"),
         ({}, ("--policy", "hope"), "'hope' is not known"),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--board", "sudoku"), "omit --board"),
@@ -348,7 +325,7 @@ def test_calibration_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.Monk
     data = data_set(tmp_path, 20)
     calibration, held_out = parts_of(Options(int8=True, calib=str(data)))
     assert (len(calibration), len(held_out)) == (5, 15)
-    monkeypatch.setattr("hrm_export.inputs.NUM_CALIBRATION", 25)
+    monkeypatch.setattr("hrm_export.inputs.MAX_PUZZLES", 25)
     calibration, held_out = parts_of(Options(fp16=True, held_out=30))
     assert (len(calibration), len(held_out)) == (25, 30)
     measured = {tokens_T.tobytes() for tokens_T in held_out.tokens_NT}

@@ -9,7 +9,7 @@ import pytest
 from cli_tools import succeeded
 from export_tools import made_questions, small_model
 
-from hrm_calibration.int8_report import Paired, paired
+from hrm_calibration.paired import Paired, paired
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.trt.building import worth_a_try

@@ -100,7 +100,6 @@ BREACHES = {
     "copies_share_a_hash": broken(
         equivalence_hash_B=lambda _, inputs_BT, __: np.zeros(len(inputs_BT), np.uint64)
     ),
-    "open_cells_are_revealed": broken(reveal_BT=lambda _, __, inputs_BT, ___, ____: inputs_BT),
     "symmetry_is_undone": broken(symmetry=one_way),
     "answers_are_right": broken(check_BT=only_first_row),
     "changed_answers_are_wrong": broken(check_BT=always_right),

@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from scripted_server import NAME, PUZZLE, scripted_lanes, scripted_model
+from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
 from starlette.applications import Starlette
+from thread_engine import ThreadEngine
 from uvicorn.server import ServerState
 
-from hrm_benchmarks import scripted as scripted
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
@@ -24,8 +24,7 @@ from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes, ready_lane
-from hrm_edge_runtime.worker.process import ThreadEngine
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -52,14 +51,14 @@ SCOPE = {
 def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, puzzle, table_PE, queue_limit=8)
-    return {name: ready_lane(lane)}
+    return {LaneKey(name): ready_lane(lane)}
 
 
 def app_over(
     make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
 ) -> tuple[Starlette, EngineClient]:
     make_engine = functools.partial(ThreadEngine, make_lanes)
-    engine_client = EngineClient(make_engine, {NAME: PLACES})
+    engine_client = EngineClient(make_engine, {LANE: PLACES})
     access = Access(keys=keys, origins=origins)
     return create_app(engine_client, [scripted_model(num_slots=2)], access), engine_client
 
@@ -67,8 +66,8 @@ def app_over(
 def app_of_two() -> tuple[Starlette, EngineClient]:
     """Return an application of the scripted Sudokus and of mazes answered with their questions."""
     make_engine = functools.partial(ThreadEngine, two_lanes)
-    engine_client = EngineClient(make_engine, {NAME: PLACES, MAZES: PLACES})
-    mazes = scripted.scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3)
+    engine_client = EngineClient(make_engine, {LANE: PLACES, LaneKey(MAZES): PLACES})
+    mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
     return create_app(engine_client, [scripted_model(num_slots=2), mazes]), engine_client
 
 

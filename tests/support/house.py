@@ -12,16 +12,16 @@ from asgi_tools import client_of
 from echo_bundle import ECHO_STEP
 from key_tools import AS_ADMIN, AS_USER, write_key_file
 from starlette.applications import Starlette
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http.library import models_and_library
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import models_and_library
 from hrm_edge_runtime.http.uploads import Uploads
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneDefaults, open_lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, open_lanes
 
 SOLVED = "1234341221434321"
 DEFAULTS = LaneDefaults(
@@ -43,7 +43,7 @@ class House:
     folder: Path
 
     @property
-    def lanes(self) -> list[str]:
+    def lanes(self) -> list[LaneKey]:
         return sorted(self.engine_client.lane_manager.reports)
 
     async def put(

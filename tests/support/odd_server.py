@@ -16,7 +16,7 @@ from solving_tools import answer
 from hrm_edge_runtime.api.schema import ErrorDetail
 
 Reply = Callable[[BaseHTTPRequestHandler], None]
-MODEL: dict[str, Any] = scripted_model(1).view().model_dump(mode="json") | {"name": "m"}
+MODEL: dict[str, Any] = scripted_model(num_slots=1).view().model_dump(mode="json") | {"name": "m"}
 REFUSAL = ErrorDetail(
     reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
 )

@@ -18,7 +18,7 @@ from hrm_train.recipe import Recipe
 
 NUM_IDS = 5
 STEPS = 20
-SAVED_AT = 18  # beyond the first interval of the curriculum, with counts not yet applied
+SAVED_AT = 18
 CONFIG = dataclasses.replace(SIZES, num_puzzle_ids=NUM_IDS, high_cycles=2, halt_rule="difference")
 RECIPE = Recipe(
     puzzle=PUZZLE.name,
@@ -26,7 +26,6 @@ RECIPE = Recipe(
     window=2,
     lr=2e-4,  # slow, so that differences of rounding do not grow
     warmup_samples=0,
-    curriculum=4,
     explore=0.3,
     continue_loss=True,
 )

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hrm_benchmarks import scripted as serving
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.manifest import Halting, Manifest
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Puzzle
 
@@ -33,7 +33,9 @@ NUMBERS = {
 }
 MAX_ATTEMPTS = 8
 NUM_WARM_UP_STEPS = 2
-NAME = serving.NAME
+NAME = "scripted"
+LANE = LaneKey(NAME)
+MAX_SEGMENTS = 16
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
 
 
@@ -75,7 +77,7 @@ def scripted_lanes(
     )
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
-    return {NAME: ready_lane(lane)}
+    return {LANE: ready_lane(lane)}
 
 
 def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
@@ -89,8 +91,37 @@ def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
     return sleep_later
 
 
-def scripted_model(num_slots: int) -> ServedModel:
-    return serving.scripted_model(PUZZLE, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
+def scripted_model(
+    puzzle: Puzzle = PUZZLE,
+    *,
+    num_slots: int,
+    name: str = NAME,
+    max_segments: int = MAX_SEGMENTS,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> ServedModel:
+    """Return what the HTTP process knows of a model without a bundle."""
+    manifest = Manifest(
+        name=name,
+        puzzle=puzzle.name,
+        seq_len=puzzle.seq_len,
+        vocab_size=puzzle.vocab_size,
+        num_positions=puzzle.seq_len + 1,
+        hidden_size=4,
+        puzzle_vector_size=4,
+        num_puzzle_ids=1,
+        max_segments=max_segments,
+        halting=Halting(policy="verified"),
+        precisions={"fp32": "step.fp32.onnx"},
+        files={},
+    )
+    return ServedModel(
+        manifest=manifest,
+        puzzle=puzzle,
+        precision="fp32",
+        num_slots=num_slots,
+        max_attempts=max_attempts,
+        lane=LaneKey(name),
+    )
 
 
 def _tokens(text: str) -> np.ndarray:
@@ -142,7 +173,7 @@ def main() -> None:
         tls_key=given.tls_key,
         log=given.log,
     )
-    run_server(make_lanes, [scripted_model(given.slots)], options)
+    run_server(make_lanes, [scripted_model(num_slots=given.slots)], options)
 
 
 if __name__ == "__main__":

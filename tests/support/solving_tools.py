@@ -1,10 +1,9 @@
 """Answers and solvers for the tests of `hrm-solve`."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
-from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.solvers import Reply, Solver
+from hrm_edge_runtime.api.schema import SolveAnswer
+from hrm_edge_runtime.solve.solvers import SolveAll, Solver
 from hrm_puzzles import registry
 
 SOLVED = "1234341221434321"
@@ -32,5 +31,5 @@ def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
     return SolveAnswer(solution=puzzle, **verdict, **USUAL)
 
 
-def solver_of(solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]) -> Solver:
+def solver_of(solve_all: SolveAll) -> Solver:
     return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)

@@ -10,9 +10,9 @@ from terminal_tools import shown
 
 from hrm_train import session
 from hrm_train.cli import main as app
-from hrm_train.first_run import FOR_A_CPU
 from hrm_train.options import PlanOptions
 from hrm_train.recipe import NAMED
+from hrm_train.session import FOR_A_CPU
 
 STYLED = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # every command that rich writes
 

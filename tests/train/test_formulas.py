@@ -13,7 +13,6 @@ from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import IGNORE
-from hrm_train.batches import Progress
 from hrm_train.optim import OPTIMIZERS, AdamATan2, AdamW, Average, Lion, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import (
@@ -151,16 +150,6 @@ def test_halting_learns_whether_the_answer_is_exact() -> None:
     of_the_right_one = math.log(1 + math.exp(-3))
     of_the_wrong_one = math.log(1 + math.exp(3))
     assert float(halting) == pytest.approx(of_the_right_one + of_the_wrong_one)
-
-
-def test_the_curriculum_falls_only_while_puzzles_are_solved() -> None:
-    progress = Progress(curriculum_level=10, curriculum_upcoming=10)
-    for _ in range(200):
-        progress.take_in(num_solved=4, num_finished=8, target=0.6)
-    assert progress.curriculum_level == 10
-    for _ in range(2000):
-        progress.take_in(num_solved=8, num_finished=8, target=0.6)
-    assert progress.curriculum_level == 0
 
 
 PUZZLE = registry.get("maze-8x8")

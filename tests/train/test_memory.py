@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles.cli import main as data_app
-from hrm_train import memory
 from hrm_train.memory import estimate
 from hrm_train.options import PlanOptions
 from hrm_train.plan import open_plan
@@ -94,7 +93,7 @@ def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
     run = tmp_path / "run"
     plan = open_plan(PlanOptions(run=run, puzzle="sudoku", hw="auto", data=data, preset=preset))
     trainer = trainer_from(plan)
-    memory.restart_peak(trainer.device)
+    torch.cuda.reset_peak_memory_stats()
     trainer.step()
     estimated = estimate(
         plan.config,
@@ -104,7 +103,7 @@ def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
         micro_batch=trainer.micro_batch,
         recompute=plan.hardware.recompute,
     ).total
-    peak = memory.peak_bytes(trainer.device)
+    peak = torch.cuda.max_memory_reserved()
     record_property("peak_mib", peak >> 20)
     record_property("estimated_mib", estimated >> 20)
     assert peak < (1 + RIGHT) * estimated

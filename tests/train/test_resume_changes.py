@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_tools import invoked
 from click.testing import Result
 from train_tools import STEP_SAMPLES, fresh
 
 from hrm_model import checkpoint
+from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import fingerprint
 from hrm_train.cli import main as app
 
@@ -127,3 +129,79 @@ def test_other_data_need_a_word(run: Path, data: Path, tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.output
     fingerprints = record_of(run)["events"][0]["changes"]["data_fingerprint"]
     assert fingerprints == [fingerprint(data), fingerprint(other)]
+
+
+def bytes_of(run: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+
+
+REFUSED = [
+    "--data=absent",
+    "--set=threads=100000",
+    "--set=threads=-1",
+    "--set=workers=1e9",
+    "--set=prefetch=-2",
+    "--set=micro_batch=-4",
+    "--set=lr=nan",
+    "--set=lr=-1",
+    "--set=lr=inf",
+    "--set=beta2=1",
+    "--set=explore=2",
+    "--set=warmup_samples=-1",
+    "--set=batch_size=0",
+    "--set=total_samples=0",
+    "--set=loss=hinge",
+    "--set=precision=fp8",
+    "--set=compile=maybe",
+    "--set=nothing=1",
+    "--set=halt_rule=q_continue",
+    "--threads=100000",
+    "--hw=abacus",
+    "--checkpoint-steps=0",
+]
+
+
+def test_a_refused_resume_changes_no_byte(run: Path) -> None:
+    before = bytes_of(run)
+    for option in REFUSED:
+        ended = hrm_train(run, "--resume", "--set=lr=5e-4", option)
+        assert ended.exit_code == 2, (option, ended.output)
+        assert bytes_of(run) == before, option
+
+
+@pytest.mark.parametrize("missing", ["train", "test"])
+def test_a_resume_onto_data_that_lack_a_split_changes_no_byte(
+    missing: str, run: Path, data: Path, tmp_path: Path
+) -> None:
+    torn = shutil.copytree(data, tmp_path / "torn")
+    before = bytes_of(run)
+    shutil.rmtree(torn / missing)
+    assert hrm_train(run, "--resume", "--data", str(torn), "--data-changed").exit_code == 2
+    assert bytes_of(run) == before
+
+
+def test_a_resume_that_exceeds_the_memory_changes_no_byte(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("nothing is left")
+
+    before = bytes_of(run)
+    monkeypatch.setattr(HRM, "think", no_memory)
+    ended = hrm_train(run, "--resume", "--set=batch_size=512", "--set=total_samples=99999")
+    assert ended.exit_code == 2
+    assert "one row of this model exceeds the memory" in ended.output
+    assert bytes_of(run) == before
+
+
+def test_a_run_is_resumed_from_any_directory(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data.parent)
+    run = tmp_path / "run"
+    assert hrm_train(run, *fresh(Path(data.name), 1)).exit_code == 0
+    assert record_of(run)["data"] == data.name
+    monkeypatch.chdir(tmp_path)
+    ended = hrm_train(run, "--resume", "--set", f"total_samples={2 * STEP_SAMPLES}")
+    assert ended.exit_code == 0, ended.output
+    assert set(record_of(run)["events"][0]["changes"]) == {"total_samples"}

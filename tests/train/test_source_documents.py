@@ -15,10 +15,9 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_train.cli import main as app
 from hrm_train.doctor_machine import read_log
-from hrm_train.draft import draft
 from hrm_train.hardware import GIGABYTE, PRESETS, hardware_from_name, threads_for
-from hrm_train.meter import Reading
 from hrm_train.options import PlanOptions
+from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
 from hrm_train.run_plan import filled
 from hrm_train.telemetry import AnomalyMonitor
@@ -55,13 +54,12 @@ def test_no_default_warms_up_for_more_than_a_tenth_of_the_run(preset: str, puzzl
 
 def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document() -> None:
     monitor = AnomalyMonitor()
-    reading = Reading(step_ms=1.0, samples_per_s=1.0, phase_ms={})
     for step in range(20):
-        assert monitor.see(reading, (), loss=1.0 + 0.01 * (step % 3)) == []
-    (warning,) = monitor.see(reading, (), loss=2.5)
+        assert monitor.see(0.0, loss=1.0 + 0.01 * (step % 3)) == []
+    (warning,) = monitor.see(0.0, loss=2.5)
     assert "lr" in warning
     assert "warmup_samples" in warning
-    assert monitor.see(reading, (), loss=2.6) == []
+    assert monitor.see(0.0, loss=2.6) == []
 
 
 def test_a_hung_driver_gets_the_remedy_of_the_document() -> None:

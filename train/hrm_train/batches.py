@@ -1,4 +1,4 @@
-"""Where training rows come from: a data set, a fresh symmetry, and revealed cells for each row.
+"""Where training rows come from: a data set, and a fresh symmetry of each row.
 
 What slot b is offered at step s depends only on (seed, s, b). So a resume replays no row, and the
 numbers of ranks and threads do not matter. Only slots whose puzzle has halted take their offer.
@@ -131,30 +131,25 @@ class Feed:
 
         self._order = order
 
-    def draw(self, step: int, slots: range, batch_size: int, num_revealed: int) -> Offer:
-        """Draws offers for `slots` of a global batch, with up to `num_revealed` cells filled in."""
+    def draw(self, step: int, slots: range, batch_size: int) -> Offer:
+        """Draws offers for `slots` of a global batch."""
         first_block = slots.start // BLOCK
         last_block = -(-slots.stop // BLOCK)
         blocks = range(first_block, last_block)
-        parts = [self._block(step, block, batch_size, num_revealed) for block in blocks]
+        parts = [self._block(step, block, batch_size) for block in blocks]
         arrays = [np.concatenate(part) for part in zip(*parts, strict=True)]
         whole = Offer(*map(torch.from_numpy, arrays))
         skip = slots.start % BLOCK
         return whole.rows(slice(skip, skip + len(slots)))
 
-    def _block(
-        self, step: int, block: int, batch_size: int, num_revealed: int
-    ) -> tuple[NDArray[Any], ...]:
+    def _block(self, step: int, block: int, batch_size: int) -> tuple[NDArray[Any], ...]:
         rng = np.random.default_rng((self.seed, step, block, _ROWS))
-        chance_B4 = rng.random((BLOCK, 4))
+        chance_B4 = rng.random((BLOCK, 4))  # older versions used the third; it keeps their draws
         groups_B = self._groups(step * batch_size + block * BLOCK)
         rows_B = self.source.pick(groups_B, chance_B4[:, :2])
         tokens_BT, labels_BT, ids_B = self.source.rows(rows_B)
         if self.augment:
             tokens_BT, labels_BT = self.puzzle.augment_BT(rng, tokens_BT, labels_BT)
-        if num_revealed:
-            revealed_B = (chance_B4[:, 2] * (num_revealed + 1)).astype(np.int64)
-            tokens_BT = self.puzzle.reveal_BT(rng, tokens_BT, labels_BT, revealed_B)
         integers = [values.astype(np.int32) for values in (tokens_BT, labels_BT, ids_B)]
         return *integers, chance_B4[:, 3].astype(np.float32)
 
@@ -166,51 +161,18 @@ class Feed:
         return np.array([self._order(epoch)[place] for epoch, place in places])
 
 
-# The curriculum.
-INTERVAL = 16  # steps between two readings of the counts
-FALL = 0.02  # cells by which the level falls for eight finished puzzles
-MEMORY = 0.98  # weight of the past in the share of solved puzzles, per step
-
-
 @dataclass(kw_only=True)
 class Progress:
-    """How far a run and its curriculum are, as JSON values.
-
-    Fewer cells are revealed while the share of solved puzzles is above the target. Counts are read
-    every INTERVAL steps and change the level one interval later, so rows can be drawn ahead.
-    `counted_*` are the puzzles since the last reading.
-    """
+    """How far a run is, as JSON values."""
 
     step: int = 0
     samples: int = 0
-    curriculum_level: float = 0.0
-    curriculum_upcoming: float = 0.0
-    solved_share: float = 0.0
-    counted_solved: int = 0
-    counted_finished: int = 0
-
-    def num_revealed(self, step: int) -> int:
-        """The level at a step of this interval or the next."""
-        if step // INTERVAL <= self.step // INTERVAL:
-            return round(self.curriculum_level)
-        return round(self.curriculum_upcoming)
-
-    def take_in(self, num_solved: float, num_finished: float, target: float) -> None:
-        """Updates the share of solved puzzles and the level of the next interval."""
-        self.curriculum_level = self.curriculum_upcoming
-        if not num_finished or not self.curriculum_level:
-            return
-        memory = MEMORY**INTERVAL
-        self.solved_share = memory * self.solved_share + (1 - memory) * num_solved / num_finished
-        if self.solved_share > target:
-            fallen = self.curriculum_level - FALL * num_finished / 8
-            self.curriculum_upcoming = max(0.0, fallen)
 
 
 class Prefetcher:
-    """Calls draw(step, setting(step)) `depth` steps early, on `workers` threads (0: on demand)."""
+    """Calls draw(step) `depth` steps early, on `workers` threads (0: on demand)."""
 
-    def __init__(self, draw: Callable[[int, int], Offer], *, workers: int, depth: int) -> None:
+    def __init__(self, draw: Callable[[int], Offer], *, workers: int, depth: int) -> None:
         self._draw = draw
         self._depth = depth
         self._pool = None
@@ -218,14 +180,14 @@ class Prefetcher:
             self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rows")
         self._begun: dict[int, Future[Offer]] = {}
 
-    def at(self, step: int, setting: Callable[[int], int]) -> Offer:
+    def at(self, step: int) -> Offer:
         if self._pool is None:
-            return self._draw(step, setting(step))
+            return self._draw(step)
         for passed in [begun for begun in self._begun if begun < step]:
             del self._begun[passed]
         for coming in range(step, step + self._depth + 1):
             if coming not in self._begun:
-                self._begun[coming] = self._pool.submit(self._draw, coming, setting(coming))
+                self._begun[coming] = self._pool.submit(self._draw, coming)
         return self._begun.pop(step).result()
 
     def forget(self) -> None:

@@ -4,7 +4,7 @@ Beside the model, a checkpoint holds what an exact continuation needs. It needs 
 since draws depend only on seed and step.
 
     trainer.safetensors   raw weights (weights.*), optimizer moments (exp_avg.*, exp_avg_sq.*),
-    slots (slots.*) trainer.json          recipe, step, samples, curriculum
+    slots (slots.*) trainer.json          recipe, step, samples
 """
 
 import json
@@ -143,7 +143,8 @@ def read_trainer(
     values = checkpoint.read_json(directory / VALUES)
     try:
         tensors = safetensors.torch.load_file(file)
-        progress = Progress(**values["progress"])
+        saved_at = values["progress"]
+        progress = Progress(step=saved_at["step"], samples=saved_at["samples"])
         saved = Recipe.from_mapping(values["recipe"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
         raise checkpoint.CheckpointError(
@@ -178,7 +179,7 @@ def _require_same_recipe(
 
 @contextmanager
 def sole_writer(run: Path) -> Generator[None]:
-    """Holds the lock of a run; its file holds the process id.
+    """Holds the lock of a run; meanwhile its file holds the process id, else nothing.
 
     Raises ValueError if another process holds it. Take it before reading a checkpoint, because a
     writer removes old ones.
@@ -195,7 +196,10 @@ def sole_writer(run: Path) -> Generator[None]:
             )
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
-        yield
+        try:
+            yield
+        finally:
+            os.ftruncate(handle, 0)
     finally:
         os.close(handle)
 

@@ -8,14 +8,17 @@ has an effect.
 """
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,16 @@ class Ranks:
         votes = torch.tensor(int(flag), device=device)
         dist.all_reduce(votes)
         return bool(votes)
+
+    def first(self, make: Callable[[], T]) -> T:
+        """Returns on every rank what `make` returns on the first, which alone calls it."""
+        if self.world == 1:
+            return make()
+        made: list[Any] = [None]
+        if self.is_first:
+            made = [make()]
+        dist.broadcast_object_list(made)
+        return made[0]
 
     def wait(self) -> None:
         if self.world > 1:

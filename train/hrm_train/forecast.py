@@ -1,7 +1,6 @@
 """What a run would need on any machine: memory, disk, steps, learning rates and hours."""
 
 import shutil
-from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -11,10 +10,10 @@ from hrm_host.progress import duration
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_train import batches, status
-from hrm_train.draft import draft
 from hrm_train.hardware import hardware_from_name
 from hrm_train.memory import FILLED
 from hrm_train.options import PlanOptions
+from hrm_train.plan import draft
 from hrm_train.run_plan import RunPlan, filled, read_plan
 
 PUBLISHED_ARC_IDS = 876_000  # puzzle ids of 960 tasks in 1,000 variants, without duplicates
@@ -107,10 +106,18 @@ def schedule(plan: RunPlan) -> str:
     warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
     return (
         f"{plan.num_steps:,} steps of {recipe.batch_size} puzzles, "
-        f"{recipe.total_samples:,} samples; "
+        f"{recipe.total_samples:,} samples{_passes(plan)}; "
         f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
         f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"
     )
+
+
+def _passes(plan: RunPlan) -> str:
+    """The length of the run in passes over its data, if the data set exists."""
+    if not plan.data.exists():
+        return ""
+    source = batches.open_source(plan.data, "train", registry.get(plan.recipe.puzzle))
+    return f" ({plan.recipe.total_samples / source.num_groups:.3g} passes)"
 
 
 def disk(plan: RunPlan) -> str:
@@ -152,14 +159,13 @@ def _memory_table(plan: RunPlan) -> Table:
     sizes = {min(num_slots, max(1, round(share * planned))) for share in SHARES}
     table = Table("micro-batch", "for each update", "memory", "of the device", title_justify="left")
     for rows in sorted(sizes):
-        machine = replace(plan.hardware, micro_batch=rows)
-        total = replace(plan, hardware=machine).memory().total
+        total = plan.with_micro_batch(rows).memory().total
         name = str(rows)
         if rows == planned:
             name = f"{rows} (planned)"
         num_parts = -(-num_slots // rows)
-        filled = _filled(total, machine.memory_gb)
-        table.add_row(name, str(num_parts), f"{total / GIB:.2f} GiB", filled)
+        share = _filled(total, plan.hardware.memory_gb)
+        table.add_row(name, str(num_parts), f"{total / GIB:.2f} GiB", share)
     return table
 
 

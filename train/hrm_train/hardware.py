@@ -13,7 +13,7 @@ import torch
 
 from hrm_host.board import num_cores
 from hrm_model.hrm import HRM
-from hrm_train.recipe import TABLES
+from hrm_train.recipe import TABLES, require_ranges
 
 Precision = Literal["bf16", "fp32"]
 Say = Callable[[str], object]  # shows a sentence to the user
@@ -23,6 +23,19 @@ LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
 ONE_THREAD = 1_000_000  # parameters; models below it train on one CPU thread
 COMPILERS = ("c++", "g++", "clang++", "cl")
 GIGABYTE = 1e9
+MOST_THREADS = 1024
+MOST_ROWS = 1 << 20
+# The least and the largest value of each number that `--set` may change.
+RANGES = {
+    "rows_81": (1, MOST_ROWS),
+    "rows_900": (1, MOST_ROWS),
+    "small_rows_81": (1, MOST_ROWS),
+    "small_rows_900": (1, MOST_ROWS),
+    "micro_batch": (0, MOST_ROWS),
+    "threads": (0, MOST_THREADS),
+    "workers": (0, MOST_THREADS),
+    "prefetch": (0, MOST_THREADS),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +63,7 @@ class Hardware:
     refusal: str = ""
 
     def __post_init__(self) -> None:
+        require_ranges(self, RANGES)
         choices = get_args(Precision)
         if self.precision not in choices:
             raise ValueError(f"precision is {self.precision!r}; choose {' or '.join(choices)}")

@@ -3,11 +3,11 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,12 +17,14 @@ from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import Hinted
 from hrm_train import checkpoints, distributed, memory
-from hrm_train.batches import INTERVAL, Feed, Offer, Prefetcher, Progress
+from hrm_train.batches import Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware, Say
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import OPTIMIZERS, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import HintTensors, Slots, recompute_blocks, window_loss
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,6 @@ class StepSums:
     answer_loss: Tensor  # loss without halting and hints
     exact: Tensor  # share of exact rows
     cells: Tensor  # share of open cells that are right
-    solved: Tensor  # number of exact halted rows
     halted: Tensor  # number of halted rows
     segments: Tensor  # sum of the segments of the halted rows
 
@@ -78,18 +79,13 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self.average = Average(model, recipe.average_decay)
-        level = recipe.curriculum
-        self.progress = Progress(curriculum_level=level, curriculum_upcoming=level)
+        self.progress = Progress()
         self._mine = self.ranks.slots(recipe.batch_size)
         workers = hardware.workers
         self._prefetcher = Prefetcher(self._draw, workers=workers, depth=hardware.prefetch)
-        if recipe.quantization_aware:
-            for each in model.levels:
-                each.compute_as_int8()
         if hardware.recompute:
             recompute_blocks(model)
         hardware.compile_(model, say)
-        self._counted = torch.zeros(2, device=self.device)
         self._skipped = torch.zeros((), device=self.device)
         num_slots = len(self._mine)
         self._parts = [Slots.empty(model, num_slots, self.device, hardware.dtype)]
@@ -107,7 +103,6 @@ class Trainer:
             samples = self.recipe.batch_size * self.recipe.window
             rate = self.recipe.rate_at(self.progress.samples + samples)
             norm = self._update(sums, vector_gradients, rate)
-        self._counted += torch.stack([sums.solved, sums.halted])
         self.meter.count(samples)
         self.progress.step += 1
         self.progress.samples += samples
@@ -120,47 +115,42 @@ class Trainer:
 
     def _refill(self) -> None:
         """Offers every slot a row; only halted slots take it."""
-        step = self.progress.step
-        recipe = self.recipe
-        if recipe.curriculum and step and step % INTERVAL == 0:
-            solved, finished = self._counted.tolist()
-            self.progress.take_in(solved, finished, recipe.curriculum_target)
-            self._counted.zero_()
         # On a CPU reading a tensor is free, so the draw is skipped if no slot has halted.
         if self.device.type == "cpu" and not self._has_halted():
             return
-        offer = self._offer(step)
+        offer = self._offer()
         begin = 0
         for part in self._parts:
             rows = offer.rows(slice(begin, begin + len(part)))
-            part.refill(self.model, rows, recipe.explore, self.max_segments)
+            part.refill(self.model, rows, self.recipe.explore, self.max_segments)
             begin += len(part)
 
     def _has_halted(self) -> bool:
         return any(bool(part.halted_B.any()) for part in self._parts)
 
-    def _offer(self, step: int) -> Offer:
-        drawn = self._prefetcher.at(step, self.progress.num_revealed)
+    def _offer(self) -> Offer:
+        drawn = self._prefetcher.at(self.progress.step)
         moved = [tensor.to(self.device, non_blocking=True) for tensor in drawn]
         return Offer(*moved)
 
-    def _draw(self, step: int, num_revealed: int) -> Offer:
-        offer = self.feed.draw(step, self._mine, self.recipe.batch_size, num_revealed)
+    def _draw(self, step: int) -> Offer:
+        offer = self.feed.draw(step, self._mine, self.recipe.batch_size)
         if self.device.type != "cuda":
             return offer
         return Offer(*(tensor.pin_memory() for tensor in offer))
 
     def _learn(self) -> tuple[StepSums, Tensor]:
-        """Returns the sums and the puzzle vectors' gradients.
+        """Returns the sums and the puzzle vectors' gradients."""
+        results = self._fitting(lambda: [self._learn_part(part) for part in self._parts])
+        sums, gradients = zip(*results, strict=True)
+        return _added(sums), torch.cat(gradients)
 
-        If memory runs out, it begins again with smaller micro-batches.
-        """
+    def _fitting(self, work: Callable[[], T]) -> T:
+        """Returns what `work` returns; while memory runs out, halves the micro-batch first."""
         while True:
             before = [replace(part) for part in self._parts]
             try:
-                results = [self._learn_part(part) for part in self._parts]
-                sums, gradients = zip(*results, strict=True)
-                return _added(sums), torch.cat(gradients)
+                return work()
             except RuntimeError as error:
                 if not memory.is_out_of_memory(error):
                     raise
@@ -186,7 +176,6 @@ class Trainer:
             answer_loss=found.answer_loss / num_segments,
             exact=found.exact_B.sum() / recipe.batch_size,
             cells=found.cells_B.sum() / recipe.batch_size,
-            solved=(found.exact_B & slots.halted_B).sum(),
             halted=slots.halted_B.sum(),
             segments=(slots.segments_B * slots.halted_B).sum(),
         )
@@ -215,9 +204,18 @@ class Trainer:
         """
         slots = self._parts[0]
         slots.halted_B = torch.ones_like(slots.halted_B)
-        rows = self._offer(self.progress.step).rows(slice(0, len(slots)))
+        rows = self._offer().rows(slice(0, len(slots)))
         slots.refill(self.model, rows, self.recipe.explore, self.max_segments)
         self._learn_part(slots)
+
+    def rehearse_fitting(self) -> None:
+        """Rehearses with the largest micro-batch that fits; the trainer's slots are lost.
+
+        Raises ValueError if not even one row fits.
+        """
+        self._fitting(self.rehearse)
+        self.optimizer.forget_gradients()
+        self.meter = PhaseTimer(self.device)
 
     def _update(self, sums: StepSums, vector_gradient_BE: Tensor, rate: float) -> Tensor:
         """Updates once from the gradients of all ranks, unless they are not finite.
@@ -249,6 +247,11 @@ class Trainer:
     def max_segments(self) -> int:
         """The limit of segments at this step."""
         return self.recipe.segments_at(self.progress.samples, self.model.config.max_segments)
+
+    @property
+    def passes(self) -> float:
+        """How often the run has seen the data: a pass takes one sample of each group."""
+        return self.progress.samples / self.feed.source.num_groups
 
     @property
     def slots(self) -> Slots:
@@ -304,9 +307,6 @@ class Trainer:
         tensors = self._tensors()
         for name, tensor in self.slots.state().items():
             tensors[checkpoints.SLOTS + name] = self.ranks.everyones(tensor).cpu()
-        solved, finished = self._counted.tolist()
-        self.progress.counted_solved = int(solved)
-        self.progress.counted_finished = int(finished)
         values = {"recipe": asdict(self.recipe), "progress": asdict(self.progress)}
         if self.ranks.is_first:
             write_trainer = partial(checkpoints.write_trainer, tensors, values)
@@ -327,8 +327,6 @@ class Trainer:
         for name, buffer in averaged.named_buffers():
             self.model.get_buffer(name).copy_(buffer)
         self._restore_slots(slots)
-        counts = [self.progress.counted_solved, self.progress.counted_finished]
-        self._counted[:] = torch.tensor(counts)
         self._prefetcher.forget()
 
     def _restore_slots(self, slots: dict[str, Tensor]) -> None:

@@ -1,13 +1,11 @@
-"""An estimate of the device memory that a run needs, and the peak that it really takes.
+"""An estimate of the device memory that a run needs.
 
 Activations are probed: one and two rows of a short sequence run on the CPU, and what autograd keeps
 is scaled up.
 """
 
-import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -24,10 +22,6 @@ PROBE_LEN = 16  # tokens
 FLOAT_BYTES = 4
 SLOT_INTEGERS_BYTES = 8  # bytes per token: its question and its label
 MIB = 1 << 20
-
-_CLEAR = Path("/proc/self/clear_refs")
-_STATUS = Path("/proc/self/status")
-_RESET_PEAK = "5"  # resets the high-water mark of the resident set, proc(5)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -164,29 +158,3 @@ def limit_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return memory.physical_bytes()
-
-
-def restart_peak(device: torch.device) -> None:
-    """Makes `peak_bytes` count from here on."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    elif _CLEAR.exists():
-        memory.give_back_freed_memory()
-        _CLEAR.write_text(_RESET_PEAK)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """The most that PyTorch has reserved of a GPU so far, or this process of a CPU's memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    if _STATUS.exists():
-        lines = _STATUS.read_text().splitlines()
-        line = next(line for line in lines if line.startswith("VmHWM:"))
-        return 1024 * int(line.split()[1])
-    import resource  # missing on Windows, where `limit_bytes` fails first
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    if sys.platform == "darwin":
-        return peak
-    return 1024 * peak

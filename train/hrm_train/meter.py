@@ -8,10 +8,11 @@ rows. On a CPU a phase is wall time.
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,18 +24,9 @@ from hrm_train.hardware import Say
 PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
 
-class Mark(Protocol):
-    """One moment, such as a torch.cuda.Event.
-
-    `query` tells whether it has passed; `elapsed_time` returns the milliseconds up to `end_event`.
-    """
-
-    def record(self) -> None: ...
-    def query(self) -> bool: ...
-    def elapsed_time(self, end_event: Any, /) -> float: ...
-
-
 class HostMark:
+    """One moment on the host, with the methods of a torch.cuda.Event."""
+
     at_s: float
 
     def record(self) -> None:
@@ -69,12 +61,8 @@ class Reading:
 
 class _Span(NamedTuple):
     phase: str
-    begin: Mark
-    end: Mark
-
-
-def _cuda_mark() -> Mark:
-    return torch.cuda.Event(enable_timing=True)
+    begin: Any  # a HostMark or a torch.cuda.Event
+    end: Any
 
 
 class PhaseTimer:
@@ -82,16 +70,14 @@ class PhaseTimer:
 
     MOST_PENDING = 1000  # maximum steps kept while nothing reads them
 
-    def __init__(self, device: torch.device, new_mark: Callable[[], Mark] | None = None) -> None:
-        if new_mark is None:
-            new_mark = HostMark
-            if device.type == "cuda":
-                new_mark = _cuda_mark
-        self._new_mark = new_mark
+    def __init__(self, device: torch.device) -> None:
+        self._new_mark: Callable[[], Any] = HostMark
+        if device.type == "cuda":
+            self._new_mark = partial(torch.cuda.Event, enable_timing=True)
         self._open: list[_Span] = []
         self._pending: deque[list[_Span]] = deque(maxlen=self.MOST_PENDING)
         self._steps_ms: deque[float] = deque(maxlen=self.MOST_PENDING)
-        self._last_end: Mark | None = None
+        self._last_end: Any = None
         self._restart()
 
     @contextmanager
@@ -212,85 +198,40 @@ def profile_steps(
     return table
 
 
-UNSEEN = "GPU temperature, power and clocks are not shown"
-THROTTLE_BITS = {
-    "power": 0x04,  # SwPowerCap
-    "hardware": 0x08,  # HwSlowdown
-    "thermal": 0x20 | 0x40,  # SwThermalSlowdown and HwThermalSlowdown
-    "brake": 0x80,  # HwPowerBrakeSlowdown
-}
-"""Bits of nvmlClocksThrottleReasons."""
+class Sensors:
+    """The sensors of one card, through PyTorch and the module pynvml."""
 
-
-class NvmlGpu:
-    """One card, read with NVIDIA's management library; `library` is the module pynvml."""
-
-    def __init__(self, library: Any, handle: Any) -> None:
-        self._library = library
-        self._handle = handle
+    def __init__(self, device: torch.device, library: Any) -> None:
+        self._device = device
+        self._errors = (library.NVMLError, RuntimeError)
 
     def sample(self) -> dict[str, float]:
-        """The card's sensors; laptops and virtual cards lack some."""
-        nvml = self._library
-        handle = self._handle
-        sensors: dict[str, Callable[[], float]] = {
-            "gpu_utilisation_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-            "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(
-                handle, nvml.NVML_TEMPERATURE_GPU
-            ),
-            "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "gpu_sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "gpu_memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(
-                handle, nvml.NVML_CLOCK_MEM
-            ),
+        """The figures that the card reports; laptops and virtual cards lack some."""
+        sensors = {
+            "gpu_utilisation_percent": torch.cuda.utilization,
+            "gpu_temperature_c": torch.cuda.temperature,
+            "gpu_power_mw": torch.cuda.power_draw,
+            "gpu_sm_clock_mhz": torch.cuda.clock_rate,
         }
         found: dict[str, float] = {}
         for name, read in sensors.items():
-            value = self._read(read)
-            if value is not None:
-                found[name] = float(value)
+            with suppress(*self._errors):
+                found[name] = float(read(self._device))
+        if "gpu_power_mw" in found:
+            found["gpu_power_w"] = found.pop("gpu_power_mw") / 1000
         return found
 
-    def throttled(self) -> tuple[str, ...]:
-        """Why the clock is reduced, as keys of telemetry.THROTTLED."""
-        read = self._library.nvmlDeviceGetCurrentClocksThrottleReasons
-        bits = self._read(lambda: read(self._handle))
-        return throttle_reasons(int(bits or 0))
 
-    def _read(self, read: Callable[[], float]) -> float | None:
-        try:
-            return read()
-        except self._library.NVMLError:
-            return None
-
-
-def throttle_reasons(bits: int) -> tuple[str, ...]:
-    """Names of the reasons for a reduced clock, except idling and the user's settings."""
-    found = tuple(name for name, mask in THROTTLE_BITS.items() if bits & mask)
-    specific = {"thermal", "brake"} & set(found)
-    return tuple(name for name in found if name != "hardware" or not specific)
-
-
-def open_gpu(device: torch.device, say: Say) -> NvmlGpu | None:
-    """Opens the card that trains; None on a CPU.
-
-    If the library or its driver is missing, it reports that and returns None.
-    """
+def sensors_of(device: torch.device, say: Say) -> Sensors | None:
+    """The sensors of the card that trains; None on a CPU, or if the library is missing."""
     if device.type != "cuda":
         return None
     try:
         import pynvml
     except ImportError:
-        say(f"{UNSEEN}; pip install nvidia-ml-py to see them")
+        say("GPU temperature, power and clocks are not shown; pip install nvidia-ml-py to see them")
         return None
-    try:
-        pynvml.nvmlInit()
-        uuid = torch.cuda.get_device_properties(device).uuid
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except (pynvml.NVMLError, AttributeError) as error:
-        say(f"{UNSEEN} ({error}); check that 'nvidia-smi' works")
-        return None
-    return NvmlGpu(pynvml, handle)
+    return Sensors(device, pynvml)
 
 
 def gpu_memory(device: torch.device) -> dict[str, float]:

@@ -27,11 +27,6 @@ class Optimizer:
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.1,
     ) -> None:
-        if lr < 0 or weight_decay < 0:
-            raise ValueError(
-                f"lr {lr} and weight_decay {weight_decay} must not be negative; "
-                "use 0 to switch one off"
-            )
         self.lr = lr
         self.betas = betas
         self.weight_decay = weight_decay

@@ -1,8 +1,8 @@
 """The options of hrm-train. Nothing here imports PyTorch, which `--help` would wait for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -213,3 +213,12 @@ class TrainOptions(Intervals, PlanOptions):
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")
     ] = False
+
+    def intervals_after(self, before: Intervals) -> Intervals:
+        """The intervals that the command line names; the others as in `before`."""
+        named: dict[str, Any] = {}
+        for name in Intervals.__dataclass_fields__:
+            source = self.context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                named[name] = getattr(self, name)
+        return replace(before, **named)

@@ -20,15 +20,47 @@ Values = dict[str, Any]
 
 LENGTHS = ("total_samples", "warmup_samples", "deepening_samples")
 LENGTH = re.compile(r"([\d.]+) *(%|pass|passes)")  # a length in passes over the data, or in percent
-GONE = "geometric_start"  # a setting of older runs, which acted only before the first step
+# Settings of older runs, which acted only before the first step, or were a part of another.
+GONE = ("geometric_start", "curriculum_target")
+# Settings of older runs that this version lacks; only runs that did not use them go on.
+REMOVED = ("quantization_aware", "curriculum")
 BOOLEANS = {"true": True, "false": False}
 
 
-LARGEST = {
-    "batch_size": 1 << 20,  # puzzles per update
-    "window": 1 << 10,  # segments
-    "total_samples": 1 << 53,  # largest count that a float holds exactly
+BELOW_ONE = math.nextafter(1.0, 0.0)
+COUNT = 1 << 53  # largest count that a float holds exactly
+RATE = 1e3  # far above any useful rate or weight, and finite
+
+# The least and the largest value of each number.
+RANGES = {
+    "seed": (0, COUNT),
+    "batch_size": (1, 1 << 20),  # puzzles per update
+    "base_batch": (0, 1 << 20),
+    "window": (1, 1 << 10),  # segments
+    "total_samples": (1, COUNT),
+    "warmup_samples": (0, COUNT),
+    "deepening_samples": (0, COUNT),
+    "lr": (0, RATE),
+    "lr_min_ratio": (0, 1),
+    "weight_decay": (0, RATE),
+    "puzzle_lr": (0, RATE),
+    "puzzle_weight_decay": (0, RATE),
+    "beta1": (0, BELOW_ONE),
+    "beta2": (0, BELOW_ONE),
+    "clip_norm": (0, COUNT),
+    "average_decay": (0, BELOW_ONE),
+    "label_smoothing": (0, BELOW_ONE),
+    "halt_weight": (0, RATE),
+    "explore": (0, 1),
 }
+
+
+def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ValueError for the first number of a record that is out of its range, or NaN."""
+    for name, (least, most) in ranges.items():
+        value = getattr(record, name)
+        if not least <= value <= most:
+            raise ValueError(f"{name} is {value}, but must be from {least} to {most}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,32 +83,19 @@ class Recipe:
     beta1: float = 0.9
     beta2: float = 0.95
     clip_norm: float = 1.0  # 0: never clips
-    average_decay: float = 0.998
+    average_decay: float = 0.998  # 0: no average
     loss: LossKind = "softmax"
     label_smoothing: float = 0.0
     continue_loss: bool = False  # learns q_continue as published, in a second forward pass
     halt_weight: float = 0.5
     explore: float = 0.1
     augment: bool = True
-    curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
-    curriculum_target: float = 0.5
     deepening_samples: int = 0  # samples until the limit has grown from `window` to the model's
-    quantization_aware: bool = False  # trains with INT8 rounding; validates and saves float32
 
     def __post_init__(self) -> None:
-        for name, largest in LARGEST.items():
-            value = getattr(self, name)
-            if not 1 <= value <= largest:
-                raise ValueError(f"{name} is {value}, but must be from 1 to {largest}")
-        self._check_share("average_decay", "keeps no average")
-        self._check_share("label_smoothing", "smooths nothing")
+        require_ranges(self, RANGES)
         self._check_choice("loss", get_args(LossKind))
         self._check_choice("optimizer", get_args(Optimizer))
-
-    def _check_share(self, name: str, effect_of_zero: str) -> None:
-        value = getattr(self, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{name} is {value}, but must lie in [0, 1); 0 {effect_of_zero}")
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         value = getattr(self, name)
@@ -86,7 +105,14 @@ class Recipe:
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> "Recipe":
         """Reads what a run has written."""
-        return Recipe(**{key: value for key, value in values.items() if key != GONE})
+        for name in REMOVED:
+            if values.get(name):
+                raise ValueError(
+                    f"the run was trained with {name}={values[name]}, which was removed; "
+                    "start another --run with --init"
+                )
+        gone = (*GONE, *REMOVED)
+        return Recipe(**{key: value for key, value in values.items() if key not in gone})
 
     def scaled(self, lr: float) -> float:
         """Scales a learning rate of this recipe to its real batch."""
@@ -135,7 +161,7 @@ def in_samples(
     return found
 
 
-def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
+def with_texts(record: Any, settings: Mapping[str, str]) -> Any:
     """Returns a copy of a frozen record, changed by texts that are read as the fields' types."""
     values = {key: _read(key, text, getattr(record, key)) for key, text in settings.items()}
     return replace(record, **values)

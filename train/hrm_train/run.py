@@ -17,11 +17,10 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import batches, checkpoints, status, telemetry
+from hrm_train import batches, checkpoints, figures, status, telemetry
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
-from hrm_train.opening import Opening
 from hrm_train.options import Intervals
 from hrm_train.run_plan import RunPlan
 
@@ -63,7 +62,7 @@ class TrainingRun:
         self.telemetry = telemetry.Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
-        self._opening = Opening(trainer.recipe.total_samples, say)
+        self._opening = telemetry.Opening(trainer.recipe.total_samples, say)
 
     def finish(self, stages: Stages) -> Evaluation | None:
         """Trains to `total_samples` and returns the last validation, or None if a signal came.
@@ -92,7 +91,7 @@ class TrainingRun:
         if self._every(self.report_steps) or self._opening.is_due:
             row = self.telemetry.flush()
             if row is not None:
-                self._latest_figures = row.summary()
+                self._latest_figures = figures.line(row, figures.TRAINING)
                 self._opening.take(row)
         if self._latest_figures:
             samples = self.trainer.progress.samples
@@ -127,13 +126,15 @@ class TrainingRun:
     def _meta_now(self) -> dict[str, Any]:
         progress = self.trainer.progress
         best = self.history.best("whole", progress.step)
-        lowest = self.history.best("whole", progress.step, lambda row: -row["loss"])
+        rows = self.history.rows("whole", progress.step)
+        lowest = min(rows, key=lambda row: row["loss"], default=None)
         return {
             **self.meta,
             "step": progress.step,
             "samples": progress.samples,
             "best_score": best and best["score"],
             "best_step": best and best["step"],
+            "best_epoch": best and best.get("passes"),
             "best_loss": lowest and lowest["loss"],
             "best_loss_step": lowest and lowest["step"],
             "recipe_digest": self.trainer.recipe.digest,
@@ -169,7 +170,7 @@ class TrainingRun:
         return None
 
     def _validate(self) -> Evaluation | None:
-        """Runs the due evaluation on the first rank; saves at the best score of the whole set.
+        """Runs the due evaluation on the first rank; saves if the whole set is the best yet.
 
         Returns None if a signal came.
         """
@@ -212,10 +213,10 @@ class TrainingRun:
             identifiers=identifiers,
             between_batches=self._raise_if_signalled,
         )
-        revealed = progress.curriculum_level
-        self.history.add(kind, progress.step, progress.samples, evaluation, revealed=revealed)
+        passes = self.trainer.passes
+        row = self.history.add(kind, progress.step, progress.samples, passes, evaluation)
         self.telemetry.validated(kind, evaluation)
-        is_better = before is None or evaluation.score > before["score"]
+        is_better = before is None or status.worth(row) > status.worth(before)
         return evaluation, is_better
 
     def _raise_if_signalled(self) -> None:
@@ -250,7 +251,7 @@ def run_of(plan: RunPlan, trainer: Trainer, say: Say, *, wandb: bool) -> Trainin
     meta: dict[str, Any] = {
         "puzzle": plan.recipe.puzzle,
         "data": plan.data.name,
-        "data_fingerprint": datasets.fingerprint(plan.data),  # reads the whole data set once
+        "data_fingerprint": trainer.ranks.first(partial(datasets.fingerprint, plan.data)),
         "hardware": plan.hardware.name,
         "commit": _commit(),
     }

@@ -93,20 +93,26 @@ class RunPlan:
             world=world,
         )
 
+    def with_micro_batch(self, rows: int) -> "RunPlan":
+        return replace(self, hardware=replace(self.hardware, micro_batch=rows))
+
     def with_puzzle_ids(self, count: int) -> "RunPlan":
         return replace(self, config=replace(self.config, num_puzzle_ids=count))
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """All that options decide, as JSON values by the name of the setting."""
+        values = {"data": self.data.as_posix(), "init": self.init and self.init.as_posix()}
+        for record in (self.config, self.recipe, self.hardware, self.intervals):
+            values |= asdict(record)
+        return values
+
     def to_json(self) -> str:
-        values = {
-            "data": self.data.as_posix(),
-            "init": self.init and self.init.as_posix(),
-            "hardware": asdict(self.hardware),
-            "model": asdict(self.config),
-            "recipe": asdict(self.recipe),
-            "intervals": asdict(self.intervals),
-            "events": [asdict(event) for event in self.events],
-        }
-        return json.dumps(values, indent=2) + "\n"
+        values = asdict(self)
+        del values["run"]
+        values["model"] = values.pop("config")
+        values["absolute_data"] = self.data.absolute()
+        return json.dumps(values, indent=2, default=Path.as_posix) + "\n"
 
 
 def filled(plan: RunPlan, share: float) -> RunPlan:
@@ -123,12 +129,11 @@ def filled(plan: RunPlan, share: float) -> RunPlan:
     limit = share * machine.memory_gb * GIGABYTE
 
     def fits(rows: int) -> bool:
-        probed = replace(plan, hardware=replace(machine, micro_batch=rows))
-        return probed.memory().total <= limit
+        return plan.with_micro_batch(rows).memory().total <= limit
 
     num_slots = len(distributed.ranks().slots(plan.recipe.batch_size))
     rows = bisect.bisect_right(range(1, num_slots + 1), False, key=lambda rows: not fits(rows))
-    return replace(plan, hardware=replace(machine, micro_batch=max(1, rows)))
+    return plan.with_micro_batch(max(1, rows))
 
 
 def write_plan(plan: RunPlan) -> None:
@@ -157,7 +162,7 @@ def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> R
     init = values["init"]
     return RunPlan(
         run=run,
-        data=Path(values["data"]),
+        data=_data_of(values),
         hardware=machine or Hardware(**values["hardware"]),
         recipe=Recipe.from_mapping(values["recipe"]),
         config=HRMConfig.from_mapping(values["model"]),
@@ -165,3 +170,12 @@ def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> R
         intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
         events=tuple(Event(**event) for event in values.get("events", [])),
     )
+
+
+def _data_of(values: dict[str, Any]) -> Path:
+    """The data of a run: the path as it was given, or the absolute one from another directory."""
+    given = Path(values["data"])
+    absolute = Path(values.get("absolute_data", given))  # older runs lack it
+    if absolute.exists() and absolute != given.absolute():
+        return absolute
+    return given

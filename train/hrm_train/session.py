@@ -1,6 +1,7 @@
 """What `hrm-train` does with its options; it reports to standard error. Read `train`."""
 
 import shlex
+import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,25 +11,33 @@ import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.data.for_training import largest_bytes
 from hrm_train import (
     checkpoints,
     distributed,
-    first_run,
     forecast,
     meter,
     resume,
     telemetry,
     tuning,
 )
-from hrm_train.options import TrainOptions
+from hrm_train.hardware import hardware_from_name
+from hrm_train.options import PlanOptions, TrainOptions
 from hrm_train.plan import open_plan
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan
+from hrm_train.run_plan import RunPlan, read_plan, write_plan
 from hrm_train.start import trainer_from
 
 FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
 LEAST_VALIDATIONS = 10  # validations of a run; fewer points would not show a curve
+
+FOR_A_CPU = {
+    "sudoku-small": "9x9 Sudoku, minutes on one core",
+    "maze-small": "10x10 mazes",
+    "arc-small": "76 small ARC tasks",
+}
 
 console = Console(stderr=True)
 
@@ -44,15 +53,48 @@ def train(options: TrainOptions) -> None:
     if options.wandb:
         telemetry.require_wandb()
     if ranks.is_first:
-        first_run.confirm(options, _say)
+        _confirm(options)
     plan = _plan(options)
     lock = nullcontext()
     if ranks.is_first:
         lock = checkpoints.sole_writer(plan.run)
     with lock:
         if options.resume:
-            plan = resume.with_changes(plan, options, _say)
+            plan = ranks.first(lambda: resume.with_changes(plan, options))
         _train(plan, options)
+
+
+def _confirm(options: PlanOptions) -> None:
+    """Explain the recipes and ask, if a CPU would build the whole ARC data set by default.
+
+    Raises ValueError if the person declines, or if there is no terminal to ask on.
+    """
+    puzzle = options.kind
+    if not isinstance(puzzle, Arc) or not _is_default(options):
+        return
+    hrm_train = command.runnable("hrm-train")
+    example = f"choose a recipe, for example {hrm_train} --recipe sudoku-small"
+    machine = hardware_from_name(options.hw or "auto")
+    if machine.device != "cpu":
+        return
+    size_gib = largest_bytes(puzzle, options.examples) / memory.GIB
+    _say(f"Without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB)")
+    _say("and trains a large model, which is too much for a CPU. Recipes for a CPU:")
+    for name, description in FOR_A_CPU.items():
+        _say(f"  {hrm_train} --recipe {name:<14}# {description}")
+    if not sys.stdin.isatty():
+        raise ValueError(f"ARC on a CPU needs --yes; or {example}")
+    if not typer.confirm("Build and train ARC here?", err=True):
+        raise ValueError(f"nothing is trained: {example}")
+
+
+def _is_default(options: PlanOptions) -> bool:
+    """Whether nobody named a puzzle, and its data set is still to be built."""
+    if options.resume or options.yes:
+        return False
+    if options.puzzle or options.recipe or options.data:
+        return False
+    return not options.data_path.exists()
 
 
 def _plan(options: TrainOptions) -> RunPlan:
@@ -72,7 +114,7 @@ def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
     if "validate_steps" not in options.named_settings:
         tenth = max(1, plan.num_steps // LEAST_VALIDATIONS)
         usual = replace(usual, validate_steps=min(tenth, usual.validate_steps))
-    plan = replace(plan, intervals=resume.intervals_of(options, usual))
+    plan = replace(plan, intervals=options.intervals_after(usual))
     if options.tune:
         return tuning.tuned(plan, most=options.tune_batch, say=_say)
     return plan
@@ -83,6 +125,9 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     if plan.hardware.device == "cpu":
         memory.keep_freed_memory()
     trainer = trainer_from(plan, _say)
+    is_changed = plan.events != read_plan(path).events
+    if is_changed:
+        trainer.rehearse_fitting()
     start = checkpoints.start_of(path)
     if start is not None:
         trainer.restore(start, plan.changed)
@@ -94,8 +139,20 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
             f"written: {written}; train with {command.runnable('hrm-train')} --run {path} --resume"
         )
     else:
-        _drive(run_of(plan, trainer, _say, wandb=options.wandb))
+        run = run_of(plan, trainer, _say, wandb=options.wandb)
+        if is_changed:
+            _record(plan)
+        _drive(run)
         _say(f"next: {_export_command(plan)}")
+
+
+def _record(plan: RunPlan) -> None:
+    """Writes the plan of a resume with changes, once all ranks have tried them."""
+    ranks = distributed.ranks()
+    ranks.wait()
+    if ranks.is_first:
+        write_plan(plan)
+        _say(plan.events[-1].summary())
 
 
 def _export_command(plan: RunPlan) -> str:

@@ -1,12 +1,13 @@
 """Reads and plots the state of a run from its files alone; another process may be writing them."""
 
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -15,7 +16,7 @@ from rich.table import Table
 from hrm_host.progress import duration
 from hrm_host.reading import json_from, text_of
 from hrm_model import checkpoint
-from hrm_train import checkpoints, evaluate
+from hrm_train import checkpoints, evaluate, figures
 
 SETTINGS = "run.json"
 METRICS = "metrics.ndjson"
@@ -27,6 +28,34 @@ PICTURE_INCHES = (8, 4.5)
 PICTURE_DPI = 120
 NUMBER = int | float
 Row = dict[str, Any]
+
+# Fields of a line without which it is passed over.
+METRICS_FIELDS = {
+    "time": NUMBER,
+    "step": int,
+    "samples": int,
+    "phase_ms": dict,
+    "train": dict,
+    "system": dict,
+}
+VALIDATION_FIELDS = {
+    "kind": str,
+    "step": int,
+    "samples": int,
+    "num_puzzles": int,
+    "proof_exists": bool,
+    "score": NUMBER,
+    "loss": NUMBER,
+    "exact": list,
+    "proven": list,
+    "cells": list,
+}
+# The figures of a run without a step.
+NOTHING_YET: Row = {
+    **dict.fromkeys(("time", *figures.MEASURED)),
+    **dict.fromkeys(("step", "samples", "passes"), 0),
+    **{name: {} for name in ("phase_ms", "train", "system")},
+}
 
 
 def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
@@ -48,22 +77,8 @@ def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
     return found
 
 
-def _holds(row: Row, **kinds: type | UnionType) -> bool:
+def _holds(row: Row, kinds: Mapping[str, type | UnionType]) -> bool:
     return all(isinstance(row.get(name), kind) for name, kind in kinds.items())
-
-
-def _is_validation(row: Row) -> bool:
-    if row.get("kind") not in get_args(evaluate.Kind):
-        return False
-    if not _holds(row, step=int, samples=int, num_puzzles=int, proof_exists=bool):
-        return False
-    if not _holds(row, score=NUMBER, loss=NUMBER, exact=list, proven=list, cells=list):
-        return False
-    return bool(row["exact"] and row["proven"] and row["cells"])
-
-
-def _is_metrics(row: Row) -> bool:
-    return _holds(row, time=NUMBER, step=int, samples=int, phase_ms=dict, train=dict, system=dict)
 
 
 def append_line(file: Path, row: Mapping[str, Any]) -> None:
@@ -76,8 +91,9 @@ def append_line(file: Path, row: Mapping[str, Any]) -> None:
         stream.write(json.dumps(row).encode() + b"\n")
 
 
-def _score(row: Row) -> float:
-    return row["score"]
+def worth(row: Row) -> tuple[float, float]:
+    """What makes a validation better: more proven or exact puzzles, then a lower loss."""
+    return row["score"], -row["loss"]
 
 
 class History:
@@ -91,10 +107,17 @@ class History:
         kind: evaluate.Kind,
         step: int,
         samples: int,
+        passes: float,
         evaluation: evaluate.Evaluation,
-        **more: float,
-    ) -> None:
-        row: Row = {"time": time.time(), "kind": kind, "step": step, "samples": samples, **more}
+    ) -> Row:
+        """Appends and returns the line of a validation."""
+        row: Row = {
+            "time": time.time(),
+            "kind": kind,
+            "step": step,
+            "samples": samples,
+            "passes": passes,
+        }
         for k, share in evaluation.pass_at.items():
             row[f"pass_at_{k}"] = round(share, 5)
         for name in evaluate.FIGURES:
@@ -102,6 +125,11 @@ class History:
         for name in evaluate.CURVES:
             row[name] = [round(value, 5) for value in getattr(evaluation, name)]
         append_line(self._file, row)
+        return row
+
+    def last(self) -> Row | None:
+        rows = self.rows()
+        return rows[-1] if rows else None
 
     def rows(
         self, kind: evaluate.Kind | None = None, until_step: float = float("inf")
@@ -109,7 +137,7 @@ class History:
         """Validations in the order of their steps; the latest of each step and kind."""
         latest: dict[tuple[int, str], Row] = {}
         for row in read_lines(self._file):
-            if _is_validation(row):
+            if _holds(row, VALIDATION_FIELDS) and row["exact"] and row["proven"] and row["cells"]:
                 latest[row["step"], row["kind"]] = row
         found: list[Row] = []
         for key in sorted(latest):
@@ -118,9 +146,7 @@ class History:
                 found.append(latest[key])
         return found
 
-    def best(
-        self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = _score
-    ) -> Row | None:
+    def best(self, kind: evaluate.Kind, until_step: float) -> Row | None:
         return max(self.rows(kind, until_step), key=worth, default=None)
 
 
@@ -130,44 +156,25 @@ def read_status(run: Path) -> Row:
     Raises ValueError if the directory lacks a run.
     """
     record = _record(run)
-    total_samples = max(1, int(record["recipe"]["total_samples"]))
-    row: Row = {}
+    recipe = record["recipe"]
+    row = NOTHING_YET
     for line in read_lines(run / METRICS, TAIL_BYTES):
-        if _is_metrics(line):
-            row = line
+        if _holds(line, METRICS_FIELDS):
+            row = {**NOTHING_YET, **line}
     history = History(run)
-    validations = history.rows()
-    last = None
-    if validations:
-        last = validations[-1]
-    best = history.best("whole", float("inf"))
-    speed = row.get("samples_per_s")
-    samples = row.get("samples", 0)
-    eta_s = None
-    if speed:
-        eta_s = max(0, total_samples - samples) / speed
-    age_s = None
-    if row:
-        age_s = time.time() - row["time"]
+    num_left = max(0, recipe["total_samples"] - row["samples"])
+    speed = row["samples_per_s"]
     return {
         "run": str(run),
-        "puzzle": str(record["recipe"]["puzzle"]),
+        "puzzle": recipe["puzzle"],
         "process": checkpoints.writer_of(run),
-        "step": row.get("step", 0),
-        "samples": samples,
-        "total_samples": total_samples,
-        "samples_per_s": speed,
-        "step_ms": row.get("step_ms"),
-        "step_p50_ms": row.get("step_p50_ms"),
-        "step_p99_ms": row.get("step_p99_ms"),
-        "cpu_cores": row.get("cpu_cores"),
-        "eta_s": eta_s,
-        "age_s": age_s,
-        "train": row.get("train", {}),
-        "system": row.get("system", {}),
-        "phase_share": _phase_shares(row),
-        "last_validation": _short(last),
-        "best_validation": _short(best),
+        **row,
+        "total_samples": recipe["total_samples"],
+        "eta_s": num_left / speed if speed else None,
+        "age_s": time.time() - row["time"] if row["time"] else None,
+        "phase_share": figures.phase_shares(row),
+        "last_validation": _short(history.last()),
+        "best_validation": _short(history.best("whole", math.inf)),
         "events": record.get("events", []),
         "checkpoints": [path.name for path in checkpoint.steps_of(run)],
         "latest": _named(run / "latest"),
@@ -179,23 +186,13 @@ def _record(run: Path) -> Row:
     """What hrm-train has written of a run; its recipe names the puzzle and the samples."""
     try:
         record = json_from(text_of(run / SETTINGS))
-        int(record["recipe"]["total_samples"])
-        str(record["recipe"]["puzzle"])
+        recipe = record["recipe"]
+        recipe |= {"total_samples": int(recipe["total_samples"]), "puzzle": str(recipe["puzzle"])}
         return record
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{run} holds no run ({error}); give a directory that hrm-train --run created"
         ) from error
-
-
-def _phase_shares(row: Row) -> dict[str, float]:
-    """Each phase's share of a step, and the rest."""
-    step_ms = row.get("step_ms")
-    if not step_ms:
-        return {}
-    shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()}
-    shares["other"] = max(0.0, 1 - sum(shares.values()))
-    return shares
 
 
 def _named(pointer: Path) -> str | None:
@@ -230,19 +227,12 @@ def watch(run: Path, console: Console) -> None:
 
 def table_of(status: Mapping[str, Any]) -> Table:
     """The status as a table on a terminal."""
-    train = status["train"]
     rows = _progress_rows(status)
-    for name, form in _SHOWN.items():
-        if name in train:
-            rows[name] = form.format(train[name])
-    shares = status["phase_share"]
+    shares = [f"{phase} {share:.0%}" for phase, share in status["phase_share"].items()]
     if shares:
-        texts = [f"{phase} {100 * share:.0f} %" for phase, share in shares.items()]
-        rows["a step"] = ", ".join(texts)
-    machine = {"cpu_cores": status["cpu_cores"], **status["system"]}
-    known = {name: value for name, value in machine.items() if value is not None}
-    if any(known.values()):
-        rows["machine"] = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+        rows["training"] = figures.line(status, figures.TRAINING)
+        rows["machine"] = figures.line(status, figures.MACHINE)
+        rows["a step"] = ", ".join(shares)
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
     rows["checkpoints"] = _checkpoints(status)
@@ -264,40 +254,21 @@ def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
     total = status["total_samples"]
     process = status["process"]
     state = "no process writes it"
+    when = "once it continues"
     if process:
         state = f"process {process} writes it"
+        when = f"from {duration(status['age_s'] or 0)} ago"
     elif samples >= total:
         state = "finished"
+    share = f"{100 * samples / total:.1f} %"
     rows = {
         "state": state,
         "step": f"{status['step']:,}",
-        "samples": f"{samples:,} of {total:,} ({100 * samples / total:.1f} %)",
+        "samples": f"{samples:,} of {total:,} ({share})",
     }
-    if not status["samples_per_s"]:
-        return rows
-    rows["speed"] = f"{status['samples_per_s']:.0f} samples/s, {duration(status['age_s'])} ago"
-    if status["step_p99_ms"]:
-        p50 = f"a step {status['step_p50_ms']:.1f} ms"
-        p99 = f"one in a hundred {status['step_p99_ms']:.1f} ms"
-        rows["speed"] += f"; {p50}, {p99}"
-    remaining = duration(status["eta_s"])
-    if process:
-        rows["remaining"] = f"{remaining} from then"
-    else:
-        rows["remaining"] = f"{remaining} once it continues"
+    if status["eta_s"] is not None:
+        rows["remaining"] = f"{duration(status['eta_s'])} {when}"
     return rows
-
-
-# Figures of training, under the names that TensorBoard and W&B also use.
-_SHOWN = {
-    "loss": "{:.4f}",
-    "answer_loss": "{:.4f}",
-    "exact": "{:.1%}",
-    "cells": "{:.2%}",
-    "segments": "{:.2f}",
-    "lr": "{:.3g}",
-    "gradient_norm": "{:.3g}",
-}
 
 
 def _checkpoints(status: Mapping[str, Any]) -> str:
@@ -318,7 +289,7 @@ def _validation(row: Mapping[str, Any] | None) -> str:
     if row["proof_exists"]:
         proven = f", {100 * row['proven']:.1f} % proven"
     puzzles = f"{row['num_puzzles']} puzzles at step {row['step']:,}"
-    return f"{100 * row['exact']:.1f} % exact{proven} of {puzzles}"
+    return f"{100 * row['exact']:.1f} % exact{proven}, loss {row['loss']:.4g}, of {puzzles}"
 
 
 def draw(run: Path) -> None:

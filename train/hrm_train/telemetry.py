@@ -1,17 +1,19 @@
 """Report a run every few steps: to its files, to TensorBoard, and to W&B on request. Warn of
 trouble.
 
-metrics.ndjson   one line for each MetricsRow; `hrm-train status` reads it
+metrics.ndjson   a row every few steps (`figures.py`); `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
 """
 
 import math
 import os
 import secrets
+import threading
 import time
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,33 +21,8 @@ from typing import Any
 import torch
 
 from hrm_host import system
-from hrm_train import evaluate, hardware, loop, meter, status
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricsRow(meter.Reading):
-    time: float
-    step: int
-    samples: int
-    train: Mapping[str, float]  # means over the steps since the last row
-    system: Mapping[str, float]  # the GPU's figures
-
-    def summary(self) -> str:
-        train = self.train
-        parts = [
-            f"{self.samples_per_s:.0f} samples/s",
-            f"loss {train['loss']:.3f} (answers {train['answer_loss']:.3f})",
-            f"exact {100 * train['exact']:.0f} %",
-            f"cells {100 * train['cells']:.1f} %",
-            f"lr {train['lr']:.3g}",
-            f"data wait {100 * self.share('data'):.0f} %",
-            f"{train['segments']:.1f} of {train['max_segments']:.0f} segments",
-        ]
-        if train.get("revealed"):
-            parts.append(f"{train['revealed']:.0f} cells revealed")
-        if "gpu_utilisation_percent" in self.system:
-            parts.append(f"GPU {self.system['gpu_utilisation_percent']:.0f} %")
-        return ", ".join(parts)
+from hrm_host.progress import duration
+from hrm_train import evaluate, figures, hardware, loop, meter, status
 
 
 class TensorBoard:
@@ -114,14 +91,14 @@ class Telemetry:
         self._trainer = trainer
         self._writers = writers
         self._say = say
-        self._gpu = meter.open_gpu(trainer.device, say)
+        self._sensors = meter.sensors_of(trainer.device, say)
         self._monitor = AnomalyMonitor()
         self._reports: list[loop.StepReport] = []
 
     def add(self, report: loop.StepReport) -> None:
         self._reports.append(report)
 
-    def flush(self) -> MetricsRow | None:
+    def flush(self) -> status.Row | None:
         """Returns the row since the last one, or None without a step.
 
         Raises FloatingPointError if a value is not finite.
@@ -137,77 +114,62 @@ class Telemetry:
         last = f"the last checkpoint was written before it: {advice}"
         require_finite(series, progress.step, last)
         means = self._means(series)
-        row = MetricsRow(
-            time=time.time(),
-            step=progress.step,
-            samples=progress.samples,
-            **vars(reading),
-            train=means,
-            system=self._machine(reading, means["loss"]),
-        )
+        row: status.Row = {
+            "time": time.time(),
+            "step": progress.step,
+            "samples": progress.samples,
+            "passes": trainer.passes,
+            **asdict(reading),
+            "train": means,
+            "system": self._machine(reading, means["loss"]),
+        }
         if trainer.ranks.is_first:
-            self._write(row)
+            status.append_line(self._run / status.METRICS, row)
+            self._write(figures.named(row))
         return row
 
     def _means(self, series: Mapping[str, Sequence[float]]) -> dict[str, float]:
         num_steps = len(series["halted"])
         means = {name: sum(values) / num_steps for name, values in series.items()}
         means["segments"] /= max(1 / num_steps, means["halted"])  # per puzzle that halted
-        means["revealed"] = self._trainer.progress.curriculum_level
         means["max_segments"] = self._trainer.max_segments
         return means
 
     def _machine(self, reading: meter.Reading, loss: float) -> dict[str, float]:
         """The machine's figures; warns of what they and the loss show."""
-        figures = meter.gpu_memory(self._trainer.device)
-        throttled: tuple[str, ...] = ()
-        if self._gpu:
-            throttled = self._gpu.throttled()
-            figures |= self._gpu.sample()
-            figures["gpu_throttled"] = float(bool(throttled))
-        for warning in self._monitor.see(reading, throttled, loss):
+        found = meter.gpu_memory(self._trainer.device)
+        if self._sensors:
+            found |= self._sensors.sample()
+        for warning in self._monitor.see(reading.share("data"), loss):
             self._say(f"warning: {warning}")
         load = system.load_average()
         if load is not None:
-            figures["cpu_load"] = load
-        return figures
+            found["cpu_load"] = load
+        return found
 
     def validated(self, kind: str, evaluation: evaluate.Evaluation) -> None:
         """Passes a validation on: its curves after 1, 4 and all segments."""
-        figures = {
+        found = {
             "segments": evaluation.segments,
             "halted_exact": evaluation.halted_exact,
             "answer_loss": evaluation.loss,
         }
         for k, share in evaluation.pass_at.items():
-            figures[f"pass_at_{k}"] = share
+            found[f"pass_at_{k}"] = share
         num_segments = len(evaluation.exact)
         for name in evaluate.CURVES:
             curve = getattr(evaluation, name)
             for count in (1, 4, num_segments):
-                figures[f"{name}_at_{count}"] = curve[min(count, num_segments) - 1]
-        named = {f"val/{kind}/{name}": value for name, value in figures.items()}
+                found[f"{name}_at_{count}"] = curve[min(count, num_segments) - 1]
+        self._write({f"val/{kind}/{name}": value for name, value in found.items()})
+
+    def _write(self, named: Mapping[str, float]) -> None:
         for writer in self._writers:
             writer.write(named, self._trainer.progress.samples)
 
     def close(self) -> None:
         for writer in self._writers:
             writer.close()
-
-    def _write(self, row: MetricsRow) -> None:
-        status.append_line(self._run / status.METRICS, asdict(row))
-        figures: dict[str, float] = {}
-        for name, value in row.train.items():
-            figures[f"train/{name}"] = value
-        for name, value in row.system.items():
-            figures[f"system/{name}"] = value
-        for phase, value in row.phase_ms.items():
-            figures[f"system/{phase}_ms"] = value
-        for name in MEASURED:
-            figures[f"system/{name}"] = getattr(row, name)
-        figures["system/data_wait_share"] = row.share("data")
-        for writer in self._writers:
-            writer.write(figures, row.samples)
 
 
 def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:
@@ -219,37 +181,37 @@ def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:
     return series
 
 
-MEASURED = ("samples_per_s", "step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")
-
 STARVED = 0.15  # share of a step spent waiting for rows; above it the data is the bottleneck
 SPIKE = 2.0  # a loss this many times the usual one is reported
 USUAL_LOSSES = 20  # readings; the usual loss is their median
 # Readings in a row that count as a state. The first holds the warm-up; one may be an accident.
 LASTING = 3
 
-THROTTLED = {
-    "power": "the GPU is at its power limit; raise it with 'nvidia-smi -pl WATTS' "
-    "or accept the lower clock",
-    "thermal": "the GPU slows down because it is hot; clear its air path, raise its fan speed "
-    "or lower its power limit",
-    "brake": "the GPU is braked by its power supply; check the power connectors "
-    "and the supply's rating",
-    "hardware": "the GPU slows itself down (heat or power supply); "
-    "look at 'nvidia-smi -q -d PERFORMANCE'",
-}
-
 
 class AnomalyMonitor:
-    """Finds signs of trouble in the readings of a run; reports each once, with a remedy."""
+    """Finds signs of trouble in the readings of a run, and names a remedy."""
 
     def __init__(self) -> None:
-        self._lasted: Counter[str] = Counter()
-        self._reported: set[str] = set()
+        self._num_starved = 0
         self._losses: deque[float] = deque(maxlen=USUAL_LOSSES)
 
-    def see(self, reading: meter.Reading, throttled: Sequence[str], loss: float = 0.0) -> list[str]:
-        """The warnings that are new after this reading; `throttled` holds keys of THROTTLED."""
-        return [*self._see_machine(reading, throttled), *self._see_loss(loss)]
+    def see(self, data_share: float, loss: float) -> list[str]:
+        """The warnings of a reading: the share of a step spent waiting for rows, and the loss."""
+        return [*self._see_wait(data_share), *self._see_loss(loss)]
+
+    def _see_wait(self, share: float) -> list[str]:
+        """Report a wait once, when it has lasted."""
+        if self._num_starved == LASTING:
+            return []
+        self._num_starved += 1
+        if share <= STARVED:
+            self._num_starved = 0
+        if self._num_starved < LASTING:
+            return []
+        return [
+            f"training waits for rows during {share:.0%} of each step; "
+            "use more threads (--set workers=N), or put the data set on a faster disk"
+        ]
 
     def _see_loss(self, loss: float) -> list[str]:
         """Report a loss far above the recent ones; the next report needs as many new losses."""
@@ -264,25 +226,6 @@ class AnomalyMonitor:
             f"the loss jumped from {usual:.3g} to {loss:.3g}; if it stays there, start another run "
             "with --init from an earlier checkpoint and a lower lr or more warmup_samples"
         ]
-
-    def _see_machine(self, reading: meter.Reading, throttled: Sequence[str]) -> list[str]:
-        current = {name: text for name, text in THROTTLED.items() if name in throttled}
-        wait = reading.share("data")
-        if wait > STARVED:
-            current["data"] = (
-                f"training waits for rows during {100 * wait:.0f} % of each step; "
-                "use more threads (--set workers=N), or put the data set on a faster disk"
-            )
-        for name in list(self._lasted):
-            if name not in current:
-                del self._lasted[name]
-        self._lasted.update(current.keys())
-        new: list[str] = []
-        for name, sentence in current.items():
-            if self._lasted[name] >= LASTING and name not in self._reported:
-                self._reported.add(name)
-                new.append(sentence)
-        return new
 
 
 def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice: str) -> None:
@@ -299,3 +242,61 @@ def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice
                     f"{name} is {values[step]} at step {first_step + step}, "
                     f"so training cannot continue; {advice}"
                 )
+
+
+class Opening:
+    """The first reports of a process: its first step, then the time for the rest.
+
+    The speed excludes the first step, which is the slowest.
+    """
+
+    slow_s = 30.0  # seconds between two lines while the first step runs
+    speed_s = 20.0  # seconds after which the speed is reported, even after few steps
+
+    def __init__(self, total_samples: int, say: hardware.Say) -> None:
+        self._total_samples = total_samples
+        self._say = say
+        self._began_s = time.monotonic()
+        self._rows = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the run should report now, before its usual interval."""
+        if self._rows == 0:
+            return True
+        return self._rows == 1 and time.monotonic() - self._began_s >= self.speed_s
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """Says every half minute that the first step still runs; does nothing for later ones."""
+        if self._rows:
+            yield
+            return
+        self._began_s = time.monotonic()
+        ended = threading.Event()
+        threading.Thread(target=self._say_slow, args=[ended], daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _say_slow(self, ended: threading.Event) -> None:
+        while not ended.wait(self.slow_s):
+            seconds = time.monotonic() - self._began_s
+            self._say(
+                f"the first step still runs after {seconds:.0f} s; it also compiles and warms up, "
+                "so later steps are faster"
+            )
+
+    def take(self, row: status.Row) -> None:
+        """Prints the time of the first step and, at the second row, the time for the rest."""
+        self._rows += 1
+        if self._rows == 1:
+            first_s = time.monotonic() - self._began_s
+            self._say(f"first step: {first_s:.1f} s")
+        samples_per_s = row["samples_per_s"]
+        num_left = self._total_samples - row["samples"]
+        if self._rows == 2 and num_left > 0 and samples_per_s:
+            left = duration(num_left / samples_per_s)
+            speed = f"{samples_per_s:,.3g} samples/s"
+            self._say(f"measured: {speed}; {num_left:,} samples to go take about {left}")

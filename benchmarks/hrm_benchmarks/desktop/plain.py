@@ -115,7 +115,7 @@ class PlainTrainer:
     def offer(self) -> list[Tensor]:
         """Inputs, labels and puzzle ids that our trainer would offer to every slot at this step."""
         size = self.recipe.batch_size
-        drawn = self.feed.draw(self.num_steps, range(size), size, 0)
+        drawn = self.feed.draw(self.num_steps, range(size), size)
         return list(drawn[:3])
 
     def step(self) -> float:

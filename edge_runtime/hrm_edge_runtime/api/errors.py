@@ -32,7 +32,7 @@ as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which every terminal and proxy passes on; rejects NaN."""
 
 
-Refused = NoAnswerReason | Literal["too-many-connections", "partial"]
+Refused = NoAnswerReason | Literal["too-many-connections", "partial", "no-model"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,11 @@ _NO_ANSWER: dict[Refused, NoAnswer] = {
         "the server answers for some models, and others are still being built",
         "use a model that /models lists as ready, or wait until /readyz answers 200",
     ),
+    "no-model": NoAnswer(
+        503,
+        "the server has no model that can answer",
+        "see /models for the reason, or add a model",
+    ),
     "draining": NoAnswer(
         503,
         "the server is shutting down",
@@ -115,7 +120,7 @@ class ServiceError(Exception):
         cell: tuple[int, int] | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, reason, message, remedy)
         self.status = status
         self.headers = headers or {}
         self.beside: dict[str, object] = {}
@@ -127,6 +132,9 @@ class ServiceError(Exception):
             message=_shortened(message),
             remedy=_shortened(remedy),
         )
+
+    def __str__(self) -> str:
+        return self.detail.message
 
     def body(self) -> dict[str, object]:
         return {"error": self.detail.model_dump(mode="json"), **self.beside}

@@ -153,7 +153,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-ServerState = Literal["ready", "partial", "loading", "draining", "failed"]
+ServerState = Literal["ready", "partial", "no-model", "loading", "draining", "failed"]
 
 
 class ModelCounts(BaseModel):
@@ -312,7 +312,6 @@ class ChangeAnswer(BaseModel):
 
     model: ModelView
     replaced: bool = Field(description="It replaced a model of its name, which finishes its work.")
-    evicted: list[str] = Field(description="Idle models that were removed to make room.")
 
 
 class RemovedAnswer(BaseModel):

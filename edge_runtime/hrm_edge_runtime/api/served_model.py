@@ -12,7 +12,7 @@ from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest
-from hrm_edge_runtime.worker.lanes import LaneReport
+from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
 from hrm_puzzles.grid.notation import Lettered
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Framing, Puzzle, Routed
 
@@ -41,7 +41,7 @@ class ServedModel:
     precision: str
     num_slots: int
     max_attempts: int
-    lane: str
+    lane: LaneKey
     identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
     tasks: Sequence[str] = ()
     held_out: tuple[object, object] | None = None
@@ -55,12 +55,12 @@ class ServedModel:
         precision: str,
         num_slots: int,
         max_attempts: int,
-        lane: str | None = None,
+        lane: LaneKey | None = None,
     ) -> "ServedModel":
         has_tasks = TASKS_NAME in bundle.manifest.files
         return cls(
             manifest=bundle.manifest,
-            lane=lane or bundle.manifest.name,
+            lane=lane or LaneKey(bundle.manifest.name),
             puzzle=bundle.puzzle,
             precision=precision,
             num_slots=num_slots,

@@ -20,9 +20,12 @@ Key = tuple[Any, ...]
 
 class QueueFull(ValueError):  # noqa: N818 - named after queue.Full
     def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"the queue already holds its limit of {limit} puzzles: retry when some have ended."
-        )
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        problem = f"the queue already holds its limit of {self.limit} puzzles"
+        return f"{problem}: retry when some have ended."
 
 
 def place_of(one: Task | Attempt, ageing_s: float = AGEING_S) -> Key:

@@ -1,24 +1,27 @@
-"""Times of a segment by precision on this machine's CPU: `auto` runs the fastest.
+"""CPU times of a segment by precision on this machine: `auto` runs the fastest.
 
-`hrm-export` and `hrm models --measure` record them. INT8 halves the time of one model and doubles
-that of another, depending on the CPU. So the times are in the user's cache and never in a bundle.
+`hrm-export` and `hrm models --measure` record them, and their tables show the same figures. INT8
+halves the time of one model and doubles that of another, depending on the CPU. So the times are in
+the user's cache and never in a bundle.
 """
 
 import contextlib
 import hashlib
-import math
 import time
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from pydantic import PositiveFloat, TypeAdapter
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine, load_blanks, step_seconds
+from hrm_edge_runtime.engines.engine import Engine, load_blanks
 from hrm_host import atomic, board
 
 GAIN = 1.1  # a lower precision costs solves, so it must be this much faster than float32
-MEASURING_S = 0.2  # seconds of measuring per precision
+MEASURING_S = 0.2  # CPU seconds of measuring per precision
+LONGER_S = 0.8  # the same, if a precision gains almost `GAIN` or little more
+CLOSE = 0.1  # share of `GAIN` that counts as almost
 MIN_ROUNDS = 3
 FOLDER = "precisions"  # in the user's cache, with a file for each bundle
 MAX_FILE_BYTES = 64 * 1024
@@ -29,22 +32,35 @@ _ENTRIES = TypeAdapter(dict[str, dict[str, PositiveFloat]])
 
 
 def measure(bundle: Bundle) -> TimesMs:
-    """Time a segment of one puzzle in every precision and keep the times.
+    """Time a segment of one puzzle in every precision and keep the times."""
+    times_ms = segment_times(bundle, 1)
+    _keep(bundle, times_ms)
+    return times_ms
 
-    The precisions take turns, so other work slows them alike; each time is a minimum.
-    """
+
+def segment_times(bundle: Bundle, batch: int) -> TimesMs:
+    """CPU time of a segment of `batch` puzzles in every precision, on one thread."""
     from hrm_edge_runtime.engines.onnx import engine_from_bundle
 
     engines: dict[str, Engine] = {}
     with ExitStack() as opened:
         for precision in bundle.manifest.precisions:
-            engine = engine_from_bundle(bundle, precision=precision, num_slots=1)
+            engine = engine_from_bundle(bundle, precision=precision, num_slots=batch, num_threads=1)
             opened.enter_context(closing(engine))
             load_blanks(engine, bundle.puzzle_table[0])
-            engine.step(1)  # the first step allocates memory
             engines[precision] = engine
-        times_ms = _in_turns(engines)
-    _keep(bundle, times_ms)
+        return in_turns(engines, batch)
+
+
+def in_turns(engines: Mapping[str, Engine], batch: int) -> TimesMs:
+    """CPU time of a segment by engine, on this thread.
+
+    The engines take turns, so other work slows them alike. They are timed longer if a precision
+    gains about `GAIN`.
+    """
+    times_ms = _mean_times(engines, batch, MEASURING_S)
+    if any(_is_close(times_ms, name) for name in engines):
+        times_ms = _mean_times(engines, batch, LONGER_S)
     return times_ms
 
 
@@ -58,23 +74,39 @@ def fastest(bundle: Bundle) -> str | None:
     times_ms = kept(bundle)
     if "fp32" not in times_ms:
         return None
+    return fastest_of(times_ms, bundle.manifest.decided)
+
+
+def fastest_of(times_ms: TimesMs, decided: Collection[str]) -> str:
+    """The fastest of these precisions; fp32 unless another one is `GAIN` times as fast."""
     cost_ms = {"fp32": times_ms["fp32"]}
-    for precision in bundle.manifest.decided:
+    for precision in decided:
         if precision in times_ms and precision != "fp32":
             cost_ms[precision] = GAIN * times_ms[precision]
     return min(cost_ms, key=cost_ms.__getitem__)
 
 
-def _in_turns(engines: dict[str, Engine]) -> TimesMs:
-    times_ms = dict.fromkeys(engines, math.inf)
-    end_s = time.monotonic() + MEASURING_S * len(engines)
+def _is_close(times_ms: TimesMs, precision: str) -> bool:
+    """Whether noise could decide between this precision and float32."""
+    if precision == "fp32" or "fp32" not in times_ms:
+        return False
+    share = GAIN * times_ms[precision] / times_ms["fp32"]
+    return abs(share - 1) <= CLOSE
+
+
+def _mean_times(engines: Mapping[str, Engine], batch: int, seconds: float) -> TimesMs:
+    """The mean, because the CPU clock of some systems has ticks longer than a step."""
+    total_s = dict.fromkeys(engines, 0.0)
+    for engine in engines.values():
+        engine.step(batch)  # the first step allocates memory
     num_rounds = 0
-    while num_rounds < MIN_ROUNDS or time.monotonic() < end_s:
-        for precision, engine in engines.items():
-            step_ms = 1000 * step_seconds(engine, 1)
-            times_ms[precision] = min(times_ms[precision], step_ms)
+    while num_rounds < MIN_ROUNDS or sum(total_s.values()) < seconds * len(engines):
+        for name, engine in engines.items():
+            began_s = time.thread_time()
+            engine.step(batch)
+            total_s[name] += time.thread_time() - began_s
         num_rounds += 1
-    return times_ms
+    return {name: 1000 * total / num_rounds for name, total in total_s.items()}
 
 
 def _file_of(bundle: Bundle) -> Path:

@@ -16,8 +16,8 @@ from starlette.routing import Mount
 from hrm_edge_runtime.api.errors import ServiceError, refusal_from
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.http.body import ClientGoneError
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.middleware import Access, RequestMiddleware, response_to
-from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.openapi import Description
 from hrm_edge_runtime.http.pages import WebFiles
 from hrm_edge_runtime.http.routes import ROUTES

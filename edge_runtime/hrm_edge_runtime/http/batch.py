@@ -15,7 +15,7 @@ import anyio
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from hrm_edge_runtime.api.errors import ServiceError, as_json, no_answer, refusal_from
+from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.request import outline_of
 from hrm_edge_runtime.api.schema import BatchOrder, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -24,15 +24,14 @@ from hrm_edge_runtime.http.body import ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.http.growing import GrowingAnswer, UnfinishedError, Writer
 from hrm_edge_runtime.http.lines import Line, PrefetchingReceive, lines_of
 from hrm_edge_runtime.http.middleware import BAD_KEY
-from hrm_edge_runtime.worker.client import Admission, NoAnswerError
+from hrm_edge_runtime.worker.admission import Admission
+from hrm_edge_runtime.worker.client import NoAnswerError
 
 BATCH_TYPE = "application/x-ndjson"
 BATCH_TYPES = (BATCH_TYPE, "application/ndjson", "application/jsonl")
 PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client that is owed no answer may send nothing
-ADMISSION_WAIT_S = (
-    60.0  # how long a line waits for admission, for instance during an engine restart
-)
+PATIENCE_S = 60.0  # how long a line waits for an engine that does not run
 SMALL_LINE_BYTES = 2048  # decoded, such a line takes less memory than a large one as bytes
 MAX_BLANK_LINES = 1000
 
@@ -50,7 +49,7 @@ class BatchStream(GrowingAnswer):
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
         self._num_owed = 0  # lines that were read and are not answered
-        self._wait_s = ADMISSION_WAIT_S
+        self._patience_s = PATIENCE_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = PrefetchingReceive(receive)
@@ -186,16 +185,15 @@ class BatchStream(GrowingAnswer):
         deadline_s = math.inf
         if request.deadline_ms is not None:
             deadline_s = arrival_s + request.deadline_ms / 1000
-        wait_until_s = min(time.monotonic() + self._wait_s, deadline_s)
         try:
-            admission = await self._service.admit(request, wait_until_s=wait_until_s)
+            admission = await self._service.admit(
+                request, patience_s=self._patience_s, deadline_s=deadline_s
+            )
         except NoAnswerError as error:
-            if time.monotonic() >= deadline_s:
-                raise no_answer("deadline-missed") from None
             if error.reason in ("engine-lost", "loading"):
-                self._wait_s = 0.0
+                self._patience_s = 0.0
             raise
-        self._wait_s = ADMISSION_WAIT_S
+        self._patience_s = PATIENCE_S
         return admission
 
     async def _write(self, writer: Writer) -> None:
@@ -221,8 +219,8 @@ class BatchStream(GrowingAnswer):
 
 
 def _window_size(service: solve.SolveService) -> int:
-    limits = service.engine_client.limits
-    return max(limits.batch_limit(model.lane) for model in service.models.values())
+    places = service.engine_client.places
+    return max(places[model.lane].batch_limit for model in service.models.values())
 
 
 def _too_many_blank_lines() -> ServiceError:

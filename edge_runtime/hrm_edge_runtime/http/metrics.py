@@ -192,8 +192,10 @@ class Metrics(Collector):
     def _lane_memory(self) -> Metric:
         text = "Memory that opening the lane took."
         memory = _Gauge("hrm_lane_memory_bytes", text, labels=["model"])
-        for model, report in self._engine_client.lane_manager.reports.items():
-            memory.add_metric([model], report.memory_bytes)
+        reports = self._engine_client.lane_manager.reports
+        bytes_by_model = {lane.model: report.memory_bytes for lane, report in reports.items()}
+        for model, memory_bytes in bytes_by_model.items():
+            memory.add_metric([model], memory_bytes)
         return memory
 
     def _board(self) -> Iterable[Metric]:

@@ -5,10 +5,8 @@ It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnec
 
 import asyncio
 import base64
-import functools
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.auth import KeyRing, TokenBucket
 from hrm_edge_runtime.http.growing import cut
 from hrm_edge_runtime.http.metrics import Metrics
+from hrm_edge_runtime.http.sites import Sites
 
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))
 """They answer without a key, and say more with one."""
@@ -29,14 +28,10 @@ METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))
 """Each request takes a token of its key; /solve/batch takes one per line."""
 QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))
 """Monitors probe them all the time: only failures are logged."""
-READING_METHODS = frozenset(("GET", "HEAD"))
 CHALLENGES = (  # one header each, because Chromium does not read a list of them
     'Basic realm="HRM Edge", charset="UTF-8"',  # makes a browser prompt for a password
     "Bearer",
 )
-PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home.arpa")
-"""Nobody can register a name below them."""
-
 PIECE_BYTES = 16 * 1024  # of an answer
 
 BAD_KEY = ServiceError(
@@ -45,18 +40,6 @@ BAD_KEY = ServiceError(
     "this server requires a key, and the request holds none that it knows",
     "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; "
     "in a browser enter it as the password",
-)
-FOREIGN_PAGE = ServiceError(
-    403,
-    "foreign-page",
-    "a page of another origin sent this request",
-    "open this server's own page; a proxy in front of it must keep the Host header",
-)
-FOREIGN_HOST = ServiceError(
-    403,
-    "foreign-host",
-    "this server has no keys, and the request names it by a public name that it does not know",
-    "use its address, or start it with --allow-host NAME or with --keys",
 )
 INTERNAL = ServiceError(
     500,
@@ -89,10 +72,8 @@ class Access:
     With `keys`, every path but `OPEN_PATHS` needs one of them, unknown paths too. A key comes as a
     Bearer token, as X-API-Key, or as the password of Basic, which browsers use for the page.
 
-    Without keys, `hosts` lists the server's public names. Otherwise a stranger could point a name
-    of his own at this address, and a page under that name would count as the server's own.
-
-    Pages of the `origins` may send requests with a key in a header.
+    Without keys, `hosts` lists the server's public names (`sites.py`). Pages of the `origins` may
+    send requests with a key in a header.
     """
 
     keys: KeyRing | None = None
@@ -117,8 +98,8 @@ class RequestMiddleware:
         self._routes = routes
         self._keys = access.keys
         self._trace = access.trace
-        self._hosts = frozenset(host.lower().encode("latin-1", "replace") for host in access.hosts)
-        self._origins = frozenset(origin.encode() for origin in access.origins)
+        hosts = access.hosts if access.keys is None else None
+        self._sites = Sites(hosts, access.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -168,15 +149,11 @@ class RequestMiddleware:
         context: logs.RequestContext,
     ) -> Response | None:
         """The refusal of a request, or None if it may enter; then its key is noted."""
-        host = headers.get(b"host", b"")
-        origin = headers.get(b"origin")
-        changes_something = scope["method"] not in READING_METHODS
-        if changes_something and origin is not None and self._is_foreign(origin, host):
-            return response_to(FOREIGN_PAGE)
+        foreign = self._sites.refusal(scope["method"], headers)
+        if foreign is not None:
+            return response_to(foreign)
         if self._keys is None:
-            name = public_name_in(host)
-            is_known = name is None or name in self._hosts
-            return None if is_known else response_to(FOREIGN_HOST)
+            return None
         key = self._keys.find(_secret(headers))
         if key is None:
             return None if scope["path"] in OPEN_PATHS else _challenge()
@@ -187,15 +164,6 @@ class RequestMiddleware:
         if is_metered and key.bucket is not None:
             return _rate_refusal(key.bucket)
         return None
-
-    def _is_foreign(self, origin: bytes, host: bytes) -> bool:
-        """Whether a page of another site sends the request, with the key that its browser keeps.
-
-        Browsers name the page's origin in every request that changes something; programs do not.
-        """
-        if origin in self._origins:
-            return False
-        return origin.partition(b"://")[2].lower() != host.lower()
 
     def _report(
         self,
@@ -264,17 +232,6 @@ def _rate_refusal(bucket: TokenBucket) -> Response | None:
     headers = {"Retry-After": str(max(1, math.ceil(wait_s)))}
     message = "this key sends requests faster than it may"
     return response_to(ServiceError(429, "rate-limited", message, AGAIN, headers=headers))
-
-
-@functools.lru_cache(maxsize=256)
-def public_name_in(host: bytes) -> bytes | None:
-    """The name in a Host header, if it is a public name; None for addresses and private names."""
-    name = re.sub(rb":\d*$", b"", host.lower())
-    if re.fullmatch(rb"\[[^\]]*\]|[0-9.]*", name):
-        return None  # an address
-    if b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS):
-        return None
-    return name
 
 
 def response_to(refusal: ServiceError) -> Response:

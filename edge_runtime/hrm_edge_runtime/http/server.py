@@ -23,8 +23,8 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.solve import ReadyRule, SolveService
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
@@ -195,7 +195,7 @@ def run_server(
         make_lanes = functools.partial(open_lanes, tuple(lanes.lanes.values()))
         return SpawnedEngine(make_lanes, options.log)
 
-    limit_of = {model.name: model.num_slots + options.queue_limit for model in models}
+    limit_of = {model.lane: model.num_slots + options.queue_limit for model in models}
     engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
     app = create_app(engine_client, models, options.access, library=library, ready=options.ready)
     service = cast(SolveService, app.state.service)

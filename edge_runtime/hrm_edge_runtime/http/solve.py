@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -33,9 +34,11 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.body import Turnstile, unless_client_leaves
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.metrics import Metrics
-from hrm_edge_runtime.http.models import Library, ModelManager
-from hrm_edge_runtime.worker.client import Admission, EngineClient, OnEvent
+from hrm_edge_runtime.http.models import ModelManager
+from hrm_edge_runtime.worker.admission import Admission
+from hrm_edge_runtime.worker.client import EngineClient, OnEvent
 from hrm_puzzles.puzzle import Grid
 
 NUM_PARSERS = 2  # a parser holds the interpreter lock: more threads would starve the event loop
@@ -106,7 +109,11 @@ class SolveService:
         state = self.engine_client.state
         if state == "engine-lost":
             return "failed"
-        if state == "ready" and self._joining:
+        if state != "ready":
+            return state
+        if not self.models.keys() - self._failed.keys():
+            return "no-model"
+        if self._joining:
             return "partial"
         return state
 
@@ -149,13 +156,18 @@ class SolveService:
         self,
         request: SolveRequest,
         *,
-        wait_until_s: float | None = None,
+        patience_s: float | None = None,
+        deadline_s: float = math.inf,
     ) -> Admission[ServedModel]:
-        """Take a place in the lane of the first candidate, until the caller closes it."""
+        """Take a place in the lane of the first candidate, until the caller closes it.
+
+        A line of a batch has a patience and perhaps a deadline: it waits for its place.
+        """
         admission = Admission(
             client=self.engine_client,
             choose=partial(self._candidates, request),
-            wait_until_s=wait_until_s,
+            patience_s=patience_s,
+            deadline_s=deadline_s,
         )
         await admission.enter()
         return admission
@@ -218,7 +230,7 @@ class SolveService:
             name=model.name,
             lane=client.lanes_by_model.get(model.name),
             memory_bytes=report.memory_bytes if report else None,
-            requests=client.limits.num_taken(model.lane),
+            requests=client.places.num_taken(model.lane),
         )
 
     async def parsed(

@@ -1,17 +1,14 @@
 """One comparison from its engines to its verdict; read `compare_engines` first.
 
-Also here: the likely reason for a break, and the verdicts that a bundle keeps.
-
 PyTorch runs only on a desktop, as the plug-in `checkpoint` of the entry-point group
 `hrm_edge.parity`.
 
-Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
+Shapes: E puzzle-vector size, P puzzle-table rows.
 """
 
-import json
 import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,15 +18,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hrm_edge_runtime.contract.arrays import Float32
-from hrm_edge_runtime.contract.bundle import Bundle, Identifiers
-from hrm_edge_runtime.contract.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.options import ParityOptions
 from hrm_edge_runtime.parity.report import (
     Break,
     Gates,
+    Kind,
     ParityReport,
     breaks,
     not_judged,
@@ -39,28 +34,20 @@ from hrm_edge_runtime.parity.report import (
     undecided,
 )
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
-from hrm_host import atomic, progress
-from hrm_puzzles.data.sources import HeldOutPuzzle, Questions, questions_from_data, questions_made
+from hrm_host import progress
+from hrm_puzzles.data.sources import Questions, questions_from_data, questions_made
 
 NUM_PUZZLES = 256
 """Default number of held-out puzzles: minutes on a CPU."""
-PARITY_NAME = "parity.json"
-MANY_TIMES = 4
-"""Name another row if it brings the candidate this many times nearer to the reference."""
-SAME = 1e-5
-"""Relative error below which logits are a repetition; an engine repeats itself up to rounding."""
-MOST_ROWS = 1024
-"""Rows of the puzzle table to try."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The report, what broke in it, and the reasons found for the first break."""
+    """The report and what broke in it."""
 
     report: ParityReport
     gates: Gates
     breaks: list[Break]
-    reasons: list[str]
 
     @property
     def verdict(self) -> str:
@@ -84,7 +71,6 @@ class Comparison:
             "undecided": self.undecided,
             "not_judged": not_judged(self.report, self.gates),
             "breaks": [str(one) for one in self.breaks],
-            "reasons": self.reasons,
             "gates": self.gates.model_dump(exclude_none=True),
             **self.report.as_json(),
         }
@@ -93,45 +79,50 @@ class Comparison:
 def compare_engines(
     bundle: Bundle, options: ParityOptions, stages: progress.Stages | None = None
 ) -> Comparison:
-    """Run the comparison, judge it, and look for the reason of the first break.
+    """Run the comparison and judge it.
 
     Without `data` and `puzzles`, the golden puzzles run as far as their traces; other puzzles run
     until both sides have halted. Without `against` and `checkpoint`, the reference is the golden
-    traces for golden puzzles and cpu:fp32 for others. Raises ValueError if options contradict each
-    other.
+    traces for golden puzzles and cpu:fp32 for others. The reference of an unrolled graph is the
+    loop over its step graph, and both halt by the learned rule, the only one that a graph knows.
+    Raises ValueError if options contradict each other.
     """
     stages = stages or progress.Stages()
     choice, source = _choices(bundle, options)
     questions = questions_for(bundle, options, stages)
-    kind = "golden" if source is None else "live"
-    gates = read_gates(options.gates, choice.precision, kind)
+    gates = read_gates(options.gates, choice.precision, _kind_of(choice, source))
     num_slots = min(options.slots, len(questions))
-    reference = _side(bundle, source, num_slots, options.threads)
-    with closing(reference.engine):
-        candidate = _side(bundle, choice, num_slots, options.threads)
-        with closing(candidate.engine):
+    candidate = _side(bundle, choice, num_slots, options.threads)
+    with closing(candidate.engine):
+        if candidate.shows_segments:
+            reference = _side(bundle, source, num_slots, options.threads)
+        else:
+            reference = _loop_of(candidate, bundle, choice.precision, options.threads)
+        with closing(reference.engine):
             report = walk(
                 reference,
                 candidate,
                 questions,
                 bundle.puzzle,
-                num_segments=_num_segments(bundle, options),
+                num_segments=_num_segments(candidate, bundle, options),
                 to_the_end=options.is_golden,
                 progress=partial(stages.show, "puzzles"),
             )
-            if not bundle.puzzle.proof_exists:
-                report.proven = None
-            broken = breaks(report, gates)
-            reasons: list[str] = []
-            if broken:
-                reasons = reasons_of(broken[0], reference, candidate, questions, bundle)
-    return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons)
+    if not bundle.puzzle.proof_exists:
+        report.proven = None
+    return Comparison(report=report, gates=gates, breaks=breaks(report, gates))
 
 
-def _num_segments(bundle: Bundle, options: ParityOptions) -> int:
-    if options.is_golden:
+def _kind_of(choice: Choice, source: Choice | Path | None) -> Kind:
+    if choice.engine == "unrolled":
+        return "unrolled"
+    return "golden" if source is None else "live"
+
+
+def _num_segments(candidate: Side, bundle: Bundle, options: ParityOptions) -> int:
+    if candidate.shows_segments and options.is_golden:
         return len(bundle.golden().answer_SBT)
-    return bundle.manifest.max_segments
+    return candidate.policy.max_segments
 
 
 def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
@@ -157,6 +148,12 @@ def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | P
     source: Choice | Path | None = options.checkpoint
     if against is not None and source is not None:
         raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
+    is_unrolled = options.engine.startswith("unrolled")
+    if is_unrolled and (against is not None or source is not None):
+        raise ValueError(
+            "an unrolled graph is compared with the loop over its own step graph: "
+            "omit --against and --checkpoint."
+        )
     to_judge = partial(prepare, bundle, num_slots=options.slots, to_judge=True)
     candidate = to_judge(options.engine)
     if source is None and (against is not None or not options.is_golden):
@@ -179,12 +176,41 @@ def _side(
         engine, table_PE = open_checkpoint(source, bundle.manifest, num_slots)
         name = f"PyTorch ({source.name})"
         return Side(name=name, engine=engine, puzzle_table=table_PE, policy=policy)
+    if source.engine == "unrolled":
+        return _unrolled_side(bundle, source.precision, num_slots, num_threads)
     name = str(source)
     engine = engine_for(
         bundle, engine=name, num_slots=num_slots, num_threads=num_threads, want_logits=True
     )
     policy = bundle.manifest.halting_policy(source.precision)
     return Side(name=name, engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
+
+
+def _unrolled_side(bundle: Bundle, precision: str, num_slots: int, num_threads: int | None) -> Side:
+    from hrm_edge_runtime.engines.unrolled import UnrolledEngine
+
+    engine = UnrolledEngine(
+        bundle, precision=precision, num_slots=num_slots, num_threads=num_threads
+    )
+    policy = bundle.manifest.halting_policy(precision)
+    kind = "fixed" if policy.kind == "fixed" else "learned"
+    return Side(
+        name=f"unrolled:{precision}",
+        engine=engine,
+        puzzle_table=bundle.puzzle_table,
+        policy=replace(policy, kind=kind, max_segments=engine.num_segments),
+        shows_segments=False,
+    )
+
+
+def _loop_of(unrolled: Side, bundle: Bundle, precision: str, num_threads: int | None) -> Side:
+    """The runtime's loop over the step graph that an unrolled graph repeats."""
+    from hrm_edge_runtime.engines.onnx import OnnxEngine  # a Jetson has no ONNX Runtime
+
+    num_slots = unrolled.engine.num_slots
+    path = bundle.graph_path(precision)
+    engine = OnnxEngine(path, num_slots=num_slots, num_threads=num_threads)
+    return replace(unrolled, name=f"the loop over {path.name}", engine=engine)
 
 
 def _open_checkpoint() -> Any:
@@ -203,80 +229,22 @@ def _open_checkpoint() -> Any:
     raise ValueError(f"--checkpoint is not part of this installation: {remedy}.")
 
 
-def reasons_of(
-    first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle
-) -> list[str]:
-    """Explanations of the first break, one sentence each; empty if neither known fault fits."""
-    if first.segment is None or first.puzzle is None:
-        return []
-    asked = questions[first.puzzle]
-    if first.segment > 1:
-        traced = _trace(candidate, asked, asked.puzzle_id, first.segment)
-        return _lost_carry(traced)
-    return _other_row(reference, candidate, asked, bundle.identifiers)
-
-
-def _lost_carry(traced: list[Float32]) -> list[str]:
-    """Report a lost carry: the last segment repeats the first, the segment before it does not."""
-    first_TV, *later = traced
-    is_repeated = [relative_error(logits_TV, first_TV) <= SAME for logits_TV in later]
-    *before, last = is_repeated
-    if not last or (before and before[-1]):
-        return []
-    return [
-        f"in segment {len(traced)} the candidate says again what it said in segment 1: "
-        "its carry was begun anew"
-    ]
-
-
-def _other_row(
-    reference: Side, candidate: Side, asked: HeldOutPuzzle, names: Identifiers
-) -> list[str]:
-    """Name the row of the puzzle table with which the candidate agrees, if a nearby row does."""
-    own = asked.puzzle_id
-    expected_TV = _first_logits(reference, asked, own)
-    error = relative_error(_first_logits(candidate, asked, own), expected_TV)
-    start = max(0, own - MOST_ROWS // 2)
-    stop = min(len(candidate.puzzle_table), start + MOST_ROWS)
-    error_of: dict[int, float] = {}
-    for row in range(start, stop):
-        if row != own:
-            found_TV = _first_logits(candidate, asked, row)
-            error_of[row] = relative_error(found_TV, expected_TV)
-    best = min(error_of, key=error_of.__getitem__, default=None)
-    if best is None or MANY_TIMES * error_of[best] > error:
-        return []
-    rows = f"row {best} of the puzzle table ({names[best]}) instead of row {own} ({names[own]})"
-    return [f"given {rows} the candidate agrees: the two sides do not read the same row"]
-
-
-def _first_logits(side: Side, asked: HeldOutPuzzle, row: int) -> Float32:
-    (logits_TV,) = _trace(side, asked, row, num_segments=1)
-    return logits_TV
-
-
-def _trace(side: Side, asked: HeldOutPuzzle, row: int, num_segments: int) -> list[Float32]:
-    """Logits after each segment, for a puzzle with that row of the table, alone in the engine."""
-    side.engine.load(0, asked.tokens_T, side.puzzle_table[row])
-    traced: list[Float32] = []
-    for _ in range(num_segments):
-        logits_BTV = side.engine.step(1).logits_BTV
-        if logits_BTV is not None:
-            traced.append(logits_BTV[0].copy())
-    return traced
-
-
 def show(bundle: Bundle, comparison: Comparison) -> None:
-    """Print the table of segments, the summary, the verdict and its reasons."""
+    """Print the table of segments, the summary and the verdict."""
     console = Console()
     report = comparison.report
     title = f"{bundle.manifest.name}: {report.candidate} against {report.reference}"
-    head, *rows = segment_rows(report)
-    table = Table(*head, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
     say = partial(console.print, highlight=False, soft_wrap=True)
+    if report.columns:
+        head, *rows = segment_rows(report)
+        table = Table(
+            *head, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    else:
+        say(title)
     for name, text in summary_rows(report):
         say(f"{name:>14}  {text}")
     say(comparison.verdict)
@@ -284,48 +252,3 @@ def show(bundle: Bundle, comparison: Comparison) -> None:
         say(f"first break: {comparison.breaks[0]}")
     if len(comparison.breaks) > 1:
         say(f"and {len(comparison.breaks) - 1} more")
-    for reason in comparison.reasons:
-        say(reason)
-
-
-def write_comparison(bundle: Bundle, comparison: Comparison) -> None:
-    """Add the comparison to `parity.json`; it replaces an earlier one of the same pair and puzzles.
-
-    A kill at any moment leaves a bundle that opens: the manifest drops the file before the file
-    changes and lists it again afterwards. No other file is hashed again, so a damaged one still
-    shows.
-    """
-    report = comparison.report
-    file = bundle.path / PARITY_NAME
-    known = _known_comparisons(bundle)
-    title = f"{report.candidate} against {report.reference} on {report.puzzles}"
-    known[title] = comparison.as_json()
-    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items()]
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    files = dict(bundle.manifest.files)
-    files.pop(PARITY_NAME, None)
-    _write_manifest(bundle, files)
-    atomic.write_text(file, text)
-    files[PARITY_NAME] = FileEntry(sha256=sha256_of(file), size_bytes=file.stat().st_size)
-    _write_manifest(bundle, files)
-
-
-def _known_comparisons(bundle: Bundle) -> dict[str, Any]:
-    """What `parity.json` holds; BundleError if it is not a JSON object."""
-    if PARITY_NAME not in bundle.manifest.files:
-        return {}
-    file = bundle.path / PARITY_NAME
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BundleError(f"{file} is not JSON ({error}): export the bundle again.") from error
-    if not isinstance(known, dict):
-        raise BundleError(f"{file} does not hold a JSON object: export the bundle again.")
-    return known
-
-
-def _write_manifest(bundle: Bundle, files: dict[str, FileEntry]) -> None:
-    by_name = dict(sorted(files.items()))
-    manifest = bundle.manifest.model_copy(update={"files": by_name})
-    text = manifest.model_dump_json(indent=2) + "\n"
-    atomic.write_text(bundle.path / MANIFEST_NAME, text)

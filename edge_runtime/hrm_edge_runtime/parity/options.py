@@ -44,12 +44,6 @@ class ParityOptions:
         int | None, typer.Option(min=1, help="CPU threads per engine. Default: all cores.")
     ] = None
     gates: Annotated[Path, typer.Option(help=GATES_HELP, show_default=False)] = DEFAULT_FILE
-    plot: Annotated[Path | None, typer.Option(help="Write a PNG picture (needs matplotlib).")] = (
-        None
-    )
-    write: Annotated[
-        bool, typer.Option("--write", help="Save the report in the bundle's parity.json.")
-    ] = False
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as one JSON object.")
     ] = False

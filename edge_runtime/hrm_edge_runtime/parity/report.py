@@ -6,7 +6,8 @@ Memory does not grow with the number of puzzles. The gates are limits from one J
                          "end": {"different_halts": 0}},
               "live": ...
 
-`golden` holds against golden traces, `live` against a running reference. A segment is judged by the
+`golden` holds against golden traces, `live` against a running reference, `unrolled` for a graph of
+the whole loop against its step graph. A segment is judged by the
 mean or the worst of its rows, the end by `EndLimits`.
 
 Shapes: B rows, S segments.
@@ -35,7 +36,7 @@ from hrm_edge_runtime.parity.options import DEFAULT_FILE
 
 MOST_SHOWN = 6  # columns of the table, besides the last segment; as many as a terminal is wide
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Kind = Literal["golden", "live"]
+Kind = Literal["golden", "live", "unrolled"]
 ENOUGH_PUZZLES = 2000
 """With fewer puzzles a loss breaks its gate only if its whole confidence interval does."""
 
@@ -90,8 +91,9 @@ class ParityReport:
         """The report cut to the segments that ran; ValueError if there was no puzzle."""
         if not self.num_puzzles:
             raise ValueError("there is no puzzle to compare; give at least one.")
-        count_S = self.columns["logit_gap"].count_S
-        last = int((count_S > 0).sum())
+        last = 1 + int(np.argwhere(self.halts_SS).max())
+        for column in self.columns.values():
+            last = max(last, int((column.count_S > 0).sum()))
         for column in self.columns.values():
             column.cut(last)
         return replace(self, halts_SS=self.halts_SS[:last, :last])

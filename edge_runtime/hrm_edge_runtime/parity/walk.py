@@ -28,12 +28,16 @@ from hrm_puzzles.puzzle import RIGHT
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Side:
-    """One engine of a comparison: its name in reports, its puzzle table and its halting rule."""
+    """One engine of a comparison: its name in reports, its puzzle table and its halting rule.
+
+    If it does not show its segments, only halts and final answers are compared.
+    """
 
     name: str
     engine: Engine
     puzzle_table: Float32
     policy: halting.HaltingPolicy
+    shows_segments: bool = True
 
 
 @dataclass(eq=False)
@@ -115,6 +119,8 @@ class _Pair:
             row.segment += 1
         theirs, theirs_stop_B = self._step_side(self.reference)
         ours, ours_stop_B = self._step_side(self.candidate)
+        if not self.candidate.shows_segments:
+            return
         measures = output_measures(theirs, ours, ours_stop_B != theirs_stop_B)
         measures.update(self._carry_measures())
         segment_B = np.array([row.segment for row in self.rows])

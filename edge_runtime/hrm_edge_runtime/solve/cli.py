@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,125 +18,98 @@ from hrm_puzzles.data.options import Columns
 if TYPE_CHECKING:
     from hrm_edge_runtime.solve.solvers import Solver
 
-REQUEST_FIELDS = (
-    "kind",
-    "model",
-    "policy",
-    "max_segments",
-    "attempts",
-    "how",
-    "deadline_ms",
-    "best_so_far",
-    "priority",
-)
-
 MAX_PATIENCE_S = 86_400.0  # a day; also the longest single pause
 
 main = Command("hrm-solve")
-
-
-PuzzleSource = Annotated[
-    str,
-    typer.Argument(
-        help="A puzzle, a file (one puzzle per line, boards with blank lines between them, CSV, or "
-        "requests as NDJSON), or - for standard input."
-    ),
-]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of the server. Default: http://127.0.0.1:8000, or the shipped models on "
-        "this machine if no server answers there."
-    ),
-]
-BundleName = Annotated[
-    str | None,
-    typer.Option(
-        help="Solve on this machine with a bundle: a directory or a shipped name.",
-        autocompletion=bundles_from,
-    ),
-]
-Kind = Annotated[
-    str | None,
-    typer.Option(help="Puzzle kind, if the server has several.", autocompletion=kinds_from),
-]
-Model = Annotated[str | None, typer.Option(help="Model name, if the server has several.")]
-Policy = Annotated[
-    str | None,
-    typer.Option(help="Halting policy: verified, learned or fixed. Default: the model's."),
-]
-MaxSegments = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of segments per attempt.")
-]
-Attempts = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Number of attempts per puzzle; further ones solve transformed copies."
-    ),
-]
-How = Annotated[
-    str | None,
-    typer.Option(help="Method of every attempt: plain or hypotheses. Default: the model's."),
-]
-DeadlineMs = Annotated[int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")]
-BestSoFar = Annotated[
-    bool | None,
-    typer.Option("--best-so-far", help="At the deadline, return the best answer so far."),
-]
-Priority = Annotated[int | None, typer.Option(min=-3, max=3, help="Higher priorities run first.")]
-Slots = Annotated[int, typer.Option(min=1, max=1024, help="Attempts per batch.")]
-Threads = Annotated[
-    int | None,
-    typer.Option(min=1, max=1024, help="CPU threads of the engine. Default: all cores."),
-]
-EngineName = Annotated[
-    str,
-    typer.Option(metavar="ENGINE[:PRECISION]", help="Engine for the bundle, as in hrm-serve."),
-]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(help=f"File with the server's key in its first line. Default: {KEY_VARIABLE}."),
-]
-Patience = Annotated[
-    float,
-    typer.Option(
-        min=0, max=MAX_PATIENCE_S, help="Give up after this many seconds without an answer."
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Write answers to this NDJSON file, in order; continue it if it exists."),
-]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print each answer as JSON; with --out, print the counts."),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolveOptions:
     """The argument and the options of `hrm-solve`, in the order of its help."""
 
-    puzzle: PuzzleSource
+    puzzle: Annotated[
+        str,
+        typer.Argument(
+            help="A puzzle, a file (one puzzle per line, boards with blank lines between them, "
+            "CSV, or requests as NDJSON), or - for standard input."
+        ),
+    ]
     columns: Columns = None
-    url: Url = None
-    bundle: BundleName = None
-    kind: Kind = None
-    model: Model = None
-    policy: Policy = None
-    max_segments: MaxSegments = None
-    attempts: Attempts = None
-    how: How = None
-    deadline_ms: DeadlineMs = None
-    best_so_far: BestSoFar = None
-    priority: Priority = None
-    slots: Slots = 4
-    threads: Threads = None
-    engine: EngineName = "auto"
-    key_file: KeyFile = None
-    patience: Patience = 60.0
-    out: Out = None
-    as_json: AsJson = False
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the server. Default: http://127.0.0.1:8000, or the shipped models on "
+            "this machine if no server answers there."
+        ),
+    ] = None
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            help="Solve on this machine with a bundle: a directory or a shipped name.",
+            autocompletion=bundles_from,
+        ),
+    ] = None
+    kind: Annotated[
+        str | None,
+        typer.Option(help="Puzzle kind, if the server has several.", autocompletion=kinds_from),
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Model name, if the server has several.")] = None
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Halting policy: verified, learned or fixed. Default: the model's."),
+    ] = None
+    max_segments: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of segments per attempt.")
+    ] = None
+    attempts: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of attempts per puzzle; further ones solve transformed copies."
+        ),
+    ] = None
+    how: Annotated[
+        str | None,
+        typer.Option(help="Method of every attempt: plain or hypotheses. Default: the model's."),
+    ] = None
+    deadline_ms: Annotated[
+        int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")
+    ] = None
+    best_so_far: Annotated[
+        bool | None,
+        typer.Option("--best-so-far", help="At the deadline, return the best answer so far."),
+    ] = None
+    priority: Annotated[
+        int | None, typer.Option(min=-3, max=3, help="Higher priorities run first.")
+    ] = None
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts per batch.")] = 4
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="CPU threads of the engine. Default: all cores."),
+    ] = None
+    engine: Annotated[
+        str,
+        typer.Option(metavar="ENGINE[:PRECISION]", help="Engine for the bundle, as in hrm-serve."),
+    ] = "auto"
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"File with the server's key in its first line. Default: {KEY_VARIABLE}."
+        ),
+    ] = None
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0, max=MAX_PATIENCE_S, help="Give up after this many seconds without an answer."
+        ),
+    ] = 60.0
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write answers to this NDJSON file, in order; continue it if it exists."),
+    ] = None
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print each answer as JSON; with --out, print the counts."),
+    ] = False
 
 
 @main.command(
@@ -161,61 +135,49 @@ def solve(options: SolveOptions) -> None:
     fields = solvers.options_of(_stated(options))
     with contextlib.ExitStack() as stack:
         solver = _solver(options, stack)
-        out = options.out
-        source = output.Source(argument=options.puzzle, columns=options.columns)
-        status = output.run(source, solver, fields, out=out, as_json=options.as_json)
+        status = output.run(options, solver, fields)
     raise typer.Exit(status)
 
 
 def _solver(options: SolveOptions, stack: contextlib.ExitStack) -> "Solver":
     """The named bundle, the named server, or the usual server if it answers."""
+    from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
     from hrm_edge_runtime.solve import client
-    from hrm_edge_runtime.solve.puzzles import NoServerError
+    from hrm_edge_runtime.solve.errors import UnreachableError
 
     if options.bundle is not None:
-        return _with_bundle(options.bundle, options)
+        return _with_bundles([find_bundle(options.bundle)], options)
     if options.url is not None:
         server = _with_server(options.url, options)
         return stack.enter_context(server)
     usual = _with_server(client.DEFAULT_URL, options)
     try:
         return stack.enter_context(usual)
-    except NoServerError:
+    except UnreachableError:
         if options.key_file is not None:  # only a server takes a key
             raise
     remark = f"no server answers at {client.DEFAULT_URL}: solving here with the shipped models"
     print(remark, file=sys.stderr)
-    return _with_shipped(options)
+    return _with_bundles(shipped_bundles().values(), options)
 
 
 def _stated(options: SolveOptions) -> dict[str, Any]:
     """The fields of a request that the command line sets."""
+    from hrm_edge_runtime.api.schema import SolveRequest
+
     stated: dict[str, Any] = {}
-    for name in REQUEST_FIELDS:
+    for name in SolveRequest.model_fields:
         value = getattr(options, name)
-        if value is not None:
+        if name != "puzzle" and value is not None:
             stated[name] = value
     return stated
 
 
-def _with_bundle(name: str, options: SolveOptions) -> "Solver":
+def _with_bundles(paths: Iterable[Path], options: SolveOptions) -> "Solver":
     from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
-    from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.solve.solvers import from_bundle
-
-    bundle = Bundle.open(find_bundle(name))
-    slots = options.slots
-    choice = prepare(bundle, options.engine, num_slots=slots)
-    return from_bundle(bundle, choice, num_slots=slots, num_threads=options.threads)
-
-
-def _with_shipped(options: SolveOptions) -> "Solver":
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import shipped_bundles
     from hrm_edge_runtime.solve.solvers import from_bundles
 
-    bundles = map(Bundle.open, shipped_bundles().values())
+    bundles = map(Bundle.open, paths)
     slots = options.slots
     return from_bundles(bundles, options.engine, num_slots=slots, num_threads=options.threads)
 

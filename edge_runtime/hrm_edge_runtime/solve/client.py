@@ -5,7 +5,6 @@ that does not fit `api/schema` raises a ServerError.
 """
 
 import contextlib
-import itertools
 import random
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -36,7 +35,7 @@ from hrm_edge_runtime.solve.errors import (
     foreign,
 )
 from hrm_edge_runtime.solve.key import key_of_environment
-from hrm_edge_runtime.solve.requests import numbered_requests, request_from
+from hrm_edge_runtime.solve.requests import request_from, requests_from
 from hrm_edge_runtime.solve.retry import RetryPolicy
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -48,6 +47,8 @@ MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a t
 MAX_LINE_BYTES = 1 << 20
 # Reasons of a refused line that may not apply to the next try.
 TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "engine-lost"))
+UNAUTHORIZED = 401
+KEY_REMEDY = "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key"
 # Retrying does not help: the deadline starts again with each request.
 MISSED_DEADLINE = "cannot-make-deadline"
 
@@ -95,22 +96,21 @@ class Client:
 
     def solve_many(self, puzzles: Iterable[object], **fields: object) -> list[Reply]:
         """Answers or refusals in the order of the puzzles."""
-        replies = dict(self.as_finished(puzzles, **fields))
-        return [replies[position] for position in sorted(replies)]
+        return in_order(self.as_finished(puzzles, **fields))
 
     def as_finished(
         self, puzzles: Iterable[object], **fields: object
     ) -> Generator[Numbered, None, None]:
         """Yield positions and replies as they finish; temporary refusals are sent again."""
-        numbered = numbered_requests(puzzles, fields)
-        for piece in iter(lambda: list(itertools.islice(numbered, PIECE)), []):
-            unanswered: dict[int, SolveRequest] = {}
-            for position, request in piece:
-                if isinstance(request, ErrorDetail):
-                    yield position, request
-                else:
-                    unanswered[position] = request
-            yield from self._piece(unanswered)
+        unanswered: dict[int, SolveRequest] = {}
+        for position, request in enumerate(requests_from(puzzles, fields)):
+            if isinstance(request, ErrorDetail):
+                yield position, request
+                continue
+            unanswered[position] = request
+            if len(unanswered) == PIECE:
+                yield from self._piece(unanswered)
+        yield from self._piece(unanswered)
 
     def stream(self, puzzle: object, **fields: object) -> Generator[Event, None, None]:
         """Yield a view of each segment of one puzzle while it is solved, then the answer."""
@@ -257,6 +257,12 @@ class Client:
         return _Bound(status=status, max_bytes=max_bytes, limit_s=self._timeout_s)
 
 
+def in_order(finished: Iterable[Numbered]) -> list[Reply]:
+    """All replies, sorted by their positions."""
+    replies = dict(finished)
+    return [replies[position] for position in sorted(replies)]
+
+
 class _BatchLine(BaseModel):
     """A line of /solve/batch: the number of a request's line, and its reply."""
 
@@ -328,6 +334,8 @@ def _error_from(response: httpx.Response, content: bytes) -> ServerError:
         detail = ErrorAnswer.model_validate_json(content).error
     except ValidationError:  # a proxy's answer
         detail = foreign(status, f"the server answered {status} without a reason").detail
+    if status == UNAUTHORIZED:
+        detail = detail.model_copy(update={"remedy": KEY_REMEDY})
     return _refusal(status, detail, _retry_after_s(response))
 
 

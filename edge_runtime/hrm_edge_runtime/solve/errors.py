@@ -2,21 +2,28 @@
 
 from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.contract.errors import Error
+from hrm_host.command import CANNOT_BEGIN
 
 
 class RefusedError(Error):
     """A refused request; `detail` holds reason, field, rule, cell, message and remedy."""
 
     def __init__(self, detail: ErrorDetail) -> None:
-        super().__init__(f"{detail.message}; {detail.remedy}.")
+        super().__init__(detail)
         self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.detail.message}; {self.detail.remedy}."
 
 
 class ServerError(RefusedError):
     """A server's refusal with its HTTP status."""
 
+    exit_status = CANNOT_BEGIN
+
     def __init__(self, status: int, detail: ErrorDetail, retry_after_s: float = 0.0) -> None:
         super().__init__(detail)
+        self.args = (status, detail, retry_after_s)  # what pickle calls the class with
         self.status = status
         self.retry_after_s = retry_after_s
 
@@ -27,6 +34,8 @@ class UnavailableError(ServerError):
 
 class UnreachableError(Error):
     """No answer: nothing listens at the address, or the connection broke."""
+
+    exit_status = CANNOT_BEGIN
 
 
 def foreign(status: int, message: str) -> ServerError:

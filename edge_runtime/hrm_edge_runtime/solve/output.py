@@ -7,24 +7,28 @@ import stat
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
-from hrm_edge_runtime.solve import boards, puzzles, solvers
+from hrm_edge_runtime.solve import puzzles, solvers
 from hrm_edge_runtime.solve.puzzles import Entry, OutOfReachError, SolvingError
 from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, solve_in_order
 from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
-from hrm_puzzles.puzzle import PuzzleError
+from hrm_puzzles.puzzle import PuzzleError, sized
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.solve.cli import SolveOptions
 
 BEGINNING = b'{"number": '  # keys of every line of an output file
 SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
@@ -35,92 +39,71 @@ VERDICTS: dict[Status, str] = {
     "unfinished": "not solved",
 }
 
-Record = Mapping[str, Any]
+
+class Record(BaseModel):
+    """A line of an output file: a puzzle, and `answer` or `error` as in /solve/batch."""
+
+    number: int
+    puzzle: Any
+    answer: SolveAnswer | None = None
+    error: ErrorDetail | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """An argument of `hrm-solve`, and the columns if it names a CSV file."""
-
-    argument: str
-    columns: str | None = None
-
-    @property
-    def is_many(self) -> bool:
-        return puzzles.is_many(self.argument)
-
-    def opened(self, solver: Solver) -> AbstractContextManager[Iterator[Entry]]:
-        return puzzles.opened(self.argument, solver.kinds, self.columns)
-
-    def num_puzzles(self, solver: Solver) -> int | None:
-        """The number of puzzles; None for standard input, which can be read only once."""
-        if self.argument == "-":
-            return None
-        with self.opened(solver) as entries:
-            return sum(1 for _ in entries)
-
-
-def run(
-    source: Source, solver: Solver, options: Options, *, out: Path | None, as_json: bool
-) -> int:
-    """Solve the puzzles of a source; returns the exit status, 0 if all are solved, else 1."""
-    if out is None:
-        tally = _to_stdout(source, solver, options, as_json=as_json)
-    else:
-        tally = _to_file(source, solver, options, out)
+def run(options: "SolveOptions", solver: Solver, fields: Options) -> int:
+    """Solve the puzzles of an argument; returns the exit status, 0 if all are solved, else 1."""
+    tally = Tally()
+    is_many = puzzles.is_many(options.puzzle)
+    total = _num_puzzles(options, solver)
+    with contextlib.ExitStack() as stack:
+        entries = stack.enter_context(_opened(options, solver))
+        if options.out is None:
+            as_board = not is_many and sys.stdout.isatty()
+            write = partial(_print, solver, as_json=options.as_json, as_board=as_board)
+            # on a terminal, progress would mix with the answers
+            console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
+        else:
+            file = stack.enter_context(continued(options.out))
+            file.skip_answered(entries, tally)
+            write = file.write
+            console = Console(stderr=True)
+        stages = stack.enter_context(stages_on(console))
+        for entry, unlabelled in solve_in_order(solver, entries, fields):
+            reply = judged(solver, entry, unlabelled)
+            write(entry, reply)
+            tally.add(reply)
+            stages.show("puzzles", tally.num_puzzles, total, tally.note())
     if not tally.num_puzzles:
-        raise SolvingError(f"{source.argument!r} holds no puzzle: write one per line.")
-    if out is not None and as_json:
+        raise SolvingError(f"{options.puzzle!r} holds no puzzle: write one per line.")
+    if options.out is not None and options.as_json:
         print(tally.as_json())
-    elif out is not None or source.is_many:
+    elif options.out is not None or is_many:
         print(tally.text(), file=sys.stderr)
     if tally.counts["solved"] == tally.num_puzzles:
         return 0
     return 1
 
 
-def _to_stdout(source: Source, solver: Solver, options: Options, *, as_json: bool) -> "Tally":
-    tally = Tally()
-    total = source.num_puzzles(solver)
-    as_board = not source.is_many and Console().is_terminal
-    # on a terminal, progress would mix with the answers
-    console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
-    with source.opened(solver) as entries, stages_on(console) as stages:
-        for entry, unlabelled in solve_in_order(solver, entries, options):
-            reply = judged(solver, entry, unlabelled)
-            if as_json:
-                _print_json(reply)
-            elif not (as_board and _print_board(solver, entry, reply)):
-                print(line_of(reply), flush=True)
-            tally.add(record_of(entry, reply))
-            stages.show("puzzles", tally.num_puzzles, total, tally.note())
-    return tally
+def _opened(
+    options: "SolveOptions", solver: Solver
+) -> contextlib.AbstractContextManager[Iterator[Entry]]:
+    return puzzles.opened(options.puzzle, solver.kinds, options.columns)
 
 
-def _to_file(source: Source, solver: Solver, options: Options, out: Path) -> "Tally":
-    tally = Tally()
-    total = source.num_puzzles(solver)
-    with source.opened(solver) as entries, continued(out) as file:
-        num_answered = file.skip_answered(entries, tally)
-        if num_answered:
-            print(f"{out} already answers {num_answered} puzzles", file=sys.stderr)
-        with stages_on(Console(stderr=True)) as stages:
-            for entry, unlabelled in solve_in_order(solver, entries, options):
-                reply = judged(solver, entry, unlabelled)
-                record = record_of(entry, reply)
-                file.write(record)
-                tally.add(record)
-                stages.show("puzzles", tally.num_puzzles, total, tally.note())
-    return tally
+def _num_puzzles(options: "SolveOptions", solver: Solver) -> int | None:
+    """The number of puzzles; None for standard input, which can be read only once."""
+    if options.puzzle == "-":
+        return None
+    with _opened(options, solver) as entries:
+        return sum(1 for _ in entries)
 
 
 def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
     """The reply, marked as solved if the answer equals the entry's known solution."""
-    if not isinstance(reply, SolveAnswer) or entry.known is None:
+    if isinstance(reply, ErrorDetail) or entry.known is None:
         return reply
-    puzzle = solver.puzzles.get(reply.model)
-    if puzzle is None:
+    if reply.model not in solver.puzzles:
         return reply
+    puzzle = solver.puzzles[reply.model]
     try:
         found = solvers.answered(puzzle, entry.puzzle, reply.solution)
         known = solvers.answered(puzzle, entry.puzzle, entry.known)
@@ -130,25 +113,37 @@ def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
     return reply.model_copy(update={"solved": is_solved})
 
 
-def _print_json(reply: Reply) -> None:
-    """Everything that a server would answer, in one line."""
-    fields = reply.model_dump(mode="json")
-    if isinstance(reply, ErrorDetail):
-        fields = {"error": fields}
-    print(json.dumps(fields), flush=True)
+def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
+    """Print JSON, a board, or a line."""
+    if as_json:
+        fields = reply.model_dump(mode="json")
+        if isinstance(reply, ErrorDetail):
+            fields = {"error": fields}
+        print(json.dumps(fields), flush=True)
+        return
+    picture = None
+    if as_board:
+        picture = board(solver, entry, reply)
+    print(picture or line_of(reply), flush=True)
 
 
-def _print_board(solver: Solver, entry: Entry, reply: Reply) -> bool:
-    """Draw an answer; returns False if the reply has no picture."""
+def board(solver: Solver, entry: Entry, reply: Reply) -> str | None:
+    """The answer on the puzzle's text board; without proofs, the question's board is above it.
+
+    None for a refusal, and for an answer that is not a board.
+    """
     if isinstance(reply, ErrorDetail) or reply.model not in solver.puzzles:
-        return False
-    picture = boards.board(solver.puzzles[reply.model], entry.puzzle, reply.solution)
-    if picture is None:
-        return False
-    console = Console()
-    console.print(picture)
-    console.print(summary(reply), highlight=False, markup=False)
-    return True
+        return None
+    puzzle = sized(solver.puzzles[reply.model], entry.puzzle)
+    try:
+        question_grid = puzzle.parse(entry.puzzle).grid
+        answer_grid = solvers.answered(puzzle, entry.puzzle, reply.solution)
+    except PuzzleError:
+        return None
+    pictures = [puzzle.render(answer_grid, question_grid)]
+    if not puzzle.proof_exists:
+        pictures.insert(0, f"{puzzle.render(question_grid)}\n")
+    return "\n".join([*pictures, summary(reply)])
 
 
 def line_of(reply: Reply) -> str:
@@ -160,13 +155,6 @@ def line_of(reply: Reply) -> str:
     if isinstance(reply.solution, str):
         return printable_lines(reply.solution)
     return json.dumps(reply.solution)
-
-
-def record_of(entry: Entry, reply: Reply) -> Record:
-    """A line of an output file: the puzzle, and `answer` or `error` as in /solve/batch."""
-    kind = "answer" if isinstance(reply, SolveAnswer) else "error"
-    fields = reply.model_dump(mode="json")
-    return {"number": entry.number, "puzzle": entry.puzzle, kind: fields}
 
 
 def summary(answer: SolveAnswer) -> str:
@@ -202,33 +190,26 @@ def _no_counts() -> Counter[str]:
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts of records: solved, by status, and refused by reason."""
+    """Counts of replies: solved, by status, and refused by reason."""
 
+    num_puzzles: int = 0
     counts: Counter[str] = field(default_factory=_no_counts)
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, record: Record) -> None:
-        answer = record.get("answer")
-        if answer is None:
-            reason = record["error"]["reason"]
-            self.refused[reason] += 1
+    def add(self, reply: Reply) -> None:
+        self.num_puzzles += 1
+        if isinstance(reply, ErrorDetail):
+            self.refused[reply.reason] += 1
             return
-        self.counts["solved"] += answer["solved"]
-        self.counts[answer["status"]] += 1
-        self.total_segments += answer["total_segments"]
-
-    @property
-    def num_puzzles(self) -> int:
-        return self.num_answered + self.refused.total()
-
-    @property
-    def num_answered(self) -> int:
-        return sum(self.counts[status] for status in VERDICTS)
+        self.counts["solved"] += reply.solved
+        self.counts[reply.status] += 1
+        self.total_segments += reply.total_segments
 
     @property
     def mean_segments(self) -> float:
-        return self.total_segments / max(1, self.num_answered)
+        num_answered = self.num_puzzles - self.refused.total()
+        return self.total_segments / max(1, num_answered)
 
     def note(self) -> str:
         """Progress in a few words."""
@@ -294,8 +275,8 @@ class OutputFile:
         self._descriptor = descriptor
         self._synced_s = time.monotonic()
 
-    def skip_answered(self, entries: Iterator[Entry], tally: Tally) -> int:
-        """Take answered puzzles off `entries`, count them in `tally`, and return their number.
+    def skip_answered(self, entries: Iterator[Entry], tally: Tally) -> None:
+        """Take answered puzzles off `entries`, count them in `tally`, and print their number.
 
         Raises SolvingError if the file answers other puzzles.
         """
@@ -305,12 +286,15 @@ class OutputFile:
                 if not line.endswith(b"\n"):
                     self._cut_torn_line(line, num_bytes)
                     break
-                record = self._record_in(line, number, next(entries, None))
-                tally.add(record)
+                tally.add(self._reply_in(line, number, next(entries, None)))
                 num_bytes += len(line)
-        return tally.num_puzzles
+        if tally.num_puzzles:
+            print(f"{self._path} already answers {tally.num_puzzles} puzzles", file=sys.stderr)
 
-    def write(self, record: Record) -> None:
+    def write(self, entry: Entry, reply: Reply) -> None:
+        kind = "answer" if isinstance(reply, SolveAnswer) else "error"
+        fields = reply.model_dump(mode="json")
+        record = {"number": entry.number, "puzzle": entry.puzzle, kind: fields}
         line = json.dumps(record).encode("ascii") + b"\n"
         try:
             num_written = os.write(self._descriptor, line)
@@ -331,25 +315,19 @@ class OutputFile:
             raise self._foreign("its last line")
         os.ftruncate(self._descriptor, num_bytes_before)
 
-    def _record_in(self, line: bytes, number: int, entry: Entry | None) -> Record:
-        record: Record = {}
+    def _reply_in(self, line: bytes, number: int, entry: Entry | None) -> Reply:
         try:
-            record = json.loads(line)
-            is_own = entry is not None and _answers(record, number, entry)
-        except (ValueError, KeyError, TypeError):
-            is_own = False
-        if not is_own:
+            record = Record.model_validate_json(line)
+        except ValidationError:
+            raise self._foreign(f"its line {number}") from None
+        reply = record.answer or record.error
+        is_own = entry is not None and (record.number, record.puzzle) == (number, entry.puzzle)
+        if reply is None or not is_own:
             raise self._foreign(f"its line {number}")
-        return record
+        return reply
 
     def _foreign(self, part: str) -> SolvingError:
         return SolvingError(
             f"{self._path} cannot be continued, because {part} does not answer the puzzle of that "
             "number: name another file, or pass the puzzles that the file began with."
         )
-
-
-def _answers(record: Record, number: int, entry: Entry) -> bool:
-    """Whether a record holds one reply to this puzzle; raises KeyError or TypeError for others."""
-    has_one_reply = ("answer" in record) != ("error" in record)
-    return has_one_reply and record["number"] == number and record["puzzle"] == entry.puzzle

@@ -39,16 +39,9 @@ def push(
     from hrm_edge_runtime.contract.archive import Archive
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.solve.client import Client
-    from hrm_edge_runtime.solve.errors import ServerError, UnreachableError
-    from hrm_edge_runtime.solve.puzzles import OutOfReachError
 
     archive = Archive(find_bundle(bundle), name=name)
-    try:
-        with Client(url, api_key=read_key(key_file), timeout_s=TIMEOUT_S) as client:
-            change = client.push(archive)
-    except (ServerError, UnreachableError) as error:
-        raise OutOfReachError(str(error)) from error
+    with Client(url, api_key=read_key(key_file), timeout_s=TIMEOUT_S) as client:
+        change = client.push(archive)
     verb = "replaced" if change.replaced else "added"
     print(f"{verb} {archive.name} at {url} ({archive.num_bytes / 1e6:.1f} MB)")
-    for evicted in change.evicted:
-        print(f"removed {evicted}, which was idle, to make room")

@@ -35,10 +35,6 @@ class OutOfReachError(SolvingError):
     exit_status = CANNOT_BEGIN
 
 
-class NoServerError(OutOfReachError):
-    """Nothing answers at the server's address."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One puzzle, numbered from 1; `fields` are those of its request, `known` its solution."""

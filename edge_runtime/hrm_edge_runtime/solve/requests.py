@@ -10,37 +10,38 @@ from hrm_edge_runtime.api.errors import ServiceError, invalid
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
 from hrm_edge_runtime.solve.errors import RefusedError
 
-NumberedRequest = tuple[int, SolveRequest | ErrorDetail]
-"""The position of a puzzle with its request, or with the refusal of a puzzle that is not JSON."""
+RequestOrRefusal = SolveRequest | ErrorDetail
+"""The request of a puzzle, or the refusal of a puzzle that is not JSON."""
 
 
 def request_from(puzzle: object, fields: Mapping[str, object]) -> SolveRequest:
-    """The request for a puzzle; a request stays as it is. Raises RefusedError."""
-    if isinstance(puzzle, SolveRequest):
-        return puzzle
-    try:
-        content = _json_of({**fields, "puzzle": puzzle})
-        return decoding.validated(SolveRequest, content)
-    except ServiceError as refusal:
-        raise RefusedError(refusal.detail) from None
+    """The request for a puzzle; raises RefusedError."""
+    request = request_or_refusal(puzzle, fields)
+    if isinstance(request, ErrorDetail):
+        raise RefusedError(request)
+    return request
 
 
-def numbered_requests(
+def requests_from(
     puzzles: Iterable[object], fields: Mapping[str, object]
-) -> Iterator[NumberedRequest]:
+) -> Iterator[RequestOrRefusal]:
     """Yield the request of each puzzle; raises RefusedError if the fields themselves are wrong."""
     request_from("", fields)
     if isinstance(puzzles, str | bytes | Mapping):
         refusal = invalid("not-a-list", "one puzzle was passed", "pass a list, or call solve")
         raise RefusedError(refusal.detail)
-    for position, puzzle in enumerate(puzzles):
-        yield position, _request_or_refusal(puzzle, fields)
+    for puzzle in puzzles:
+        yield request_or_refusal(puzzle, fields)
 
 
-def _request_or_refusal(puzzle: object, fields: Mapping[str, object]) -> SolveRequest | ErrorDetail:
+def request_or_refusal(puzzle: object, fields: Mapping[str, object]) -> RequestOrRefusal:
+    """The request for a puzzle, or why there is none. Requests and refusals stay as they are."""
+    if isinstance(puzzle, RequestOrRefusal):
+        return puzzle
     try:
-        return request_from(puzzle, fields)
-    except RefusedError as refusal:
+        content = _json_of({**fields, "puzzle": puzzle})
+        return decoding.validated(SolveRequest, content)
+    except ServiceError as refusal:
         return refusal.detail
 
 

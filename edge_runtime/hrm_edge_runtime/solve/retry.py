@@ -4,8 +4,6 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from hrm_edge_runtime.solve.errors import ServerError
-
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
@@ -25,24 +23,16 @@ class RetryPolicy:
         self._num_pauses = 0
         self._success_s = time.monotonic()
 
-    def pause_s(self, retry_after_s: float = 0.0) -> float | None:
-        """Seconds until the next try, at least `retry_after_s`; None after the limit."""
-        num_doublings = min(self._num_pauses, MAX_DOUBLINGS)
-        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**num_doublings)
-        self._num_pauses += 1
-        pause_s = retry_after_s + self.rng.uniform(0, bound_s)
-        next_try_s = time.monotonic() + pause_s
-        if next_try_s > self._success_s + self.limit_s:
-            return None
-        return pause_s
-
-    def wait(self, failure: Exception | None) -> bool:
-        """Sleep until the next try; returns False after the limit."""
-        retry_after_s = 0.0
-        if isinstance(failure, ServerError):
-            retry_after_s = failure.retry_after_s
-        pause_s = self.pause_s(retry_after_s)
-        if pause_s is None:
+    def wait(self, failure: Exception | None = None) -> bool:
+        """Sleep until the next try, at least as long as a server asks; False after the limit."""
+        pause_s = self.pause_s(getattr(failure, "retry_after_s", 0.0))
+        if time.monotonic() + pause_s > self._success_s + self.limit_s:
             return False
         time.sleep(pause_s)
         return True
+
+    def pause_s(self, retry_after_s: float = 0.0) -> float:
+        """Seconds until the next try."""
+        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_pauses)
+        self._num_pauses = min(self._num_pauses + 1, MAX_DOUBLINGS)
+        return retry_after_s + self.rng.uniform(0, bound_s)

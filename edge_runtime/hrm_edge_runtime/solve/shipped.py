@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -60,7 +59,7 @@ def list_models(
     if example is not None:
         _print_example(about(example))
         return
-    names = bundles or shipped_bundles()
+    names = list(bundles or shipped_bundles())
     if measured:
         _measure(names)
     found = [about(name) for name in names]
@@ -73,23 +72,24 @@ def list_models(
 def _print_example(model: dict[str, Any]) -> None:
     """Print a command to copy. Lines above it describe the model and its notation."""
     notation, _, _ = (model["notation"] or "").partition(";")
-    print(f"# {model['name']}: {accuracy_text(model)}")
-    print(f"# {notation}")
+    print(f"# {model['name']}: {notation}")
     if model["held_out_tasks"]:
-        print(f"# {_right_tasks_text(model['held_out_tasks'])}")
+        right = model["held_out_tasks"]["right"]
+        shown = ", ".join(right[:SHOWN_TASKS]) or "none of its tasks"
+        more = len(right) - SHOWN_TASKS
+        print(f"# right: {shown}" + (f" and {more} more" if more > 0 else ""))
     print(model["example"])
 
 
-def _measure(names: Iterable[str]) -> None:
+def _measure(names: list[str]) -> None:
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.engines import cpu_times
 
-    opened = [Bundle.open(find_bundle(name)) for name in names]
     with stages_on() as stages:
-        for number, bundle in enumerate(opened):
-            stages.show(f"timing {bundle.manifest.name}", number, len(opened))
-            cpu_times.measure(bundle)
+        for number, name in enumerate(names):
+            stages.show(f"timing {name}", number, len(names))
+            cpu_times.measure(Bundle.open(find_bundle(name)))
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
@@ -154,6 +154,7 @@ def about(name: str) -> dict[str, Any]:
     bundle = Bundle.open(find_bundle(name))
     manifest = bundle.manifest
     puzzle = bundle.puzzle
+    results = manifest.held_out_tasks
     graph = manifest.files[manifest.precisions["fp32"]]
     board = None
     size = board_size(puzzle)
@@ -170,7 +171,7 @@ def about(name: str) -> dict[str, Any]:
         "segment_ms": cpu_times.kept(bundle),
         "auto": cpu_times.fastest(bundle) or "fp32",
         **_accuracy(manifest),
-        "held_out_tasks": _task_results(manifest),
+        "held_out_tasks": results and results.model_dump(),
         "proof_exists": puzzle.proof_exists,
         "notation": notation,
         "example": _example_command(bundle, name),
@@ -179,36 +180,13 @@ def about(name: str) -> dict[str, Any]:
 
 def _accuracy(manifest: "Manifest") -> dict[str, Any]:
     """Shares of held-out puzzles: from the provenance, or the best point of the halting curve."""
-    provenance = manifest.provenance
-    accuracy: dict[str, Any] = {
-        "held_out": provenance.get("held_out"),
-        "solved": provenance.get("solved"),
-        "solved_16_attempts": provenance.get("solved_16_attempts"),
-    }
+    keys = ("held_out", "solved", "solved_16_attempts")
+    accuracy: dict[str, Any] = {key: manifest.provenance.get(key) for key in keys}
     curve = manifest.curves.get("fp32")
-    if accuracy["solved"] is not None:
-        return accuracy
-    accuracy["held_out"] = None
-    if curve is not None:
+    if accuracy["solved"] is None and curve is not None:
         accuracy["held_out"] = curve.num_puzzles
         accuracy["solved"] = max(point.exact for point in curve.points)
     return accuracy
-
-
-def _task_results(manifest: "Manifest") -> dict[str, Any] | None:
-    if manifest.held_out_tasks is None:
-        return None
-    return manifest.held_out_tasks.model_dump()
-
-
-def _right_tasks_text(results: dict[str, Any]) -> str:
-    right = results["right"]
-    if not right:
-        return "right: none of its tasks"
-    text = f"right: {', '.join(right[:SHOWN_TASKS])}"
-    if len(right) > SHOWN_TASKS:
-        text += f" and {len(right) - SHOWN_TASKS} more"
-    return text
 
 
 def _example_options(bundle: "Bundle") -> dict[str, object]:
@@ -236,25 +214,6 @@ def _example_command(bundle: "Bundle", name: str) -> str:
     return command
 
 
-def accuracy_text(model: dict[str, Any]) -> str:
-    if model["solved"] is None:
-        return "not measured"
-    results = model["held_out_tasks"]
-    if results is not None:
-        num_right = len(results["right"])
-        share = f"right on {num_right} of {results['num_tasks']} tasks"
-        text = f"{share} with {results['attempts']} attempts"
-        if results["generated"]:
-            text += f"; {len(results['generated'])} tasks were learned from generated examples"
-        return text
-    verb = "proves" if model["proof_exists"] else "right on"
-    text = f"{verb} {100 * model['solved']:.1f} % of {model['held_out']} held out"
-    with_attempts = model["solved_16_attempts"]
-    if with_attempts is None:
-        return text
-    return f"{text}, {100 * with_attempts:.1f} % with 16 attempts"
-
-
 @demo.command(epilog="Example: hrm demo maze")
 def show(
     kind: Annotated[
@@ -270,13 +229,9 @@ def show(
 
 
 def _demonstrate(name: str) -> None:
-    from rich.console import Console
-
-    from hrm_edge_runtime.api.schema import SolveAnswer
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
-    from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.solve import boards, output, puzzles, solvers
+    from hrm_edge_runtime.solve import output, puzzles, solvers
 
     bundle = Bundle.open(find_bundle(name))
     example = bundle.example()
@@ -284,15 +239,10 @@ def _demonstrate(name: str) -> None:
     question, known = example
     fields = {"puzzle": question, **_example_options(bundle)}
     entry = puzzles.Entry(number=1, fields=fields, known=known)
-    solver = solvers.from_bundle(bundle, prepare(bundle, num_slots=1), num_slots=1)
+    solver = solvers.from_bundles([bundle], num_slots=1)
     ((_, reply),) = solvers.solve_in_order(solver, iter([entry]), {})
-    answer = output.judged(solver, entry, reply)
-    assert isinstance(answer, SolveAnswer), "a golden puzzle is valid"
-    console = Console()
-    command = _example_command(bundle, name)
-    console.print(f"\n$ {command}\n", markup=False, highlight=False, soft_wrap=True)
-    console.print(boards.board(bundle.puzzle, entry.puzzle, answer.solution))
-    console.print(output.summary(answer), markup=False, highlight=False)
+    print(f"\n$ {_example_command(bundle, name)}\n")
+    print(output.board(solver, entry, output.judged(solver, entry, reply)))
     results = bundle.manifest.held_out_tasks
     if results is not None:
-        console.print(f"{name} is right on {results.share}.", markup=False, highlight=False)
+        print(f"{name} is right on {results.share}.")

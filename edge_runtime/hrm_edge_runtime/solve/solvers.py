@@ -2,16 +2,11 @@
 
 import contextlib
 import functools
-import itertools
-import json
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
-from pydantic import ValidationError
-
-from hrm_edge_runtime.api import decoding
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import (
     ParsedRequest,
@@ -23,26 +18,27 @@ from hrm_edge_runtime.api.schema import ErrorDetail, ModelView, SolveAnswer, Sol
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.faults import words_for
-from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare, presumed
-from hrm_edge_runtime.solve.client import TEMPORARY, Client
-from hrm_edge_runtime.solve.errors import ServerError, UnreachableError
+from hrm_edge_runtime.solve.client import TEMPORARY, Client, Numbered, Reply
+from hrm_edge_runtime.solve.errors import RefusedError, UnavailableError
 from hrm_edge_runtime.solve.puzzles import (
     Entry,
-    NoServerError,
     OutOfReachError,
     SolvingError,
+)
+from hrm_edge_runtime.solve.requests import (
+    RequestOrRefusal,
+    request_from,
+    request_or_refusal,
 )
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError, sized
 
-Reply = SolveAnswer | ErrorDetail
-SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
+SolveAll = Callable[[Iterable[RequestOrRefusal]], Iterable[Numbered]]
 Options = Mapping[str, object]
 
 MAX_ATTEMPTS = 1024  # no other client waits for this engine
-UNAUTHORIZED = 401
+UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,29 +62,17 @@ def from_server(
     kind: str | None = None,
     model: str | None = None,
 ) -> Generator[Solver]:
-    """A solver behind HTTP with its models of this kind and name; raises OutOfReachError.
-
-    If nothing answers, the error is a NoServerError.
-    """
-    try:
-        with Client(url, api_key=api_key, patience_s=patience_s) as client:
-            puzzles: dict[str, Puzzle] = {}
-            for served in client.models():
-                if model in (None, served.name) and kind in (None, served.kind):
-                    puzzles |= _installed_puzzle(served)
-            if not puzzles:
-                remedy = f"run curl {url}/models to list its models"
-                problem = f"{url} serves no such model of a puzzle that is installed here"
-                raise OutOfReachError(f"{problem}: {remedy}.")
-            yield Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
-    except UnreachableError as error:
-        raise NoServerError(str(error)) from error
-    except ServerError as error:
-        if error.status != UNAUTHORIZED:
-            raise OutOfReachError(str(error)) from error
-        problem = "rejects this key" if api_key else "requires a key"
-        remedy = "set HRM_API_KEY, or pass --key-file with a file that holds the key"
-        raise OutOfReachError(f"this server {problem}: {remedy}.") from error
+    """A solver behind HTTP with its models of this kind and name."""
+    with Client(url, api_key=api_key, patience_s=patience_s) as client:
+        puzzles: dict[str, Puzzle] = {}
+        for served in client.models():
+            if model in (None, served.name) and kind in (None, served.kind):
+                puzzles |= _installed_puzzle(served)
+        if not puzzles:
+            remedy = f"run curl {url}/models to list its models"
+            problem = f"{url} serves no such model of a puzzle that is installed here"
+            raise OutOfReachError(f"{problem}: {remedy}.")
+        yield Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
 
 
 def _installed_puzzle(served: ModelView) -> dict[str, Puzzle]:
@@ -100,18 +84,19 @@ def _installed_puzzle(served: ModelView) -> dict[str, Puzzle]:
 
 
 def _checked(
-    client: Client, puzzles: Mapping[str, Puzzle], requests: Iterable[SolveRequest]
-) -> Iterator[tuple[int, Reply]]:
+    client: Client, puzzles: Mapping[str, Puzzle], requests: Iterable[RequestOrRefusal]
+) -> Iterator[Numbered]:
     """A server's replies; raises OutOfReachError if it calls a wrong answer solved."""
     questions: dict[int, object] = {}
 
-    def noted() -> Iterator[SolveRequest]:
+    def noted() -> Iterator[RequestOrRefusal]:
         for position, request in enumerate(requests):
-            questions[position] = request.puzzle
+            if isinstance(request, SolveRequest):
+                questions[position] = request.puzzle
             yield request
 
     for position, reply in client.as_finished(noted()):
-        question = questions.pop(position)
+        question = questions.pop(position, None)
         if isinstance(reply, SolveAnswer) and reply.solved and reply.model in puzzles:
             puzzle = puzzles[reply.model]
             if not _is_right(puzzle, question, reply.solution):
@@ -143,16 +128,8 @@ def answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
 def from_bundle(
     bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threads: int | None = None
 ) -> Solver:
-    """A solver in this process that parses and answers like a server; each run opens an engine.
-
-    The bundle solves every puzzle, also a request that names another model.
-    """
-    open_engine = functools.partial(
-        engine_for, bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads
-    )
-    model = _served(bundle, choice, num_slots)
-    local = _LocalModel(bundle=bundle, model=model, open_engine=open_engine)
-    return _offline([local], num_slots)
+    """As `from_bundles`, with one bundle and its chosen engine."""
+    return from_bundles([bundle], str(choice), num_slots=num_slots, num_threads=num_threads)
 
 
 def from_bundles(
@@ -162,40 +139,46 @@ def from_bundles(
     num_slots: int = 4,
     num_threads: int | None = None,
 ) -> Solver:
-    """As `from_bundle`; the first model that reads a puzzle solves it.
+    """A solver in this process that parses and answers like a server.
 
-    Each run opens the engines of the models that it needs.
+    The first model that reads a puzzle solves it. Each run opens the engines of the models that it
+    needs. A single bundle solves every puzzle, also a request that names another model.
     """
-    local_models: list[_LocalModel] = []
+    models: dict[str, _LocalModel] = {}
     for bundle in bundles:
-        open_engine = functools.partial(_built_engine, bundle, engine, num_slots, num_threads)
-        model = _served(bundle, presumed(bundle, engine), num_slots)
-        local_models.append(_LocalModel(bundle=bundle, model=model, open_engine=open_engine))
-    return _offline(local_models, num_slots)
+        precision = presumed(bundle, engine).precision
+        served = ServedModel.of(
+            bundle, precision=precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS
+        )
+        models[served.name] = _LocalModel(
+            bundle=bundle, served=served, engine=engine, num_threads=num_threads
+        )
+    puzzles = {name: model.bundle.puzzle for name, model in models.items()}
+    return Solver(puzzles=puzzles, solve_all=functools.partial(_solve_here, models, num_slots))
 
 
-def _served(bundle: Bundle, choice: Choice, num_slots: int) -> ServedModel:
-    return ServedModel.of(
-        bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS
-    )
-
-
-def _built_engine(bundle: Bundle, engine: str, num_slots: int, num_threads: int | None) -> Engine:
-    choice = prepare(bundle, engine, num_slots=num_slots)
-    return engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _LocalModel:
-    """A model of this process; `open_engine` is called once in each run that needs it."""
-
     bundle: Bundle
-    model: ServedModel
-    open_engine: Callable[[], Engine]
+    served: ServedModel
+    engine: str
+    num_threads: int | None
+
+    @functools.cached_property
+    def choice(self) -> Choice:
+        """The engine, chosen at the first puzzle; TensorRT then builds it, for minutes."""
+        return prepare(self.bundle, self.engine, num_slots=self.served.num_slots)
 
     @contextlib.contextmanager
-    def lane(self, num_slots: int) -> Generator[TaskLane]:
-        with contextlib.closing(self.open_engine()) as engine:
+    def lane(self) -> Generator[TaskLane]:
+        num_slots = self.served.num_slots
+        engine = engine_for(
+            self.bundle,
+            engine=str(self.choice),
+            num_slots=num_slots,
+            num_threads=self.num_threads,
+        )
+        with contextlib.closing(engine):
             yield TaskLane(
                 engine,
                 self.bundle.puzzle,
@@ -206,17 +189,10 @@ class _LocalModel:
             )
 
 
-def _offline(local_models: Sequence[_LocalModel], num_slots: int) -> Solver:
-    puzzles = {local.model.name: local.bundle.puzzle for local in local_models}
-    solve_all = functools.partial(_solve_offline, local_models, num_slots)
-    return Solver(puzzles=puzzles, solve_all=solve_all)
-
-
-def _solve_offline(
-    local_models: Sequence[_LocalModel], num_slots: int, requests: Iterable[SolveRequest]
-) -> Iterator[tuple[int, Reply]]:
-    by_name = {local.model.name: local for local in local_models}
-    served = [local.model for local in local_models]
+def _solve_here(
+    models: Mapping[str, _LocalModel], num_slots: int, requests: Iterable[RequestOrRefusal]
+) -> Iterator[Numbered]:
+    served = [model.served for model in models.values()]
     lanes: dict[str, TaskLane] = {}
     max_pending = 2 * num_slots  # requests to read ahead: a full batch and the next one
     pending: dict[int, ParsedRequest] = {}
@@ -225,35 +201,35 @@ def _solve_offline(
             while len(pending) >= max_pending:
                 yield from _step(lanes.values(), pending)
             try:
-                parsed = parse_request(
-                    _candidates(served, request),
-                    request,
-                    task_id=position,
-                    arrival_s=time.monotonic(),
-                )
-            except ServiceError as refusal:
+                parsed = _parsed(served, request, position)
+            except RefusedError as refusal:
                 yield position, refusal.detail
                 continue
             name = parsed.model.name
             if name not in lanes:
-                lane = by_name[name].lane(num_slots)
-                lanes[name] = opened.enter_context(lane)
+                lanes[name] = opened.enter_context(models[name].lane())
             pending[position] = parsed
             lanes[name].submit(parsed.task)
         while pending:
             yield from _step(lanes.values(), pending)
 
 
-def _candidates(served: Sequence[ServedModel], request: SolveRequest) -> Sequence[ServedModel]:
-    """The models that may take a request; the only one takes all."""
-    if len(served) == 1:
-        return served
-    return candidate_models(served, request)
+def _parsed(
+    served: Sequence[ServedModel], request: RequestOrRefusal, position: int
+) -> ParsedRequest:
+    """Parse a request for the model that reads it; raises RefusedError."""
+    if isinstance(request, ErrorDetail):
+        raise RefusedError(request)
+    try:
+        candidates = served
+        if len(served) > 1:
+            candidates = candidate_models(served, request)
+        return parse_request(candidates, request, task_id=position, arrival_s=time.monotonic())
+    except ServiceError as refusal:
+        raise RefusedError(refusal.detail) from None
 
 
-def _step(
-    lanes: Iterable[TaskLane], pending: dict[int, ParsedRequest]
-) -> Iterator[tuple[int, Reply]]:
+def _step(lanes: Iterable[TaskLane], pending: dict[int, ParsedRequest]) -> Iterator[Numbered]:
     """Run one segment of each model and yield the answers that it finished."""
     for lane in lanes:
         if not lane.has_work:
@@ -270,52 +246,10 @@ def _step(
 def options_of(stated: Options) -> Options:
     """Validate fields of a request that apply to every puzzle; raises SolvingError."""
     try:
-        SolveRequest.model_validate({"puzzle": None, **stated})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = first["loc"][0]
-        raise SolvingError(f"{name} cannot be {first['input']!r}: {words_for(first)}.") from error
+        request_from(None, stated)
+    except RefusedError as refusal:
+        raise SolvingError(str(refusal)) from None
     return stated
-
-
-@dataclass(kw_only=True)
-class _Ordering:
-    """Gives replies back in the order of their entries.
-
-    `places` maps the position of a request, which the solver counts, to the place of its entry.
-    """
-
-    entries: Iterator[Entry]
-    options: Options
-    waiting: dict[int, Entry] = field(default_factory=dict[int, Entry])
-    replies: dict[int, Reply] = field(default_factory=dict[int, Reply])
-    places: dict[int, int] = field(default_factory=dict[int, int])
-
-    def requests(self) -> Iterator[SolveRequest]:
-        """Yield the valid requests; an invalid one gets its refusal here."""
-        positions = itertools.count()
-        for place, entry in enumerate(self.entries):
-            self.waiting[place] = entry
-            content = json.dumps({**self.options, **entry.fields}).encode()
-            try:
-                request = decoding.validated(SolveRequest, content)
-            except ServiceError as refusal:
-                self.replies[place] = refusal.detail
-                continue
-            self.places[next(positions)] = place
-            yield request
-
-    def take(self, position: int, reply: Reply) -> None:
-        place = self.places.pop(position)
-        self.replies[place] = reply
-
-    def ready(self) -> Iterator[tuple[Entry, Reply]]:
-        """Remove and yield entries from the front as long as they have replies."""
-        while self.waiting:
-            first = next(iter(self.waiting))
-            if first not in self.replies:
-                return
-            yield self.waiting.pop(first), self.replies.pop(first)
 
 
 def solve_in_order(
@@ -323,12 +257,21 @@ def solve_in_order(
 ) -> Iterator[tuple[Entry, Reply]]:
     """Yield each entry with its reply; `options` are request fields for every puzzle.
 
-    Raises OutOfReachError if a server still refuses for a temporary reason.
+    Raises UnavailableError if a server still refuses for a temporary reason.
     """
-    ordering = _Ordering(entries=entries, options=options)
-    for position, reply in solver.solve_all(ordering.requests()):
+    waiting: dict[int, Entry] = {}
+    replies: dict[int, Reply] = {}
+
+    def requests() -> Iterator[RequestOrRefusal]:
+        for position, entry in enumerate(entries):
+            waiting[position] = entry
+            yield request_or_refusal(entry.puzzle, {**options, **entry.fields})
+
+    first = 0
+    for position, reply in solver.solve_all(requests()):
         if isinstance(reply, ErrorDetail) and reply.reason in TEMPORARY:
-            raise OutOfReachError(f"{reply.message}; {reply.remedy}.")
-        ordering.take(position, reply)
-        yield from ordering.ready()
-    yield from ordering.ready()
+            raise UnavailableError(UNAVAILABLE, reply)
+        replies[position] = reply
+        while first in replies:
+            yield waiting.pop(first), replies.pop(first)
+            first += 1

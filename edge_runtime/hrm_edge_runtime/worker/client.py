@@ -5,17 +5,18 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from hrm_edge_runtime.batching.scheduler import place_of
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import lane_manager, messages, process
+from hrm_edge_runtime.worker.lanes import LaneKey
+from hrm_edge_runtime.worker.places import Places
 
-LOOK_AGAIN_S = 0.05  # a waiting admission checks this often even if no place is given back
 LOADING_RETRY_S = 10.0  # building a model takes minutes
 GRACE_S = 0.1  # a best-effort answer may come this much, plus a segment, after its deadline
 
@@ -44,91 +45,12 @@ class NoAnswerError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class HasLane(Protocol):
-    @property
-    def lane(self) -> str: ...
-
-
-Model = TypeVar("Model", bound=HasLane)
-
-
-@dataclass(kw_only=True, eq=False)
-class Admission(Generic[Model]):
-    """A request's place in a lane, held from `enter` to `close`.
-
-    At first it is in the lane of the first candidate. A line of a batch waits for its place until
-    `wait_until_s`.
-    """
-
-    client: "EngineClient"
-    choose: Callable[[], Sequence[Model]]
-    wait_until_s: float | None = None
-    candidates: Sequence[Model] = field(default=(), init=False)
-    _lane: str | None = field(default=None, init=False)
-
-    async def enter(self) -> None:
-        """Take a place in the first candidate's lane, in the event-loop turn that names it."""
-        while True:
-            self.candidates = self.choose()
-            if await self._takes(self.candidates[0].lane):
-                return
-
-    async def settle(self, lane: str, task: Task) -> bool:
-        """Move the place to the lane that takes the task.
-
-        Raises NoAnswerError if the task cannot begin before its deadline. Returns False if the lane
-        was closed meanwhile; the request is then back with its candidates. It holds no place while
-        it waits for another, so that two lanes never wait for each other.
-        """
-        if lane != self._lane:
-            self.close()
-            if not await self._moves_to(lane, task):
-                return False
-        if task.deadline_s is not None:
-            self.client.check_deadline(lane, task)
-        return True
-
-    def close(self) -> None:
-        if self._lane is not None:
-            self.client.limits.leave(self._lane)
-            self._lane = None
-
-    async def _moves_to(self, lane: str, task: Task) -> bool:
-        try:
-            while self.client.limits.is_open(lane):
-                if await self._takes(lane):
-                    return True
-            await self.enter()
-        except NoAnswerError:
-            if task.deadline_s is not None and time.monotonic() >= task.deadline_s:
-                raise NoAnswerError("deadline-missed") from None
-            raise
-        return False
-
-    async def _takes(self, lane: str) -> bool:
-        """Take a place, or wait briefly and return False.
-
-        Raises NoAnswerError if the request may wait no longer.
-        """
-        until_s = self.wait_until_s
-        try:
-            self.client.take_place(lane, for_batch=until_s is not None)
-        except NoAnswerError:
-            is_late = until_s is None or time.monotonic() >= until_s
-            if is_late or self.client.state == "draining":
-                raise
-            await self.client.limits.freed(LOOK_AGAIN_S)
-            return False
-        self._lane = lane
-        return True
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pending:
     """A task that the engine has not answered yet."""
 
     future: asyncio.Future[Result]
-    lane: str
+    lane: LaneKey
     task: Task
     on_event: OnEvent | None
 
@@ -136,13 +58,13 @@ class _Pending:
 class EngineClient:
     """One engine process with its lanes, kept alive; an async context manager.
 
-    A request is first admitted (`Admission`), then solved.
+    A request is first admitted (`admission.Admission`), then solved.
     """
 
     def __init__(
         self,
         start_engine: Callable[[], process.EngineHandle],
-        limits: Mapping[str, int],
+        limits: Mapping[LaneKey, int],
         *,
         stall_s: float = 60.0,
     ) -> None:
@@ -157,8 +79,10 @@ class EngineClient:
         self.process = process.EngineProcess(
             start_engine, on_message=self._deliver, on_lost=self._note_loss
         )
-        self.limits = lane_manager.AdmissionLimits(limits)
-        self.lane_manager = lane_manager.LaneManager(self.process.send, self.limits)
+        self.places = Places(limits)
+        self.lane_manager = lane_manager.LaneManager(self.process.send, self.places)
+        self.lost_s = time.monotonic()
+        """Since when the engine does not run, unless it does."""
         self.snapshot: messages.Snapshot | None = None
 
     async def __aenter__(self) -> "EngineClient":
@@ -170,6 +94,7 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         self._is_draining = True
         self._is_drained = True
+        self.places.stop()
         self._watchdog.cancel()
         self._refuse_all("draining")
         await self.process.stop()
@@ -204,25 +129,31 @@ class EngineClient:
         lanes: dict[str, LaneSnapshot] = {}
         if self.snapshot is not None:
             for lane, seen in self.snapshot.lanes.items():
-                lanes[self.lane_manager.model_of(lane)] = seen
+                lanes[lane.model] = seen
         return lanes
 
     @property
     def stalled(self) -> bool:
         return self.step_age_s > self._stall_s
 
-    def take_place(self, lane: str, *, for_batch: bool) -> None:
-        """Take a place; raises NoAnswerError unless the engine is ready and the lane has one."""
-        if self._is_draining or self.process.link is None:
-            state = self.state
-            assert state != "ready"
-            raise NoAnswerError(state, self.process.retry_after_s)
-        if lane not in self.lane_manager.reports and self.limits.is_open(lane):
-            raise NoAnswerError("model-loading", LOADING_RETRY_S)
-        if not self.limits.take(lane, for_batch=for_batch):
+    def problem_of(self, lane: LaneKey) -> NoAnswerError | None:
+        """Why the engine does not run the lane; None if it does."""
+        state = self.state
+        if state != "ready":
+            return NoAnswerError(state, self.process.retry_after_s)
+        if lane not in self.lane_manager.reports:
+            return NoAnswerError("model-loading", LOADING_RETRY_S)
+        return None
+
+    def take_place(self, lane: LaneKey) -> None:
+        """Take a place; raises NoAnswerError unless the engine runs the lane and it has one."""
+        problem = self.problem_of(lane)
+        if problem is not None:
+            raise problem
+        if not self.places[lane].take():
             raise self._queue_full(lane)
 
-    def check_deadline(self, lane: str, task: Task) -> None:
+    def check_deadline(self, lane: LaneKey, task: Task) -> None:
         """Raise NoAnswerError if the task cannot begin before its deadline."""
         seen = self._seen(lane)
         if seen is None or task.deadline_s is None:
@@ -236,7 +167,7 @@ class EngineClient:
         if least_wait_s and time.monotonic() + least_wait_s > task.deadline_s:
             raise NoAnswerError("cannot-make-deadline", seen.expected_wait_s)
 
-    async def solve(self, lane: str, task: Task, on_event: OnEvent | None = None) -> Result:
+    async def solve(self, lane: LaneKey, task: Task, on_event: OnEvent | None = None) -> Result:
         """Solve a task whose admission is held; raises NoAnswerError.
 
         If the caller is canceled, the engine drops the task.
@@ -273,7 +204,7 @@ class EngineClient:
             raise NoAnswerError("engine-failed")
         return result
 
-    def _timeout_s(self, lane: str, task: Task, deadline_s: float) -> float:
+    def _timeout_s(self, lane: LaneKey, task: Task, deadline_s: float) -> float:
         """How long to wait for the result of a task with a deadline."""
         if task.best_effort:
             deadline_s += GRACE_S
@@ -285,21 +216,21 @@ class EngineClient:
     async def drain(self, limit_s: float) -> None:
         """Admit nothing more and wait for pending answers; after `limit_s` the rest fails."""
         self._is_draining = True
+        self.places.stop()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.limits.vacant(), limit_s)
+            await asyncio.wait_for(self.places.vacant(), limit_s)
         self._is_drained = True
         self._refuse_all("draining")
 
-    def _queue_full(self, lane: str) -> NoAnswerError:
+    def _queue_full(self, lane: LaneKey) -> NoAnswerError:
         seen = self._seen(lane)
         if seen is None:
             return NoAnswerError("queue-full")
         return NoAnswerError("queue-full", seen.expected_wait_s)
 
-    def _seen(self, lane: str) -> LaneSnapshot | None:
+    def _seen(self, lane: LaneKey) -> LaneSnapshot | None:
         """The last snapshot of the lane's model."""
-        model = self.lane_manager.model_of(lane)
-        return self.lanes_by_model.get(model)
+        return self.lanes_by_model.get(lane.model)
 
     async def _kill_when_stalled(self) -> None:
         while True:
@@ -317,6 +248,7 @@ class EngineClient:
 
     def _note_loss(self) -> None:
         reason: NoAnswerReason = "draining" if self._is_draining else "engine-lost"
+        self.lost_s = time.monotonic()
         self._refuse_all(reason)
         self.lane_manager.note_loss(NoAnswerError("engine-lost", self.process.retry_after_s))
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -32,12 +33,18 @@ HEADROOM_BYTES = 256 * MIB  # the smallest headroom
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
-class OverBudgetError(ValueError):
-    """A lane does not fit into memory; `lacking_bytes` more would be enough."""
+class LaneKey(NamedTuple):
+    """A lane of the engine: its model's name, and a number for each time that one is opened."""
 
-    def __init__(self, message: str, lacking_bytes: int) -> None:
-        super().__init__(message)
-        self.lacking_bytes = lacking_bytes
+    model: str
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.model} (lane {self.number})"
+
+
+class OverBudgetError(ValueError):
+    """A lane does not fit into memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +72,7 @@ class MemoryBudget:
         raise OverBudgetError(
             f"the bundle {name!r} takes the engine {in_mib(lacking_bytes)} past {bound}: "
             "remove a model, use fewer --slots, or start the server with a larger "
-            "--memory-budget.",
-            lacking_bytes,
+            "--memory-budget."
         )
 
 
@@ -89,7 +95,7 @@ class LaneDefaults:
 class LaneOptions:
     """A bundle and how to run it; picklable, since the engine process opens the bundle."""
 
-    key: str
+    key: LaneKey
     bundle_path: Path
     choice: Choice
     max_slots: int
@@ -122,7 +128,7 @@ class OpenedLane:
 
 
 MakeLane = Callable[[], OpenedLane]
-Lanes = dict[str, OpenedLane]
+Lanes = dict[LaneKey, OpenedLane]
 MakeLanes = Callable[[], Lanes]
 
 

@@ -21,7 +21,7 @@ from hrm_edge_runtime.batching import task_lane
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import messages
-from hrm_edge_runtime.worker.lanes import MakeLanes, OpenedLane, OverBudgetError
+from hrm_edge_runtime.worker.lanes import LaneKey, MakeLanes, OpenedLane, OverBudgetError
 from hrm_host import memory, system
 
 PUBLISH_EVERY_S = 0.1
@@ -86,7 +86,9 @@ class Loaded:
 class EngineLoop:
     """Steps the lanes of the engine process in turn and takes messages between steps."""
 
-    def __init__(self, lanes: Mapping[str, OpenedLane], connection: "Connection[Any, Any]") -> None:
+    def __init__(
+        self, lanes: Mapping[LaneKey, OpenedLane], connection: "Connection[Any, Any]"
+    ) -> None:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}
         self._turns = FairTurns(self._lanes)
         self._num_loading = 0
@@ -98,7 +100,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Take messages, step a lane and send its results; repeat until a Stop message."""
-        busy: list[str] = []
+        busy: list[LaneKey] = []
         while self._take_messages(may_sleep=not busy):
             while not self._loaded.empty():
                 self._install(self._loaded.get())
@@ -127,14 +129,14 @@ class EngineLoop:
 
     def _publish(self) -> None:
         now_s = time.monotonic()
-        lanes: dict[str, LaneSnapshot] = {}
+        lanes: dict[LaneKey, LaneSnapshot] = {}
         for key, lane in self._lanes.items():
             lanes[key] = lane.snapshot()
         self._connection.send(messages.Snapshot(lanes=lanes, taken_s=now_s))
         self._publish_at_s = now_s + PUBLISH_EVERY_S
         self._is_stale = False
 
-    def _step(self, busy: list[str]) -> None:
+    def _step(self, busy: list[LaneKey]) -> None:
         """Step the lane whose turn it is, and log the requests that the engine could not answer."""
         key = busy[0]
         if len(self._lanes) > 1:
@@ -149,8 +151,8 @@ class EngineLoop:
         for result in results:
             request = self._request_of.pop(result.task_id, "")
             if result.halted_by == "failed":
-                extra = {"request": request, "fields": {"model": key}}
-                _log.error("%s gave no usable answer", key, extra=extra)
+                extra = {"request": request, "fields": {"model": key.model}}
+                _log.error("%s gave no usable answer", key.model, extra=extra)
 
     def _take_messages(self, *, may_sleep: bool) -> bool:
         """Take all messages that have come, or sleep until the first; False on a Stop message."""
@@ -190,7 +192,7 @@ class EngineLoop:
         else:
             self._retire(message.lane)
 
-    def _retire(self, key: str) -> None:
+    def _retire(self, key: LaneKey) -> None:
         """Close a lane; the HTTP process has waited for the last of its requests."""
         self._turns.leave(key)
         self._lanes.pop(key).engine.close()
@@ -215,10 +217,10 @@ class EngineLoop:
             opened = message.make_lane()
         except Exception as error:  # whatever a bundle does wrong, the running lanes go on
             _log.warning("the lane %s is not opened: %s", key, error)
-            lacking_bytes = None
-            if isinstance(error, OverBudgetError):
-                lacking_bytes = error.lacking_bytes
-            change = messages.LaneChanged(lane=key, refusal=str(error), lacking_bytes=lacking_bytes)
+            is_over_budget = isinstance(error, OverBudgetError)
+            change = messages.LaneChanged(
+                lane=key, refusal=str(error), is_over_budget=is_over_budget
+            )
             self._loaded.put(Loaded(change=change))
         else:
             change = messages.LaneChanged(lane=key, report=opened.report)
@@ -232,23 +234,23 @@ class FairTurns:
     turn.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._stepped_s = dict.fromkeys(names, 0.0)
+    def __init__(self, lanes: Iterable[LaneKey]) -> None:
+        self._stepped_s = dict.fromkeys(lanes, 0.0)
         self._last_s = 0.0
 
-    def join(self, name: str) -> None:
-        self._stepped_s[name] = 0.0
+    def join(self, lane: LaneKey) -> None:
+        self._stepped_s[lane] = 0.0
 
-    def leave(self, name: str) -> None:
-        del self._stepped_s[name]
+    def leave(self, lane: LaneKey) -> None:
+        del self._stepped_s[lane]
 
-    def next(self, busy: Sequence[str]) -> str:
+    def next(self, busy: Sequence[LaneKey]) -> LaneKey:
         """The lane to step next among those that have work, at least one."""
-        for name in busy:
-            self._stepped_s[name] = max(self._stepped_s[name], self._last_s)
+        for lane in busy:
+            self._stepped_s[lane] = max(self._stepped_s[lane], self._last_s)
         chosen = min(busy, key=self._stepped_s.__getitem__)
         self._last_s = self._stepped_s[chosen]
         return chosen
 
-    def charge(self, name: str, seconds: float) -> None:
-        self._stepped_s[name] += seconds
+    def charge(self, lane: LaneKey, seconds: float) -> None:
+        self._stepped_s[lane] += seconds

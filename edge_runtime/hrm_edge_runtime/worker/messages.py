@@ -1,22 +1,21 @@
 """What crosses the pipe between the HTTP process and its engine process: plain frozen data.
 
 Both ends are our own processes on one machine, so pickling is safe and `time.monotonic` means the
-same to both. A lane is known by its key, which is its model's name until that model is loaded
-again. The HTTP process numbers tasks, with one count for all lanes.
+same to both. The HTTP process numbers tasks, with one count for all lanes.
 """
 
 from dataclasses import dataclass
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
-from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
+from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, MakeLane
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solve:
     """Solve a task in a lane; times are of `time.monotonic`, `request` is the HTTP request's id."""
 
-    lane: str
+    lane: LaneKey
     task: Task
     request: str = ""
 
@@ -25,7 +24,7 @@ class Solve:
 class Cancel:
     """Drop a task: its client has left."""
 
-    lane: str
+    lane: LaneKey
     task_id: int
 
 
@@ -36,7 +35,7 @@ class Load:
     It opens in a thread `beside` the running lanes if its engine allows that.
     """
 
-    lane: str
+    lane: LaneKey
     make_lane: MakeLane
     beside: bool
 
@@ -45,7 +44,7 @@ class Load:
 class Retire:
     """Close a lane that has no tasks left; answered by LaneChanged."""
 
-    lane: str
+    lane: LaneKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +57,20 @@ class Ready:
     """Every lane is loaded and has run its warm-up steps."""
 
     load_s: float
-    reports: dict[str, LaneReport]
+    reports: dict[LaneKey, LaneReport]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneChanged:
     """The outcome of a Load or Retire: open with a `report`, refused, or closed.
 
-    `lacking_bytes` is set if the refusal is for a lack of memory.
+    `is_over_budget` is True if the refusal is for a lack of memory.
     """
 
-    lane: str
+    lane: LaneKey
     report: LaneReport | None = None
     refusal: str | None = None
-    lacking_bytes: int | None = None
+    is_over_budget: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,7 +104,7 @@ class Failed:
 class Snapshot:
     """The lanes at `taken_s`, a time of `time.monotonic`."""
 
-    lanes: dict[str, LaneSnapshot]
+    lanes: dict[LaneKey, LaneSnapshot]
     taken_s: float
 
 

@@ -5,12 +5,12 @@ import atexit
 import contextlib
 import logging
 import multiprocessing
-import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
 from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
@@ -61,32 +61,15 @@ class SpawnedEngine:
         return True
 
 
-class ThreadEngine:
-    """The engine in a thread, for tests and very small devices; `kill` waits for its segment."""
+class EngineHandle(Protocol):
+    """A running engine: its `connection` ends when it ends; `join` is False while it still runs."""
 
-    pid: int | None = None
+    connection: "Connection[Any, Any]"
+    pid: int | None
 
-    def __init__(self, make_lanes: lanes.MakeLanes) -> None:
-        self.connection, self._theirs = multiprocessing.Pipe()
-        self._thread = threading.Thread(
-            target=loop.run, args=(make_lanes, self._theirs), name="hrm-engine", daemon=True
-        )
-        self._thread.start()
+    def kill(self) -> None: ...
 
-    def kill(self) -> None:
-        """Shut down its pipe, which wakes both readers; the thread ends at its next read."""
-        with contextlib.suppress(OSError):  # it is closed already
-            descriptor = os.dup(self._theirs.fileno())
-            with socket.socket(fileno=descriptor) as pipe:
-                pipe.shutdown(socket.SHUT_RDWR)
-
-    def join(self, timeout_s: float) -> bool:
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-
-EngineHandle = SpawnedEngine | ThreadEngine
-"""A running engine: its `connection` ends when it ends; `join` is False while it still runs."""
+    def join(self, timeout_s: float) -> bool: ...
 
 
 class EngineLink:

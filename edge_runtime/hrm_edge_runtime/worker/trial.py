@@ -45,10 +45,10 @@ async def try_lane(
     try:
         while process.is_alive():
             if is_closing():
-                raise LaneNotOpenedError("the server stops.", None)
+                raise LaneNotOpenedError("the server stops.")
             if time.monotonic() > give_up_s:
                 fault = f"its trial took more than {limit_s:g} s: export the bundle again."
-                raise LaneNotOpenedError(fault, None)
+                raise LaneNotOpenedError(fault)
             _check_memory(process.pid, room_bytes)
             await asyncio.sleep(LOOK_EVERY_S)
         try:
@@ -56,7 +56,7 @@ async def try_lane(
         except EOFError:
             fault = f"its trial ended with status {process.exitcode}: export the bundle again."
         if fault:
-            raise LaneNotOpenedError(fault, None)
+            raise LaneNotOpenedError(fault)
     finally:
         process.kill()
         process.join()
@@ -69,7 +69,7 @@ def _check_memory(pid: int | None, room_bytes: int) -> None:
         raise LaneNotOpenedError(
             f"its trial took {in_mib(held_bytes)}: remove a model, or start the server with a "
             "larger --memory-budget.",
-            held_bytes - room_bytes,
+            is_over_budget=True,
         )
 
 

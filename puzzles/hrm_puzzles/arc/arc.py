@@ -175,16 +175,6 @@ class Arc:
         moved_labels_BT = moved_BT(labels_BT, answered, top_B, left_B, self.side)
         return moved_inputs_BT, moved_labels_BT
 
-    def reveal_BT(
-        self,
-        rng: np.random.Generator,  # noqa: ARG002
-        inputs_BT: IntArray,
-        labels_BT: IntArray,  # noqa: ARG002
-        num_revealed_B: IntArray,  # noqa: ARG002
-    ) -> Int32Array:
-        """The unchanged questions: the cells of an answer are not cells of the question."""
-        return np.asarray(inputs_BT).astype(np.int32)
-
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
         return arc_canvas.equivalence_hash_B(inputs_BT, labels_BT, self.side)
 

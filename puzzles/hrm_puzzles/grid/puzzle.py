@@ -39,26 +39,6 @@ from hrm_puzzles.puzzle import (
 BROKEN = "✗ "
 
 
-def revealed_BT(
-    rng: np.random.Generator,
-    inputs_BT: IntArray,
-    labels_BT: IntArray,
-    num_revealed_B: IntArray,
-) -> Int32Array:
-    """Questions in which `num_revealed_B` random open cells of each row hold their labels.
-
-    A cell is open if its label differs from the question.
-    """
-    is_open_BT = inputs_BT != labels_BT
-    random_BT = rng.random(inputs_BT.shape)
-    key_BT = np.where(is_open_BT, random_BT, 2.0)  # open cells sort before all others
-    order_BT = np.argsort(key_BT, axis=1)
-    rank_BT = np.argsort(order_BT, axis=1)
-    num_revealed_B1 = np.asarray(num_revealed_B)[:, None]
-    is_revealed_BT = is_open_BT & (rank_BT < num_revealed_B1)
-    return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
-
-
 @cache
 def _framed(outer: "GridPuzzle", shape: GridShape) -> Framed | None:
     """Boards of a shape on a larger board; None if the puzzle does not have this shape."""
@@ -83,7 +63,6 @@ class GridPuzzle(ABC):
 
     num_puzzle_ids = 1
     proof_exists = True
-    reveal_BT = staticmethod(revealed_BT)
     noun: ClassVar[str]
     wrong_marks: ClassVar[str]
     """The problem of a question whose marks are not a right answer."""

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
-from hrm_puzzles.grid.puzzle import revealed_BT
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
@@ -45,7 +44,6 @@ class Sudoku(SudokuBoard):
 
     num_puzzle_ids = 1
     proof_exists = True
-    reveal_BT = staticmethod(revealed_BT)
 
     @property
     def seq_len(self) -> int:

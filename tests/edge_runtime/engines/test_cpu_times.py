@@ -3,13 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from stand_ins import with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import cpu_times, factory
+from hrm_edge_runtime.engines.engine import StepOutput, load_blanks
 from hrm_edge_runtime.engines.factory import choose, presumed
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +64,39 @@ def test_auto_runs_the_fastest_decided_precision(
     assert choose(bundle, "cpu").precision == "fp32"
     assert choose(bundle, "cpu:int8").precision == "int8"
     assert choose(bundle, "auto:int8").precision == "int8"
+
+
+class Paced(ScriptedEngine):
+    """An engine whose steps take this much CPU time on a clock of its own."""
+
+    def __init__(self, clock: list[float], step_ms: float) -> None:
+        super().__init__(num_slots=1, seq_len=4)
+        self.clock = clock
+        self.step_ms = step_ms
+        self.num_steps = 0
+        load_blanks(self, np.zeros(1, np.float32))
+
+    def step(self, num_active: int) -> StepOutput:
+        self.num_steps += 1
+        self.clock[0] += self.step_ms / 1000
+        return super().step(num_active)
+
+
+def paced(monkeypatch: pytest.MonkeyPatch, *steps_ms: float) -> dict[str, Paced]:
+    clock = [0.0]
+    monkeypatch.setattr("time.thread_time", lambda: clock[0])
+    names = ("fp32", "fp16")
+    return {name: Paced(clock, step_ms) for name, step_ms in zip(names, steps_ms, strict=True)}
+
+
+def test_times_are_cpu_times_and_close_ones_are_measured_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart = paced(monkeypatch, 10.0, 5.0)
+    assert cpu_times.in_turns(apart, 1) == pytest.approx({"fp32": 10.0, "fp16": 5.0})
+    close = paced(monkeypatch, 10.0, 9.0)
+    assert cpu_times.in_turns(close, 1) == pytest.approx({"fp32": 10.0, "fp16": 9.0})
+    assert close["fp32"].num_steps > 3 * apart["fp32"].num_steps
 
 
 @pytest.mark.parametrize("content", [b"", b"[1", b'{"a": {"fp32": -1}}', b"x" * 70_000])

@@ -10,14 +10,15 @@ import threading
 import httpx
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
-from scripted_server import NAME, examples, scripted_model
+from scripted_server import LANE, examples, scripted_model
 from service_tools import refusal, wait_for
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.cli import serve_command
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S, ThreadEngine
+from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S
 
 JSON = {"content-type": "application/json"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -28,7 +29,7 @@ QUESTIONS = [json.dumps({"puzzle": question}).encode() for question in examples(
 def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits() -> None:
     limit = inspect.signature(serve_command).parameters["queue_limit"].default
     make_lanes = functools.partial(QUICK, queue_limit=limit)
-    client = EngineClient(functools.partial(ThreadEngine, make_lanes), {NAME: 2 + limit})
+    client = EngineClient(functools.partial(ThreadEngine, make_lanes), {LANE: 2 + limit})
     with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
 
         async def burst() -> list[httpx.Response]:
@@ -155,7 +156,7 @@ async def test_no_task_place_or_slot_outlives_its_request() -> None:
         await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
         await until(lambda: living_tasks() <= before)
         assert engine_client.num_waiting == 0
-        assert engine_client.limits.num_taken(NAME) == 0
+        assert engine_client.places.num_taken(LANE) == 0
 
 
 def living_tasks() -> set[str]:

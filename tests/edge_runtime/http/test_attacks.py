@@ -8,55 +8,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from asgi_tools import app_of_two, client_of
 from scripted_server import examples
-from service_tools import Server, ask_and_stay, running, wait_for
-
-from hrm_benchmarks import attacks
+from service_tools import ask_and_stay, running, wait_for
 
 GOOD = next(iter(examples()))
-MIB = 1 << 20
 NDJSON = {"content-type": "application/x-ndjson"}
-
-
-def resident_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running(step_s=0.001) as server:
-        server.solve(GOOD)
-        yield server
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    "name",
-    [
-        "values",
-        pytest.param("trailers", marks=pytest.mark.slow),
-        pytest.param("long-lines", marks=pytest.mark.slow),
-        pytest.param("rows", marks=pytest.mark.slow),
-    ],
-)
-def test_an_attack_leaves_memory_and_others_alone(server: Server, name: str) -> None:
-    """Without the bound on values the memory grows by 53 MiB; the bounds have their own tests."""
-    pid = server.process.pid
-    before_bytes = resident_bytes(pid)
-    sending = attacks.sender_process(server.url, name, senders=16, seconds=2.0)
-    while sending.is_alive():
-        assert server.solve(GOOD).status_code == 200
-        assert resident_bytes(pid) < before_bytes + 100 * MIB
-    sending.join()
-    assert resident_bytes(pid) < before_bytes + 50 * MIB
-    assert "Traceback" not in server.log
 
 
 @pytest.mark.process

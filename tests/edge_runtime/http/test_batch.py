@@ -6,7 +6,6 @@ import operator
 import os
 import signal
 import threading
-import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -14,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
-from scripted_server import NAME
+from scripted_server import LANE
 from scripted_server import examples as scripted_examples
 from service_tools import PATIENCE_S, Server, running
 
@@ -102,7 +101,7 @@ async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     line = LINES[0].strip() + b" " * (PREFETCH_BYTES // 4) + b"\n"
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client):
-        window = engine_client.limits.batch_limit(NAME)
+        window = engine_client.places[LANE].batch_limit
         call = Call(app, "/solve/batch", NDJSON, query=f"order={order}")
         await until(lambda: call.status == 200)
         call.may_send.clear()
@@ -156,7 +155,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
     num_lines = 400
     num_turns = 0
     app, engine_client = app_over(QUICK)
-    engine_client.limits.open(NAME, 1000)
+    engine_client.places[LANE].limit = 1000
     async with client_of(app, engine_client):
         call = Call(app, "/solve/batch", NDJSON)
         call.give(b"x\n" * num_lines, more=False)
@@ -168,7 +167,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
 
 
 async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "ADMISSION_WAIT_S", 0.2)
+    monkeypatch.setattr(batch, "PATIENCE_S", 0.2)
     may_begin = threading.Event()
     may_wait: list[bool] = []
 
@@ -180,9 +179,9 @@ async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.Monke
     service = app.state.service
     admit = service.admit
 
-    async def noted(request: SolveRequest, *, wait_until_s: float) -> Any:
-        may_wait.append(wait_until_s > time.monotonic())
-        return await admit(request, wait_until_s=wait_until_s)
+    async def noted(request: SolveRequest, *, patience_s: float, deadline_s: float) -> Any:
+        may_wait.append(patience_s > 0)
+        return await admit(request, patience_s=patience_s, deadline_s=deadline_s)
 
     monkeypatch.setattr(service, "admit", noted)
     async with client_of(app):

@@ -8,7 +8,8 @@ import pytest
 from asgi_tools import QUICK, Http, app_over, serving
 from bundle_tools import shipped
 from cell_sets import open_maze
-from scripted_server import NAME, scripted_model
+from scripted_server import LANE, NAME, scripted_model
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import candidate_models, parse_request
@@ -18,7 +19,6 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import is_held_out_N
 from hrm_puzzles.puzzle import RIGHT, Puzzle
@@ -118,7 +118,7 @@ def test_wrong_labels(
 def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once() -> None:
     bundle = shipped("arc-7x7")
     arc = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
-    client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10, arc.lane: 1})
+    client = EngineClient(functools.partial(ThreadEngine, QUICK), {LANE: 10, arc.lane: 1})
     app = create_app(client, [arc, scripted_model(num_slots=2)])
     with serving(app, client, until_ready=False) as http:
         view = http.get("/models").json()["models"][0]

@@ -17,21 +17,21 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import attackers
 import pytest
 from asgi_tools import QUICK, Http, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
-from scripted_server import NAME, PUZZLE, scripted_model
+from scripted_server import LANE, PUZZLE, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, refusal, running, wait_for
+from thread_engine import ThreadEngine
 
-from hrm_benchmarks import attacks
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
@@ -65,7 +65,7 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) 
         engines.append(Babbling(functools.partial(QUICK, step_s=step_s, segments=16)))
         return engines[-1]
 
-    client = EngineClient(begin, {NAME: 10})
+    client = EngineClient(begin, {LANE: 10})
     with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
         ask = functools.partial(http.http.post, "/solve", json=BODY)
         asked = http.portal.start_task_soon(ask)
@@ -229,7 +229,7 @@ def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones() -> 
 
 async def serve_everybody(server: Server) -> None:
     body = json.dumps(BODY).encode()
-    request = attacks.request("/solve", body, "content-type: application/json")
+    request = attackers.request("/solve", body, "content-type: application/json")
     everybody = asyncio.Barrier(NUM_CONNECTIONS)
 
     async def status() -> bytes:

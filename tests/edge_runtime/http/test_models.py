@@ -1,4 +1,4 @@
-"""Models that come and go while the server runs: who answers, what is refused, who makes room."""
+"""Models that come and go while the server runs: who answers, and what is refused."""
 
 import asyncio
 import contextlib
@@ -7,29 +7,19 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
-import lucky_lanes
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from bundle_tools import restate
 from echo_bundle import write_echo_bundle
-from house import BROKEN_STEP, DEFAULTS, SOLVED, House, house_of
+from house import BROKEN_STEP, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, AS_USER, write_key_file
-from scripted_server import NAME, scripted_model
 from service_tools import hrm_serve, refusal, wait_for
 
-from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import Library
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -64,7 +54,7 @@ async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path
         write_echo_bundle(house.folder / "second.bundle", name="second")
         added = await house.put("second", "second")
         change = added.json()
-        assert (added.status_code, change["replaced"], change["evicted"]) == (201, False, [])
+        assert (added.status_code, change["replaced"]) == (201, False)
         assert (change["model"]["slots"], change["model"]["slots_rule"]) == (2, "given")
         assert change["model"]["memory_bytes"] >= 0
         assert await house.names() == ["slow", "second"]
@@ -73,7 +63,7 @@ async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path
         removed = await house.remove("second")
         assert (removed.status_code, removed.json()) == (200, {"removed": "second"})
         assert (await house.solve(SOLVED, "second"))["error"]["reason"] == "unknown-model"
-        await until(lambda: house.lanes == ["slow"])
+        await until(lambda: house.lanes == [("slow", 1)])
         assert (await house.put("second", house.folder / "second.bundle")).status_code == 201
         assert (await house.put("sudoku-6x6", "sudoku-6x6")).status_code == 201  # a shipped one
         assert await house.names() == ["slow", "second", "sudoku-6x6"]
@@ -106,7 +96,7 @@ async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Pat
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         for answer in await asyncio.gather(*old):
             assert answer["segments"] == MANY
-        await until(lambda: house.lanes == ["slow#2"])
+        await until(lambda: house.lanes == [("slow", 2)])
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         slots = (await house.http.get("/slots", headers=AS_USER)).json()
         assert [one["name"] for one in slots["lanes"]] == ["slow"]
@@ -152,7 +142,7 @@ async def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Pa
             assert str(house.folder) not in refused.text
         assert await house.names() == ["slow"]
         assert (await house.solve(SOLVED, "slow"))["solved"]
-        assert house.lanes == ["slow"]
+        assert house.lanes == [("slow", 1)]
         assert house.engine_client.process.num_losses == 0
 
 
@@ -197,51 +187,18 @@ async def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
     assert "--keys" in refused.json()["error"]["remedy"]
 
 
-@contextlib.asynccontextmanager
-async def scripted_house(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: list[int]
-) -> AsyncIterator[House]:
-    """Three models of 100 bytes each; each further opening lacks the next number of bytes."""
-    names = ("a", "b", "c")
-    one = scripted_model(num_slots=2)
-    models: list[ServedModel] = []
-    for name in names:
-        manifest = one.manifest.model_copy(update={"name": name})
-        models.append(replace(one, lane=name, manifest=manifest))
-
-    def lanes() -> Lanes:
-        return {name: replace(QUICK()[NAME], report=lucky_lanes.REPORT) for name in names}
-
-    monkeypatch.setattr("hrm_edge_runtime.worker.lanes.open_lane", lucky_lanes.open_with_luck)
-    monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
-    engine_client = EngineClient(lambda: ThreadEngine(lanes), dict.fromkeys(names, 10))
-    access = Access(keys=KeyRing(write_key_file(tmp_path)))
-    library = Library([], DEFAULTS)
-    app = create_app(engine_client, models, access, library=library)
-    async with client_of(app, engine_client) as http:
-        yield House(app=app, http=http, engine_client=engine_client, folder=tmp_path)
-
-
-async def test_longest_idle_is_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scripted_house(tmp_path, monkeypatch, [90]) as house:
-        house.engine_client.limits.take("b")  # at work, so it stays whatever happens
-        for _ in range(2):
-            await house.solve(SOLVED, "c")
-            await house.solve(SOLVED, "a")
-        added = await house.put("maze-8x8", "maze-8x8")
-        assert (added.status_code, added.json()["evicted"]) == (201, ["c"])
-        house.engine_client.limits.leave("b")
-        assert await house.names() == ["a", "b", "maze-8x8"]
-        assert house.lanes == ["a", "b", "maze-8x8#2"]
-
-
-async def test_no_model_is_evicted_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scripted_house(tmp_path, monkeypatch, [301, 0, 50]) as house:
-        assert refusal(await house.put("maze-8x8", "maze-8x8")) == (507, "over-budget")
-        assert await house.names() == ["a", "b", "c"]
-        assert (await house.put("maze-8x8", "maze-8x8")).status_code == 201
-        assert refusal(await house.put("maze-8x8", "maze-8x8")) == (507, "over-budget")
-        assert await house.names() == ["a", "b", "c", "maze-8x8"]
+@pytest.mark.process
+def test_a_model_may_have_the_name_of_a_lane(tmp_path: Path) -> None:
+    first = write_echo_bundle(tmp_path / "first.bundle", name="first")
+    for name in ("second", "second#2", "second#3", "second (lane 2)"):
+        write_echo_bundle(tmp_path / f"{name}.bundle", name=name)
+    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={tmp_path}", "--threads=1"]
+    with hrm_serve(first, *options, "--slots=2", key=ADMIN) as server:
+        for name in ("second#2", "second", "second#3", "second", "second (lane 2)", "second"):
+            changed = server.http.put(f"/models/{quote(name)}", json={"bundle": name})
+            assert changed.status_code in (200, 201)
+            for each in ("second#2", name):
+                assert server.solve(SOLVED, model=each).json()["model"] == each
 
 
 @pytest.mark.process

@@ -19,7 +19,6 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity.cli import main as app
-from hrm_edge_runtime.parity.comparison import reasons_of
 from hrm_edge_runtime.parity.measures import SolveCounts
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
 from hrm_edge_runtime.parity.report import GOLDEN_FP32, ParityReport, breaks, read_gates
@@ -56,14 +55,13 @@ def test_an_honest_bundle_passes(tiny_bundle: Path) -> None:
     assert "5 puzzles (golden traces)" in ended.output
 
 
-def test_a_turned_puzzle_table_is_an_exit_code_of_1_with_the_row(copied: Path) -> None:
+def test_a_turned_puzzle_table_is_an_exit_code_of_1_in_segment_1(copied: Path) -> None:
     table = np.load(copied / "puzzle_table.npy")
     np.save(copied / "puzzle_table.npy", np.roll(table, 1, axis=0))
     restate(copied)  # a faulty export: the hashes fit
     ended = parity(copied)
     assert ended.exit_code == 1
     assert "first break: worst logit_gap in segment 1, puzzle" in ended.output
-    assert "the two sides do not read the same row" in ended.output
 
 
 def test_fresh_puzzles_and_data_sets_are_compared(two_precisions: Path, tmp_path: Path) -> None:
@@ -126,17 +124,6 @@ def test_gates_come_from_a_file_with_known_names(tiny_bundle: Path, tmp_path: Pa
     ended = parity(tiny_bundle, "--gates", file)  # golden traces hold no carry
     assert ended.exit_code == 0
     assert "not judged, since an engine keeps its carry to itself: carry_drift" in ended.output
-
-
-def test_findings_are_kept_in_a_bundle_that_still_opens(copied: Path) -> None:
-    before = Bundle.open(copied).manifest
-    assert parity(copied, "--write").exit_code == 0
-    assert parity(copied, "--write").exit_code == 0
-    after = Bundle.open(copied).manifest
-    kept = json.loads((copied / "parity.json").read_text())
-    assert list(kept) == ["cpu:fp32 against PyTorch (golden traces) on golden traces"]
-    others = {name: entry for name, entry in after.files.items() if name != "parity.json"}
-    assert after.model_copy(update={"files": others}) == before
 
 
 def test_a_missing_desktop_part_is_named(
@@ -262,9 +249,6 @@ def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int
     candidate = side(bundle, Begun(engine_of(bundle), at=segment))
     first = breaks(golden_report(bundle, candidate), GOLDEN_FP32)[0]
     assert first.segment == segment
-    questions = golden_questions(bundle.golden())
-    (reason,) = reasons_of(first, golden_of(bundle), candidate, questions, bundle)
-    assert f"in segment {segment} the candidate says again what it said in segment 1" in reason
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from hrm_edge import solving
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice, prepare
+from hrm_edge_runtime.solve import solvers
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "S.......\n" + "........\n" * 6 + ".......G"
@@ -203,6 +204,8 @@ def test_all_names_are_there_and_every_error_has_the_base() -> None:
         if inspect.isclass(offered) and issubclass(offered, Exception):
             assert issubclass(offered, hrm_edge.Error)
     assert "Error" in hrm_edge.__all__
+    assert hrm_edge.__all__ == solving.__all__
+    assert set(hrm_edge.__all__) <= set(dir(hrm_edge))
 
 
 @pytest.mark.process
@@ -220,8 +223,8 @@ def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.Monkey
         prepared.append(bundle.manifest.name)
         return prepare(bundle, engine, num_slots=num_slots)
 
-    monkeypatch.setattr(solving, "prepare", noted)
-    solving._open.cache_clear()
+    monkeypatch.setattr(solvers, "prepare", noted)
+    solving._opened.cache_clear()
     for _ in range(2):
         hrm_edge.solve(SUDOKU)
     assert prepared == ["sudoku"]

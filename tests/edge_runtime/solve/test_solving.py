@@ -25,8 +25,9 @@ from hrm_edge_runtime.solve.cli import main
 from hrm_edge_runtime.solve.client import Client
 from hrm_edge_runtime.solve.errors import UnavailableError
 from hrm_edge_runtime.solve.key import read_key
-from hrm_edge_runtime.solve.output import Tally, continued, judged, record_of, summary
+from hrm_edge_runtime.solve.output import Tally, continued, judged, summary
 from hrm_edge_runtime.solve.puzzles import Entry, SolvingError, entries, opened
+from hrm_edge_runtime.solve.requests import RequestOrRefusal
 from hrm_edge_runtime.solve.retry import RetryPolicy
 from hrm_edge_runtime.solve.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_puzzles import registry
@@ -99,16 +100,19 @@ def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None
     deep = f'{{"puzzle": {"[" * depth}{"]" * depth}}}\n'
     given = list(entries([f"{SOLVED}\n", deep, f"{SOLVED}\n"], [PUZZLE]))
     assert [entry.puzzle for entry in given] == [SOLVED, deep.rstrip(), SOLVED]
-    assert json.dumps(record_of(given[1], answer(given[1].puzzle)))
+    assert json.dumps(given[1].puzzle)
 
 
 def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
     asked: list[SolveRequest] = []
 
-    def backwards(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
-        asked.extend(requests)
-        for position in reversed(range(len(asked))):
-            yield position, answer(asked[position].puzzle)
+    def backwards(requests: Iterable[RequestOrRefusal]) -> Iterator[tuple[int, Reply]]:
+        for position, request in reversed(list(enumerate(requests))):
+            if isinstance(request, ErrorDetail):
+                yield position, request
+            else:
+                asked.insert(0, request)
+                yield position, answer(request.puzzle)
 
     given = [
         Entry(number=1, fields={"puzzle": "a"}),
@@ -130,9 +134,9 @@ def write_all(path: Path, puzzles: list[str]) -> Tally:
     with continued(path) as ledger:
         ledger.skip_answered(given, tally)
         for entry in given:
-            record = record_of(entry, answer(entry.puzzle))
-            ledger.write(record)
-            tally.add(record)
+            reply = answer(entry.puzzle)
+            ledger.write(entry, reply)
+            tally.add(reply)
     return tally
 
 
@@ -148,7 +152,16 @@ def test_a_file_cut_off_anywhere_is_continued_to_the_same_file(tmp_path: Path) -
         assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("text", ["my diary", '{"number": 2, "puzzle": "x", "answer": {}}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my diary",
+        '{"number": 2, "puzzle": "x", "answer": {}}\n',
+        f'{{"number": 1, "puzzle": "{SOLVED}", "answer": {{}}}}\n',
+        f'{{"number": 1, "puzzle": "{SOLVED}"}}\n',
+        "[1]\n",
+    ],
+)
 def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out"
     path.write_text(text)
@@ -249,14 +262,15 @@ def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
     drawn = [RetryPolicy(limit_s=1e9, rng=random.Random(seed)) for seed in range(50)]
     longest_s = 0.0
     for _ in range(6):
-        pauses_s = [policy.pause_s() or 0.0 for policy in drawn]
+        pauses_s = [policy.pause_s() for policy in drawn]
         assert len(set(pauses_s)) == 50
         assert max(pauses_s) > longest_s
         longest_s = max(pauses_s)
     for _ in range(3000):  # however long a server stays away
-        assert 0 <= (drawn[0].pause_s() or 0.0) <= 30.0
-    assert (drawn[1].pause_s(40.0) or 0.0) >= 40.0
-    assert RetryPolicy(limit_s=3.0, rng=random.Random(0)).pause_s(4.0) is None
+        assert 0 <= drawn[0].pause_s() <= 30.0
+    assert drawn[1].pause_s(40.0) >= 40.0
+    busy = UnavailableError(503, REFUSAL, retry_after_s=4.0)
+    assert not RetryPolicy(limit_s=3.0, rng=random.Random(0)).wait(busy)
 
 
 def test_retry_after_is_honored() -> None:
@@ -279,9 +293,8 @@ def test_retry_after_is_honored() -> None:
 
 def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
     tally = Tally()
-    entry = Entry(number=1, fields={"puzzle": "x"})
     for outcome in (answer("x"), answer("x"), answer("x", solved=False), REFUSAL):
-        tally.add(record_of(entry, outcome))
+        tally.add(outcome)
     assert tally.note() == "2 solved, 1 refused"
     assert tally.text() == (
         "4 puzzles: 2 proven, 1 unfinished, 1 refused (1 bad-puzzle); 2.0 segments on average"
@@ -302,7 +315,7 @@ def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> Non
         shown = judged(solver, entry, halted)
         assert isinstance(shown, SolveAnswer)
         assert shown.solved == is_right
-        tally.add(record_of(entry, shown))
+        tally.add(shown)
     assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
 
 

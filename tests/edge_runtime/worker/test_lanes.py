@@ -13,8 +13,9 @@ import pytest
 from asgi_tools import MAZE, MAZES, PLACES, QUICK, Http, app_of_two, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_server import NAME, examples
+from scripted_server import LANE, NAME, examples
 from service_tools import wait_for
+from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -23,9 +24,8 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
-from hrm_edge_runtime.worker.lanes import MakeLane
+from hrm_edge_runtime.worker.lanes import LaneKey, MakeLane
 from hrm_edge_runtime.worker.loop import FairTurns
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 MAZE_QUESTION = MAZE.sample([])
 
@@ -75,12 +75,12 @@ def num_steps(http: Http) -> int:
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
     with serving(*app_of_two()) as http:
         for _ in range(PLACES):
-            http.engine_client.limits.take(NAME)
+            http.engine_client.places[LANE].take()
         refused = answer_to(http, next(iter(examples())))
         assert refused["error"]["reason"] == "queue-full"
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
         for _ in range(PLACES):
-            http.engine_client.limits.leave(NAME)
+            http.engine_client.places[LANE].leave()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
         await until(lambda: client.state == "ready")
         with pytest.raises(NoAnswerError, match="engine-lost"):
             await asyncio.wait_for(
-                client.lane_manager.load("a", "a", cast(MakeLane, QUICK), beside=True), 60
+                client.lane_manager.load(LaneKey("a"), cast(MakeLane, QUICK), beside=True), 60
             )
 
 

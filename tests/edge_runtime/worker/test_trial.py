@@ -13,7 +13,7 @@ from echo_bundle import ECHO_STEP, write_echo_bundle
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
-from hrm_edge_runtime.http.models import models_and_library
+from hrm_edge_runtime.http.library import models_and_library
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
 from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MemoryBudget
 from hrm_edge_runtime.worker.trial import try_lane

@@ -43,9 +43,12 @@ class BuildFailedError(Exception):
     """One precision was not built."""
 
     def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"{problem}: {remedy}")
+        super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}: {self.remedy}"
 
 
 class Build:

@@ -7,7 +7,7 @@ export function readAddress(hash) {
   try {
     return { name: decodeURIComponent(found[1]), line: decodeURIComponent(found[2]) };
   } catch {
-    return null;  // a stray % sign
+    return null; // a stray % sign
   }
 }
 

@@ -1,4 +1,5 @@
-// An answer with a board of its own (ARC): the model's, with the author's beside it; or one that a person draws for the set.
+// An answer with a board of its own (ARC): the model's, with the author's beside it; or one that
+// a person draws for the set.
 
 import { Board } from "./board.js";
 import { element } from "./dom.js";
@@ -12,14 +13,25 @@ export class Answer {
     Object.assign(this, { kind, brush, onDraw });
     this.board = new Board(kind, "Answer board", {
       onKey: (key, cell) => this.#key(key, cell),
-      onPaint: (cell) => this.#write(cell, this.brush()),
+      onPaint: (cell) => this.#write(cell, this.brush())
     });
-    this.size = sizeFields(kind.most, (rows, cols) => this.#draws(resized(this.grid, rows, cols, kind.open)));
+    this.size = sizeFields(kind.most, (rows, cols) =>
+      this.#draws(resized(this.grid, rows, cols, kind.open))
+    );
     this.title = element("h2", {});
     this.author = element("figure", { class: "author", hidden: "" });
-    this.node = element("div", { class: "answer-desk" },
-      element("div", { class: "row" }, this.title, element("span", { class: "push" }), this.size.node),
-      element("div", { class: "answers" }, this.board.node, this.author));
+    this.node = element(
+      "div",
+      { class: "answer-desk" },
+      element(
+        "div",
+        { class: "row" },
+        this.title,
+        element("span", { class: "push" }),
+        this.size.node
+      ),
+      element("div", { class: "answers" }, this.board.node, this.author)
+    );
     this.isDrawn = false;
     this.show(gridOf(kind.rows, kind.cols, kind.open));
   }
@@ -27,21 +39,33 @@ export class Answer {
   /** The model's answer; no rows where it is no grid at all. */
   show(grid, flash = {}) {
     this.isDrawn = false;
-    this.#become(grid.length ? grid : [[this.kind.open]], grid.length ? "The model's answer" : "The model's answer is no grid", flash);
+    this.#become(
+      grid.length ? grid : [[this.kind.open]],
+      grid.length ? "The model's answer" : "The model's answer is no grid",
+      flash
+    );
   }
 
   /** Shows the author's answer beside this one, and frames in both the cells that differ. */
   compare(label, flash = {}) {
     const { kind, grid } = this;
-    const author = still(kind.board, framed(kind.picture(label, null), label, grid), "The author's answer");
+    const author = still(
+      kind.board,
+      framed(kind.picture(label, null), label, grid),
+      "The author's answer"
+    );
     this.board.draw(framed(kind.picture(grid, null), grid, label), flash);
-    this.author.replaceChildren(author, element("figcaption", { class: "quiet" }, "The author's answer"));
+    this.author.replaceChildren(
+      author,
+      element("figcaption", { class: "quiet" }, "The author's answer")
+    );
     this.author.hidden = false;
   }
 
   /** A fresh sheet as large as the question, unless a person has drawn on the old one. */
   forget(question) {
-    if (!this.isDrawn) this.#become(gridOf(question.length, question[0].length, this.kind.open), "Answer");
+    if (!this.isDrawn)
+      this.#become(gridOf(question.length, question[0].length, this.kind.open), "Answer");
   }
 
   #draws(grid) {
@@ -75,7 +99,10 @@ export class Answer {
   }
 }
 
-/** The picture of a grid with a frame around each cell that another grid lacks or has in another color. */
+/**
+ * The picture of a grid with a frame around each cell that another grid lacks or has in another
+ * color.
+ */
 function framed(picture, grid, other) {
   const cells = picture.cells.map((cell, index) => {
     const row = Math.floor(index / picture.cols);

@@ -1,4 +1,5 @@
-// The server's routes. Every refusal becomes one Refusal, with the server's own sentence.
+// The server's routes, relative to the page: a proxy may serve it under a path.
+// Every refusal becomes one Refusal, with the server's own sentence.
 
 import { events } from "./events.js";
 
@@ -10,8 +11,16 @@ export class Refusal extends Error {
   }
 }
 
-const UNREACHABLE = { reason: "unreachable", message: "the server cannot be reached", remedy: "try again when it is back" };
-const BROKEN_OFF = { reason: "broken-off", message: "the connection ended before the answer", remedy: "solve it again" };
+const UNREACHABLE = {
+  reason: "unreachable",
+  message: "the server cannot be reached",
+  remedy: "try again when it is back"
+};
+const BROKEN_OFF = {
+  reason: "broken-off",
+  message: "the connection ended before the answer",
+  remedy: "solve it again"
+};
 
 export async function getJson(path) {
   return (await asked(path, {})).json();
@@ -25,9 +34,12 @@ export async function post(path, body) {
   return (await asked(path, posting(body))).json();
 }
 
-/** Every `segment` event of POST /solve/stream, then the `answer`; throws a Refusal where the server sends one. */
+/**
+ * Every `segment` event of POST /solve/stream, then the `answer`; throws a Refusal where the
+ * server sends one.
+ */
 export async function* streamed(body, signal) {
-  const response = await asked("/solve/stream", { ...posting(body), signal });
+  const response = await asked("solve/stream", { ...posting(body), signal });
   try {
     for await (const { name, data } of events(response.body)) {
       if (name === "error") throw new Refusal(data.error);
@@ -43,7 +55,7 @@ export async function* streamed(body, signal) {
 const posting = (body) => ({
   method: "POST",
   headers: { "content-type": "application/json" },
-  body: JSON.stringify(body),
+  body: JSON.stringify(body)
 });
 
 const isOwn = (error) => error instanceof Refusal || error.name === "AbortError";
@@ -62,5 +74,7 @@ async function asked(path, options) {
 async function refusalOf(response) {
   const said = await response.json().catch(() => null);
   const remedy = "look into the server's log";
-  return new Refusal(said?.error ?? { reason: "unknown", message: `the server answered ${response.status}`, remedy });
+  return new Refusal(
+    said?.error ?? { reason: "unknown", message: `the server answered ${response.status}`, remedy }
+  );
 }

@@ -36,7 +36,13 @@ export class Attempts {
     picture.node.setAttribute("aria-hidden", "true");
     const said = element("span", { class: "said" });
     const name = element("span", { class: "name" }, `Attempt ${this.cards.size + 1}`);
-    const node = element("button", { type: "button", on: { click: () => this.onChoose(attempt) } }, picture.node, name, said);
+    const node = element(
+      "button",
+      { type: "button", on: { click: () => this.onChoose(attempt) } },
+      picture.node,
+      name,
+      said
+    );
     this.cards.set(attempt, { node, picture, said });
     this.node.append(node);
     return this.cards.get(attempt);
@@ -48,5 +54,7 @@ function wordsOf(frame, frames, answer) {
   if (frame.verified) return `proven at ${frames.find(({ verified }) => verified).segment}`;
   const isOver = answer && frames.at(-1) === frame;
   const margin = frame.margin.toFixed(1).replace("-", "−");
-  return isOver ? `ended at ${frame.segment}, margin ${margin}` : `segment ${frame.segment}, margin ${margin}`;
+  return isOver
+    ? `ended at ${frame.segment}, margin ${margin}`
+    : `segment ${frame.segment}, margin ${margin}`;
 }

@@ -1,4 +1,5 @@
-// A board to work on: one tab stop, arrow keys between cells, a pointer that draws, and a sentence at the cell at fault.
+// A board to work on: one tab stop, arrow keys between cells, a pointer that draws, and a
+// sentence at the cell at fault.
 
 import { element, setAttribute } from "./dom.js";
 import { Picture } from "./picture.js";
@@ -7,8 +8,8 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 
 export class Board {
   /**
-   * `onKey(key, cell)` says whether it used the key. `onPaint(cell, isFirst)` is called for every cell a pressed
-   * pointer reaches; without it, a pointer only chooses a cell.
+   * `onKey(key, cell)` says whether it used the key. `onPaint(cell, isFirst)` is called for every
+   * cell a pressed pointer reaches; without it, a pointer only chooses a cell.
    */
   constructor(kind, label, { onKey, onPaint = null }) {
     this.picture = new Picture(kind.board, { cellRole: "gridcell" });
@@ -16,11 +17,18 @@ export class Board {
     this.rows = this.cols = 0;
     this.onKey = onKey;
     this.bubble = element("p", { class: "bubble", role: "alert", hidden: "" });
-    this.node = element("div", { class: `board-frame${onPaint ? " paints" : ""}` }, this.picture.node, this.bubble);
+    this.node = element(
+      "div",
+      { class: `board-frame${onPaint ? " paints" : ""}` },
+      this.picture.node,
+      this.bubble
+    );
     this.picture.grid.setAttribute("role", "grid");
     this.picture.grid.setAttribute("aria-label", label);
     this.picture.grid.addEventListener("keydown", (event) => this.#key(event));
-    this.picture.grid.addEventListener("focusin", (event) => this.#choose(this.#indexOf(event.target)));
+    this.picture.grid.addEventListener("focusin", (event) =>
+      this.#choose(this.#indexOf(event.target))
+    );
     this.#followPointer(onPaint);
   }
 
@@ -41,7 +49,10 @@ export class Board {
     this.picture.cells[cell]?.focus();
   }
 
-  /** Shows a sentence at a cell, [row, column] from 1, or over the board where no cell is to blame. */
+  /**
+   * Shows a sentence at a cell, [row, column] from 1, or over the board where no cell is to
+   * blame.
+   */
   accuse(place, sentence) {
     this.absolve();
     const [row, col] = place ?? [1, 1];
@@ -93,7 +104,7 @@ export class Board {
     grid.addEventListener("pointerdown", (event) => {
       const cell = this.#cellAt(event);
       if (event.button !== 0 || cell === null) return;
-      event.preventDefault();  // no text selection; the focus is set by hand
+      event.preventDefault(); // no text selection; the focus is set by hand
       this.focus(cell);
       if (!onPaint) return;
       grid.setPointerCapture(event.pointerId);
@@ -109,8 +120,13 @@ export class Board {
 
   #cellAt({ clientX, clientY }) {
     const { left, top, width, height } = this.picture.grid.getBoundingClientRect();
-    const [row, col] = [((clientY - top) / height) * this.rows, ((clientX - left) / width) * this.cols].map(Math.floor);
-    return row >= 0 && row < this.rows && col >= 0 && col < this.cols ? row * this.cols + col : null;
+    const [row, col] = [
+      ((clientY - top) / height) * this.rows,
+      ((clientX - left) / width) * this.cols
+    ].map(Math.floor);
+    return row >= 0 && row < this.rows && col >= 0 && col < this.cols
+      ? row * this.cols + col
+      : null;
   }
 }
 

@@ -5,7 +5,10 @@ import { groupOf } from "./kinds/index.js";
 import { percent, recordOf } from "./record.js";
 
 export class Chooser {
-  /** `boards` are what no model here solves; `onChoose(model)` hears of the one that a person chooses. */
+  /**
+   * `boards` are what no model here solves; `onChoose(model)` hears of the one that a person
+   * chooses.
+   */
   constructor(models, boards, onChoose) {
     this.options = new Map(models.concat(boards).map((model) => [optionOf(model), model]));
     const groups = new Map();

@@ -1,4 +1,4 @@
-// Copying text. A page from another machine without HTTPS has no navigator.clipboard; the old way works there.
+// Copying text. Without HTTPS a page of another machine lacks navigator.clipboard.
 
 import { element } from "./dom.js";
 

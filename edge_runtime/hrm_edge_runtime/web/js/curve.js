@@ -1,14 +1,15 @@
-// How sure the model is as it thinks: the halting margin of each attempt over its segments, the level above which it may
-// stop, and the segment after which the answer of the chosen attempt was proven.
+// How sure the model is as it thinks: the halting margin of each attempt over its segments, the
+// level above which it may stop, and the segment after which the answer of the chosen attempt was
+// proven.
 
 import { ticksOf } from "./charts.js";
 import { svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [640, 200];
 const EDGE = { left: 52, right: 16, top: 16, bottom: 28 };
-const LINE = 16;  // of words
-const PROOF_WORDS = 150;  // width of the words with a margin
-const FEWEST = 8;  // segments on the axis, so that the first ones do not jump
+const LINE = 16; // of words
+const PROOF_WORDS = 150; // width of the words with a margin
+const FEWEST = 8; // segments on the axis, so that the first ones do not jump
 
 export class Curve {
   constructor(node, threshold) {
@@ -21,45 +22,60 @@ export class Curve {
 
   /** The attempts up to that segment; the chosen one stands out. */
   draw(attempts, chosen, segment) {
-    const lines = [...attempts].map(([attempt, frames]) => [attempt, frames.filter((frame) => frame.segment <= segment)]);
+    const lines = [...attempts].map(([attempt, frames]) => [
+      attempt,
+      frames.filter((frame) => frame.segment <= segment)
+    ]);
     const scale = scaleOf(lines, this.threshold);
     const last = lines.find(([attempt]) => attempt === chosen)?.[1].at(-1);
     const others = lines.filter(([attempt]) => attempt !== chosen);
-    const proof = lines.find(([attempt]) => attempt === chosen)?.[1].find((frame) => frame.verified);
-    this.chart.setAttribute("aria-label", last ? labelOf(last, proof, this.threshold) : "How sure it is: nothing yet");
+    const proof = lines
+      .find(([attempt]) => attempt === chosen)?.[1]
+      .find((frame) => frame.verified);
+    this.chart.setAttribute(
+      "aria-label",
+      last ? labelOf(last, proof, this.threshold) : "How sure it is: nothing yet"
+    );
     this.chart.replaceChildren(
       ...axes(scale, this.threshold),
       ...others.map(([, frames]) => svg("path", { class: "margin other", d: path(frames, scale) })),
       ...(last ? chosenLine(lines.find(([attempt]) => attempt === chosen)[1], scale) : []),
-      ...(proof ? proofMark(proof, scale) : []),
+      ...(proof ? proofMark(proof, scale) : [])
     );
   }
 }
 
 function labelOf(last, proof, threshold) {
   const found = proof ? `; proof found after ${proof.segment}` : "";
-  return `How sure it is: ${last.margin.toFixed(2)} after ${last.segment} segments; it may stop above ${shortened(threshold)}${found}`;
+  const sure = `How sure it is: ${last.margin.toFixed(2)} after ${last.segment} segments`;
+  return `${sure}; it may stop above ${shortened(threshold)}${found}`;
 }
 
 /** A line at the segment of the proof; its words are on the right, which is empty, if they fit. */
 function proofMark(proof, scale) {
   const x = scale.x(proof.segment);
   const isRoom = x + PROOF_WORDS < WIDTH;
-  const words = { class: "tick proof-words", x: isRoom ? x + 8 : x - 8, y: HEIGHT - EDGE.bottom - 8, "text-anchor": isRoom ? "start" : "end" };
+  const words = {
+    class: "tick proof-words",
+    x: isRoom ? x + 8 : x - 8,
+    y: HEIGHT - EDGE.bottom - 8,
+    "text-anchor": isRoom ? "start" : "end"
+  };
   return [
     svg("line", { class: "proof", x1: x, x2: x, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }),
-    svg("text", words, "proof found here"),
+    svg("text", words, "proof found here")
   ];
 }
 
 function chosenLine(frames, scale) {
   const last = frames.at(-1);
   const floor = HEIGHT - EDGE.bottom;
-  const area = `${path(frames, scale)}L${scale.x(last.segment)} ${floor}L${scale.x(frames[0].segment)} ${floor}Z`;
+  const left = scale.x(frames[0].segment);
+  const area = `${path(frames, scale)}L${scale.x(last.segment)} ${floor}L${left} ${floor}Z`;
   return [
     svg("path", { class: "under", d: area }),
     svg("path", { class: "margin", d: path(frames, scale) }),
-    svg("circle", { class: "head", cx: scale.x(last.segment), cy: scale.y(last.margin), r: 5 }),
+    svg("circle", { class: "head", cx: scale.x(last.segment), cy: scale.y(last.margin), r: 5 })
   ];
 }
 
@@ -67,17 +83,43 @@ function axes(scale, threshold) {
   const level = scale.y(threshold);
   const ticks = ticksOf(scale.count);
   return [
-    svg("rect", { class: "content", x: EDGE.left, y: EDGE.top, width: WIDTH - EDGE.left - EDGE.right, height: Math.max(0, level - EDGE.top) }),
+    svg("rect", {
+      class: "content",
+      x: EDGE.left,
+      y: EDGE.top,
+      width: WIDTH - EDGE.left - EDGE.right,
+      height: Math.max(0, level - EDGE.top)
+    }),
     svg("line", { class: "level", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: level, y2: level }),
-    svg("text", { class: "tick", x: EDGE.left - 8, y: level + 4, "text-anchor": "end" }, shortened(threshold)),
+    svg(
+      "text",
+      { class: "tick", x: EDGE.left - 8, y: level + 4, "text-anchor": "end" },
+      shortened(threshold)
+    ),
     svg("text", levelWords(scale, level), "sure enough to stop"),
-    ...[scale.low, scale.high].filter((value) => Math.abs(scale.y(value) - level) > 16).map((value) =>
-      svg("text", { class: "tick", x: EDGE.left - 8, y: scale.y(value) + 4, "text-anchor": "end" }, shortened(value))),
-    ...ticks.map((tick) => svg("text", { class: "tick", x: scale.x(tick), y: HEIGHT - 8, "text-anchor": "middle" }, `${tick}`)),
+    ...[scale.low, scale.high]
+      .filter((value) => Math.abs(scale.y(value) - level) > 16)
+      .map((value) =>
+        svg(
+          "text",
+          { class: "tick", x: EDGE.left - 8, y: scale.y(value) + 4, "text-anchor": "end" },
+          shortened(value)
+        )
+      ),
+    ...ticks.map((tick) =>
+      svg(
+        "text",
+        { class: "tick", x: scale.x(tick), y: HEIGHT - 8, "text-anchor": "middle" },
+        `${tick}`
+      )
+    )
   ];
 }
 
-/** The words at the level are on the half that the curve has not reached, or else where it began, which is low. */
+/**
+ * The words at the level are on the half that the curve has not reached, or else where it began,
+ * which is low.
+ */
 function levelWords(scale, level) {
   const isRoomAbove = level - EDGE.top > LINE;
   const y = isRoomAbove ? level - 6 : level + LINE;
@@ -86,18 +128,31 @@ function levelWords(scale, level) {
 }
 
 function scaleOf(lines, threshold) {
-  const margins = lines.flatMap(([, frames]) => frames.map(({ margin }) => margin)).filter(Number.isFinite);
+  const margins = lines
+    .flatMap(([, frames]) => frames.map(({ margin }) => margin))
+    .filter(Number.isFinite);
   const last = Math.max(1, ...lines.map(([, frames]) => frames.at(-1)?.segment ?? 1));
   const count = Math.max(FEWEST, last);
   const [low, high] = [Math.min(threshold - 1, ...margins), Math.max(threshold + 1, ...margins)];
   const [width, height] = [WIDTH - EDGE.left - EDGE.right, HEIGHT - EDGE.top - EDGE.bottom];
   return {
-    count, last, low, high,
+    count,
+    last,
+    low,
+    high,
     x: (segment) => rounded(EDGE.left + ((segment - 1) / (count - 1)) * width),
-    y: (margin) => rounded(EDGE.top + ((high - margin) / (high - low)) * height),
+    y: (margin) => rounded(EDGE.top + ((high - margin) / (high - low)) * height)
   };
 }
 
-const path = (frames, scale) => frames.map(({ segment, margin }, index) => `${index ? "L" : "M"}${scale.x(segment)} ${scale.y(margin)}`).join("");
+const path = (frames, scale) =>
+  frames
+    .map(
+      ({ segment, margin }, index) => `${index ? "L" : "M"}${scale.x(segment)} ${scale.y(margin)}`
+    )
+    .join("");
 const rounded = (value) => Math.round(value * 10) / 10;
-const shortened = (value) => (Math.abs(value) < 10 ? value.toFixed(1).replace("-", "−") : `${Math.round(value)}`.replace("-", "−"));
+const shortened = (value) =>
+  Math.abs(value) < 10
+    ? value.toFixed(1).replace("-", "−")
+    : `${Math.round(value)}`.replace("-", "−");

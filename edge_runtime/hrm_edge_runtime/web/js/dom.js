@@ -1,4 +1,4 @@
-// Elements without markup: whatever a server sends stays text.
+// Elements without markup: what a server sends stays text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,7 +13,7 @@ export function svg(tag, attributes = {}, ...children) {
   return dressed(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Set text only where it differs, so that a redraw of the same thing costs (and announces) nothing. */
+/** Sets text only if it differs: a redraw of the same thing announces nothing. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -23,7 +23,8 @@ export function setAttribute(node, name, value) {
 }
 
 function dressed(made, { on = {}, ...attributes }, children) {
-  for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes))
+    if (value !== null) made.setAttribute(name, value);
   for (const [name, listener] of Object.entries(on)) made.addEventListener(name, listener);
   made.append(...children);
   return made;

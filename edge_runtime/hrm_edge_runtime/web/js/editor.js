@@ -1,4 +1,5 @@
-// The puzzle as a person makes it: drawn, typed, pasted or taken from the samples. Knows nothing of solving.
+// The puzzle as a person makes it: drawn, typed, pasted or taken from the samples. Knows nothing
+// of solving.
 
 import { Board } from "./board.js";
 import { $ } from "./dom.js";
@@ -10,30 +11,48 @@ import { brushes, pad } from "./palette.js";
 const MOST_UNDONE = 200;
 
 export class Editor {
-  /** `onChange()` hears of every change by the person, `onSolve()` of Enter, `onUnread(value, isDrawn)` of what is not sound. */
+  /**
+   * `onChange()` hears of every change by the person, `onSolve()` of Enter, `onUnread(value,
+   * isDrawn)` of what is not sound.
+   */
   constructor(kind, { onChange, onSolve, onUnread, onAnswer }) {
     this.kind = kind;
     this.heard = { onChange, onSolve, onUnread, onAnswer };
-    this.state = { grid: gridOf(kind.rows, kind.cols, kind.open), task: "", shown: [], label: null };
-    this.answer = null;  // what a person draws as the answer, while they do
+    this.state = {
+      grid: gridOf(kind.rows, kind.cols, kind.open),
+      task: "",
+      shown: [],
+      label: null
+    };
+    this.answer = null; // what a person draws as the answer, while they do
     this.undone = [];
     this.brush = kind.marks[0].value;
     const onPaint = kind.paints ? (cell, isFirst) => this.#paint(cell, isFirst) : null;
-    this.board = new Board(kind, `${kind.title} board`, { onKey: (key, cell) => this.#key(key, cell), onPaint });
+    this.board = new Board(kind, `${kind.title} board`, {
+      onKey: (key, cell) => this.#key(key, cell),
+      onPaint
+    });
     const tools = kind.paints
-      ? brushes(kind, (value) => { this.brush = value; })
+      ? brushes(kind, (value) => {
+          this.brush = value;
+        })
       : pad(kind, (value) => this.#write(this.board.current, value));
     $("board").replaceChildren(this.board.node);
-    this.fields = kind.isApart ? taskFields(kind, {
-      onTask: (task) => this.#become({ ...this.state, task }),
-      onResize: (rows, cols) => this.#become({ ...this.state, grid: resized(this.state.grid, rows, cols, kind.open) }),
-    }) : null;
+    this.fields = kind.isApart
+      ? taskFields(kind, {
+          onTask: (task) => this.#become({ ...this.state, task }),
+          onResize: (rows, cols) =>
+            this.#become({ ...this.state, grid: resized(this.state.grid, rows, cols, kind.open) })
+        })
+      : null;
     $("tools").replaceChildren(tools, ...(this.fields ? [this.fields.node] : []));
     $("shown").replaceChildren();
     this.#show();
   }
 
-  /** Takes a JSON value or a text in any notation; says whether it could be drawn without a doubt. */
+  /**
+   * Takes a JSON value or a text in any notation; says whether it could be drawn without a doubt.
+   */
   take(value) {
     const read = this.kind.read(typeof value === "string" ? valueOf(value) : value);
     if (read) this.#become({ ...this.state, shown: [], label: null, ...read });
@@ -61,10 +80,16 @@ export class Editor {
 
   /** Draws the question alone, or with an answer on it. */
   draw(answer = null, flash = {}, route = null) {
-    this.board.draw(this.kind.picture(this.state.grid, this.kind.isApart ? null : answer, route), flash);
+    this.board.draw(
+      this.kind.picture(this.state.grid, this.kind.isApart ? null : answer, route),
+      flash
+    );
   }
 
-  /** From now on the pointer and the keys write an answer over the question; with null, the question again. */
+  /**
+   * From now on the pointer and the keys write an answer over the question; with null, the
+   * question again.
+   */
   drawAnswer(answer) {
     this.answer = answer;
     if (answer) this.draw(answer);
@@ -101,20 +126,29 @@ export class Editor {
     return true;
   }
 
-  /** A first touch on a cell that has the brush's mark already takes it away, and so do the cells dragged over. */
+  /**
+   * A first touch on a cell that has the brush's mark already takes it away, and so do the cells
+   * dragged over.
+   */
   #paint(cell, isFirst) {
     const [row, col] = [Math.floor(cell / this.board.cols), cell % this.board.cols];
     if (this.answer) {
-      if (isFirst) this.stroke = this.answer[row][col] === this.state.grid[row][col] ? this.brush : this.kind.open;
-    } else if (isFirst) this.stroke = this.state.grid[row][col] === this.brush ? this.kind.open : this.brush;
+      if (isFirst)
+        this.stroke =
+          this.answer[row][col] === this.state.grid[row][col] ? this.brush : this.kind.open;
+    } else if (isFirst)
+      this.stroke = this.state.grid[row][col] === this.brush ? this.kind.open : this.brush;
     this.#write(cell, this.stroke);
   }
 
   #write(cell, value) {
-    if (this.answer) return this.#writeAnswer(Math.floor(cell / this.board.cols), cell % this.board.cols, value);
+    if (this.answer)
+      return this.#writeAnswer(Math.floor(cell / this.board.cols), cell % this.board.cols, value);
     const grid = copied(this.state.grid);
     if (this.kind.marks.find((mark) => mark.value === value)?.once) {
-      grid.forEach((line, row) => { grid[row] = line.map((old) => (old === value ? this.kind.open : old)); });
+      grid.forEach((line, row) => {
+        grid[row] = line.map((old) => (old === value ? this.kind.open : old));
+      });
     }
     grid[Math.floor(cell / this.board.cols)][cell % this.board.cols] = value;
     this.#become({ ...this.state, grid });

@@ -1,7 +1,11 @@
-// Boards as people write them, read for drawing only: what is solved is the grid that is drawn, and what cannot be drawn
-// is sent to the server as it is, which says in a sentence what is wrong. `puzzles` decides; a test holds both together.
+// Boards as people write them, read for drawing only: what is solved is the grid that is drawn,
+// and what cannot be drawn is sent to the server as it is, which says in a sentence what is
+// wrong. `puzzles` decides; a test holds both together.
 
-/** The JSON value that a text holds, else the text itself (the headers of .sdk files begin like a list). */
+/**
+ * The JSON value that a text holds, else the text itself (the headers of .sdk files begin like a
+ * list).
+ */
 export function valueOf(text) {
   try {
     const value = JSON.parse(text);
@@ -13,52 +17,64 @@ export function valueOf(text) {
 
 /**
  * A board of one character or number a cell: one text, lines, a list of lines, or rows.
- * `characters` maps each character to its value. Returns {grid, isSound}, or null where nothing can be drawn: a value
- * that stands for nothing is drawn as `open` and makes it unsound.
+ * `characters` maps each character to its value. Returns {grid, isSound}, or null where nothing
+ * can be drawn: a value that stands for nothing is drawn as `open` and makes it unsound.
  */
 export function readCells(value, { rows, cols, characters, numbers, open, padsLines = false }) {
   const lines = linesOf(value, rows, cols, padsLines);
   if (!lines || lines.length !== rows || lines.some((line) => line.length !== cols)) return null;
   let isSound = true;
-  const grid = lines.map((line) => [...line].map((cell) => {
-    const found = typeof cell === "number" ? (numbers.includes(cell) ? cell : undefined) : characters[cell];
-    isSound &&= found !== undefined;
-    return found ?? open;
-  }));
+  const grid = lines.map((line) =>
+    [...line].map((cell) => {
+      const found =
+        typeof cell === "number" ? (numbers.includes(cell) ? cell : undefined) : characters[cell];
+      isSound &&= found !== undefined;
+      return found ?? open;
+    })
+  );
   return { grid, isSound };
 }
 
 function linesOf(value, rows, cols, padsLines) {
   if (typeof value === "string") return textLines(value, rows, cols, padsLines);
   if (!Array.isArray(value)) return null;
-  if (value.every((line) => typeof line === "string")) return textLines(value.join("\n"), rows, cols, padsLines);
+  if (value.every((line) => typeof line === "string"))
+    return textLines(value.join("\n"), rows, cols, padsLines);
   return value.every(Array.isArray) ? value : null;
 }
 
 function textLines(text, rows, cols, padsLines) {
-  let lines = text.replaceAll("\r\n", "\n").split("\n").map((line) => [...line]);
+  let lines = text
+    .replaceAll("\r\n", "\n")
+    .split("\n")
+    .map((line) => [...line]);
   const expected = lines.length < rows ? 1 : rows;
   if (lines.length > expected && !lines.at(-1).length) lines = lines.slice(0, -1);
   if (lines.length > expected && !lines[0].length) lines = lines.slice(1);
   if (lines.length === 1 && rows > 1) return chunked(lines[0], cols);
-  const isPadded = padsLines && !text.includes(".");  // editors cut off spaces, and nothing else
-  return isPadded ? lines.map((line) => [...line, ...Array(Math.max(0, cols - line.length)).fill(" ")]) : lines;
+  const isPadded = padsLines && !text.includes("."); // editors cut off spaces, and nothing else
+  return isPadded
+    ? lines.map((line) => [...line, ...Array(Math.max(0, cols - line.length)).fill(" ")])
+    : lines;
 }
 
 function chunked(cells, cols) {
-  return Array.from({ length: Math.ceil(cells.length / cols) }, (_, row) => cells.slice(row * cols, (row + 1) * cols));
+  return Array.from({ length: Math.ceil(cells.length / cols) }, (_, row) =>
+    cells.slice(row * cols, (row + 1) * cols)
+  );
 }
 
 /**
- * The form with marks apart: {"grid": rows, "start": [row, column], "customers": [[row, column], ...]}.
- * `marks` says which value each key puts on its cells.
+ * The form with marks apart: {"grid": rows, "start": [row, column], "customers": [[row, column],
+ * ...]}. `marks` says which value each key puts on its cells.
  */
 export function readObject(value, { rows, cols, numbers, open, marks }) {
   const read = readCells(value.grid, { rows, cols, characters: {}, numbers, open });
   if (!read) return null;
   for (const [key, mark] of Object.entries(marks)) {
     for (const cell of Array.isArray(value[key]?.[0]) ? value[key] : [value[key] ?? []]) {
-      if (read.grid[cell[0]]?.[cell[1]] !== undefined) read.grid[cell[0]][cell[1]] = mark(read.grid[cell[0]][cell[1]]);
+      if (read.grid[cell[0]]?.[cell[1]] !== undefined)
+        read.grid[cell[0]][cell[1]] = mark(read.grid[cell[0]][cell[1]]);
       else read.isSound &&= cell.length === 0;
     }
   }
@@ -66,8 +82,8 @@ export function readObject(value, { rows, cols, numbers, open, marks }) {
 }
 
 /**
- * What `read(form)` reads in the size of `form`, else in the smaller size of the value: a server frames such a board in
- * walls. A smaller board is read only if it is sound.
+ * What `read(form)` reads in the size of `form`, else in the smaller size of the value: a server
+ * frames such a board in walls. A smaller board is read only if it is sound.
  */
 export function readFramed(value, form, read) {
   const whole = read(form);
@@ -80,7 +96,13 @@ export function readFramed(value, form, read) {
 /** Rows and columns of a board in any notation; one line is a square. */
 function sizeOfValue(value) {
   const rows = value?.grid ?? value;
-  const lines = typeof rows === "string" ? rows.replaceAll("\r\n", "\n").replace(/^\n+|\n+$/g, "").split("\n") : rows;
+  const lines =
+    typeof rows === "string"
+      ? rows
+          .replaceAll("\r\n", "\n")
+          .replace(/^\n+|\n+$/g, "")
+          .split("\n")
+      : rows;
   if (!Array.isArray(lines)) return null;
   const cols = Math.max(0, ...lines.map((line) => line?.length ?? 0));
   if (lines.length > 1) return { rows: lines.length, cols };

@@ -1,9 +1,10 @@
-// Paints a picture of a grid on a canvas with the colors of the page: it draws the cells unseen, and copies their styles.
+// Paints a picture of a grid on a canvas with the colors of the page: it draws the cells unseen,
+// and copies their styles.
 
 import { element } from "./dom.js";
 import { Picture } from "./picture.js";
 
-const LINE_SHARE = 0.26;  // of a cell, as .way in board.css
+const LINE_SHARE = 0.26; // of a cell, as .way in board.css
 
 export class Painter {
   constructor(board, parent) {
@@ -56,7 +57,10 @@ export class Painter {
     context.restore();
   }
 
-  /** A digit, or a badge with the first letter of a stop: its icon is a mask, which a canvas cannot copy. */
+  /**
+   * A digit, or a badge with the first letter of a stop: its icon is a mask, which a canvas
+   * cannot copy.
+   */
   #sign(context, { text, label }, index, { x, y, size }) {
     const node = this.picture.cells[index];
     const badge = getComputedStyle(node.firstChild);
@@ -72,11 +76,16 @@ export class Painter {
     }
     const style = getComputedStyle(node);
     context.fillStyle = isBadge ? "#fff" : style.color;
-    context.font = `${style.fontWeight} ${Math.round(size * (isBadge ? 0.44 : 0.54))}px system-ui, sans-serif`;
+    const height = Math.round(size * (isBadge ? 0.44 : 0.54));
+    context.font = `${style.fontWeight} ${height}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillText(words, middle, center + size * 0.03);
   }
 }
 
-const squareAt = (index, cols, size) => ({ x: (index % cols) * size, y: Math.floor(index / cols) * size, size });
+const squareAt = (index, cols, size) => ({
+  x: (index % cols) * size,
+  y: Math.floor(index / cols) * size,
+  size
+});

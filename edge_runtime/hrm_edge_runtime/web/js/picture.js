@@ -1,4 +1,5 @@
-// A picture of a grid: cells, and one line over them. Boards, attempts and the drawn set all show their grids so.
+// A picture of a grid: cells, and one line over them. Boards, attempts and the drawn set all show
+// their grids so.
 
 import { element, setAttribute, setText, svg } from "./dom.js";
 
@@ -15,7 +16,10 @@ export class Picture {
     this.node = element("div", { class: "picture" }, this.grid, this.overlay);
   }
 
-  /** `changed` cells flash; a second flash in a row needs another name, or the browser sees no new animation. */
+  /**
+   * `changed` cells flash; a second flash in a row needs another name, or the browser sees no new
+   * animation.
+   */
   draw({ rows, cols, cells, line }, { changed = new Set(), beat = 0 } = {}) {
     if (this.size !== `${rows}x${cols}`) this.#make(rows, cols);
     const flash = beat % 2 ? " changed-a" : " changed-b";
@@ -32,17 +36,32 @@ export class Picture {
     this.grid.style.setProperty("--cols", cols);
     this.node.style.setProperty("--aspect", cols / (rows || 1));
     this.overlay.setAttribute("viewBox", `0 0 ${cols} ${rows}`);
-    this.cells = Array.from({ length: rows * cols }, () => element("div", { role: this.cellRole }, element("span")));
-    const lines = Array.from({ length: rows }, (_, row) => this.cells.slice(row * cols, (row + 1) * cols));
+    this.cells = Array.from({ length: rows * cols }, () =>
+      element("div", { role: this.cellRole }, element("span"))
+    );
+    const lines = Array.from({ length: rows }, (_, row) =>
+      this.cells.slice(row * cols, (row + 1) * cols)
+    );
     const role = this.cellRole ? "row" : null;
-    this.grid.replaceChildren(...lines.map((line) => element("div", { class: "line", role }, ...line)));
+    this.grid.replaceChildren(
+      ...lines.map((line) => element("div", { class: "line", role }, ...line))
+    );
   }
 }
 
-/** A picture that is only looked at, with a sentence for those who cannot, or none where it is said beside it. */
+/**
+ * A picture that is only looked at, with a sentence for those who cannot, or none where it is
+ * said beside it.
+ */
 export function still(board, picture, label) {
   const made = new Picture(board);
   made.draw(picture);
-  for (const [name, value] of label ? [["role", "img"], ["aria-label", label]] : [["aria-hidden", "true"]]) made.node.setAttribute(name, value);
+  for (const [name, value] of label
+    ? [
+        ["role", "img"],
+        ["aria-label", label]
+      ]
+    : [["aria-hidden", "true"]])
+    made.node.setAttribute(name, value);
   return made.node;
 }

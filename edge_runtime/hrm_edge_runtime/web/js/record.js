@@ -17,6 +17,9 @@ export function recordInWords(model) {
   const record = recordOf(model);
   if (!record) return "";
   const what = model.tasks ? "held-out answers of its tasks" : "boards it had never seen";
-  const more = typeof record.solvedWithMore === "number" ? `, and ${percent(record.solvedWithMore)} with 16 attempts` : "";
+  const more =
+    typeof record.solvedWithMore === "number"
+      ? `, and ${percent(record.solvedWithMore)} with 16 attempts`
+      : "";
   return `Of ${record.count} ${what}, it got ${percent(record.solved)} right${more}.`;
 }

@@ -2,7 +2,7 @@
 
 export class Run {
   constructor() {
-    this.attempts = new Map();  // by the server's number, in the order of their first segment
+    this.attempts = new Map(); // by the server's number, in the order of their first segment
     this.answer = null;
     this.elapsedMs = 0;
     this.began = performance.now();
@@ -11,7 +11,9 @@ export class Run {
   /** Notes one `segment` event. */
   note({ attempt, segment, solution, changed, margin, verified }) {
     if (!this.attempts.has(attempt)) this.attempts.set(attempt, []);
-    this.attempts.get(attempt).push({ segment, solution, changed: new Set(changed), margin, verified });
+    this.attempts
+      .get(attempt)
+      .push({ segment, solution, changed: new Set(changed), margin, verified });
   }
 
   end(answer) {
@@ -24,7 +26,10 @@ export class Run {
     return Math.max(0, ...[...this.attempts.values()].map((frames) => frames.at(-1).segment));
   }
 
-  /** What an attempt said at that segment, or last before it: a server may leave out segments for a slow reader. */
+  /**
+   * What an attempt said at that segment, or last before it: a server may leave out segments for
+   * a slow reader.
+   */
   frame(attempt, segment) {
     const frames = this.attempts.get(attempt) ?? [];
     return frames.findLast((frame) => frame.segment <= segment) ?? frames[0] ?? null;
@@ -40,8 +45,9 @@ export class Run {
 }
 
 /**
- * Walks through the segments of a run at a pace that eyes can follow, and never far behind the server.
- * `onMove(segment)` draws; `onEnd()` hears that the last one is drawn and no more will come.
+ * Walks through the segments of a run at a pace that eyes can follow, and never far behind the
+ * server. `onMove(segment)` draws; `onEnd()` hears that the last one is drawn and no more will
+ * come.
  */
 export class Player {
   constructor({ onMove, onEnd }) {

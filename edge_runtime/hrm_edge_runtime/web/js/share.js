@@ -1,4 +1,5 @@
-// What a person takes away: a link to the puzzle, the answer as text, and a picture or a video of the thinking.
+// What a person takes away: a link to the puzzle, the answer as text, and a picture or a video of
+// the thinking.
 
 import { copy } from "./clipboard.js";
 import { $, element } from "./dom.js";
@@ -17,7 +18,9 @@ export class Share {
     this.offer(null);
   }
 
-  /** What was thought last: {model, kind, grid, solution, frames}; null while there is no answer. */
+  /**
+   * What was thought last: {model, kind, grid, solution, frames}; null while there is no answer.
+   */
   offer(result) {
     this.result = result;
     $("copy-answer").disabled = !result?.solution.length;
@@ -45,7 +48,7 @@ export class Share {
     $("shared").textContent = "Recording …";
     const film = await filmOf(result);
     save(film, `${result.model.name}.${ending}`);
-    if (this.result !== result) return;  // another puzzle since
+    if (this.result !== result) return; // another puzzle since
     $("save-video").disabled = false;
     $("shared").textContent = `The video is saved (${ending}).`;
   }

@@ -2,18 +2,19 @@
 
 import { Painter } from "./painter.js";
 
-const BOARD = 260;  // pixels of a side
+const BOARD = 260; // pixels of a side
 const GAP = 20;
 const CAPTION = 34;
 const HEAD = 56;
-const MOST = 8;  // pictures, with the question
+const MOST = 8; // pictures, with the question
 const A_ROW = 4;
 
 /** A canvas with the question and the frames of one attempt. */
 export function stripOf({ model, kind, grid, frames }) {
   const shown = chosenFrames(frames, MOST - 1);
   const pictures = [{ words: "the puzzle", cells: kind.picture(grid, null) }];
-  for (const frame of shown) pictures.push({ words: wordsOf(frame), cells: pictureOf(kind, grid, frame) });
+  for (const frame of shown)
+    pictures.push({ words: wordsOf(frame), cells: pictureOf(kind, grid, frame) });
   const canvas = canvasFor(pictures.length);
   const context = canvas.getContext("2d");
   const painter = new Painter(kind.board, document.body);
@@ -56,7 +57,8 @@ export function chosenFrames(frames, most) {
   return Array.from({ length: count }, (_, index) => frames[Math.round(index * step)]);
 }
 
-export const pictureOf = (kind, grid, { solution }) => (kind.isApart ? kind.picture(solution, null) : kind.picture(grid, solution));
+export const pictureOf = (kind, grid, { solution }) =>
+  kind.isApart ? kind.picture(solution, null) : kind.picture(grid, solution);
 export const wordsOf = ({ segment, verified }) => `segment ${segment}${verified ? ", proven" : ""}`;
 
 export function titleOf(model, frames) {

@@ -15,7 +15,8 @@ export function startTabs(onShow) {
     }
     onShow(nameOf(chosen));
   };
-  const fromAddress = () => show(tabs.find((tab) => `#${nameOf(tab)}` === location.hash) ?? tabs[0]);
+  const fromAddress = () =>
+    show(tabs.find((tab) => `#${nameOf(tab)}` === location.hash) ?? tabs[0]);
   const go = (tab) => {
     history.replaceState(null, "", `#${nameOf(tab)}`);
     show(tab);

@@ -1,4 +1,5 @@
-// The tasks of an ARC model: a picture of each, and the chosen one on the board with its demonstrations.
+// The tasks of an ARC model: a picture of each, and the chosen one on the board with its
+// demonstrations.
 
 import { getJson, Refusal } from "./api.js";
 import { $, element } from "./dom.js";
@@ -9,14 +10,17 @@ import { still } from "./picture.js";
 export async function tasksOf(model) {
   if (!model.tasks) return {};
   try {
-    return await getJson(`/models/${encodeURIComponent(model.name)}/tasks`);
+    return await getJson(`models/${encodeURIComponent(model.name)}/tasks`);
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     return {};
   }
 }
 
-/** A card for each task, marked if the model gets it right; `onChoose(question)` hears of the one that is pressed. */
+/**
+ * A card for each task, marked if the model gets it right; `onChoose(question)` hears of the one
+ * that is pressed.
+ */
 export function showTasks(tasks, model, kind, onChoose) {
   const results = model.held_out_tasks;
   const right = new Set(results?.right);
@@ -24,19 +28,41 @@ export function showTasks(tasks, model, kind, onChoose) {
   $("tasks").hidden = names.length === 0;
   $("tasks-title").textContent = `${names.length} tasks to choose from`;
   $("tasks-right").hidden = !results;
-  if (results) $("tasks-right").textContent = `✓ the model gets the held-out answer right, if it may try ${results.attempts} times: ${right.size} of ${results.num_tasks}.`;
-  $("tasks-list").replaceChildren(...names.map((name) => {
-    const { input, output } = tasks[name].train[0];
-    const pictures = [input, output].map((grid) => still(kind.board, kind.picture(grid, null), ""));
-    const choose = () => onChoose(questionOf(name, tasks[name]));
-    const isRight = right.has(name);
-    const label = isRight ? `Task ${name}, which it gets right` : `Task ${name}`;
-    const mark = isRight ? [element("span", { class: "right-mark", "aria-hidden": "true" }, "✓")] : [];
-    return element("li", {}, element("button", { type: "button", class: "task", "aria-label": label, on: { click: choose } }, ...pictures, ...mark));
-  }));
+  if (results) {
+    const share = `${right.size} of ${results.num_tasks}`;
+    $("tasks-right").textContent =
+      `✓ right on the held-out answer within ${results.attempts} attempts: ${share}.`;
+  }
+  $("tasks-list").replaceChildren(
+    ...names.map((name) => {
+      const { input, output } = tasks[name].train[0];
+      const pictures = [input, output].map((grid) =>
+        still(kind.board, kind.picture(grid, null), "")
+      );
+      const choose = () => onChoose(questionOf(name, tasks[name]));
+      const isRight = right.has(name);
+      const label = isRight ? `Task ${name}, which it gets right` : `Task ${name}`;
+      const mark = isRight
+        ? [element("span", { class: "right-mark", "aria-hidden": "true" }, "✓")]
+        : [];
+      return element(
+        "li",
+        {},
+        element(
+          "button",
+          { type: "button", class: "task", "aria-label": label, on: { click: choose } },
+          ...pictures,
+          ...mark
+        )
+      );
+    })
+  );
 }
 
-/** The question of a known task with this input, which brings its demonstrations and its answer; else null. */
+/**
+ * The question of a known task with this input, which brings its demonstrations and its answer;
+ * else null.
+ */
 export function knownQuestion(tasks, task, grid) {
   const known = Object.hasOwn(tasks, task) ? tasks[task] : null;
   const index = known?.test.findIndex(({ input }) => isSame(input, grid)) ?? -1;

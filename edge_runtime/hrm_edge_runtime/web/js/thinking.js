@@ -1,4 +1,5 @@
-// Solving, and watching it: asks the server, plays what comes segment by segment, and says what came out.
+// Solving, and watching it: asks the server, plays what comes segment by segment, and says what
+// came out.
 
 import { Refusal, post, streamed } from "./api.js";
 import { Answer } from "./answer.js";
@@ -9,18 +10,33 @@ import { Player, Run } from "./run.js";
 import { figuresOf, verdictOf } from "./verdict.js";
 
 export class Thinking {
-  /** Solves what `editor` holds with `model`. `onAnswer(question, answer)` hears of each answer, `onForget()` of its end. */
+  /**
+   * Solves what `editor` holds with `model`. `onAnswer(question, answer)` hears of each answer,
+   * `onForget()` of its end.
+   */
   constructor(model, kind, editor, { onAnswer, onForget }) {
     Object.assign(this, { model, kind, editor, onAnswer, onForget });
     this.run = null;
     this.chosen = null;
     this.abort = null;
-    this.player = new Player({ onMove: (segment) => this.#show(segment), onEnd: () => this.#conclude() });
+    this.player = new Player({
+      onMove: (segment) => this.#show(segment),
+      onEnd: () => this.#conclude()
+    });
     this.curve = new Curve($("curve"), model.halting.threshold);
     this.attempts = new Attempts($("attempts"), kind, (attempt) => this.#choose(attempt));
-    this.apart = kind.isApart ? new Answer(kind, () => editor.brush, () => this.offerDrawn()) : null;
+    this.apart = kind.isApart
+      ? new Answer(
+          kind,
+          () => editor.brush,
+          () => this.offerDrawn()
+        )
+      : null;
     $("answer-board").replaceChildren(...(this.apart ? [this.apart.node] : []));
-    $("segment").oninput = () => { this.player.stop(); this.#show(Number($("segment").value)); };
+    $("segment").oninput = () => {
+      this.player.stop();
+      this.#show(Number($("segment").value));
+    };
     $("play").onclick = () => this.player.play(this.run, { isPaced: true });
     this.forget();
   }
@@ -50,7 +66,13 @@ export class Thinking {
   get result() {
     const { run, model, kind, asked } = this;
     if (!run?.answer) return null;
-    return { model, kind, grid: asked.grid, solution: run.answer.solution, frames: run.attempts.get(this.chosen) ?? [] };
+    return {
+      model,
+      kind,
+      grid: asked.grid,
+      solution: run.answer.solution,
+      frames: run.attempts.get(this.chosen) ?? []
+    };
   }
 
   async solve(options) {
@@ -71,7 +93,8 @@ export class Thinking {
 
   /** An answer that a person has drawn goes into the set like a proven one: they vouch for it. */
   offerDrawn() {
-    if (this.apart?.isDrawn) this.onAnswer(this.editor.question, { solution: this.apart.grid, verified: null });
+    if (this.apart?.isDrawn)
+      this.onAnswer(this.editor.question, { solution: this.apart.grid, verified: null });
   }
 
   stop() {
@@ -80,11 +103,18 @@ export class Thinking {
     this.#say("", "Stopped", "The puzzle was cancelled, and its slot is free.");
   }
 
-  /** Lets the server say what is wrong with a puzzle. If nothing of it is on the board, no cell is to blame. */
+  /**
+   * Lets the server say what is wrong with a puzzle. If nothing of it is on the board, no cell is
+   * to blame.
+   */
   async explain(puzzle, isDrawn) {
     try {
-      await post("/solve", { puzzle, model: this.model.name, max_segments: 1 });
-      this.#say("bad", "Not drawn", "The server reads this, but this page cannot draw it; send it with hrm-solve.");
+      await post("solve", { puzzle, model: this.model.name, max_segments: 1 });
+      this.#say(
+        "bad",
+        "Not drawn",
+        "The server reads this, but this page cannot draw it; send it with hrm-solve."
+      );
     } catch (error) {
       if (error.cell && !isDrawn) this.tell("bad", "Not a puzzle", this.#expectation());
       else this.#refuse(error);
@@ -93,7 +123,9 @@ export class Thinking {
 
   #expectation() {
     const { rows, cols, frames } = this.kind;
-    return `This text is not a board of ${this.model.name}, which has ${frames ? "at most " : ""}${rows} lines of ${cols} cells.`;
+    const bound = frames ? "at most " : "";
+    const size = `${bound}${rows} lines of ${cols} cells`;
+    return `This text is not a board of ${this.model.name}, which has ${size}.`;
   }
 
   async #listen(body) {
@@ -104,7 +136,7 @@ export class Thinking {
         if (name === "segment") run.note(data);
         if (name === "answer") run.end(data);
       }
-      if (!this.player.run) this.#conclude();  // somebody took the slider before the answer came
+      if (!this.player.run) this.#conclude(); // somebody took the slider before the answer came
     } catch (error) {
       if (abort.signal.aborted) return;
       if (!(error instanceof Refusal)) throw error;
@@ -120,7 +152,7 @@ export class Thinking {
     this.curve.draw(run.attempts, this.chosen, segment);
     this.attempts.draw(run, this.asked.grid, this.chosen, segment);
     $("playback").hidden = false;
-    $("margins").hidden = run.length < 2;  // one point is not a curve
+    $("margins").hidden = run.length < 2; // one point is not a curve
     $("segment").max = run.length;
     $("segment").value = segment;
     $("segment-now").textContent = `${segment}`;
@@ -155,8 +187,12 @@ export class Thinking {
     $("try-more").hidden = mood !== "bad" || this.numAttempts >= more;
     $("try-more").value = more;
     $("try-more").textContent = `Try ${more} attempts`;
-    $("figures").replaceChildren(...figuresOf(answer, this.kind, this.model, elapsedMs).flatMap(([name, value]) =>
-      [element("dt", {}, name), element("dd", {}, value)]));
+    $("figures").replaceChildren(
+      ...figuresOf(answer, this.kind, this.model, elapsedMs).flatMap(([name, value]) => [
+        element("dt", {}, name),
+        element("dd", {}, value)
+      ])
+    );
     this.#look();
     this.onAnswer(this.asked.question, mood === "bad" ? { ...answer, verified: false } : answer);
   }
@@ -170,7 +206,11 @@ export class Thinking {
   #refuse(refusal) {
     this.forget();
     $("intro").hidden = true;
-    this.#say("bad", refusal.reason === "bad-puzzle" ? "Not a puzzle" : "No answer", refusal.message);
+    this.#say(
+      "bad",
+      refusal.reason === "bad-puzzle" ? "Not a puzzle" : "No answer",
+      refusal.message
+    );
     this.#look();
     this.editor.board.accuse(refusal.cell, refusal.message);
   }
@@ -184,7 +224,10 @@ export class Thinking {
     $("thinking").setAttribute("aria-busy", `${isBusy}`);
   }
 
-  /** Says something that is not about an answer of the model, with commands for a shell if there are any. */
+  /**
+   * Says something that is not about an answer of the model, with commands for a shell if there
+   * are any.
+   */
   tell(mood, title, text, commands = "") {
     $("intro").hidden = true;
     this.#say(mood, title, text);

@@ -2,17 +2,24 @@
 //
 //   title, board          its name, and the class of its boards in board.css
 //   rows, cols, open      the size of a new board and the value of an open cell
-//   marks                 what can stand in a cell: {value, name, keys, sign}; `once` where it stands only once
-//   paints                whether a pointer draws with the chosen mark, or chooses a cell to write into
-//   read(value)           {grid, isSound, ...} of a JSON value or a text; null where nothing can be drawn
+//   marks                 what can stand in a cell: {value, name, keys, sign}; `once` where it
+//                         stands only once
+//   paints                whether a pointer draws with the chosen mark, or chooses a cell to
+//                         write into
+//   read(value)           {grid, isSound, ...} of a JSON value or a text; null where nothing can
+//                         be drawn
 //   written(state)        the puzzle as text, for people
-//   toLine, fromLine      the puzzle in one line of an address, and what read() takes of such a line
-//   question(state)       the puzzle as JSON, for the server, whose answer comes back as a grid of the same numbers
-//   picture(asked, said)  what to draw: {rows, cols, cells: [{text, look, label}], line}; `said` is an answer or null
+//   toLine, fromLine      the puzzle in one line of an address, and what read() takes of such a
+//                         line
+//   question(state)       the puzzle as JSON, for the server, whose answer comes back as a grid
+//                         of the same numbers
+//   picture(asked, said)  what to draw: {rows, cols, cells: [{text, look, label}], line}; `said`
+//                         is an answer or null
 //   frames                whether its models solve smaller boards too
 //   isApart               whether an answer has a board of its own
 //   goal, help            what is asked, and which keys there are, in a sentence each
-//   proven, disproven     what a verdict means, in a sentence; or told(route) where the answer is a way
+//   proven, disproven     what a verdict means, in a sentence; or told(route) where the answer is
+//                         a way
 //   unproven              why its answers have no proof, in a sentence
 //   measured(route)       the length or cost of a way, as a figure
 //   marked(asked, value)  what drawing an answer puts over a cell of the question
@@ -24,7 +31,9 @@ import { own } from "./own.js";
 import { sudoku } from "./sudoku.js";
 
 const FAMILIES = new Map(Object.entries({ sudoku, maze, logistics, arc }));
-const GROUPS = new Map(Object.entries({ sudoku: "Sudoku", maze: "Mazes", logistics: "Cities", arc: "ARC" }));
+const GROUPS = new Map(
+  Object.entries({ sudoku: "Sudoku", maze: "Mazes", logistics: "Cities", arc: "ARC" })
+);
 
 const familyOf = (model) => model.kind.split("-")[0];
 

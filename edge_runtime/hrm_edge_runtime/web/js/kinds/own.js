@@ -12,12 +12,19 @@ export function own(model) {
   if (!legend) return null;
   const size = sizeOf(model);
   const open = legend.open_value;
-  const symbols = new Map(Object.entries(legend.symbols).map(([value, symbol]) => [Number(value), symbol]));
-  if (symbols.get(open) === " ") symbols.set(open, ".");  // a person sees it
+  const symbols = new Map(
+    Object.entries(legend.symbols).map(([value, symbol]) => [Number(value), symbol])
+  );
+  if (symbols.get(open) === " ") symbols.set(open, "."); // a person sees it
   const characters = { ...legend.values, [symbols.get(open)]: open, null: open };
   const linesOf = ({ grid }) => grid.map((row) => row.map((value) => symbols.get(value)).join(""));
   return {
-    title: model.kind, board: "own", ...size, open, paints: false, isApart: false,
+    title: model.kind,
+    board: "own",
+    ...size,
+    open,
+    paints: false,
+    isApart: false,
     marks: marksOf(symbols, open),
     read: (value) => readCells(value, { ...size, characters, numbers: [...symbols.keys()], open }),
     written: (state) => linesOf(state).join("\n"),
@@ -30,7 +37,7 @@ export function own(model) {
     measured: (route) => measured(route, (cost) => `cost ${cost}`, "the least possible"),
     proven: "The check of this puzzle accepts the answer.",
     disproven: "The check of this puzzle rejects the model's last answer.",
-    help: "Keys: the symbols, arrows to move, Enter to solve. Paste a puzzle anywhere on the page.",
+    help: "Keys: the symbols, arrows to move, Enter to solve. Paste a puzzle anywhere on the page."
   };
 }
 
@@ -40,8 +47,13 @@ function marksOf(symbols, open) {
   const isFree = (key) => !taken.includes(key);
   const keysOf = (symbol) => [symbol, ...[symbol.toLowerCase()].filter(isFree)];
   return [
-    ...written.map(([value, symbol]) => ({ value, name: symbol, keys: keysOf(symbol), sign: symbol })),
-    { value: open, name: "Erase", keys: [symbols.get(open), ...ERASING].filter(isFree), sign: "⌫" },
+    ...written.map(([value, symbol]) => ({
+      value,
+      name: symbol,
+      keys: keysOf(symbol),
+      sign: symbol
+    })),
+    { value: open, name: "Erase", keys: [symbols.get(open), ...ERASING].filter(isFree), sign: "⌫" }
   ];
 }
 

@@ -12,24 +12,37 @@ export function sudoku(model) {
   const side = sizeOf(model).rows;
   const digits = Array.from({ length: side }, (_, index) => index + 1);
   const board = { side, digits, boxes: BOXES[side] };
-  return board.boxes ? {
-    title: "Sudoku", board: "sudoku", rows: side, cols: side, open: 0, paints: false, isApart: false,
-    marks: [
-      ...digits.map((digit) => ({ value: digit, name: `${digit}`, keys: [`${digit}`], sign: `${digit}` })),
-      { value: 0, name: "Erase", keys: ["0", ".", " ", "Delete", "Backspace"], sign: "⌫" },
-    ],
-    read: (value) => read(board, value),
-    written: ({ grid }) => linesOf(grid).join("\n"),
-    toLine: ({ grid }) => linesOf(grid).join(""),
-    fromLine: (line) => line,
-    question: ({ grid }) => grid,
-    picture: (asked, said) => picture(board, asked, said),
-    goal: `Fill the board: every row, column and box holds each of 1 to ${side} once.`,
-    marked: (asked, value) => asked || value,
-    proven: "Every row, column and box holds each digit once, and every given is kept.",
-    disproven: "The model's last answer breaks a rule where it is red, so it is no solution.",
-    help: "Keys: digits, arrows to move, Enter to solve. Paste a puzzle anywhere on the page.",
-  } : null;
+  return board.boxes
+    ? {
+        title: "Sudoku",
+        board: "sudoku",
+        rows: side,
+        cols: side,
+        open: 0,
+        paints: false,
+        isApart: false,
+        marks: [
+          ...digits.map((digit) => ({
+            value: digit,
+            name: `${digit}`,
+            keys: [`${digit}`],
+            sign: `${digit}`
+          })),
+          { value: 0, name: "Erase", keys: ["0", ".", " ", "Delete", "Backspace"], sign: "⌫" }
+        ],
+        read: (value) => read(board, value),
+        written: ({ grid }) => linesOf(grid).join("\n"),
+        toLine: ({ grid }) => linesOf(grid).join(""),
+        fromLine: (line) => line,
+        question: ({ grid }) => grid,
+        picture: (asked, said) => picture(board, asked, said),
+        goal: `Fill the board: every row, column and box holds each of 1 to ${side} once.`,
+        marked: (asked, value) => asked || value,
+        proven: "Every row, column and box holds each digit once, and every given is kept.",
+        disproven: "The model's last answer breaks a rule where it is red, so it is no solution.",
+        help: "Keys: digits, arrows to move, Enter to solve. Paste a puzzle anywhere on the page."
+      }
+    : null;
 }
 
 const linesOf = (grid) => grid.map((row) => row.map((digit) => digit || ".").join(""));
@@ -46,21 +59,32 @@ function read(board, value) {
 
 function fromCells({ side, digits }, cells) {
   const rows = Array.from({ length: side }, (_, row) => cells.slice(row * side, (row + 1) * side));
-  const characters = Object.fromEntries([...[...BLANKS, " "].map((blank) => [blank, 0]), ...digits.map((d) => [`${d}`, d])]);
+  const characters = Object.fromEntries([
+    ...[...BLANKS, " "].map((blank) => [blank, 0]),
+    ...digits.map((d) => [`${d}`, d])
+  ]);
   return readCells(rows, { rows: side, cols: side, characters, numbers: [0, ...digits], open: 0 });
 }
 
-/** Frames are dropped; a row of dashes may be a frame or a row of blanks, and spaces may be blanks. */
+/**
+ * Frames are dropped; a row of dashes may be a frame or a row of blanks, and spaces may be
+ * blanks.
+ */
 function fromText(board, text) {
-  const lines = text.split(/\r?\n/).filter((line) => !/^\s*[#[]/.test(line)).map((line) => line.replace(FRAME, ""));
+  const lines = text
+    .split(/\r?\n/)
+    .filter((line) => !/^\s*[#[]/.test(line))
+    .map((line) => line.replace(FRAME, ""));
   const isDashes = (line) => /^-+$/.test(line);
   const filled = lines.filter((line) => line);
   const readings = [
     filled.filter((line) => !isDashes(line) || filled.length === 1),
     filled.filter((line) => !isDashes(line) || line.length === board.side),
-    /^[ 1-9]*$/.test(text) ? [text] : [],
+    /^[ 1-9]*$/.test(text) ? [text] : []
   ];
-  const cells = readings.map((reading) => [...reading.join("")]).find((found) => found.length === board.side ** 2);
+  const cells = readings
+    .map((reading) => [...reading.join("")])
+    .find((found) => found.length === board.side ** 2);
   return cells ? fromCells(board, cells) : null;
 }
 
@@ -92,7 +116,9 @@ function clashes({ side, boxes: [boxRows, boxCols] }, grid) {
     if (!value) return;
     const [row, col] = [Math.floor(cell / side), cell % side];
     const box = `${Math.floor(row / boxRows)}/${Math.floor(col / boxCols)}`;
-    for (const unit of [`row ${row}`, `col ${col}`, `box ${box}`].map((name) => `${name} ${value}`)) {
+    for (const unit of [`row ${row}`, `col ${col}`, `box ${box}`].map(
+      (name) => `${name} ${value}`
+    )) {
       seen.set(unit, [...(seen.get(unit) ?? []), cell]);
     }
   });

@@ -1,0 +1,132 @@
+"""Crowds of batches: their lines wait in order, and nobody else pays for them."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from asgi_tools import QUICK, app_over, client_of
+from echo_bundle import write_echo_bundle
+from scripted_server import examples
+from service_tools import PATIENCE_S, Server, hrm_serve, wait_for
+
+from hrm_edge_runtime.http import streams
+from hrm_edge_runtime.worker import admission
+
+pytestmark = pytest.mark.process
+
+OPEN = "123434122143432."
+MAZE = "S....\n.....\n.....\n.....\n....G"
+NDJSON = {"content-type": "application/x-ndjson"}
+NUM_ROUNDS = 100
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """Two models; `slow` takes a second over a board that it cannot solve."""
+    slow = write_echo_bundle(tmp_path / "slow.bundle", name="slow", max_segments=20_000)
+    mazes = write_echo_bundle(tmp_path / "mazes.bundle", name="mazes", puzzle="maze-5x5")
+    with hrm_serve(slow, mazes, "--threads=1", "--slots=2") as server:
+        yield server
+
+
+def lines(count: int, **fields: object) -> bytes:
+    line = json.dumps(fields) + "\n"
+    return line.encode() * count
+
+
+def test_no_line_that_names_no_model_is_refused(server: Server) -> None:
+    """16 batches of 60 lines share 129 places, in a lane that is not their first candidate's."""
+
+    def reasons(_: int) -> list[str]:
+        body = lines(60, puzzle=MAZE)
+        answer = httpx.post(
+            f"{server.url}/solve/batch", content=body, headers=NDJSON, timeout=PATIENCE_S
+        )
+        answers = [json.loads(line) for line in answer.text.splitlines()]
+        assert sorted(one["line"] for one in answers) == list(range(1, 61))
+        return [one["error"]["reason"] for one in answers if "error" in one]
+
+    with ThreadPoolExecutor(16) as pool:
+        refused = [reason for each in pool.map(reasons, range(16)) for reason in each]
+    assert refused == []
+
+
+async def test_a_line_waits_for_its_place_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(admission, "LOOK_AGAIN_S", 0.02)
+    app, engine_client = app_over(lambda: QUICK(step_s=0.02))
+    question = next(iter(examples()))
+    async with client_of(app, engine_client) as http:
+        body = lines(40, puzzle=question)
+        answer = await http.post("/solve/batch", content=body, headers=NDJSON)
+        answers = [json.loads(line) for line in answer.text.splitlines()]
+        assert sorted(one["line"] for one in answers) == list(range(1, 41))
+        assert all("answer" in one for one in answers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What another client's maze costs the HTTP process, and how long /livez takes."""
+
+    maze_cpu_s: float
+    livez_p99_s: float
+
+
+def cost_beside(server: Server, num_batches: int, lines_each: int) -> Cost:
+    with contextlib.ExitStack() as connections:
+        for _ in range(num_batches):
+            connections.enter_context(open_batch(server, lines_each))
+        wait_for(lambda: waiting(server) > 100)
+        time.sleep(1.0)
+        livez_s: list[float] = []
+        before_s = cpu_s(server.process.pid)
+        for _ in range(NUM_ROUNDS):
+            assert server.solve(MAZE, model="mazes").status_code == 200
+            began_s = time.perf_counter()
+            assert server.status("/livez") == 200
+            livez_s.append(time.perf_counter() - began_s)
+        spent_s = cpu_s(server.process.pid) - before_s
+    wait_for(lambda: waiting(server) == 0)
+    return Cost(maze_cpu_s=spent_s / NUM_ROUNDS, livez_p99_s=float(np.percentile(livez_s, 99)))
+
+
+def open_batch(server: Server, num_lines: int) -> socket.socket:
+    """Send a batch and read nothing."""
+    body = lines(num_lines, puzzle=OPEN, model="slow")
+    head = (
+        "POST /solve/batch HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def waiting(server: Server) -> int:
+    return int(server.slots()["waiting"])
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+@pytest.mark.slow
+def test_a_crowd_of_batches_costs_others_no_more_than_one_batch(server: Server) -> None:
+    alone = cost_beside(server, num_batches=1, lines_each=1130)
+    crowd = cost_beside(server, num_batches=1130, lines_each=1)
+    assert crowd.maze_cpu_s <= 2 * alone.maze_cpu_s
+    assert crowd.livez_p99_s <= 4 * alone.livez_p99_s

@@ -1,0 +1,170 @@
+"""A change of the models that is refused changes nothing: `/models` stays byte for byte."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from bundle_tools import restate
+from echo_bundle import ECHO_STEP, write_echo_bundle
+from growing_step import GROWING_STEP
+from house import BROKEN_STEP, SOLVED
+from key_tools import ADMIN, AS_USER, write_key_file
+from service_tools import Server, hrm_serve
+
+from hrm_edge_runtime.contract.archive import Archive
+
+pytestmark = pytest.mark.process
+
+NAN_STEP = ECHO_STEP.replace(
+    "q_halt_B = Identity (halt_margin_B)",
+    "less_B = Sub (halt_margin_B, halt_margin_B)\n  q_halt_B = Div (less_B, less_B)",
+)
+RENAMED_STEP = ECHO_STEP.replace("q_halt_B", "q_stop_B")
+TAR = {"content-type": "application/x-tar"}
+JSON = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change that the server must refuse with one of these statuses."""
+
+    statuses: tuple[int, ...] = (422,)
+    method: str = "PUT"
+    name: str = "second"
+    content: bytes = b""
+    headers: dict[str, str] = field(default_factory=lambda: JSON)
+
+
+def naming(bundle: object, **fields: object) -> Change:
+    text = str(bundle).replace("\0", "\\u0000")
+    return Change(content=f'{{"bundle": "{text}"}}'.encode(), **fields)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    write_echo_bundle(tmp_path / "outside.bundle", name="second")
+    (folder / "link.bundle").symlink_to(tmp_path / "outside.bundle")
+    (folder / "empty.bundle").mkdir()
+    (folder / "file.bundle").write_bytes(b"x")
+    for name, step in (
+        ("good", ECHO_STEP),
+        ("growing", GROWING_STEP),
+        ("failing", BROKEN_STEP),
+        ("nan", NAN_STEP),
+        ("renamed", RENAMED_STEP),
+    ):
+        write_echo_bundle(folder / f"{name}.bundle", name="second", step=step)
+    for name in ("changed", "garbage", "truncated", "hollow", "puzzle", "linked", "size"):
+        shutil.copytree(folder / "good.bundle", folder / f"{name}.bundle")
+    restate(folder / "size.bundle", hidden_size=5)
+    (folder / "changed.bundle" / "step.fp32.onnx").write_bytes(b"another graph")
+    (folder / "garbage.bundle" / "step.fp32.onnx").write_bytes(b"not a graph")
+    restate(folder / "garbage.bundle")
+    manifest = folder / "truncated.bundle" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:100])
+    (folder / "hollow.bundle" / "puzzle_table.npy").unlink()
+    manifest = folder / "puzzle.bundle" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("sudoku-4x4", "sudoku-5x5"))
+    table = folder / "linked.bundle" / "puzzle_table.npy"
+    table.unlink()
+    table.symlink_to(folder / "good.bundle" / "puzzle_table.npy")
+    return folder
+
+
+def changes(folder: Path) -> Iterator[Change]:
+    yield from wrong_bundles(folder)
+    yield from wrong_bodies()
+    yield from wrong_senders()
+    yield from wrong_uploads(folder)
+    yield from wrong_removals()
+
+
+def wrong_bundles(folder: Path) -> Iterator[Change]:
+    outside = folder.parent / "outside.bundle"
+    for bundle in ("nowhere", "link", "../outside", outside, folder / ".." / "outside.bundle"):
+        yield naming(bundle)
+    for bundle in ("/etc", "/etc\0", "/" + "x" * 300, "empty", "file", "changed", "garbage"):
+        yield naming(bundle)
+    for bundle in ("truncated", "hollow", "puzzle", "linked", "failing", "nan", "renamed"):
+        yield naming(bundle)
+    yield naming("size")
+    yield naming("growing", statuses=(507,))
+    yield naming("good", name="other")
+    yield naming("good", name="first")
+    yield naming("failing", name="first")
+
+
+def wrong_bodies() -> Iterator[Change]:
+    for content in (b"", b"{", b"[]", b"{}", b'{"bundle": 1}', b'{"bundle": ""}', b"\xff"):
+        yield Change(content=content)
+    yield Change(content=b'{"bundle": "good", "more": 1}')
+    yield Change(content=b'{"bundle": "good", "bundle": "good"}')
+    yield naming("x" * 70_000, statuses=(413,))
+    yield naming("good", headers={"content-type": "text/plain"}, statuses=(415,))
+    yield naming("good", method="POST", statuses=(405,))
+    yield naming("good", name="x" * 300, statuses=(404, 422))
+
+
+def wrong_senders() -> Iterator[Change]:
+    for key, status in ((AS_USER["x-api-key"], 403), ("wrong", 401), ("", 401)):
+        headers = {**JSON, "x-api-key": key}
+        yield naming("good", headers=headers, statuses=(status,))
+        yield Change(method="DELETE", name="first", headers=headers, statuses=(status,))
+        yield Change(headers={**TAR, "x-api-key": key}, statuses=(status,))
+
+
+def wrong_uploads(folder: Path) -> Iterator[Change]:
+    body = sent(folder / "good.bundle")
+    yield Change(content=body, headers=TAR, name="first")
+    yield Change(content=body, headers=TAR, name="%2e%2e", statuses=(404, 405, 422))
+    for content in (b"", b"x" * 700, body[:300], body[: len(body) // 2], body[:-1024]):
+        yield Change(content=content, headers=TAR)
+    for name in ("failing", "nan", "renamed", "garbage"):
+        yield Change(content=sent(folder / f"{name}.bundle"), headers=TAR)
+    growing = sent(folder / "growing.bundle")
+    yield Change(content=growing, headers=TAR, statuses=(507,))
+
+
+def sent(bundle: Path) -> bytes:
+    return b"".join(Archive(bundle).pieces())
+
+
+def wrong_removals() -> Iterator[Change]:
+    yield Change(method="DELETE", name="first", statuses=(409,))
+    yield Change(method="DELETE", name="nowhere", statuses=(404,))
+    yield Change(method="DELETE", name="first%0a", statuses=(404, 422))
+    yield Change(method="DELETE", name="x" * 300, statuses=(404, 422))
+
+
+def models(server: Server) -> bytes:
+    return server.http.get("/models").content
+
+
+def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder: Path) -> None:
+    first = write_echo_bundle(tmp_path / "first.bundle", name="first")
+    uploads = tmp_path / "uploads"
+    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={folder}", "--threads=1"]
+    options += [f"--upload-dir={uploads}", "--slots=4", "--memory-budget=200MiB"]
+    num_changes = 0
+    with hrm_serve(first, *options, key=ADMIN) as server:
+        before = models(server)
+        on_disk = sorted(path.name for path in uploads.iterdir())
+        for change in changes(folder):
+            num_changes += 1
+            answer = server.http.request(
+                change.method,
+                f"/models/{change.name}",
+                content=change.content,
+                headers=change.headers,
+            )
+            assert answer.status_code in change.statuses, (change, answer.text)
+            assert models(server) == before, change
+            assert sorted(path.name for path in uploads.iterdir()) == on_disk, change
+        assert server.solve(SOLVED).json()["model"] == "first"
+        assert server.slots()["engine"]["losses"] == 0
+        assert server.http.get("/readyz").json()["state"] == "ready"
+    assert num_changes >= 40

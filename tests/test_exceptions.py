@@ -1,0 +1,88 @@
+"""Every exception of every package crosses processes: pools pickle what a worker raises."""
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+import re
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+import hrm_edge
+from hrm_edge_runtime.api.schema import ErrorDetail
+
+PYPROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+PACKAGES = sorted(set(re.findall(r'"\w+/(hrm_\w+)",', PYPROJECT)))
+SOLVABLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+SAMPLES: dict[object, object] = {
+    str: "text",
+    int: 503,
+    float: 1.5,
+    ErrorDetail: ErrorDetail(
+        reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
+    ),
+}
+
+
+def modules() -> Iterator[str]:
+    for package in PACKAGES:
+        folders = importlib.import_module(package).__path__
+        for found in pkgutil.walk_packages(folders, f"{package}."):
+            yield found.name
+
+
+def exceptions() -> list[type[Exception]]:
+    """Every exception class that a module of this project defines."""
+    found: dict[str, type[Exception]] = {}
+    for name in modules():
+        for value in vars(importlib.import_module(name)).values():
+            is_own = inspect.isclass(value) and value.__module__.partition(".")[0] in PACKAGES
+            if is_own and issubclass(value, Exception):
+                found[f"{value.__module__}.{value.__name__}"] = value
+    return [found[name] for name in sorted(found)]
+
+
+def sample_of(kind: Any) -> object:
+    if get_origin(kind) is Literal:
+        return get_args(kind)[0]
+    return SAMPLES[kind]
+
+
+def instance_of(kind: type[Exception]) -> Exception:
+    """An exception with a value for each parameter that has no default."""
+    if not inspect.isfunction(kind.__init__):  # that of a built-in exception
+        return kind("what; remedy.")
+    hints = get_type_hints(kind.__init__)
+    arguments: list[object] = []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.default is parameter.empty:
+            arguments.append(sample_of(hints[name]))
+    return kind(*arguments)
+
+
+@pytest.mark.process
+def test_every_exception_is_the_same_after_pickling() -> None:
+    kinds = exceptions()
+    assert hrm_edge.RefusedError in kinds
+    for kind in kinds:
+        error = instance_of(kind)
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is kind
+        assert str(copy) == str(error)
+        assert vars(copy) == vars(error)
+
+
+def status_of(puzzle: str) -> str:
+    return hrm_edge.solve(puzzle, bundle="sudoku").status
+
+
+@pytest.mark.process
+def test_a_refused_puzzle_ends_a_pool_s_call_and_not_its_worker() -> None:
+    with get_context("spawn").Pool(1) as pool:
+        with pytest.raises(hrm_edge.RefusedError, match="5 cells instead of 81"):
+            pool.map_async(status_of, ["53..7"]).get(60)
+        assert pool.map_async(status_of, [SOLVABLE]).get(60) == ["proven"]
