@@ -107,6 +107,9 @@ Connections = Annotated[
     int,
     typer.Option(min=1, help="Maximum number of open connections; at the limit idle ones close."),
 ]
+KeepAlive = Annotated[
+    int, typer.Option(min=1, max=3600, help="Seconds that an idle connection stays open.")
+]
 Cors = Annotated[
     list[str] | None,
     typer.Option(
@@ -155,6 +158,7 @@ class ServeOptions:
     stall_seconds: StallSeconds = 60.0
     ready: Ready = "all"
     max_connections: Connections = 4096
+    keep_alive_seconds: KeepAlive = 75
     keys: KeyFile = None
     cors: Cors = None
     tls_cert: Certificate = None
@@ -168,7 +172,7 @@ class ServeOptions:
 @serve.command(
     groups={
         "Engine": "engine slots threads memory_budget stall_seconds ready",
-        "Limits": "max_attempts queue_limit max_connections drain_seconds",
+        "Limits": "max_attempts queue_limit max_connections keep_alive_seconds drain_seconds",
         "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir upload_dir",
     },
     epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
@@ -256,6 +260,7 @@ def _server_options(options: ServeOptions, access: "Access") -> "ServerOptions":
         drain_s=options.drain_seconds,
         stall_s=options.stall_seconds,
         max_connections=options.max_connections,
+        keep_alive_s=options.keep_alive_seconds,
         access=access,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,

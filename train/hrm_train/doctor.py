@@ -165,7 +165,7 @@ def torch_finding(software: TrainingSoftware, driver_cuda: Version | None) -> Fi
     remedy = "check CUDA_VISIBLE_DEVICES and the container's --gpus"
     major, minor = software.torch_cuda.split(".")[:2]
     if (int(major), int(minor)) > driver_cuda:
-        remedy = "update the NVIDIA driver"
+        remedy = "update the NVIDIA driver, or install a PyTorch build for its CUDA, such as cu126"
     supported = f"{driver_cuda[0]}.{driver_cuda[1]}"
     text = f"{build}, the driver supports CUDA {supported}, and PyTorch sees no GPU"
     return fail("PyTorch", text, remedy)

@@ -24,7 +24,6 @@ from starlette.types import Receive
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import (
     model_failed,
-    needing_a_thread,
     no_answer,
     out_of_threads,
     without_folders,
@@ -151,9 +150,8 @@ class SolveService:
         """
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")
-        with needing_a_thread():
-            making = to_thread.run_sync(make, asked, limiter=self._makers)
-            return await unless_client_leaves(receive, making)
+        making = to_thread.run_sync(make, asked, limiter=self._makers)
+        return await unless_client_leaves(receive, making)
 
     async def admit(
         self,
