@@ -169,13 +169,6 @@ def open_lanes(lanes: Sequence[LaneOptions]) -> Lanes:
     return opened
 
 
-def ready_lane(lane: TaskLane) -> OpenedLane:
-    """Warm up a lane that was not measured."""
-    warm_up(lane)
-    report = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
-    return OpenedLane(lane=lane, report=report)
-
-
 def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
     """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError.
 
