@@ -253,7 +253,7 @@ class EngineProcess:
         piece_s = START_S / START_PIECES
         for piece in range(START_PIECES):
             if piece == LATE_PIECES:
-                _log.warning("the engine opens its models since %.0f s", piece * piece_s)
+                _log.warning("the engine has been opening its models for %.0f s", piece * piece_s)
             await asyncio.sleep(piece_s)
         self.last_error = f"it did not open its models within {START_S:g} s, so it was killed"
         _log.error("engine: %s", self.last_error)
