@@ -11,10 +11,10 @@ from service_tools import Server, command, wait_for
 
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.worker.lanes import MIN_THREADS
+from hrm_host.machine import cpu_seconds
 
 pytestmark = pytest.mark.process
 GROUPS = Path("/sys/fs/cgroup")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SUDOKU = ".2..6.51.3..3.2.5.65.24.16.5...3.4.6"
 
 
@@ -79,13 +79,8 @@ def test_under_half_a_cpu_a_puzzle_costs_what_it_costs_with_one_thread() -> None
 def cpu_of_a_puzzle(server: Server, num_puzzles: int = 100) -> float:
     """CPU seconds of the server and its engine for each puzzle."""
     pids = [server.process.pid, server.slots()["engine"]["pid"]]
-    before_s = sum(map(cpu_s, pids))
+    before_s = sum(map(cpu_seconds, pids))
     for _ in range(num_puzzles):
         assert server.solve(SUDOKU, policy="fixed").status_code == 200
         time.sleep(0.005)
-    return (sum(map(cpu_s, pids)) - before_s) / num_puzzles
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return (sum(map(cpu_seconds, pids)) - before_s) / num_puzzles
