@@ -25,7 +25,7 @@ class RetryPolicy:
 
     def wait(self, failure: Exception | None = None) -> bool:
         """Sleep until the next try, at least as long as a server asks; False after the limit."""
-        pause_s = self.pause_s(getattr(failure, "retry_after_s", 0.0))
+        pause_s = self.pause_s(getattr(failure, "retry_after_s", None) or 0.0)
         if time.monotonic() + pause_s > self._success_s + self.limit_s:
             return False
         time.sleep(pause_s)
