@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import random
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -28,13 +30,15 @@ from hrm_edge_runtime.solve.connection import Connection, parsed
 from hrm_edge_runtime.solve.errors import ServerError, UnavailableError, UnreachableError, foreign
 from hrm_edge_runtime.solve.key import key_of_environment
 from hrm_edge_runtime.solve.requests import request_from, requests_from
-from hrm_edge_runtime.solve.retry import RetryPolicy
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_CONNECTIONS = 8  # batches at once, unless more are requested
 JSON_TYPE = {"content-type": "application/json"}
 # Reasons of a refused line that may not apply to the next try.
 TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "engine-lost"))
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
 
 Fields = TypeVar("Fields", bound=BaseModel)
 Event = SegmentView | SolveAnswer
@@ -216,6 +220,35 @@ class Client:
                     if error.retry_after_s is None or not retry.wait(error):
                         raise
             yield response
+
+
+@dataclass(kw_only=True)
+class RetryPolicy:
+    """Random pauses with a bound that doubles; gives up `limit_s` after the last success."""
+
+    limit_s: float
+    rng: random.Random
+    _num_pauses: int = 0
+    _success_s: float = field(default_factory=time.monotonic)
+
+    def renew(self) -> None:
+        """Start over after a success."""
+        self._num_pauses = 0
+        self._success_s = time.monotonic()
+
+    def wait(self, failure: Exception | None = None) -> bool:
+        """Sleep until the next try, at least as long as a server asks; False after the limit."""
+        pause_s = self.pause_s(getattr(failure, "retry_after_s", None) or 0.0)
+        if time.monotonic() + pause_s > self._success_s + self.limit_s:
+            return False
+        time.sleep(pause_s)
+        return True
+
+    def pause_s(self, retry_after_s: float = 0.0) -> float:
+        """Seconds until the next try."""
+        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_pauses)
+        self._num_pauses = min(self._num_pauses + 1, MAX_DOUBLINGS)
+        return retry_after_s + self.rng.uniform(0, bound_s)
 
 
 def in_order(finished: Iterable[Numbered]) -> list[Reply]:

@@ -232,7 +232,7 @@ def proxy_for(address: httpx.URL) -> tuple[str, httpx.Proxy] | None:
 
     None on this machine and for hosts in no_proxy. Raises ValueError for an unusable proxy.
     """
-    if is_here(address.host) or _is_excepted(address.host):
+    if _is_here(address.host) or urllib.request.proxy_bypass(address.host):
         return None
     proxies = urllib.request.getproxies()
     for kind in (address.scheme, "all"):
@@ -250,7 +250,7 @@ def proxy_for(address: httpx.URL) -> tuple[str, httpx.Proxy] | None:
     return None
 
 
-def is_here(host: str) -> bool:
+def _is_here(host: str) -> bool:
     """Whether a host is this machine."""
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
@@ -261,17 +261,3 @@ def is_here(host: str) -> bool:
         return False
     address = getattr(address, "ipv4_mapped", None) or address
     return address.is_loopback or address.is_unspecified
-
-
-def _is_excepted(host: str) -> bool:
-    """Whether no_proxy holds the host, a domain of it, or a network with its address."""
-    if urllib.request.proxy_bypass(host):
-        return True
-    no_proxy = urllib.request.getproxies().get("no", "")
-    for entry in no_proxy.split(","):
-        try:
-            if ipaddress.ip_address(host) in ipaddress.ip_network(entry.strip(), strict=False):
-                return True
-        except ValueError:  # a name
-            continue
-    return False

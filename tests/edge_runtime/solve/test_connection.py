@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 import hrm_edge
 from hrm_edge_runtime.contract.shipped import find_bundle
-from hrm_edge_runtime.solve import batches, connection
+from hrm_edge_runtime.solve import batches
 from hrm_edge_runtime.solve.cli import main
 from hrm_edge_runtime.solve.push_cli import main as push_main
 
@@ -120,7 +120,7 @@ def test_no_proxy_stands_between_a_client_and_its_own_machine(
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
-def test_another_machine_is_asked_through_the_proxy(
+def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -133,19 +133,14 @@ def test_another_machine_is_asked_through_the_proxy(
         set_environment(monkeypatch, {variable: url})
         with hrm_edge.Client("http://board.test:8000") as client:
             client.models()
-    assert asked == ["http://board.test:8000/models"]
-
-
-@pytest.mark.parametrize(
-    ("host", "excepted"),
-    [("10.1.2.3", True), ("board.lab", True), ("11.1.2.3", False), ("board.labs", False)],
-)
-def test_no_proxy_may_hold_domains_and_networks(
-    host: str, excepted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_environment(monkeypatch, {"http_proxy": DEAD, "no_proxy": "10.0.0.0/8, .lab"})
-    found = connection.proxy_for(connection.httpx.URL(f"http://{host}:8000"))
-    assert (found is None) == excepted
+        assert asked == ["http://board.test:8000/models"]
+        monkeypatch.setenv("no_proxy", ".test")
+        with (
+            hrm_edge.Client("http://board.test:8000") as client,
+            pytest.raises(hrm_edge.UnreachableError, match="start hrm-serve there"),
+        ):
+            client.models()
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("value", ["socks://proxy:1080", "http://[", "http://127.0.0.1:9"])
