@@ -14,7 +14,6 @@ from hrm_edge_runtime.contract.manifest import AttemptKind
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_export.attempts import proven_by
 from hrm_export.contents import Contents
-from hrm_export.cost import report_board_cost
 from hrm_export.forms import Form, Graphs, Measured, make_fp16, make_int8, measure
 from hrm_export.half import record_ranges
 from hrm_export.inputs import PER_HELD_OUT
@@ -57,9 +56,6 @@ def judge_precisions(
     lower precision certainly loses more than `max_loss`.
     """
     measured = measured_fp32(contents, options, stages)
-    if contents.trained is not None:
-        end_s = stages.end_of(2 * FP32_SHARE)
-        report_board_cost(contents.served, measured, contents.trained, options, stages.shown, end_s)
     golden, num_tried = trace(contents, measured.policy.threshold, options.golden, stages)
     fp32 = judged_fp32(measured, golden, num_tried, contents, stages)
     forms = [fp32]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hrm_host.board import Host
+from hrm_host.machine import Host
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -88,6 +88,15 @@ def resident_bytes(pid: int | None = None) -> int:
         return 0
     _, num_pages, *_ = statm.split()
     return int(num_pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes() -> int:
+    """The most resident memory that this process has held; 0 if the system does not report it."""
+    status = Host().text("proc/self/status") or ""
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    if peak is None:
+        return 0
+    return int(peak[1]) * 1024
 
 
 def available_bytes() -> int:

@@ -115,7 +115,7 @@ def test_a_server_is_measured_through_http() -> None:
     figures = figures_of(f"serve --http {bundle} --seconds 1 --connections 4")
     batches, singles = figures["rows"]
     for row in (batches, singles):
-        assert 0.1 < row["share_of_bound"] <= 1.01
+        assert 0 < row["share_of_bound"] <= 1.01
         assert 0 < row["http_cpu_us"] < 1e3 * row["cpu_ms"]
         assert row["ready_s"] > 0
         assert row["memory_mb"] > 10

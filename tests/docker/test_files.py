@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from service_tools import Server, command, running
 
-from hrm_host.board import Host
+from hrm_host.machine import Host
 from hrm_puzzles.data.datasets import fingerprint
 
 pytestmark = pytest.mark.process

@@ -118,12 +118,13 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
         recipe=recipe_for(preset, puzzle, machine.target_batch),
         init=options.init_path,
     )
-    plan = with_settings(plan, options)
-    hardware = plan.hardware
-    if hardware.device == "cpu" and not hardware.threads:
-        threads = threads_for(plan.num_parameters, usable_cores())
-        return replace(plan, hardware=replace(hardware, threads=threads))
-    return plan
+    if plan.hardware.device != "cpu":
+        return with_settings(plan, options)
+    asked = with_settings(plan, options)  # the length of the run decides whether it is compiled
+    machine = replace(machine, compile=machine.compile and asked.is_worth_compiling)
+    plan = with_settings(replace(plan, hardware=machine), options)
+    threads = plan.hardware.threads or threads_for(plan.num_parameters, usable_cores())
+    return replace(plan, hardware=replace(plan.hardware, threads=threads))
 
 
 def _preset(options: PlanOptions, machine: Hardware) -> str:

@@ -31,7 +31,6 @@ from hrm_train.start import trainer_from
 
 FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
-LEAST_VALIDATIONS = 10  # validations of a run; fewer points would not show a curve
 
 FOR_A_CPU = {
     "sudoku-small": "9x9 Sudoku, minutes on one core",
@@ -48,7 +47,7 @@ def train(options: TrainOptions) -> None:
     console.quiet = not ranks.is_first
     threading.excepthook = _ignore_disk_errors
     if options.dry_run:
-        forecast.show_dry_run(options, Console(), options.samples_per_s)
+        forecast.show_dry_run(options, Console())
         return
     if options.wandb:
         telemetry.require_wandb()
@@ -110,11 +109,7 @@ def _plan(options: TrainOptions) -> RunPlan:
 
 
 def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
-    usual = options.named_intervals
-    if "validate_steps" not in options.named_settings:
-        tenth = max(1, plan.num_steps // LEAST_VALIDATIONS)
-        usual = replace(usual, validate_steps=min(tenth, usual.validate_steps))
-    plan = replace(plan, intervals=options.intervals_after(usual))
+    plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.tune:
         return tuning.tuned(plan, most=options.tune_batch, say=_say)
     return plan

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import h11
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
+from hrm_edge_runtime.http.growing import CUT
 
 HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 100
@@ -223,6 +224,7 @@ class GuardedProtocol(H11Protocol):
         if not self._is_answering:
             return
         self._limits.idle.pop(self, None)
+        self.scope["extensions"] = cast(Any, {CUT: self.cut})
         if self.conn.their_state is h11.SEND_BODY:
             return
         if self.conn.num_unparsed > MAX_AHEAD_BYTES:
@@ -259,6 +261,12 @@ class GuardedProtocol(H11Protocol):
         self.cycle.keep_alive = False
         self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close)
         return True
+
+    def cut(self) -> None:
+        """End the connection after what was written, without the end of the answer."""
+        self._is_ignored = True
+        self.cycle.disconnected = True
+        self.transport.close()
 
     def drop(self, reason: Reason) -> None:
         self._limits.idle.pop(self, None)

@@ -62,7 +62,7 @@ def outcome_of(server: Server, *pieces: bytes) -> str:
 def first_answer(connection: socket.socket) -> bytes:
     answer = b""
     with contextlib.suppress(ConnectionError):
-        while not answer.endswith(b"}"):
+        while not answer.endswith(b"}\n"):
             received = connection.recv(1 << 16)
             if not received:
                 break
@@ -89,8 +89,13 @@ def of_field(server: Server, **fields: object) -> str:
 
 
 def of_line(server: Server, line: bytes) -> str:
-    headers = {"content-type": "application/x-ndjson"}
-    return rule_or_reason(server.http.post("/solve/batch", content=line, headers=headers).content)
+    length = f"content-length: {len(line)}"
+    headers = ("content-type: application/x-ndjson", length, "connection: close")
+    with connected(server) as connection:
+        connection.sendall(head("/solve/batch", *headers) + line)
+        answer = connection.makefile("rb").read()
+    (error,) = [one for one in answer.splitlines() if one.startswith(b"{")]
+    return rule_or_reason(error)
 
 
 def of_chunks(server: Server, *chunks: bytes) -> str:
@@ -192,6 +197,7 @@ PROBES: dict[str, Callable[[Server], str]] = {
     "body-digits": lambda to: of_body(to, b'{"puzzle":' + b"1" * 19 + b"}"),
     "unread-body": of_unread_body,
     "text": lambda to: of_field(to, puzzle=["-\n" * 3500] * 4),
+    "blank-lines": lambda to: of_line(to, b"\n" * 1001),
     "line-bytes": lambda to: of_line(to, b'{"puzzle":"' + b"." * 64 * KIB + b'"}'),
     "line-values": lambda to: of_line(to, b'{"puzzle":[' + b"{}," * 2500 + b"0]}"),
     "name": lambda to: of_field(to, model="m" * 201),

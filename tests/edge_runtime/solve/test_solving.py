@@ -69,7 +69,7 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
     [
         (f"{CSV}a,{'1' * 140_000},1,0\n".encode(), "field larger than field limit"),
         (b"1" * (1 << 24) + b"1\n", "line 1 has more than 16777216 characters"),
-        (SOLVED.encode("utf-16"), "invalid start byte"),
+        (SOLVED.encode("utf-16-le"), "it holds zero bytes"),
     ],
     ids=["field", "line", "encoding"],
 )

@@ -88,6 +88,17 @@ def has_card() -> bool:
     return is_integrated.value == 0
 
 
+def cpu_seconds(pid: int | None) -> float:
+    """CPU time of a process so far; 0 if it has ended or is not on Linux."""
+    stat = Host().text(f"proc/{pid}/stat")
+    if stat is None:
+        return 0.0
+    _, _, fields = stat.rpartition(")")  # the name before it may contain anything
+    _, *numbers = fields.split()
+    user_ticks, system_ticks = numbers[10:12]
+    return (int(user_ticks) + int(system_ticks)) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuClock:
     """Frequencies of the GPU's devfreq device; `max_hz` may be below the highest `offered_hz`."""
