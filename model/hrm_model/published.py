@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from hrm_model.checkpoint import CheckpointError, load_state
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_model.published_settings import config_from, settings_beside, settings_in
 
@@ -95,7 +96,7 @@ def model_from_published(
     config = config_from(described, settings, state, seq_len)
     if config.puzzle_vector_size == 0 and "puzzle_table" not in state:
         state["puzzle_table"] = torch.zeros(1, 0)
-    model = HRM(config)
+    model = model_of(config)
     floats = {name: tensor.detach().float() for name, tensor in state.items()}
     load_state(model, floats, file)
     return model.eval()

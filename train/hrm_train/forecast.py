@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hrm_host.memory import GIB
 from hrm_host.progress import duration
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe
@@ -95,7 +95,7 @@ def _speed_here(plan: RunPlan) -> float:
     prepare(plan.hardware)
     recipe = plan.recipe
     rows = min(PROBED_ROWS, plan.micro_batch)
-    model = HRM(replace(plan.config, num_puzzle_ids=1))
+    model = model_of(replace(plan.config, num_puzzle_ids=1))
     slots = Slots.empty(model, rows, torch.device("cpu"), plan.hardware.dtype)
     vector_BE = model.puzzle_table[slots.puzzle_ids_B]
     shortest_s = math.inf
