@@ -50,6 +50,11 @@ class RunPlan:
     events: tuple[Event, ...] = ()
 
     @property
+    def is_new(self) -> bool:
+        """Whether the run's directory lacks a plan."""
+        return not (self.run / status.SETTINGS).exists()
+
+    @property
     def changed(self) -> set[str]:
         """Names of all settings that any resume changed."""
         names: set[str] = set()
