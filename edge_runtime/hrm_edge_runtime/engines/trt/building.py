@@ -32,6 +32,8 @@ from hrm_edge_runtime.engines.trt.profiles import is_small
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own
+HOPELESS = ("memory", "wrong GPU", "CUDA", "stopped")
+"""Causes that end the build of fp32 too, which needs more memory than the others."""
 CHUNK_BYTES = 4096
 TAIL_CHARACTERS = 500  # how much of a child's standard error is kept; enough for its last line
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colors and moves of the cursor
@@ -154,6 +156,8 @@ class Build:
         """Whether only fp32 is left, which is then logged with the reasons."""
         is_sound = any(not page.breaks for page in built)
         if is_sound or not self._falls_back or "fp32" in self._precisions:
+            return False
+        if any(cause_of(error.problem) in HOPELESS for error in failed.values()):
             return False
         reasons = [f"{name}: {error.problem}" for name, error in failed.items()]
         reasons += [f"{page.key.precision} breaks parity: {page.breaks[0]}" for page in built]
