@@ -12,7 +12,8 @@ SOAK_MINUTES ?= 5
 # NVIDIA's Python bindings without TensorRT: JetPack 6 has 10.3, JetPack 7.2 has 10.16 or 11.4.
 TRT_VERSIONS := 10.3.0 10.7.0 10.13.3.9 10.16.1.11 11.1.0.106 11.4.0.106
 TRT_LIBRARIES := nvinfer nvonnxparser nvinfer_plugin
-TRT_TESTS := tests/edge_runtime/engines/test_tensorrt_api.py
+TRT_TESTS := $(addprefix tests/edge_runtime/engines/test_,tensorrt.py tensorrt_api.py tensorrt_library.py failed_builds.py) \
+	tests/edge_runtime/http/test_building.py::test_a_second_model_joins_later
 
 .PHONY: help demo browser test test-quick test-slow lint audit format screens peers check-gpu check-jetson check-rtx check-trt clean
 
