@@ -220,7 +220,8 @@ class BatchStream(GrowingAnswer):
 
 def _window_size(service: solve.SolveService) -> int:
     places = service.engine_client.places
-    return max(places[model.lane].batch_limit for model in service.models.values())
+    limits = [places[model.lane].batch_limit for model in service.models.values()]
+    return max(limits, default=1)
 
 
 def _too_many_blank_lines() -> ServiceError:
