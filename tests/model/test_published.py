@@ -35,8 +35,7 @@ from torch import Tensor
 
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_edge_runtime.solve.solvers import from_bundles
 from hrm_export.cli import main as export_main
 from hrm_export.eval_cli import main as eval_main
 from hrm_export.segment import segment_graph
@@ -762,7 +761,7 @@ def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path)
     assert names_of(bundle) == ["<blank>"]
     assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:1].numpy())
     requests = [SolveRequest(puzzle=question) for question in questions_of(bundle)]
-    solver = from_bundle(bundle, choose(bundle, "cpu", num_slots=2), num_slots=2)
+    solver = from_bundles([bundle], "cpu", num_slots=2)
     replies = [reply for _, reply in solver.solve_all(requests)]
     assert all(isinstance(reply, SolveAnswer) for reply in replies)
 
