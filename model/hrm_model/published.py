@@ -24,6 +24,7 @@ from torch import Tensor
 from hrm_host.reading import text_of
 from hrm_model.checkpoint import CheckpointError, load_state
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 
 Weights = Literal["raw", "average"]
@@ -144,7 +145,7 @@ def model_from_published(
         raise CheckpointError(f"{described}: {error}") from error
     if config.puzzle_vector_size == 0 and "puzzle_table" not in state:
         state["puzzle_table"] = torch.zeros(1, 0)
-    model = HRM(config)
+    model = model_of(config)
     floats = {name: tensor.detach().float() for name, tensor in state.items()}
     load_state(model, floats, file)
     return model.eval()

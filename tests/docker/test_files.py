@@ -5,8 +5,10 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import pytest
 from board_tree import board
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from service_tools import Server, command, running
+from service_tools import Server, command, free_port, running
+from torchrun_tools import children_of
+from train_tools import weights_of
 
 from hrm_host.machine import Host
 from hrm_puzzles.data.datasets import fingerprint
@@ -332,6 +336,45 @@ def with_hrm_data(tmp_path: Path) -> Environment:
 
 def sh(arguments: list[str], environment: Environment, **more: str) -> None:
     subprocess.run(["sh", *arguments], env={**environment, **more}, check=True, timeout=120)
+
+
+STUBS = {
+    "scontrol": "#!/bin/sh\necho localhost\n",
+    "srun": '#!/bin/sh\nexec "$@"\n',
+    "torchrun": '#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n',
+}
+TRAINING = (
+    "--puzzle sudoku-4x4 --hw cpu --preset small --set hidden_size=32 --set puzzle_vector_size=32 "
+    "--set max_segments=4 --set batch_size=8 --set total_samples=4800 --checkpoint-steps 20"
+)
+
+
+@pytest.mark.slow
+def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
+    tmp_path: Path, with_hrm_data: Environment
+) -> None:
+    for name, content in STUBS.items():
+        program = tmp_path / "bin" / name
+        program.write_text(content.format(python=sys.executable))
+        program.chmod(0o755)
+    build = f"hrm-data build sudoku-4x4 --train 200 --test 40 --out {tmp_path}/data"
+    sh(["-c", build], with_hrm_data)
+    job = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}
+    script = ["sh", str(FOLDER / "slurm" / "train.sh")]
+    options = ["--data", f"{tmp_path}/data", *TRAINING.split()]
+    weights: list[bytes] = []
+    for name in ("quiet", "disturbed"):
+        run = tmp_path / name
+        variables = {**with_hrm_data, **job, "RANKS": "2", "PORT": str(free_port())}
+        process = subprocess.Popen([*script, str(run), *options], env=variables)
+        if name == "disturbed":
+            while not (run / "latest").exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            os.kill(children_of(process)[-1], signal.SIGKILL)
+        assert process.wait(280) == 0
+        weights.append(weights_of(run))
+    assert weights[0] == weights[1]
 
 
 def container_of(name: str) -> dict[str, Any]:
