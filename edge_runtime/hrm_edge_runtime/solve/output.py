@@ -71,7 +71,7 @@ def run(options: "SolveOptions", solver: Solver, fields: Options) -> int:
             reply = judged(solver, entry, unlabelled)
             write(entry, reply)
             tally.add(reply)
-            stages.show("puzzles", tally.num_puzzles, total, tally.note())
+            stages.show("puzzles", tally.num_puzzles, total, f"{tally.counts['solved']} solved")
     if not tally.num_puzzles:
         raise SolvingError(f"{options.puzzle!r} holds no puzzle: write one per line.")
     if options.out is not None and options.as_json:
@@ -208,13 +208,6 @@ class Tally:
     def mean_segments(self) -> float:
         num_answered = self.num_puzzles - self.refused.total()
         return self.total_segments / max(1, num_answered)
-
-    def note(self) -> str:
-        """Progress in a few words."""
-        text = f"{self.counts['solved']} solved"
-        if self.refused:
-            text += f", {self.refused.total()} refused"
-        return text
 
     def text(self) -> str:
         parts = [f"{self.counts[status]} {status}" for status in VERDICTS if self.counts[status]]

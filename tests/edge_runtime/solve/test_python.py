@@ -27,8 +27,6 @@ SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419.
 MAZE = "S.......\n" + "........\n" * 6 + ".......G"
 GRID = [[int(cell) for cell in SUDOKU.replace(".", "0")[row : row + 9]] for row in range(0, 81, 9)]
 SMALL = ".2..6.51.3..3.2.5.65.24.16.5...3.4.6"
-SOLVED = "534678912"
-SCREENS = 80  # lines of two screens
 
 
 @pytest.fixture(scope="module")
