@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 from odd_server import MODEL, Reply, body, lines, odd_server, refused, solved
 from scripted_server import examples
-from service_tools import Server, free_port, scripted_command, wait_for
+from service_tools import free_port, secure_server, wait_for
 from solving_tools import OPEN, SOLVED
 from typer.testing import CliRunner, Result
 
@@ -158,26 +156,12 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
     assert "secret" not in str(raised.value)
 
 
-CERTIFICATE = (
-    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-    "-subj /CN=board -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
-)
-
-
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A server with a certificate of its own, and the certificate."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on this machine to make a certificate with")
+    """The address of a server with a certificate of its own, and the certificate."""
     folder = tmp_path_factory.mktemp("tls")
-    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
-    certificate = folder / "cert.pem"
-    command = scripted_command(tls_cert=certificate, tls_key=folder / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    with Server(command, "https", verify=trusting) as server:
-        server.wait_until_ready()
-        yield server.url, certificate
+    with secure_server(folder) as server:
+        yield server.url, folder / "cert.pem"
 
 
 def solve_at(url: str, *options: object) -> Result:
