@@ -9,10 +9,9 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from odd_server import MODEL, Reply, body, lines, odd_server, refused, solved
+from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
 from scripted_server import examples
 from service_tools import free_port, secure_server, wait_for
-from solving_tools import OPEN, SOLVED
 from typer.testing import CliRunner, Result
 
 import hrm_edge

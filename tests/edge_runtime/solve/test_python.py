@@ -2,11 +2,8 @@
 
 import asyncio
 import inspect
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,14 +201,6 @@ def test_all_names_are_there_and_every_error_has_the_base() -> None:
     assert "Error" in hrm_edge.__all__
     assert hrm_edge.__all__ == solving.__all__
     assert set(hrm_edge.__all__) <= set(dir(hrm_edge))
-
-
-@pytest.mark.process
-def test_the_import_brings_no_torch() -> None:
-    code = "import hrm_edge, sys, json; hrm_edge.solve; print(json.dumps(list(sys.modules)))"
-    program = [sys.executable, "-c", code]
-    loaded = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert not {"torch", "onnx", "matplotlib"} & set(json.loads(loaded.stdout))
 
 
 def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

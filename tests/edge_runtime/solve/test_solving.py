@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_server import REFUSAL, body, lines, odd_server
+from odd_server import OPEN, PUZZLE, REFUSAL, SOLVED, answer, body, lines, odd_server, solver_of
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, command, free_port, running, wait_for
-from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
