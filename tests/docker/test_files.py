@@ -1,7 +1,9 @@
 """Files for containers and service managers, checked by their own tools and run; and the audit."""
 
+import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,11 +17,11 @@ import pytest
 from board_tree import board
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from service_tools import Server, command, free_port
+from service_tools import Server, command, free_port, running
 from torchrun_tools import children_of
 from train_tools import weights_of
 
-from hrm_host.board import Host
+from hrm_host.machine import Host
 from hrm_puzzles.data.datasets import fingerprint
 
 pytestmark = pytest.mark.process
@@ -205,8 +207,25 @@ def test_composed_container_is_closed() -> None:
     assert service["mem_limit"]
     assert all(volume.endswith(":ro") for volume in service["volumes"])
     assert service["ports"] == ["127.0.0.1:8000:8000"]
-    probe, _, _ = service["healthcheck"]["test"][3].partition("timeout")
-    assert probe in (FOLDER / "Dockerfile.cpu").read_text()
+    assert "healthcheck" not in service  # the image has one
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.jetson"])
+def test_the_health_check_uses_no_proxy_and_little_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = re.search(
+        r"^HEALTHCHECK(?:.|\\\n)*CMD (\[.*\])$", (FOLDER / name).read_text(), re.MULTILINE
+    )
+    assert found is not None
+    with running() as server:
+        command = json.loads(found[1].replace("8000", str(server.port)))
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert subprocess.run([sys.executable, *command[1:]]).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.16
+    assert subprocess.run([sys.executable, *command[1:]], capture_output=True).returncode != 0
 
 
 def test_a_jetsons_container_sees_its_board_and_power_mode(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from board_tree import board
 
-from hrm_host.board import Host
 from hrm_host.doctor import Finding
+from hrm_host.machine import Host
 from hrm_host.memory import GIB
 from hrm_train import doctor, doctor_machine
 from hrm_train.doctor import TrainingSoftware

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hrm_host.board import Host
 from hrm_host.doctor import Finding, fail, ok, python_finding, warn
+from hrm_host.machine import Host
 from hrm_train import doctor_machine
 
 TRIALS = 3  # repetitions; the first one warms up

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hrm_host.board import Host
 from hrm_host.doctor import ADD_SWAP, Finding, fail, ok, warn, warn_if
+from hrm_host.machine import Host
 from hrm_host.memory import GIB, MIB, read_memory
 
 FIELDS = (

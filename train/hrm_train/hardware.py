@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import torch
 
-from hrm_host.board import num_cores
+from hrm_host.machine import num_cores
 from hrm_model.hrm import HRM
 from hrm_train.recipe import TABLES, require_ranges
 
