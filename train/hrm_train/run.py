@@ -131,7 +131,6 @@ class TrainingRun:
             "best_epoch": best and best.get("passes"),
             "best_loss": lowest and lowest["loss"],
             "best_loss_step": lowest and lowest["step"],
-            "recipe_digest": self.trainer.recipe.digest,
             "time": time.strftime(TIME_FORMAT, time.gmtime()),
         }
 
