@@ -121,7 +121,7 @@ def _expected_ids(plan: RunPlan, options: PlanOptions) -> int:
     recipe = ArcRecipe(puzzle=puzzle.name, **options.examples)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
     num_fitting = sum(task.side <= puzzle.side for task in tasks)
-    return round(UNIQUE * num_fitting * recipe.augment)
+    return 1 + round(UNIQUE * num_fitting * recipe.augment)
 
 
 def _model_line(plan: RunPlan) -> str:
