@@ -133,7 +133,7 @@ from hrm_edge_runtime.worker import lanes, loop
 SERVE_SOLVE_AND_MEASURE = (
     SERVE
     + """
-from hrm_benchmarks import accuracy, policies, segments, start, throughput
+from hrm_benchmarks import accuracy, load, policies, segments
 from hrm_edge_runtime import cli
 from hrm_edge_runtime.solve import output, solvers
 from hrm_edge_runtime.contract.bundle import Bundle

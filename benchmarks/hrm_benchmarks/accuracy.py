@@ -7,7 +7,6 @@ Numbers of segments repeat exactly from run to run. CPU seconds depend on the ma
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,10 +40,7 @@ COLUMNS = {
 }
 for time_ms in TIMES_MS:
     COLUMNS[f"{time_ms} ms"] = f"{{within_{time_ms}_ms:.1f}}"
-PROGRESS = (
-    "{model} on {board}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong, "
-    "{cpu_s_per_puzzle:.3f} CPU s a puzzle"
-)
+PROGRESS = "{model} on {board}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong"
 LEGEND = """\
 wrong:  answers of those compared that differ from the known solution; routes that cost more
 cost:   mean cost of the answers that are a complete route, proven or not, over the minimum
@@ -184,14 +180,13 @@ def measure(
     segments_N = np.array(segments)
     segment_ms = 1e3 * cpu_s / segments_N.sum()
     num_proven = int(is_proven_N.sum())
-    comparison = _compared(puzzle, puzzles, answers)
+    is_right = _compared(puzzle, puzzles, answers)
     routes = _routes(answers)
     row: dict[str, Any] = {"attempts": attempts, "solved": num_proven, "puzzles": len(answers)}
-    row["wrong"] = comparison.num_wrong
-    row["compared"] = comparison.num_compared
+    row["wrong"] = is_right.count(False)
+    row["compared"] = len(is_right)
     row["segments_per_puzzle"] = segments_N.mean()
     row["segment_ms"] = segment_ms
-    row["ways"] = len(routes)
     row["cost_over_least"] = np.mean(routes) if routes else None
     row["cpu_s_per_puzzle"] = cpu_s / len(answers)
     row["cpu_s_per_solve"] = cpu_s / num_proven if num_proven else None
@@ -214,21 +209,15 @@ def _timed(solve_all: SolveAll, requests: Sequence[SolveRequest]) -> tuple[dict[
     return replies, max(spent_s - opening_s, 0)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    num_compared: int
-    num_wrong: int
-
-
 def _compared(
     puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], answers: Sequence[SolveAnswer]
-) -> _Comparison:
-    """Compare the proven answers with the known solutions."""
+) -> list[bool]:
+    """Return whether each proven answer with a known solution is right."""
     is_right: list[bool] = []
     for known, answer in zip(puzzles, answers, strict=True):
         if answer.verified is True and known.solution is not None:
             is_right.append(_is_as_good(puzzle, known.puzzle, known.solution, answer))
-    return _Comparison(num_compared=len(is_right), num_wrong=is_right.count(False))
+    return is_right
 
 
 def _is_as_good(puzzle: Puzzle, question: object, solution: Grid, answer: SolveAnswer) -> bool:

@@ -6,30 +6,21 @@ round, so that a machine that slows down slows every policy.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks.report import Row, print_table, tell
-from hrm_benchmarks.scripted import (
-    MAX_SEGMENTS,
-    RealClock,
-    Scripted,
-    VirtualClock,
-    draw_segments,
-    made_up,
-)
+from hrm_benchmarks.report import Row, tell
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
-from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_puzzles import registry
+from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_puzzles.data.sources import Questions
 
 COLUMNS = {
@@ -37,7 +28,6 @@ COLUMNS = {
     "puzzles/s": "{puzzles_per_s:.2f}",
     "refill x": "{refill_ratio:.2f}",
     "occupancy": "{occupancy:.3f}",
-    "whole": "{occupancy_whole_run:.3f}",
     "of bound": "{share_of_bound:.3f}",
     "host ms": "{host_ms_per_step:.3f}",
     "step ms": "{step_ms:.2f}",
@@ -46,12 +36,11 @@ COLUMNS = {
     "proven": "{verified:.3f}",
 }
 LEGEND = """\
-refill x:   how many times as many puzzles per second refill serves, in the same round
-occupancy:  share of the offered slot-segments that held a live puzzle while puzzles waited
-whole:      the same over the whole run
-of bound:   occupancy times the engine's share of the time; 1 is the most that refill can reach
-host ms:    time outside the engine per step
-exact:      puzzles with every cell right, under the policy's own halting; proven: by the check"""
+refill x: how many times as many puzzles per second refill serves, in the same round
+occupancy: share of the offered slot-segments that held a live puzzle while puzzles waited
+of bound: occupancy times the engine's share of the time; 1 is the most that refill can reach
+host ms: time outside the engine per step
+exact: puzzles with every cell right, under the policy's own halting; proven: by the check"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,90 +73,53 @@ class Bench:
     title: str
 
 
-def scripted_bench(script: Scripted, clock: RealClock | VirtualClock) -> Bench:
-    rng = np.random.default_rng(script.seed)
-    puzzle = registry.get(script.puzzle)
-    questions = made_up(puzzle, script.puzzles, rng)
-    segments_N = draw_segments(script.segments, rng, script.puzzles)
-    mean = segments_N.mean()
-    title = f"{script.title}, mean {mean:.2f} segments, {questions.title}"
-    rule = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
-    engine = script.engine(questions, segments_N, sleep=clock.sleep)
-    return Bench(
-        engine=engine,
-        puzzle=puzzle,
-        puzzle_vector_E=np.zeros(1, np.float32),
-        questions=questions,
-        rule=rule,
-        clock=clock,
-        title=title,
-    )
-
-
 def bundle_bench(
     bundle: Bundle,
     questions: Questions,
     *,
-    precision: str,
+    engine: str,
     kind: PolicyKind | None,
     num_slots: int,
     num_threads: int,
     cpu_clock: bool,
 ) -> Bench:
-    """Return the real engine of a bundle, under its own halting rule or one of another kind."""
-    own_rule = bundle.manifest.halting_policy()
+    """Return the engine of a bundle, under its own halting rule or one of another kind."""
+    choice = choose(bundle, engine, num_slots=num_slots)
+    own_rule = bundle.manifest.halting_policy(choice.precision)
     rule = replace(own_rule, kind=kind or own_rule.kind)
-    engine = engine_from_bundle(
-        bundle, precision=precision, num_slots=num_slots, num_threads=num_threads
-    )
     halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
-    clock = time.perf_counter
-    seconds = "wall"
-    if cpu_clock:
-        clock = time.process_time
-        seconds = "CPU"
+    seconds = "CPU" if cpu_clock else "wall"
     sizes = f"{num_slots} slots, {num_threads} threads, {seconds} seconds"
     return Bench(
-        engine=engine,
+        engine=engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads),
         puzzle=bundle.puzzle,
         puzzle_vector_E=np.asarray(bundle.puzzle_table[0]),
         questions=questions,
         rule=rule,
-        clock=clock,
-        title=f"{bundle.manifest.name} {precision}, {questions.title}, {halting}, {sizes}",
+        clock=time.process_time if cpu_clock else time.perf_counter,
+        title=f"{bundle.manifest.name} on {choice}, {questions.title}, {halting}, {sizes}",
     )
 
 
-def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
-    """Run every policy in every round.
-
-    Returns the medians of each policy's figures and the histogram of the segments of its last run.
-    """
+def measure(bench: Bench, *, rounds: int) -> list[Row]:
+    """Run every policy in every round; return a row of medians for each policy."""
     rows_of: dict[str, list[Row]] = {policy.name: [] for policy in POLICIES}
-    histograms: dict[str, list[int]] = {}
     refill_per_s = 0.0
     for number in range(1, rounds + 1):
         for policy in POLICIES:
-            name = policy.name
-            tell(f"round {number} of {rounds}: {name}")
-            results, figures = serve(policy, bench)
+            tell(f"round {number} of {rounds}: {policy.name}")
+            _, figures = serve(policy, bench)
             per_s = figures["puzzles_per_s"]
             if policy is REFILL:  # runs first in every round
                 refill_per_s = per_s
-            rows_of[name].append({**figures, "refill_ratio": refill_per_s / per_s})
-            segments = [result.segments for result in results]
-            histograms[name] = np.bincount(segments).tolist()
-    found: dict[str, Row] = {}
+            rows_of[policy.name].append({**figures, "refill_ratio": refill_per_s / per_s})
+    found: list[Row] = []
     for name, rows in rows_of.items():
-        found[name] = {**_medians(rows), "segments_histogram": histograms[name]}
+        medians = {figure: median(row[figure] for row in rows) for figure in rows[0]}
+        if name != REFILL.name:
+            medians["share_of_bound"] = None  # the bound is that of refill
+        found.append({"policy": name, **medians})
     return found
-
-
-def _medians(rows: Sequence[Row]) -> dict[str, Any]:
-    medians: dict[str, Any] = {}
-    for name in rows[0]:
-        medians[name] = median(row[name] for row in rows)
-    return medians
 
 
 def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
@@ -209,12 +161,9 @@ def _figures(
     results: Sequence[Attempt], seconds: float, lane: Lane, meter: "_Meter", questions: Questions
 ) -> Row:
     seen = lane.snapshot()
-    offered = seen.steps * seen.num_slots
-    engine_share = seen.step_seconds_total / seconds
     row: dict[str, Any] = {"puzzles_per_s": len(results) / seconds}
     row["occupancy"] = meter.occupancy
-    row["occupancy_whole_run"] = seen.slot_segments / offered
-    row["share_of_bound"] = meter.occupancy * engine_share
+    row["share_of_bound"] = meter.occupancy * seen.step_seconds_total / seconds
     row["host_ms_per_step"] = 1e3 * seen.host_seconds_total / seen.steps
     row["step_ms"] = 1e3 * seen.step_seconds_total / seen.steps
     row["mean_segments"] = _mean(result.segments for result in results)
@@ -233,15 +182,6 @@ def _is_exact(result: Attempt, questions: Questions) -> bool:
         return False
     label_T = questions[result.attempt_id].labels_T
     return np.array_equal(result.answer_T, label_T)
-
-
-def print_figures(title: str, row_of: Mapping[str, Row]) -> None:
-    rows: list[Row] = []
-    for name, row in row_of.items():
-        # Refill needs no ratio to itself, and the bound applies only to refill.
-        hidden = "refill_ratio" if name == REFILL.name else "share_of_bound"
-        rows.append({**row, "policy": name, hidden: None})
-    print_table(title, COLUMNS, rows, caption=LEGEND, left=["policy"])
 
 
 class _Meter(Engine):

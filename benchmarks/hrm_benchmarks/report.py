@@ -1,4 +1,4 @@
-"""What the benchmarks share: printed figures, and contestants that take turns.
+"""What the benchmarks share: tables of figures, and contestants that take turns.
 
 Each contestant runs in a process of its own, with its own allocator and caches. A row is a mapping
 with the keys of `--json`.
@@ -13,24 +13,66 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
-from hrm_host import board, system
+from hrm_host import machine, system
 
-PIPE_WIDTH = 160  # characters; wide enough for every figure
+LIBRARIES = ("numpy", "onnxruntime", "tensorrt", "torch")
 
 Row = Mapping[str, Any]
-Columns = Mapping[str, str]
-"""The headings of a table, each with a format of a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The result of a command; `columns` maps each heading to a format of a row."""
+
+    title: str
+    columns: Mapping[str, str]
+    rows: Sequence[Row]
+    legend: str
+
+    def text(self) -> str:
+        """Return the table as Markdown, with its title and legend."""
+        lines = [list(self.columns), ["---"] * len(self.columns)]
+        for row in self.rows:
+            lines.append(self._cells(row))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = f"{self.title}\n\n"
+        for line in lines:
+            padded = map(str.ljust, line, widths)
+            text += f"| {' | '.join(padded)} |\n"
+        return f"{text}\n{self.legend}\n"
+
+    def as_json(self, settings: Row) -> str:
+        figures = {
+            "title": self.title,
+            "environment": environment(),
+            "settings": settings,
+            "rows": self.rows,
+        }
+        return json.dumps(figures, indent=2, default=str)
+
+    def _cells(self, row: Row) -> list[str]:
+        """Return the text of each column; a value that is None becomes a dash."""
+        values = {name: _MISSING if value is None else value for name, value in row.items()}
+        return [form.format_map(values) for form in self.columns.values()]
+
+
+class _Missing:
+    """A missing figure; prints as a dash in any format."""
+
+    def __format__(self, spec: str) -> str:
+        return "-"
+
+
+_MISSING = _Missing()
 
 
 def environment() -> dict[str, object]:
@@ -38,66 +80,19 @@ def environment() -> dict[str, object]:
     seen: dict[str, object] = {}
     seen["machine"] = platform.machine()
     seen["system"] = platform.platform()
-    seen["processor"] = board.Host().cpu_model or platform.processor()
+    seen["processor"] = machine.Host().cpu_model or platform.processor()
     seen["cores"] = os.cpu_count()
     seen["load_average"] = system.load_average()
     seen["python"] = platform.python_version()
-    seen["onnxruntime"] = version("onnxruntime")
-    seen["numpy"] = version("numpy")
+    for library in LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            seen[library] = version(library)
     return seen
-
-
-def print_json(settings: Row, *, machine: Row | None = None, **figures: object) -> None:
-    seen = {**environment(), **(machine or {})}
-    content = {"environment": seen, "settings": settings, **figures}
-    print(json.dumps(content, indent=2, default=str))
-
-
-def print_table(
-    title: str,
-    columns: Columns,
-    rows: Iterable[Row],
-    *,
-    caption: str = "",
-    left: Collection[str] = (),
-) -> None:
-    """Print a line for each row; align the columns named in `left` on the left."""
-    table = Table(
-        title=title or None, caption=caption or None, title_justify="left", caption_justify="left"
-    )
-    for heading in columns:
-        justify = "left" if heading in left else "right"
-        table.add_column(heading, justify=justify)
-    for row in rows:
-        table.add_row(*cells(columns, row))
-    paper().print(table)
-
-
-def cells(columns: Columns, row: Row) -> list[str]:
-    """Return the text of each column; a value that is None becomes a dash."""
-    values = {name: _shown(value) for name, value in row.items()}
-    return [form.format(**values) for form in columns.values()]
-
-
-def markdown(columns: Columns, rows: Iterable[Row]) -> str:
-    """Return the table that `print_table` prints as Markdown."""
-    lines = [list(columns), ["---"] * len(columns)]
-    for row in rows:
-        lines.append(cells(columns, row))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def paper() -> Console:
-    """Return standard output as a console."""
-    console = Console()
-    if console.is_terminal:
-        return console
-    return Console(width=PIPE_WIDTH)
 
 
 def tell(line: str) -> None:
     """Print a line of progress to standard error."""
-    Console(file=sys.stderr).print(line, style="dim", highlight=False)
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -112,21 +107,6 @@ def leaving_at_sigterm() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _shown(value: object) -> object:
-    if value is None:
-        return _Missing()
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value
-
-
-class _Missing:
-    """A missing figure; prints as a dash in any format."""
-
-    def __format__(self, spec: str) -> str:
-        return "-"
 
 
 Step = Callable[[], object]
@@ -167,20 +147,16 @@ def take_turns(
         for _ in contestants:
             worker = ProcessPoolExecutor(1, context)
             workers.append(stack.enter_context(worker))
-        check_greetings(_greetings(workers, contestants))
+        # All contestants prepare at the same time.
+        pairs = zip(workers, contestants, strict=True)
+        beginning = [worker.submit(_begin, make) for worker, make in pairs]
+        check_greetings([future.result() for future in beginning])
         _turns(workers, 0.0, cpu_clock=False)  # not counted: first steps allocate and tune
         seconds_RC: list[list[float]] = []
         for number in range(1, rounds.number + 1):
             tell(f"round {number} of {rounds.number}")
             seconds_RC.append(_turns(workers, rounds.turn_s, cpu_clock=rounds.cpu_clock))
     return np.array(seconds_RC)
-
-
-def _greetings(workers: Sequence[ProcessPoolExecutor], contestants: Sequence[Make]) -> list[Any]:
-    """Let all contestants prepare at the same time."""
-    pairs = zip(workers, contestants, strict=True)
-    beginning = [worker.submit(_begin, make) for worker, make in pairs]
-    return [future.result() for future in beginning]
 
 
 def _turns(

@@ -1,30 +1,41 @@
-"""Times one segment on every engine of a bundle, and in PyTorch if a checkpoint is passed.
+"""Times one segment on every engine of a bundle, beside a large matrix product.
 
+PyTorch takes turns too if a checkpoint is passed.
 Shapes: B puzzles of a batch, T tokens, R rounds, C contestants.
 """
 
+import json
+import math
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks.report import RATIO, Rounds, Row, Step, beside_first, take_turns, tell
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines.engine import INPUTS, shapes_of
 from hrm_edge_runtime.engines.factory import choose, engine_for
 
 PYTORCH = "pytorch"
 PYTORCH_COMPILED = "pytorch-compiled"
-CAPTION = (
-    "ratio: how many times as fast as the first engine of the batch, in the same round "
-    "(median, quartiles)"
-)
+SIDE = 512  # rows and columns of the product; 3 MB of float32 in all
+PRODUCTS = ("MatMul", "Gemm", "Conv")
+LEGEND = f"""\
+ratio: how many times as fast as the first engine of the batch, in the same round; quartiles
+of product: the segment's multiplications per second over those of a product of two {SIDE}x{SIDE}
+            matrices in float32 by numpy, in the same rounds; only on the CPU"""
 COLUMNS = {
     "batch": "{batch}",
     "engine": "{engine}",
     "ms a segment": "{segment_ms:.2f}",
     "ratio": RATIO,
+    "MFLOP": "{mflop:.1f}",
+    "of product": "{share:.0%}",
 }
 
 
@@ -39,40 +50,49 @@ def measure(
 ) -> list[Row]:
     """Return a row for each engine (ENGINE[:PRECISION]) at each batch.
 
-    With a checkpoint, PyTorch takes turns too. Raises ValueError for engines that the bundle cannot
-    run.
+    Raises ValueError for engines that the bundle cannot run.
     """
-    for engine in engines:
-        if choose(bundle, engine).engine == "unrolled":
-            raise ValueError(
-                "an unrolled graph lacks a segment to time, because its first step runs the whole "
-                "loop: name another engine."
-            )
+    kinds = [choose(bundle, engine).engine for engine in engines]
+    if "unrolled" in kinds:
+        raise ValueError(
+            "an unrolled graph lacks a segment to time, because its first step runs the whole "
+            "loop: name another engine."
+        )
     names = [*engines]
     if checkpoint is not None:
         names += [PYTORCH, PYTORCH_COMPILED]
+    flop = None
+    if "cpu" in kinds:
+        flop = flop_of(bundle)
+    os.environ["OMP_NUM_THREADS"] = str(num_threads)  # of numpy in the child processes
     rows: list[Row] = []
     for batch in dict.fromkeys(batches):
         tell(f"batch {batch}: {', '.join(names)}")
         prepare = partial(
-            prepared,
-            bundle.path,
-            batch=batch,
-            num_threads=num_threads,
-            checkpoint=checkpoint,
+            prepared, bundle.path, batch=batch, num_threads=num_threads, checkpoint=checkpoint
         )
         contestants = [partial(prepare, name) for name in names]
-        seconds_RC = take_turns(contestants, rounds)
-        rows += rows_of(names, batch, seconds_RC)
+        seconds_RC = take_turns([*contestants, product], rounds)
+        for name, row in zip(names, rows_of(seconds_RC, batch, flop), strict=True):
+            rows.append({"engine": name, "batch": batch, **row})
     return rows
 
 
-def rows_of(names: Sequence[str], batch: int, seconds_RC: NDArray[np.float64]) -> list[Row]:
-    medians_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
-    ratios = beside_first(1 / seconds_RC)
+def rows_of(seconds_RC: NDArray[np.float64], batch: int, flop: int | None) -> list[Row]:
+    """Return the figures of each engine; the last contestant is the product."""
+    segments_RC = seconds_RC[:, :-1]
+    product_per_s_R = 2 * SIDE**3 / seconds_RC[:, -1]
+    medians_ms = (1e3 * np.median(segments_RC, axis=0)).tolist()
     rows: list[Row] = []
-    for name, segment_ms, ratio in zip(names, medians_ms, ratios, strict=True):
-        rows.append({"engine": name, "batch": batch, "segment_ms": segment_ms, **ratio})
+    for number, ratio in enumerate(beside_first(1 / segments_RC)):
+        row: dict[str, Any] = {"segment_ms": medians_ms[number], **ratio}
+        row["mflop"] = None
+        row["share"] = None
+        if flop is not None:
+            per_s_R = batch * flop / segments_RC[:, number]
+            row["mflop"] = flop / 1e6
+            row["share"] = float(np.median(per_s_R / product_per_s_R))
+        rows.append(row)
     return rows
 
 
@@ -93,3 +113,41 @@ def prepared(
     for slot, tokens_T in enumerate(tokens_BT):
         opened.load(slot, tokens_T, bundle.puzzle_table[0])
     return None, partial(opened.step, batch)
+
+
+def product() -> tuple[None, Step]:
+    """Return a step that multiplies two square matrices; runs in a child process."""
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, SIDE, SIDE)).astype(np.float32)
+    return None, partial(np.matmul, left, right)
+
+
+def flop_of(bundle: Bundle) -> int:
+    """Count the floating-point operations of the products of a segment of one puzzle.
+
+    ONNX Runtime reports the shapes of every node of a run, so this needs no other library.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with TemporaryDirectory() as folder:
+        options.profile_file_prefix = f"{folder}/run"
+        path = bundle.graph_path("fp32", device="cpu")
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        inputs = shapes_of(INPUTS, bundle.manifest, num_rows=1)
+        feed = {name: np.zeros(shape, INPUTS[name]) for name, shape in inputs.items()}
+        session.run(None, feed)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    nodes = [event["args"] for event in events if event["cat"] == "Node"]
+    return sum(_flop_of_node(node) for node in nodes if node["op_name"] in PRODUCTS)
+
+
+def _flop_of_node(node: dict[str, Any]) -> int:
+    inputs = [shape for value in node["input_type_shape"] for shape in value.values()]
+    ((sums,),) = [value.values() for value in node["output_type_shape"]]
+    terms = inputs[0][-1:]
+    if node["op_name"] == "Conv":
+        terms = inputs[1][1:]  # the kernel's inputs, rows, columns
+    return 2 * math.prod(terms) * math.prod(sums)

@@ -26,7 +26,7 @@ batching = {"max_batch_size": settings.batch, "max_latency_ms": 60000} if settin
 @bentoml.service(workers=1, traffic={"timeout": 300}, logging={"access": {"enabled": False}})
 class Puzzles:
     def __init__(self):
-        self.model = PuzzleModel(settings.bundle, settings.form)
+        self.model = PuzzleModel(settings.bundle, settings.form, settings.batch)
 
     @bentoml.api(batchable=bool(batching), **batching)
     def solve(self, puzzles: list[str]) -> list[dict]:

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from model import PuzzleModel, settings_of
 
 settings = settings_of()
-model = PuzzleModel(settings.bundle, settings.form)
+model = PuzzleModel(settings.bundle, settings.form, settings.batch)
 app = FastAPI()
 
 

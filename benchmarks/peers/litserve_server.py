@@ -9,7 +9,7 @@ settings = settings_of()
 
 class PuzzleAPI(litserve.LitAPI):
     def setup(self, device):  # noqa: ARG002
-        self.model = PuzzleModel(settings.bundle, settings.form)
+        self.model = PuzzleModel(settings.bundle, settings.form, settings.batch)
 
     def decode_request(self, request):
         return request["puzzle"]

@@ -14,7 +14,7 @@ settings = settings_of()
 @serve.deployment(max_ongoing_requests=256, logging_config={"enable_access_log": False})
 class Puzzles:
     def __init__(self):
-        self.model = PuzzleModel(settings.bundle, settings.form)
+        self.model = PuzzleModel(settings.bundle, settings.form, settings.batch)
 
     @serve.batch(max_batch_size=settings.batch, batch_wait_timeout_s=settings.wait_ms / 1000)
     async def solve(self, puzzles):

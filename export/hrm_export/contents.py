@@ -26,7 +26,7 @@ from hrm_export.inputs import (
 from hrm_export.options import Options
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import torch_device
-from hrm_host import atomic, board, progress
+from hrm_host import atomic, machine, progress
 from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles.arc.examples import num_by_task_in
@@ -158,6 +158,6 @@ def served_graph(
         puzzle=puzzle,
         puzzle_table=model.puzzle_table.float().numpy(),
         policy=policy,
-        num_threads=board.num_cores(),
+        num_threads=machine.num_cores(),
         provider=provider,
     )

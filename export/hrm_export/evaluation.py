@@ -20,7 +20,7 @@ from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_export.eval_options import EvaluationOptions
-from hrm_host.board import num_cores
+from hrm_host.machine import num_cores
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import Puzzle, Voting

@@ -85,7 +85,8 @@ def tolerance_for(rounding: float) -> float:
 
 def require_parity(reports: Mapping[str, ParityReport], rounding: float) -> None:
     """Raise ParityError if a float32 graph differs from PyTorch on the golden traces."""
-    worst = {**GOLDEN_FP32.every_segment.worst, "logit_gap": tolerance_for(rounding)}
+    worst = dict(GOLDEN_FP32.every_segment.worst)
+    worst["logit_gap"] = tolerance_for(rounding)
     limits = SegmentLimits(worst=worst)
     gates = GOLDEN_FP32.model_copy(update={"every_segment": limits})
     for report in reports.values():

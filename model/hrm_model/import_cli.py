@@ -1,7 +1,7 @@
 """hrm-import: converts a published checkpoint. Its top-level imports must not import PyTorch."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,8 +27,12 @@ def import_checkpoint(
     ],
     out: Annotated[Path, typer.Option(help="Checkpoint directory to write.")],
     puzzle: Annotated[str, typer.Option(help="Puzzle that the model was trained on.")] = "sudoku",
-    weights: Annotated[
+    file: Annotated[
         str | None, typer.Option(help="Name of the weight file. Default: the last step_N.")
+    ] = None,
+    weights: Annotated[
+        Literal["raw", "average"] | None,
+        typer.Option(help="Which weights to import if a file holds both: raw or average."),
     ] = None,
 ) -> None:
     """Import a published HRM or TRM checkpoint, with a loader that cannot run code."""
@@ -37,9 +41,9 @@ def import_checkpoint(
     kind = registry.get(puzzle)
     place = Path(source)
     if source.startswith(sources.HUB):
-        files = (SETTINGS_FILE, weights or WEIGHTS_FILE)
+        files = (SETTINGS_FILE, file or WEIGHTS_FILE)
         *_, place = sources.downloaded(source, *files, repo_type="model", by_hand=BY_HAND)
-    model = published.model_from_published(place, kind.seq_len, weights)
+    model = published.model_from_published(place, kind.seq_len, file, weights)
     config = model.config
     if config.vocab_size != kind.vocab_size:
         raise checkpoint.CheckpointError(

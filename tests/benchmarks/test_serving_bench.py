@@ -1,36 +1,58 @@
-"""The accounting of `hrm-bench serve` in virtual time: what each policy computes, to the row."""
+"""`hrm-bench serve`, `segment` and `peers`: the steps of each policy, and real runs."""
 
-import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from bench_tools import figures_of
+from scripted_engine import Script, ScriptedEngine
 from tiny_bundle import write_tiny_bundle
 
-from hrm_benchmarks import policies
-from hrm_benchmarks.desktop import training
-from hrm_benchmarks.report import Rounds
-from hrm_benchmarks.scripted import Scripted, VirtualClock, made_up, segment_shares
+from hrm_benchmarks import peers, policies
+from hrm_benchmarks.peers import Contest, Peer, PuzzleLoad
+from hrm_benchmarks.report import step_seconds
+from hrm_benchmarks.segments import SIDE, flop_of, rows_of
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 
-SEGMENTS = np.array([1, 4, 2, 1, 3])  # of the puzzles in order; two slots, one second per step
+SEGMENTS = [1, 4, 2, 1, 3]  # of the puzzles in order; two slots, one second per step
 NAMES = [policy.name for policy in policies.POLICIES]
+
+
+class VirtualClock:
+    """A clock that advances only in `sleep`, so accounting is exact and instant."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 def tiny_bench() -> policies.Bench:
     puzzle = registry.get("sudoku-4x4")
     clock = VirtualClock()
-    questions = made_up(puzzle, len(SEGMENTS), np.random.default_rng(0))
-    script = Scripted(puzzle=puzzle.name, slots=2, step_ms=1000, cost="flat")
+    questions = questions_made(puzzle, len(SEGMENTS), difficulty="easy", seed=0)
+    segments_of = {question.tokens_T.tobytes(): question for question in questions}
+
+    def play(tokens_T: np.ndarray) -> Script:
+        question = segments_of[tokens_T.tobytes()]
+        return Script(answer_T=question.labels_T, segments=SEGMENTS[question.index])
+
+    engine = ScriptedEngine(
+        num_slots=2, seq_len=puzzle.seq_len, play=play, step_s=1.0, sleep=clock.sleep
+    )
     return policies.Bench(
-        engine=script.engine(questions, SEGMENTS, sleep=clock.sleep),
+        engine=engine,
         puzzle=puzzle,
         puzzle_vector_E=np.zeros(1, np.float32),
         questions=questions,
@@ -41,8 +63,8 @@ def tiny_bench() -> policies.Bench:
 
 
 def test_each_policy_takes_the_steps_of_its_rule() -> None:
-    runs = policies.measure(tiny_bench(), rounds=1)
-    steps = {name: run["steps"] for name, run in runs.items()}
+    rows = {row["policy"]: row for row in policies.measure(tiny_bench(), rounds=1)}
+    steps = {name: row["steps"] for name, row in rows.items()}
     assert steps == {
         "refill": 7,  # puzzles in the slots: 01 21 21 31 4 4 4
         "fixed": 48,  # three batches of 16
@@ -50,30 +72,9 @@ def test_each_policy_takes_the_steps_of_its_rule() -> None:
         "compaction": 9,
         "one-at-a-time": 11,  # 1 + 4 + 2 + 1 + 3
     }
-    assert runs["refill"]["share_of_bound"] == 1.0
-    assert runs["slowest"]["refill_ratio"] == pytest.approx(9 / 7)
-    assert runs["slowest"]["mean_segments"] == pytest.approx(SEGMENTS.mean())
-
-
-def test_a_recorded_run_can_be_played_again(tmp_path: Path) -> None:
-    command = "serve --virtual-time --puzzles 60 --step-ms 1"
-    figures = figures_of(f"{command} --segments bim3")
-    recorded = tmp_path / "recorded.json"
-    recorded.write_text(json.dumps(figures))
-    refill = figures["runs"]["refill"]
-    _, *counts = refill["segments_histogram"]
-    share_S = segment_shares(str(recorded))
-    assert share_S == pytest.approx(np.array(counts) / 60)
-    again = figures_of(f"{command} --segments {recorded}")
-    assert again["settings"]["segments"] == str(recorded)
-
-
-@pytest.mark.parametrize("content", ["{}", "[0, -1]", "no json"])
-def test_a_file_without_a_histogram_is_rejected(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "bad.json"
-    file.write_text(content)
-    with pytest.raises(ValueError, match=r"bad\.json"):
-        segment_shares(str(file))
+    assert rows["refill"]["share_of_bound"] == 1.0
+    assert rows["slowest"]["refill_ratio"] == pytest.approx(9 / 7)
+    assert rows["slowest"]["mean_segments"] == pytest.approx(np.mean(SEGMENTS))
 
 
 def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
     served = policies.bundle_bench(
-        bundle, questions, precision="fp32", kind=None, num_slots=4, num_threads=1, cpu_clock=False
+        bundle, questions, engine="cpu", kind=None, num_slots=4, num_threads=1, cpu_clock=False
     )
     served = replace(served, rule=HaltingPolicy(kind="learned", max_segments=9))
     answers: dict[str, dict[int, tuple[int, bytes]]] = {}
@@ -102,74 +103,121 @@ def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path) ->
     csv = tmp_path / "puzzles.csv"
     csv.write_text("source,question,answer,rating\nours,1.3.341.2143432.,1234341221434321,0\n")
     figures = figures_of(f"serve --bundle {bundle} --csv {csv} --slots 2 --cpu-clock")
-    runs = figures["runs"]
-    refill = runs["refill"]
-    fixed = runs["fixed"]
-    assert set(runs) == set(NAMES)
-    assert refill["mean_segments"] == 6
-    assert refill["exact"] == 0
-    assert fixed["exact"] == 0
-
-
-TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
-PUBLISHED_CYCLES = {
-    "positions": "rope",
-    "high_cycles": 2,
-    "low_cycles": 2,
-    "high_layers": 2,
-    "low_layers": 2,
-}
-NO_PREFIX = {"puzzle_vector_size": 0}
-
-
-def tiny(folder: Path, **changes: Any) -> list[training.TrainerUnderTest]:
-    """Return the three contestants on 4x4 Sudoku, with two heads of width 16."""
-    contestants = training.contestants(
-        "small", "sudoku-4x4", folder / "data", batch_size=4, num_threads=1
-    )
-    sizes = {**TINY, **changes}
-    return [replace(one, config=replace(one.config, **sizes)) for one in contestants]
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, PUBLISHED_CYCLES, NO_PREFIX], ids=["small", "published cycles", "no prefix"]
-)
-def test_equal_contestants_have_equal_losses(changes: dict[str, Any], tmp_path: Path) -> None:
-    plain, same, _ = tiny(tmp_path, **changes)
-    plain_step = training.stepper(plain)
-    same_step = training.stepper(same)
-    plain_losses = [plain_step() for _ in range(12)]
-    same_losses = [same_step() for _ in range(12)]
-    assert same_losses == pytest.approx(plain_losses, abs=training.LOSS_TOLERANCE)
-    assert len(set(plain_losses)) == 12
+    rows = {row["policy"]: row for row in figures["rows"]}
+    assert list(rows) == NAMES
+    assert rows["refill"]["mean_segments"] == 6
+    assert rows["refill"]["exact"] == rows["fixed"]["exact"] == 0
 
 
 @pytest.mark.process
-def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path) -> None:
-    plain, same, _ = tiny(tmp_path)
-    other = replace(same, recipe=replace(same.recipe, loss="softmax"))
-    one_round = Rounds(number=1, turn_s=0.0, cpu_clock=False)
-    with pytest.raises(ValueError, match="the work is not equal"):
-        training.measure([plain, other], one_round)
+def test_a_server_is_measured_through_http() -> None:
+    bundle = "--bundle sudoku-6x6 --puzzles 10 --slots 2"
+    figures = figures_of(f"serve --http {bundle} --seconds 1 --connections 4")
+    batches, singles = figures["rows"]
+    for row in (batches, singles):
+        assert 0 < row["share_of_bound"] <= 1.01
+        assert 0 < row["http_cpu_us"] < 1e3 * row["cpu_ms"]
+        assert row["ready_s"] > 0
+        assert row["memory_mb"] > 10
+    assert 0 < singles["open_p50_ms"] <= singles["open_p99_ms"]
 
 
-def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps(tmp_path: Path) -> None:
-    plain, same, own = tiny(tmp_path)
-    assert own.samples_per_step == 4 * plain.samples_per_step
-    seconds_RC = np.array([[0.5, 0.25, 1.0], [1.0, 0.25, 0.5]])
-    first, second, third = training.speeds([plain, same, own], seconds_RC)
+def test_a_ratio_is_the_speed_over_the_first_engine_and_a_share_that_of_a_product() -> None:
+    product_s = 2 * SIDE**3 / 1e9  # a rate of 1 GFLOP/s
+    seconds_RC = np.array([[1.0, 0.5, product_s], [1.0, 0.25, product_s]])
+    first, second = rows_of(seconds_RC, batch=2, flop=250_000_000)
+    assert first["segment_ms"] == 1000.0
     assert first["ratio"] == 1.0
-    assert second["ratio"] == (2.0 + 4.0) / 2
-    assert third["ratio"] == (2.0 + 8.0) / 2
-    assert second["equal_work"]
-    assert not third["equal_work"]
+    assert first["share"] == pytest.approx(0.5)
+    assert second["segment_ms"] == 375.0
+    assert second["ratio_low"] == 2.5
+    assert second["ratio"] == 3.0
+    assert second["ratio_high"] == 3.5
+    assert rows_of(seconds_RC, batch=2, flop=None)[0]["share"] is None
 
 
 @pytest.mark.process
-def test_the_command_measures_a_ratio() -> None:
-    sizes = "--puzzle sudoku-4x4 --batch 2 --threads 1"
-    figures = figures_of(f"train {sizes} --rounds 1 --turn-s 0")
-    assert len(figures["runs"]) == 3
-    for run in figures["runs"]:
-        assert run["ratio"] > 0
-    assert figures["environment"]["torch"] == torch.__version__
+def test_a_segment_is_timed_on_every_engine() -> None:
+    engines = "--bundle sudoku-6x6 --engine cpu:fp32 --engine cpu --batch 2"
+    figures = figures_of(f"segment {engines} --rounds 1 --turn-s 0")
+    first, second = figures["rows"]
+    assert (first["engine"], second["engine"]) == ("cpu:fp32", "cpu")
+    assert first["ratio"] == 1.0
+    for row in (first, second):
+        assert row["batch"] == 2
+        assert row["segment_ms"] > 0
+        assert row["share"] > 0
+
+
+def test_the_arithmetic_of_a_segment_is_counted_from_its_shapes(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
+    mixing = 17 * 17 * 8
+    levels = 2 * 17 * 8 * 8
+    head = 16 * 8 * 6
+    assert flop_of(bundle) == 2 * (mixing + levels + head)
+
+
+def test_a_step_that_sleeps_costs_the_wall_more_than_the_cpu() -> None:
+    def sleep() -> None:
+        time.sleep(0.05)
+
+    wall_s = step_seconds(sleep, 0.0, cpu_clock=False)
+    cpu_s = step_seconds(sleep, 0.0, cpu_clock=True)
+    assert wall_s >= 0.05 > cpu_s
+
+
+ON_A_JETSON = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "safetensors", "onnx", "matplotlib")))  # not installed
+from hrm_benchmarks.cli import app
+app()
+"""
+
+
+@pytest.mark.process
+def test_serve_and_segment_need_nothing_that_a_jetson_lacks(tmp_path: Path) -> None:
+    bundle = write_tiny_bundle(tmp_path / "tiny.bundle")
+    short = {"serve": ["--puzzles=2"], "segment": ["--rounds=1", "--turn-s=0", "--batch=1"]}
+    for name, options in short.items():
+        command = [sys.executable, "-c", ON_A_JETSON, name, f"--bundle={bundle}", *options]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.count("\n| ") >= 3
+
+
+NUM_PUZZLES = 60  # enough for several ticks of the clock of CPU time
+
+
+@pytest.mark.process
+def test_a_plain_server_proves_the_same_puzzles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peers.LOADS, "small", ("sudoku-6x6", "easy"))
+    contest = Contest(
+        loads=[PuzzleLoad.named("small", NUM_PUZZLES, seed=0)],
+        python=Path(sys.executable),
+        connections=2,
+        rate=50.0,
+        seed=0,
+    )
+    rows = contest.rows(["fastapi"], rounds=1)
+    assert [row["server"] for row in rows] == ["hrm-serve", "hrm-serve", "fastapi", "fastapi"]
+    assert {row["num_proven"] for row in rows} == {NUM_PUZZLES}
+    for row in rows:
+        assert row["cpu_ms_a_proof"] > 0
+        assert row["p50_ms"] <= row["p99_ms"]
+        assert row["open_p50_ms"] > 0
+    assert rows[0]["ratio"] == 1
+
+
+def test_every_peer_has_a_server_and_pinned_packages() -> None:
+    pinned = (peers.FOLDER / "requirements.txt").read_text().replace("[serve]", "")
+    for name in peers.SERVERS:
+        command = Peer(server=name, form="fixed").command
+        assert (peers.FOLDER / f"{name}_server.py").is_file(), command
+        assert f"{name}==" in pinned
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    turns = [[{"cpu_ms_a_proof": 2.0}, {"cpu_ms_a_proof": 6.0}], [{"cpu_ms_a_proof": 10.0}] * 2]
+    first, second = peers.with_ratios(turns)
+    assert [row["ratio"] for row in first] == [1, 3]
+    assert [row["ratio"] for row in second] == [1, 1]

@@ -52,7 +52,7 @@ def test_the_full_run_is_one_json_without_a_gpu(tiny_bundle: Path, tmp_path: Pat
     status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", junit)
     assert (status, findings["faults"], findings["running"]) == (0, [], None)
     assert {name.split()[0] for name in findings["shipped"]} >= {"sudoku", "sudoku-6x6"}
-    assert all(passage["answered_per_s"] > 0 for passage in findings["http"]["passages"])
+    assert all(route["puzzles_per_s"] > 0 for route in findings["http"]["rows"])
     assert len(findings["tests"]) >= 7
     if num_gpus() == 0:
         assert set(findings["tests"].values()) == {"skipped: no CUDA device on this machine"}

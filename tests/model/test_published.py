@@ -29,6 +29,7 @@ from published_tools import (
     published_state,
     tensors_of,
 )
+from safetensors.torch import save_file
 from service_tools import hrm_serve
 from torch import Tensor
 
@@ -236,12 +237,217 @@ def test_a_published_trm_equals_its_formulas(tmp_path: Path, positions: str, mix
         assert (step.halt_margin_B == step.q_halt_B).all()
 
 
-@pytest.mark.parametrize("prefix", ["_orig_mod.model.", "model.", ""])
-def test_prefixes_are_optional(tmp_path: Path, prefix: str) -> None:
+PREFIXES = (
+    "_orig_mod.model.",
+    "model.",
+    "",
+    "module.model.",
+    "_orig_mod.module.model.",
+    "module._orig_mod.model.",
+    "model._orig_mod.module.",
+    "model.model.",
+)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_prefixes_come_in_any_order(tmp_path: Path, prefix: str) -> None:
     state = write_published(tmp_path, prefix=prefix)
     for source in (tmp_path, tmp_path / "step_100"):
         model = model_from_published(source, SEQ_LEN)
         assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
+
+
+def run_with(directory: Path, **changes: object) -> Path:
+    """A published run whose settings have these changes; None removes a setting."""
+    write_published(directory)
+    arch = {**architecture("rope", (2, 2)), **changes}
+    kept = {name: value for name, value in arch.items() if value is not None}
+    (directory / SETTINGS).write_text(yaml.safe_dump({"arch": kept}))
+    return directory
+
+
+TRM = "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1"
+
+
+@pytest.mark.parametrize(("alone", "rule"), [(True, "q_halt"), (False, "difference")])
+def test_the_first_halts_of_a_trm_follow_its_own_rule(
+    tmp_path: Path, alone: bool, rule: str
+) -> None:
+    """TRM's code halts if q_halt > 0, and with a continue head if q_halt > q_continue."""
+    reference = TrmReference(write_trm(tmp_path, "rope", mixes=False), "rope", (2, 3))
+    settings = yaml.safe_load((tmp_path / SETTINGS).read_text())
+    settings["arch"]["no_ACT_continue"] = alone
+    (tmp_path / SETTINGS).write_text(yaml.safe_dump(settings))
+    model = model_from_published(tmp_path, SEQ_LEN)
+    assert model.config.halt_rule == rule
+    tokens_BT = np.random.default_rng(3).integers(1, published.VOCAB, (3, SEQ_LEN))
+    carry = model.start(3)
+    expected = reference.run_all(tokens_BT)
+    for segment in range(SEGMENTS):
+        with torch.no_grad():
+            output = model.segment(carry, torch.from_numpy(tokens_BT), torch.arange(3))
+        carry = output.carry
+        stops = (model.margin(output) > 0).tolist()
+        for row in range(3):
+            _, (q_halt, q_continue) = expected[row][segment]
+            assert stops[row] == (q_halt > (0 if alone else q_continue))
+
+
+REJECTED = {
+    "causal": True,
+    "pre_norm": True,
+    "use_qk_norm": True,
+    "use_mamba2": False,
+    "mlp_t": True,
+    "puzzle_emb_len": 16,
+    "no_ACT_continue": "no",
+    "num_heads": "four",
+    "H_cycles": 0,
+    "L_layers": None,
+    "expansion": "wide",
+    "hidden_size": 64,
+    "puzzle_emb_ndim": "${.width}",
+    "pos_encodings": "alibi",
+    "halt_max_steps": 10**12,
+}
+
+
+@pytest.mark.parametrize("setting", REJECTED)
+def test_a_setting_that_is_not_understood_is_rejected_by_name(setting: str, tmp_path: Path) -> None:
+    run = run_with(tmp_path, **{setting: REJECTED[setting]})
+    with pytest.raises(CheckpointError, match=rf"all_config.yaml: .*\b{setting}\b"):
+        model_from_published(run, SEQ_LEN)
+
+
+ACCEPTED: dict[str, dict[str, object]] = {
+    "off": {"causal": False, "pre_norm": False, "use_qk_norm": False, "mlp_t": False},
+    "TRM's HRM": {"name": "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1"},
+    "no name": {"name": None},
+    "YAML's text": {"rms_norm_eps": "1e-5"},
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_settings_that_change_nothing_are_read(name: str, tmp_path: Path) -> None:
+    config = model_from_published(run_with(tmp_path, **ACCEPTED[name]), SEQ_LEN).config
+    assert (config.arch, config.halt_rule, config.rms_norm_eps) == ("hrm", "difference", 1e-5)
+
+
+def test_a_reference_names_another_setting(tmp_path: Path) -> None:
+    for text in ("${.hidden_size}", "${hidden_size}", "${arch.hidden_size}"):
+        run_with(tmp_path, puzzle_emb_ndim=text)
+        state = published_state(table=(3, WIDTH))
+        torch.save(tensors_of(state), tmp_path / "step_100")
+        config = model_from_published(tmp_path, SEQ_LEN).config
+        assert config.puzzle_vector_size == WIDTH
+
+
+def wrapped(kind: str, state: dict[str, Tensor]) -> dict[str, Any]:
+    """A state as trainers save it, raw or averaged."""
+    return {
+        "model_state_dict": {"model_state_dict": state, "epoch": 3},
+        "state_dict": {"state_dict": state, "hyper_parameters": {"lr": 1.0}, "epoch": 3},
+        "model": {"model": state, "optimizer": {"lr": 1.0}},
+        "ema_state_dict": {"ema_state_dict": state},
+        "ema": {"ema": state},
+        "model_ema": {"model_ema": state},
+        "shadow": {"ema": {"shadow": state, "decay": 0.999}},
+        "prefix": {f"ema.{name}": tensor for name, tensor in state.items()},
+        "swa": {"ema_model": {"n_averaged": torch.tensor(7), **state}},
+        "lightning": {"state_dict": {f"ema.{name}": one for name, one in state.items()}},
+    }[kind]
+
+
+RAW = ("model_state_dict", "state_dict", "model")
+AVERAGED = ("ema_state_dict", "ema", "model_ema", "shadow", "prefix", "swa", "lightning")
+
+
+@pytest.mark.parametrize("kind", [*RAW, *AVERAGED])
+def test_a_state_is_unwrapped(kind: str, tmp_path: Path) -> None:
+    write_published(tmp_path)
+    state = tensors_of(published_state(seed=9), "module.")
+    torch.save(wrapped(kind, state), tmp_path / "step_100")
+    model = model_from_published(tmp_path, SEQ_LEN)
+    assert torch.equal(model.puzzle_table, state["module.inner.puzzle_emb.weights"])
+
+
+@pytest.mark.parametrize("kind", AVERAGED)
+def test_of_raw_and_averaged_weights_one_must_be_chosen(kind: str, tmp_path: Path) -> None:
+    write_published(tmp_path)
+    raw = tensors_of(published_state(seed=9), "model.")
+    average = tensors_of(published_state(seed=10), "model.")
+    both = {"model_state_dict": raw, **wrapped(kind, average)}
+    if kind == "lightning":
+        both = {"state_dict": {**raw, **both["state_dict"]}}
+    torch.save(both, tmp_path / "step_100")
+    options = [tmp_path, "--puzzle", "sudoku-4x4", "--out", tmp_path / "out"]
+    assert "--weights raw or --weights average" in rejected(app, *options).stderr
+    for chosen, state in {"raw": raw, "average": average}.items():
+        ran(import_main, *options, "--weights", chosen)
+        model, _ = checkpoint.load(tmp_path / "out")
+        assert torch.equal(model.puzzle_table, state["model.inner.puzzle_emb.weights"])
+
+
+def test_an_average_of_parameters_takes_the_buffers_of_the_raw_weights(tmp_path: Path) -> None:
+    write_published(tmp_path)
+    raw = tensors_of(published_state(seed=9))
+    average = tensors_of(published_state(seed=10))
+    for name in ("inner.H_init", "inner.L_init", "inner.puzzle_emb.weights"):
+        del average[name]
+    torch.save({"model": raw, "ema": average}, tmp_path / "step_100")
+    model = model_from_published(tmp_path, SEQ_LEN, weights="average")
+    assert torch.equal(model.high_init, raw["inner.H_init"])
+    assert torch.equal(model.lm_head.weight, average["inner.lm_head.weight"])
+    torch.save(raw, tmp_path / "step_100")
+    with pytest.raises(CheckpointError, match="holds only raw weights; omit --weights average"):
+        model_from_published(tmp_path, SEQ_LEN, weights="average")
+
+
+@pytest.mark.parametrize("name", ["step_100_ema", "model_ema.safetensors", "ema.pt"])
+def test_of_a_raw_and_an_averaged_file_one_must_be_named(name: str, tmp_path: Path) -> None:
+    write_published(tmp_path)
+    (tmp_path / name).write_bytes(b"an average")
+    with pytest.raises(CheckpointError, match=f"step_100 and {name}; choose one with --file"):
+        model_from_published(tmp_path, SEQ_LEN)
+    assert model_from_published(tmp_path, SEQ_LEN, "step_100")
+
+
+def test_keys_that_are_found_are_named(tmp_path: Path) -> None:
+    write_published(tmp_path)
+    torch.save({"network": {}, "epoch": 3}, tmp_path / "step_100")
+    with pytest.raises(CheckpointError, match="holds epoch, network; expected named tensors"):
+        model_from_published(tmp_path, SEQ_LEN)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "last.ckpt"])
+@pytest.mark.parametrize("settings", ["all_config.yaml", "config.yaml", "config.json"])
+def test_a_folder_holds_weights_and_settings_beside_them(
+    name: str, settings: str, tmp_path: Path
+) -> None:
+    state = tensors_of(published_state(), "model.")
+    if name.endswith(".safetensors"):
+        save_file(state, tmp_path / name)
+    else:
+        torch.save(state, tmp_path / name)
+    arch = architecture("rope", (2, 2))
+    text = json.dumps(arch) if settings.endswith("json") else yaml.safe_dump({"arch": arch})
+    (tmp_path / settings).write_text(text)
+    model = model_from_published(tmp_path, SEQ_LEN)
+    assert torch.equal(model.puzzle_table, state["model.inner.puzzle_emb.weights"])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, "parameters"])
+def test_numbers_of_other_widths_and_parameters_are_read(kind: Any, tmp_path: Path) -> None:
+    write_published(tmp_path)
+    state = tensors_of(published_state())
+    if kind == "parameters":
+        saved = {name: torch.nn.Parameter(tensor) for name, tensor in state.items()}
+    else:
+        saved = {name: tensor.to(kind) for name, tensor in state.items()}
+    torch.save(saved, tmp_path / "step_100")
+    model = model_from_published(tmp_path, SEQ_LEN)
+    expected = saved["inner.lm_head.weight"].detach().float()
+    assert torch.equal(model.lm_head.weight, expected)
 
 
 def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> None:
@@ -256,10 +462,14 @@ def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "names", "reason"),
     [
-        ("hidden 32", "{}", "has the model_config 'hidden 32'; only a dict"),
-        ({}, "{}", "lacks or misstates 'num_heads'"),
-        ({"seq_len": 81}, "{}", "is for 81 tokens, but the puzzle has 16"),
-        ({"name": "gpt"}, "{}", "describes .*; only hrm_act_v1 and trm can be imported"),
+        ("hidden 32", "{}", "all_config.yaml cannot be read"),
+        ({}, "{}", "lacks num_heads"),
+        (
+            {**architecture("rope", (2, 2)), "seq_len": 81},
+            "{}",
+            "is for 81 tokens, but the puzzle has 16",
+        ),
+        ({"name": "gpt"}, "{}", "name is 'gpt'.*only the modules hrm_act_v1, hrm, trm can be"),
         ({}, "encoder.{}", "tensor 'encoder.H_init' is not of a published model"),
     ],
 )
@@ -358,8 +568,19 @@ def with_embedding(change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     return {**tensors, name: change(tensors[name])}
 
 
+def twice() -> dict[str, Tensor]:
+    """The same names under another prefix."""
+    return tensors_of(published.published_state(seed=8), "model.")
+
+
+def nested(tensor: Tensor) -> Tensor:
+    rows = [tensor[0], tensor[1, :3]]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+
 WEIGHTS = "step_100"
 SETTINGS = "all_config.yaml"
+FLOAT4 = torch.float4_e2m1fn_x2
 HOSTILE: dict[str, tuple[str, object]] = {
     "no weights": (WEIGHTS, None),
     "weights cut before their end": (WEIGHTS, cut()),
@@ -369,6 +590,13 @@ HOSTILE: dict[str, tuple[str, object]] = {
     "nothing": (WEIGHTS, {}),
     "not a number": (WEIGHTS, with_embedding(lambda tensor: tensor * torch.nan)),
     "sparse": (WEIGHTS, with_embedding(Tensor.to_sparse)),
+    "nested": (WEIGHTS, with_embedding(nested)),
+    "float8": (WEIGHTS, with_embedding(lambda tensor: tensor.to(torch.float8_e4m3fn))),
+    "float4": (WEIGHTS, with_embedding(lambda _: torch.zeros(6, 16).to(torch.uint8).view(FLOAT4))),
+    "whole numbers": (WEIGHTS, with_embedding(lambda tensor: tensor.to(torch.int64))),
+    "complex": (WEIGHTS, with_embedding(lambda tensor: tensor.to(torch.complex64))),
+    "no tensor": (WEIGHTS, {"model": {"inner.H_init": 1.0}}),
+    "a name twice": (WEIGHTS, {**with_embedding(lambda it: it), **twice()}),
     "on no device": (WEIGHTS, with_embedding(lambda tensor: tensor.to("meta"))),
     "larger than the file": (WEIGHTS, with_embedding(lambda _: torch.zeros(1).expand(1 << 24, 32))),
     "no settings": (SETTINGS, None),
@@ -489,8 +717,8 @@ def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path)
     ("ndim", "reason"),
     [
         (WIDTH, r"puzzle_table: expected \(1, 32\), found None"),
-        (-1, "puzzle_vector_size is -1"),
-        (0.0, "misstates 'float' object"),
+        (-1, "puzzle_emb_ndim is -1"),
+        (0.5, "puzzle_emb_ndim is 0.5"),
     ],
 )
 def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason: str) -> None:

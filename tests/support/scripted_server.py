@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from scripted_engine import Script, ScriptedEngine, ready_lane
 
-from hrm_benchmarks import scripted as serving
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, ready_lane
+from hrm_edge_runtime.contract.manifest import Halting, Manifest
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Puzzle
 
@@ -29,11 +29,13 @@ NUMBERS = {
     "drain_s": 30.0,
     "stall_s": 60.0,
     "max_connections": 4096,
+    "keep_alive_s": 75,
 }
 MAX_ATTEMPTS = 8
 NUM_WARM_UP_STEPS = 2
-NAME = serving.NAME
+NAME = "scripted"
 LANE = LaneKey(NAME)
+MAX_SEGMENTS = 16
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
 
 
@@ -89,8 +91,37 @@ def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
     return sleep_later
 
 
-def scripted_model(num_slots: int) -> ServedModel:
-    return serving.scripted_model(PUZZLE, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
+def scripted_model(
+    puzzle: Puzzle = PUZZLE,
+    *,
+    num_slots: int,
+    name: str = NAME,
+    max_segments: int = MAX_SEGMENTS,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> ServedModel:
+    """Return what the HTTP process knows of a model without a bundle."""
+    manifest = Manifest(
+        name=name,
+        puzzle=puzzle.name,
+        seq_len=puzzle.seq_len,
+        vocab_size=puzzle.vocab_size,
+        num_positions=puzzle.seq_len + 1,
+        hidden_size=4,
+        puzzle_vector_size=4,
+        num_puzzle_ids=1,
+        max_segments=max_segments,
+        halting=Halting(policy="verified"),
+        precisions={"fp32": "step.fp32.onnx"},
+        files={},
+    )
+    return ServedModel(
+        manifest=manifest,
+        puzzle=puzzle,
+        precision="fp32",
+        num_slots=num_slots,
+        max_attempts=max_attempts,
+        lane=LaneKey(name),
+    )
 
 
 def _tokens(text: str) -> np.ndarray:
@@ -106,6 +137,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(option, type=type(default), default=default)
     for option in ("--keys", "--tls-cert", "--tls-key"):
         parser.add_argument(option, type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--log", choices=["text", "json"], default="text")
     return parser.parse_args()
 
@@ -129,18 +161,19 @@ def main() -> None:
     )
     keys = KeyRing(given.keys) if given.keys else None
     options = ServerOptions(
-        host="127.0.0.1",
+        host=given.host,
         port=given.port,
         queue_limit=given.queue_limit,
         drain_s=given.drain_s,
         stall_s=given.stall_s,
         max_connections=given.max_connections,
+        keep_alive_s=given.keep_alive_s,
         access=Access(keys=keys),
         tls_cert=given.tls_cert,
         tls_key=given.tls_key,
         log=given.log,
     )
-    run_server(make_lanes, [scripted_model(given.slots)], options)
+    run_server(make_lanes, [scripted_model(num_slots=given.slots)], options)
 
 
 if __name__ == "__main__":

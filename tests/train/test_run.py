@@ -155,14 +155,15 @@ def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
     history = run.history.rows()
     whole = {row["step"] for row in history if row["kind"] == "whole"}
     expected: set[int] = set()
-    best = -1.0
+    best = (-1.0, 0.0)
     for row in history:
         if row["kind"] == "whole":
             continue
         is_due = row["step"] in (14, 28, 35)
-        if row["score"] > best or is_due:
+        worth = (row["score"], -row["loss"])
+        if worth > best or is_due:
             expected.add(row["step"])
-        best = max(best, row["score"])
+        best = max(best, worth)
     assert whole == expected
     assert {7, 14, 28, 35} <= expected
     assert result is not None
@@ -179,6 +180,9 @@ def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) 
     kept = {path.name for path in run.path.glob("step_*")}
     assert kept == {best, "step_16", "step_18", "step_20"}
     assert checkpoint.resolve(run.path / "best").name == best
+    best_row = max(run.history.rows("whole"), key=lambda row: (row["score"], -row["loss"]))
+    assert meta["best_step"] == best_row["step"]
+    assert meta["best_epoch"] == pytest.approx(best_row["samples"] / 200)
     assert meta["best_loss"] == min(row["loss"] for row in run.history.rows())
     assert {"config_digest", "recipe_digest", "time", "step", "samples"} <= set(meta)
     assert {"best_score", "best_loss_step"} <= set(meta)
@@ -189,8 +193,8 @@ def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path
     total = 12 * SAMPLES_PER_STEP
     for path, steps in ((tmp_path / "often", 4), (tmp_path / "seldom", 100)):
         trainer = small_trainer(data, total_samples=total)
-        run = run_of(path, trainer, held, validate_steps=steps, checkpoint_steps=steps)
-        run.report_steps = steps
+        often = {"validate_steps": steps, "checkpoint_steps": steps, "log_steps": steps}
+        run = run_of(path, trainer, held, **often)
         run.finish(Stages())
     assert weights_of(tmp_path / "often") == weights_of(tmp_path / "seldom")
 

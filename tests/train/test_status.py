@@ -10,7 +10,15 @@ import pytest
 from rich.console import Console
 
 from hrm_train.checkpoints import sole_writer
-from hrm_train.status import VALIDATIONS, append_line, read_lines, read_status, table_of, watch
+from hrm_train.status import (
+    VALIDATIONS,
+    History,
+    append_line,
+    read_lines,
+    read_status,
+    table_of,
+    watch,
+)
 
 TRAINED = {
     "loss": 1.5,
@@ -35,9 +43,9 @@ MOMENT: dict[str, Any] = {
 }
 
 
-def validation(step: int, kind: str, score: float) -> dict[str, Any]:
+def validation(step: int, kind: str, score: float, loss: float = 2.0) -> dict[str, Any]:
     shares = [0.0, score]
-    figures = {"exact": shares, "proven": shares, "cells": [score], "loss": 2.0}
+    figures = {"exact": shares, "proven": shares, "cells": [score], "loss": loss}
     row = {"time": 1.0, "step": step, "samples": 8 * step, "kind": kind, "score": score}
     return {**row, **figures, "proof_exists": True, "num_puzzles": 40}
 
@@ -84,6 +92,19 @@ def test_a_line_torn_by_a_kill_is_passed_over(run: Path) -> None:
     append_line(run / VALIDATIONS, {"step": 2})
     append_line(run / VALIDATIONS, {"step": 3})
     assert read_lines(run / VALIDATIONS)[-2:] == [{"step": 2}, {"step": 3}]
+
+
+def test_until_a_puzzle_is_solved_the_least_loss_is_best(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    for step, score, loss in ((5, 0.0, 0.81), (10, 0.0, 0.44), (15, 0.0, 0.5), (20, 0.1, 0.9)):
+        append_line(tmp_path / VALIDATIONS, validation(step, "whole", score, loss))
+    best_by_step = {step: history.best("whole", step) for step in (5, 10, 15, 20)}
+    assert {step: row and row["step"] for step, row in best_by_step.items()} == {
+        5: 5,
+        10: 10,
+        15: 10,
+        20: 20,
+    }
 
 
 def test_a_run_that_has_only_begun_says_so(run: Path, tmp_path: Path) -> None:

@@ -10,20 +10,23 @@ from typing import Any
 MEASURED = ("samples_per_s", "step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")
 """Figures of the machine that every row has."""
 
-TERMINAL = {
+# What a terminal shows of training, and of the machine.
+TRAINING = {
     "system/samples_per_s": "{:.4g} samples/s",
     "train/loss": "loss {:.3f}",
     "train/answer_loss": "answers {:.3f}",
     "train/exact": "exact {:.1%}",
     "train/cells": "cells {:.2%}",
     "train/segments": "{:.2f} segments",
+    "train/passes": "{:.3g} passes",
     "train/lr": "lr {:.3g}",
-    "train/gradient_norm": "gradient {:.3g}",
     "system/data_wait_share": "data wait {:.0%}",
+    "system/gpu_utilisation_percent": "GPU {:.0f} %",
+}
+MACHINE = {
     "system/step_p50_ms": "a step {:.1f} ms",
     "system/step_p99_ms": "one in a hundred {:.1f} ms",
     "system/cpu_cores": "{:.3g} cores",
-    "system/gpu_utilisation_percent": "GPU {:.0f} %",
     "system/gpu_temperature_c": "{:.0f} °C",
     "system/gpu_power_w": "{:.0f} W",
     "system/memory_peak_gib": "memory {:.2f} GiB",
@@ -46,6 +49,7 @@ def named(row: Mapping[str, Any]) -> dict[str, float]:
     for group in ("train", "system"):
         for name, value in row[group].items():
             figures[f"{group}/{name}"] = value
+    figures["train/passes"] = row["passes"]
     for phase, value in row["phase_ms"].items():
         figures[f"system/{phase}_ms"] = value
     for name in MEASURED:
@@ -54,12 +58,12 @@ def named(row: Mapping[str, Any]) -> dict[str, float]:
     return figures
 
 
-def line(row: Mapping[str, Any], group: str = "") -> str:
-    """The figures that a terminal shows, all or those of a group."""
+def line(row: Mapping[str, Any], forms: Mapping[str, str]) -> str:
+    """The figures of a row that have one of the forms (TRAINING or MACHINE)."""
     figures = named(row)
     shown: list[str] = []
-    for name, form in TERMINAL.items():
+    for name, form in forms.items():
         value = figures.get(name)
-        if name.startswith(group) and value is not None:
+        if value is not None:
             shown.append(form.format(value))
     return ", ".join(shown)

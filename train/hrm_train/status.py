@@ -1,9 +1,9 @@
-"""Reads and plots the state of a run from its files alone; another process may be writing them."""
+"""Reads the state of a run from its files alone; another process may be writing them."""
 
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
@@ -21,11 +21,8 @@ from hrm_train import checkpoints, evaluate, figures
 SETTINGS = "run.json"
 METRICS = "metrics.ndjson"
 VALIDATIONS = "validation.ndjson"
-PICTURE = "curve.png"
 TAIL_BYTES = 1 << 16  # bytes at the end of the metrics that hold the last row
 WATCH_S = 2.0  # seconds between refreshes
-PICTURE_INCHES = (8, 4.5)
-PICTURE_DPI = 120
 NUMBER = int | float
 Row = dict[str, Any]
 
@@ -91,8 +88,9 @@ def append_line(file: Path, row: Mapping[str, Any]) -> None:
         stream.write(json.dumps(row).encode() + b"\n")
 
 
-def _score(row: Row) -> float:
-    return row["score"]
+def worth(row: Row) -> tuple[float, float]:
+    """What makes a validation better: more proven or exact puzzles, then a lower loss."""
+    return row["score"], -row["loss"]
 
 
 class History:
@@ -106,9 +104,17 @@ class History:
         kind: evaluate.Kind,
         step: int,
         samples: int,
+        passes: float,
         evaluation: evaluate.Evaluation,
-    ) -> None:
-        row: Row = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
+    ) -> Row:
+        """Appends and returns the line of a validation."""
+        row: Row = {
+            "time": time.time(),
+            "kind": kind,
+            "step": step,
+            "samples": samples,
+            "passes": passes,
+        }
         for k, share in evaluation.pass_at.items():
             row[f"pass_at_{k}"] = round(share, 5)
         for name in evaluate.FIGURES:
@@ -116,6 +122,7 @@ class History:
         for name in evaluate.CURVES:
             row[name] = [round(value, 5) for value in getattr(evaluation, name)]
         append_line(self._file, row)
+        return row
 
     def last(self) -> Row | None:
         rows = self.rows()
@@ -136,9 +143,7 @@ class History:
                 found.append(latest[key])
         return found
 
-    def best(
-        self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = _score
-    ) -> Row | None:
+    def best(self, kind: evaluate.Kind, until_step: float) -> Row | None:
         return max(self.rows(kind, until_step), key=worth, default=None)
 
 
@@ -222,8 +227,8 @@ def table_of(status: Mapping[str, Any]) -> Table:
     rows = _progress_rows(status)
     shares = [f"{phase} {share:.0%}" for phase, share in status["phase_share"].items()]
     if shares:
-        rows["training"] = figures.line(status, "train/")
-        rows["machine"] = figures.line(status, "system/")
+        rows["training"] = figures.line(status, figures.TRAINING)
+        rows["machine"] = figures.line(status, figures.MACHINE)
         rows["a step"] = ", ".join(shares)
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
@@ -256,7 +261,7 @@ def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
     rows = {
         "state": state,
         "step": f"{status['step']:,}",
-        "samples": f"{samples:,} of {total:,} ({share}), {status['passes']:.3g} passes",
+        "samples": f"{samples:,} of {total:,} ({share})",
     }
     if status["eta_s"] is not None:
         rows["remaining"] = f"{duration(status['eta_s'])} {when}"
@@ -281,40 +286,4 @@ def _validation(row: Mapping[str, Any] | None) -> str:
     if row["proof_exists"]:
         proven = f", {100 * row['proven']:.1f} % proven"
     puzzles = f"{row['num_puzzles']} puzzles at step {row['step']:,}"
-    return f"{100 * row['exact']:.1f} % exact{proven} of {puzzles}"
-
-
-def draw(run: Path) -> None:
-    """Draws the validations of a run into its `curve.png`."""
-    # Slow to import; every resume would wait for it.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PICTURE_INCHES)
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(
-        xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles"
-    )
-    # The whole set's row comes after the fast one of the same step and replaces it.
-    row_of = {row["step"]: row for row in History(run).rows()}
-    rows = list(row_of.values())
-    early = min(4, len(rows[0]["exact"])) - 1
-    curves = {
-        "exact after the last segment": ("exact", -1),
-        "exact after 4 segments": ("exact", early),
-        "right among open cells": ("cells", -1),
-    }
-    if rows[0]["proof_exists"]:
-        curves["proven at any segment"] = ("proven", -1)
-    samples = [row["samples"] for row in rows]
-    for label, (name, index) in curves.items():
-        shares = [row[name][index] for row in rows]
-        axes.plot(samples, shares, label=label)
-    whole = [row for row in rows if row["kind"] == "whole"]
-    whole_samples = [row["samples"] for row in whole]
-    scores = [row["score"] for row in whole]
-    axes.plot(whole_samples, scores, "k.", label="score on the whole set")
-    axes.set_ylim(0, 1)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(run / PICTURE, dpi=PICTURE_DPI)
+    return f"{100 * row['exact']:.1f} % exact{proven}, loss {row['loss']:.4g}, of {puzzles}"

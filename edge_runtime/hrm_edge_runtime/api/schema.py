@@ -69,6 +69,16 @@ class SolveRequest(BaseModel, extra="forbid", strict=True, frozen=True):
     )
 
 
+BatchOrder = Literal["as-finished", "kept"]
+
+
+class BatchQuery(BaseModel):
+    order: BatchOrder = Field(
+        default="as-finished",
+        description="Answers as they finish, or in the order of the lines.",
+    )
+
+
 class SolveAnswer(BaseModel):
     """The model's answer, right or wrong: `status` says what is known of it."""
 

@@ -1,41 +1,45 @@
-"""Limits on connections: how many there are, and how long each step of a client may take.
+"""Limits on connections: how many there are, what they hold, how long each step may take.
 
-Uvicorn bounds the time between two requests (5 s), and bodies that a route reads have their own
-deadlines. Uvicorn has no public hook for a connection's state, so GuardedProtocol extends its
-private HttpToolsProtocol: pyproject.toml bounds the version of uvicorn, and test_connections.py
+Uvicorn's h11 protocol keeps what a client sends ahead as unparsed bytes. `ClientBytes` bounds what
+h11 parses. `GuardedProtocol` knows from h11's states what the client owes, and for how long.
+Uvicorn has no public hook for either: pyproject.toml bounds its version, and test_connections.py
 must pass before that bound is raised.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import httptools
+import h11
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
+from hrm_edge_runtime.http.body import MAX_BODY_BYTES
+from hrm_edge_runtime.http.growing import CUT
 
 HEADER_BYTES = 16 * 1024
-READ_BYTES = 4096  # per turn of the event loop: bounds the parser events of one client
-# Each piece of a body costs a Python call. A body of more pieces must average LEAST_PIECE bytes.
+MAX_HEADERS = 100
+READ_BYTES = 4096  # per turn of the event loop
+EVENTS_A_TURN = 100  # of h11, 12 us each: other connections get turns between
+# A body of more pieces must average LEAST_PIECE bytes.
 MANY_PIECES = 1000
 LEAST_PIECE = 16  # bytes
 MAX_AHEAD_BYTES = 16 * 1024  # bytes of requests before the first is answered
-OF_UPGRADE = (b"upgrade", b"http2-settings")  # removed as headers and from Connection's list
+MAX_HELD_BYTES = 64 << 20  # of requests, of all connections together
+UNSENT_BYTES = 16 * 1024  # of an answer; the next piece waits until the client has read all
+METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"))
 HALF_CLOSED_SECONDS = 0.2  # time to answer a client that stopped sending and may have left
 HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the header
 UNREAD_SECONDS = 10.0  # time to read a rejected body, so that its client sees why
 FETCH_SECONDS = 60.0  # time for a client to read what the server wrote
 
-Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-many"]
+Owed = Literal["slow-header", "unread-body", "slow-reader"]
+Reason = Owed | Literal["made-room", "too-many"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,18 +53,113 @@ class ConnectionLimits(Collector):
     header_s: float = HEADER_SECONDS
     unread_s: float = UNREAD_SECONDS
     fetch_s: float = FETCH_SECONDS
-    num_open: int = 0
+    max_held_bytes: int = MAX_HELD_BYTES
+    held_bytes: int = 0
+    connections: set["GuardedProtocol"] = field(default_factory=set["GuardedProtocol"])
     idle: dict["GuardedProtocol", None] = field(default_factory=dict["GuardedProtocol", None])
     dropped: Counter[Reason] = field(default_factory=Counter["Reason"])
 
+    def drop_late(self) -> None:
+        """Drop the connections whose clients let a deadline pass; call it about every second."""
+        limits: dict[Owed, float] = {
+            "slow-header": self.header_s,
+            "unread-body": self.unread_s,
+            "slow-reader": self.fetch_s,
+        }
+        now_s = time.monotonic()
+        for connection in tuple(self.connections):
+            owed = connection.owed(now_s)
+            if owed is not None and now_s - connection.owed_since_s > limits[owed]:
+                connection.drop(owed)
+
+    def hold(self, connection: "GuardedProtocol", num_bytes: int) -> None:
+        """Note what a connection holds. Beyond the budget, the one that holds the most must go."""
+        self.held_bytes += num_bytes - connection.held_bytes
+        connection.held_bytes = num_bytes
+        if self.held_bytes > self.max_held_bytes:
+            largest = max(self.connections, key=lambda each: each.held_bytes)
+            largest.make_room()
+
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self.num_open)
+        num_open = len(self.connections)
+        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=num_open)
+        text = "Bytes of requests that connections hold."
+        yield GaugeMetricFamily("hrm_connections_held_bytes", text, value=self.held_bytes)
         dropped = CounterMetricFamily(
             "hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"]
         )
         for reason, count in self.dropped.items():
             dropped.add_metric([reason], count)
         yield dropped
+
+
+class ClientBytes(h11.Connection):
+    """The bytes of one client as events of HTTP, within bounds of bytes, headers and pieces."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, HEADER_BYTES)
+        self.fault = 400  # status of the last RemoteProtocolError
+        self.events_left = EVENTS_A_TURN
+        self._num_pieces = 0
+        self._body_bytes = 0
+
+    @property
+    def num_unparsed(self) -> int:
+        return len(self.trailing_data[0])
+
+    @property
+    def num_held(self) -> int:
+        """Bytes that are kept of a request in progress and of what comes behind it, at most."""
+        return self.num_unparsed + min(self._body_bytes, MAX_BODY_BYTES)
+
+    def forget_body(self) -> None:
+        """The request is answered, or refused."""
+        self._num_pieces = 0
+        self._body_bytes = 0
+
+    def next_event(self) -> Any:
+        """The next event; NEED_DATA too if this turn may parse no more."""
+        if not self.events_left:
+            return h11.NEED_DATA
+        self.events_left -= 1
+        try:
+            if self.their_state is h11.IDLE:
+                self._check_header(self.trailing_data[0])
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._check_request(event)
+            elif isinstance(event, h11.Data):
+                self._check_piece(len(event.data))
+        except h11.RemoteProtocolError as error:
+            self.fault = error.error_status_hint
+            raise
+        return event
+
+    @staticmethod
+    def _check_header(unparsed: bytes) -> None:
+        """Bound a header before h11 parses it, whole or not."""
+        header = unparsed.partition(b"\r\n\r\n")[0]
+        num_lines = header.count(b"\n")
+        if num_lines > MAX_HEADERS or len(header) > HEADER_BYTES:
+            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+        if num_lines != header.count(b"\r\n"):
+            raise h11.RemoteProtocolError("a line without CR")
+
+    def _check_request(self, request: h11.Request) -> None:
+        self.forget_body()
+        if request.method == b"CONNECT":
+            raise h11.RemoteProtocolError("not a proxy", error_status_hint=501)
+        names = [name for name, _ in request.headers]
+        has_two_lengths = b"content-length" in names and b"transfer-encoding" in names
+        is_known = request.method in METHODS and request.http_version in (b"1.0", b"1.1")
+        if has_two_lengths or not is_known:
+            raise h11.RemoteProtocolError("not HTTP/1.1")
+
+    def _check_piece(self, size: int) -> None:
+        self._num_pieces += 1
+        self._body_bytes += size
+        if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
+            raise h11.RemoteProtocolError("a body in crumbs")
 
 
 class SmallReads(asyncio.BufferedProtocol):
@@ -85,141 +184,81 @@ class SmallReads(asyncio.BufferedProtocol):
             self._protocol.rest_a_turn()
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """Uvicorn's HTTP/1.1 with limits on headers and a deadline for the client's next step.
+class GuardedProtocol(H11Protocol):
+    """Uvicorn's HTTP/1.1 within limits. It reads on during an answer, to see the client leave."""
 
-    Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is not
-    complete, or None. They differ if a client sends its next request before it has the last answer.
-    """
+    conn: ClientBytes
 
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
+        self.conn = ClientBytes()
+        self.held_bytes = 0
+        self.owed_since_s = time.monotonic()
+        self._owed: Owed | None = "slow-header"
         self._limits = limits
-        self._deadline: asyncio.TimerHandle | None = None
-        self._expected: Reason | None = None
-        self._fetching: asyncio.TimerHandle | None = None
-        self._answering: RequestResponseCycle | None = None
-        self._header_bytes = 0  # headers, chunk sizes and trailers since the last piece of a body
-        self._ahead_bytes = 0
-        self._num_pieces = 0
-        self._body_bytes = 0
-        self._fault = 0
-        self._is_body_due = False
         self._is_ignored = False  # true: drop all further bytes of this client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_protocol(SmallReads(self))
-        self._limits.num_open += 1
-        if self._limits.num_open > self._limits.max_connections:
+        transport.set_write_buffer_limits(high=UNSENT_BYTES, low=0)
+        self._limits.connections.add(self)
+        if len(self._limits.connections) > self._limits.max_connections:
             if not self._limits.idle:
-                self._limits.dropped["too-many"] += 1
-                self._refuse(no_answer("too-many-connections"))
+                self.make_room()
                 return
             next(iter(self._limits.idle)).drop("made-room")  # drops the longest-idle one
         self._limits.idle[self] = None
-        self._expect("slow-header", self._limits.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._limits.num_open -= 1
-        self._leave()
-        if self._answering is not None:
-            self._cut_off(self._answering)
+        self._limits.hold(self, 0)
+        self._limits.connections.discard(self)
+        self._limits.idle.pop(self, None)
         super().connection_lost(exc)
 
+    @property
+    def _is_answering(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def owed(self, now_s: float) -> Owed | None:
+        """The step that the client must do next, since `owed_since_s`."""
+        owed: Owed | None = None
+        if self.transport.get_write_buffer_size():
+            owed = "slow-reader"
+        elif self._is_answering:
+            owed = None
+        elif self.conn.their_state is h11.SEND_BODY:
+            owed = "unread-body"
+        elif not self.cycle or self.conn.num_unparsed:
+            owed = "slow-header"
+        if owed != self._owed:
+            self._owed = owed
+            self.owed_since_s = now_s
+        return owed
+
     def data_received(self, data: bytes) -> None:
+        if not self._is_ignored and self.conn.their_state is not h11.MUST_CLOSE:
+            super().data_received(data)
+
+    def handle_events(self) -> None:
+        self.conn.events_left = EVENTS_A_TURN
+        super().handle_events()
+        if not self.conn.events_left:
+            self.rest_a_turn()
+        if not self._is_answering:
+            self._limits.hold(self, self.conn.num_unparsed)
+            return
+        self._limits.hold(self, self.conn.num_held)
         if self._is_ignored:
             return
-        if self._answering is None and self._expected not in ("slow-header", "unread-body"):
-            self._expect("slow-header", self._limits.header_s)
-        self._header_bytes += len(data)
-        self._parse(data)
-        if self._header_bytes > HEADER_BYTES:
-            self._refuse(_bad_http(431))
-        if self._answering is not None:
-            self._limits.idle.pop(self, None)
-            self._expect_nothing()
-            if self._is_ahead:
-                self._ahead_bytes += len(data)
-                if self._ahead_bytes > MAX_AHEAD_BYTES:
-                    self._answer_no_more()
-        elif self._expected == "unread-body" and not self._is_body_due:
-            self._expect("slow-header", self._limits.header_s)
-
-    def _parse(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        assert self.parser is not None  # it lives as long as the connection
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._parse(self._without_upgrade() + data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(_bad_http(self._fault or 400))
-
-    def _without_upgrade(self) -> bytes:
-        """Parse the last header again, as if its client had not offered another protocol.
-
-        After such an offer the parser skips the body and would read it as the next request.
-        """
-        assert self.parser is not None
-        method = self.parser.get_method()
-        version = self.parser.get_http_version().encode()
-        lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
-        for name, value in self.headers:
-            if name == b"connection":
-                value = b",".join(
-                    word for word in value.split(b",") if word.strip().lower() not in OF_UPGRADE
-                )
-            if name not in OF_UPGRADE:
-                lines.append(b"%s: %s" % (name, value))
-        self.parser = httptools.HttpRequestParser(self)
-        return b"\r\n".join([*lines, b"", b""])
-
-    def on_headers_complete(self) -> None:
-        self._fault = self._fault_of_header()
-        if self._fault:
-            raise ValueError(self._fault)  # ends the parsing
-        assert self.parser is not None
-        if self.parser.should_upgrade():
-            return  # `_parse` feeds this header again
-        super().on_headers_complete()
-        self.headers = []  # for trailers, which the request does not get
-        self._header_bytes = 0
-        self._num_pieces = 0
-        self._body_bytes = 0
-        self._is_body_due = True
-        if self._answering is None:
-            self._answering = self.cycle
-        else:
-            # uvicorn stops reading here, and so would not see the client leave.
-            self.flow.resume_reading()
-
-    def on_body(self, body: bytes) -> None:
-        self._num_pieces += 1
-        self._body_bytes += len(body)
-        self._header_bytes = 0
-        if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
-            raise ValueError("a body in crumbs")  # ends the parsing
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        # A header that offers another protocol completes a message too, but no body is due then.
-        if self._is_body_due:
-            self._is_body_due = False
-            super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        self._answering = self.pipeline[-1][0] if self.pipeline else None
-        self._ahead_bytes = 0
-        super().on_response_complete()
-        if self._answering is not None:
+        self._limits.idle.pop(self, None)
+        self.scope["extensions"] = cast(Any, {CUT: self.cut})
+        if self.conn.their_state is h11.SEND_BODY:
             return
-        self._limits.idle[self] = None
-        if self._is_body_due:
-            self._expect("unread-body", self._limits.unread_s)
-        else:
-            # uvicorn closes the connection sooner, but only after the client has fetched everything
-            self._expect("slow-reader", self._limits.fetch_s)
+        if self.conn.num_unparsed > MAX_AHEAD_BYTES:
+            self._is_ignored = True
+            self.cycle.keep_alive = False
+        self.flow.resume_reading()
 
     def rest_a_turn(self) -> None:
         if not self.transport.is_closing():
@@ -227,94 +266,63 @@ class GuardedProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if not self.flow.read_paused and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if not self.conn.events_left:
+            self.handle_events()
+        if self.conn.events_left and not self.flow.read_paused:
             self.transport.resume_reading()
+
+    def on_response_complete(self) -> None:
+        self._owed = None  # its next step begins now
+        self._limits.idle[self] = None
+        self.conn.forget_body()
+        self._limits.hold(self, self.conn.num_held)
+        super().on_response_complete()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._owed = None  # the client reads
 
     def waits_for_its_answer(self) -> bool:
         """Keep the connection for a moment if a client that stopped sending awaits an answer."""
-        if self._answering is None or self.scheme == "https":
+        if not self._is_answering or self.scheme == "https":
             return False
         self.cycle.keep_alive = False
         self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close)
         return True
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._fetching = self.loop.call_later(self._limits.fetch_s, self.drop, "slow-reader")
+    def cut(self) -> None:
+        """End the connection after what was written, without the end of the answer."""
+        self._is_ignored = True
+        self.cycle.disconnected = True
+        self.transport.close()
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._fetching is not None:
-            self._fetching.cancel()
+    def make_room(self) -> None:
+        self._limits.dropped["too-many"] += 1
+        self._limits.hold(self, 0)
+        self._refuse(no_answer("too-many-connections"))
 
     def drop(self, reason: Reason) -> None:
-        self._leave()
+        self._limits.idle.pop(self, None)
         self._limits.dropped[reason] += 1
         self.transport.abort()
 
-    def _leave(self) -> None:
-        self._limits.idle.pop(self, None)
-        self._expect_nothing()
-        if self._fetching is not None:
-            self._fetching.cancel()
-
-    @property
-    def _is_ahead(self) -> bool:
-        """Whether the next bytes come after the request that is being answered."""
-        if self._answering is None:
-            return False
-        return self.cycle is not self._answering or not self._is_body_due
-
-    def _answer_no_more(self) -> None:
-        """End the connection after the answer in progress; drop what came after its request."""
-        assert self._answering is not None
-        self._is_ignored = True
-        self.pipeline.clear()
-        self.cycle = self._answering
-        self.cycle.keep_alive = False
-
-    @staticmethod
-    def _cut_off(cycle: RequestResponseCycle) -> None:
-        """Report to the application that the client of a request has left."""
-        cycle.disconnected = True
-        cycle.message_event.set()
-
-    def _fault_of_header(self) -> int:
-        """The error status of a request that llhttp accepts but we reject; 0 if it is valid."""
-        size = len(self.url)
-        num_hosts = 0
-        for name, value in self.headers:
-            size += len(name) + len(value) + len(b": \r\n")
-            if name == b"host":
-                num_hosts += 1
-            if name == b"transfer-encoding" and value.lower() != b"chunked":
-                return 501
-        if size > HEADER_BYTES:
-            return 431
-        assert self.parser is not None
-        if self.parser.get_method() == b"CONNECT":
-            return 501
-        version = self.parser.get_http_version()
-        is_fit = (version == "1.1" and num_hosts == 1) or (version == "1.0" and num_hosts < 2)
-        return 0 if is_fit else 400
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP."""
+        del msg
+        message = "the server cannot read this as HTTP"
+        self._refuse(ServiceError(self.conn.fault, "bad-http", message, "send HTTP/1.1"))
 
     def _refuse(self, refusal: ServiceError) -> None:
-        """Answer bytes that are not a request; stay silent while another answer is on its way."""
-        if self._is_ignored:
-            return
+        """Refuse the request and all that follows it, unless its answer has begun."""
         self._is_ignored = True
-        if self._is_ahead:
-            self._answer_no_more()
-            return
-        if self._answering is not None:
-            self._refuse_body(self._answering, refusal)
-        elif not self._is_body_due:  # otherwise the client must still fetch its answer
-            self._write_refusal(refusal)
-
-    def _refuse_body(self, cycle: RequestResponseCycle, refusal: ServiceError) -> None:
-        """Refuse the rest of a body that is being read."""
-        self._cut_off(cycle)
-        if cycle.response_started:
+        if self.conn.our_state in (h11.DONE, h11.MUST_CLOSE):
+            return  # the client must still fetch its answer
+        if self.cycle:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state is h11.SEND_BODY:
             self.transport.abort()
         else:
             self._write_refusal(refusal)
@@ -322,26 +330,13 @@ class GuardedProtocol(HttpToolsProtocol):
     def _write_refusal(self, refusal: ServiceError) -> None:
         body = f"{as_json(refusal.body())}\n".encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
-        lines = [
-            f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()
-        ]
+        status = refusal.status
+        lines = [b"HTTP/1.1 %d %s\r\n" % (status, STATUS_PHRASES[status])]
+        for name, value in {**own, **refusal.headers}.items():
+            lines.append(f"{name}: {value}\r\n".encode())
         lines += [b"%s: %s\r\n" % header for header in SAFE_HEADERS]
-        self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
+        self.transport.write(b"".join([*lines, b"\r\n", body]))
         self.transport.close()
-        self._expect("slow-reader", self._limits.unread_s)
 
-    def _expect(self, reason: Reason, within_s: float) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._expected = reason
-        self._deadline = self.loop.call_later(within_s, self.drop, reason)
-
-    def _expect_nothing(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-            self._expected = None
-
-
-def _bad_http(status: int) -> ServiceError:
-    return ServiceError(status, "bad-http", "the server cannot read this as HTTP", "send HTTP/1.1")
+    def _should_upgrade(self) -> bool:
+        return False

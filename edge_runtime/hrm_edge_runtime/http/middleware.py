@@ -3,14 +3,14 @@
 It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the route.
 """
 
+import asyncio
 import base64
-import functools
 import logging
 import math
-import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.auth import KeyRing, TokenBucket
+from hrm_edge_runtime.http.growing import cut
 from hrm_edge_runtime.http.metrics import Metrics
+from hrm_edge_runtime.http.sites import Sites
 
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))
 """They answer without a key, and say more with one."""
@@ -26,13 +28,11 @@ METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))
 """Each request takes a token of its key; /solve/batch takes one per line."""
 QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))
 """Monitors probe them all the time: only failures are logged."""
-READING_METHODS = frozenset(("GET", "HEAD"))
 CHALLENGES = (  # one header each, because Chromium does not read a list of them
     'Basic realm="HRM Edge", charset="UTF-8"',  # makes a browser prompt for a password
     "Bearer",
 )
-PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home.arpa")
-"""Nobody can register a name below them."""
+PIECE_BYTES = 16 * 1024  # of an answer
 
 BAD_KEY = ServiceError(
     401,
@@ -41,18 +41,6 @@ BAD_KEY = ServiceError(
     "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; "
     "in a browser enter it as the password",
 )
-FOREIGN_PAGE = ServiceError(
-    403,
-    "foreign-page",
-    "a page of another origin sent this request",
-    "open this server's own page; a proxy in front of it must keep the Host header",
-)
-FOREIGN_HOST = ServiceError(
-    403,
-    "foreign-host",
-    "this server has no keys, and the request names it by a public name that it does not know",
-    "use its address, or start it with --allow-host NAME or with --keys",
-)
 INTERNAL = ServiceError(
     500,
     "internal",
@@ -60,11 +48,19 @@ INTERNAL = ServiceError(
     "report it with the server's log",
 )
 
-Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callable[[int], None]]
-"""Begins the trace of a request by its method, route, headers and context.
 
-It returns a function that ends the trace with the status.
-"""
+class Trace(Protocol):
+    """Traces of requests."""
+
+    def __call__(
+        self, method: str, route: str, headers: Mapping[bytes, bytes], context: logs.RequestContext
+    ) -> Callable[[int], None]:
+        """Begin the trace of a request; returns a function that ends it with the status."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left, within a few seconds."""
+
 
 _log = logging.getLogger("hrm_edge_runtime.access")
 
@@ -76,10 +72,8 @@ class Access:
     With `keys`, every path but `OPEN_PATHS` needs one of them, unknown paths too. A key comes as a
     Bearer token, as X-API-Key, or as the password of Basic, which browsers use for the page.
 
-    Without keys, `hosts` lists the server's public names. Otherwise a stranger could point a name
-    of his own at this address, and a page under that name would count as the server's own.
-
-    Pages of the `origins` may send requests with a key in a header.
+    Without keys, `hosts` lists the server's public names (`sites.py`). Pages of the `origins` may
+    send requests with a key in a header.
     """
 
     keys: KeyRing | None = None
@@ -104,8 +98,8 @@ class RequestMiddleware:
         self._routes = routes
         self._keys = access.keys
         self._trace = access.trace
-        self._hosts = frozenset(host.lower().encode("latin-1", "replace") for host in access.hosts)
-        self._origins = frozenset(origin.encode() for origin in access.origins)
+        hosts = access.hosts if access.keys is None else None
+        self._sites = Sites(hosts, access.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -127,13 +121,17 @@ class RequestMiddleware:
                 status = message["status"]
                 request_id = (b"x-request-id", context.request_id.encode("ascii"))
                 message["headers"] = [*message["headers"], *SAFE_HEADERS, request_id]
-            await send(message)
+            for piece in _pieces(message):
+                await send(piece)
 
         try:
             app = self._refusal(scope, headers, context) or self._app
             if method == "HEAD":  # routes know only GET, and uvicorn drops the body
                 scope = {**scope, "method": "GET"}
             await app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # uvicorn ends what still runs some seconds after SIGTERM
+            if not cut(scope):
+                raise
         except Exception:
             if not status:
                 await response_to(INTERNAL)(scope, receive, send_with_headers)
@@ -151,15 +149,11 @@ class RequestMiddleware:
         context: logs.RequestContext,
     ) -> Response | None:
         """The refusal of a request, or None if it may enter; then its key is noted."""
-        host = headers.get(b"host", b"")
-        origin = headers.get(b"origin")
-        changes_something = scope["method"] not in READING_METHODS
-        if changes_something and origin is not None and self._is_foreign(origin, host):
-            return response_to(FOREIGN_PAGE)
+        foreign = self._sites.refusal(scope["method"], headers)
+        if foreign is not None:
+            return response_to(foreign)
         if self._keys is None:
-            name = public_name_in(host)
-            is_known = name is None or name in self._hosts
-            return None if is_known else response_to(FOREIGN_HOST)
+            return None
         key = self._keys.find(_secret(headers))
         if key is None:
             return None if scope["path"] in OPEN_PATHS else _challenge()
@@ -170,15 +164,6 @@ class RequestMiddleware:
         if is_metered and key.bucket is not None:
             return _rate_refusal(key.bucket)
         return None
-
-    def _is_foreign(self, origin: bytes, host: bytes) -> bool:
-        """Whether a page of another site sends the request, with the key that its browser keeps.
-
-        Browsers name the page's origin in every request that changes something; programs do not.
-        """
-        if origin in self._origins:
-            return False
-        return origin.partition(b"://")[2].lower() != host.lower()
 
     def _report(
         self,
@@ -221,6 +206,16 @@ class RequestMiddleware:
         _log.info("%s", words, extra={"fields": fields})
 
 
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message, or a long body in pieces: each waits until the client has read the last."""
+    body = message.get("body", b"")
+    begin = 0
+    while len(body) - begin > PIECE_BYTES:
+        yield {**message, "body": body[begin : begin + PIECE_BYTES], "more_body": True}
+        begin += PIECE_BYTES
+    yield {**message, "body": body[begin:]} if begin else message
+
+
 def _challenge() -> Response:
     """Refuses a request without a known key; a browser prompts for one."""
     answer = response_to(BAD_KEY)
@@ -237,17 +232,6 @@ def _rate_refusal(bucket: TokenBucket) -> Response | None:
     headers = {"Retry-After": str(max(1, math.ceil(wait_s)))}
     message = "this key sends requests faster than it may"
     return response_to(ServiceError(429, "rate-limited", message, AGAIN, headers=headers))
-
-
-@functools.lru_cache(maxsize=256)
-def public_name_in(host: bytes) -> bytes | None:
-    """The name in a Host header, if it is a public name; None for addresses and private names."""
-    name = re.sub(rb":\d*$", b"", host.lower())
-    if re.fullmatch(rb"\[[^\]]*\]|[0-9.]*", name):
-        return None  # an address
-    if b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS):
-        return None
-    return name
 
 
 def response_to(refusal: ServiceError) -> Response:

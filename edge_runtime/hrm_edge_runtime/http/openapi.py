@@ -1,10 +1,13 @@
 """The description at /openapi.json: each route's refusals, and examples of the served models."""
 
-import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hrm_edge_runtime.api.errors import JSON
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from starlette.routing import BaseRoute
+
+from hrm_edge_runtime.api.errors import JSON, as_json
 from hrm_edge_runtime.api.request import answer_from, parse_request
 from hrm_edge_runtime.api.schema import ErrorAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -12,6 +15,9 @@ from hrm_edge_runtime.batching.task import Result
 from hrm_edge_runtime.http.middleware import OPEN_PATHS
 from hrm_puzzles.puzzle import Described
 
+TITLE = "HRM Edge"
+VERSION = "0.1.0"
+ABOUT = "Puzzles solved by a Hierarchical Reasoning Model, a segment at a time."
 PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
 VOTED: Any = {
     "status": "halted",
@@ -53,7 +59,7 @@ ERRORS: dict[int, str] = {
     500: "A fault of the server or its engine",
     503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; "
     "see Retry-After",
-    507: "The memory budget is too small, even without the idle models",
+    507: "The memory budget or the folder of uploads has no room for this change",
     504: "The deadline passed first",
 }
 OF_EVERY_ROUTE = (401, 405, 500)
@@ -68,10 +74,28 @@ def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 FILE: dict[str, Any] = {"type": "string", "format": "binary"}
+MODEL_NAME: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "name",
+            "in": "path",
+            "required": True,
+            "description": "The model's name, which is its bundle's name.",
+            "schema": {"type": "string", "maxLength": 200},
+        }
+    ]
+}
 
 
-def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return request_bodies({media_type: schema})
+def query_of(fields: type[BaseModel]) -> dict[str, Any]:
+    """The parameters of a query, each with its schema."""
+    described = fields.model_json_schema()
+    required = described.get("required", ())
+    parameters: list[dict[str, Any]] = []
+    for name, schema in described["properties"].items():
+        parameter = {"name": name, "in": "query", "required": name in required, "schema": schema}
+        parameters.append(parameter)
+    return {"parameters": parameters}
 
 
 def request_bodies(schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -83,7 +107,7 @@ def request_bodies(schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 def puzzle_body(media_type: str, description: str) -> dict[str, Any]:
     schema = SolveRequest.model_json_schema()
     schema["description"] = description
-    return request_body(media_type, schema)
+    return request_bodies({media_type: schema})
 
 
 def free_answer(
@@ -97,28 +121,40 @@ def free_answer(
     return answers
 
 
-def described(
-    base: dict[str, Any],
-    models: Iterable[ServedModel],
-    *,
-    with_keys: bool,
-) -> dict[str, Any]:
-    """OpenAPI with examples of these models, and with the keys if the server requires them."""
-    description = copy.deepcopy(base)
-    paths = description["paths"]
-    kinds = {model.puzzle.name: model for model in models}
-    for path in SOLVING:
-        contents = paths[path]["post"]["requestBody"]["content"]
-        for body in contents.values():
-            _describe_puzzles(body, kinds)
-    solved = paths["/solve"]["post"]["responses"]["200"]["content"][JSON]
-    solved["examples"] = _answer_examples(kinds)
-    description["components"]["securitySchemes"] = KEY_SCHEMES
-    if with_keys:
-        description["security"] = [{scheme: []} for scheme in KEY_SCHEMES]
-        for path in OPEN_PATHS:
-            paths[path]["get"]["security"] = []
-    return description
+class Description:
+    """The description of the models that are served now, kept as bytes until they change."""
+
+    def __init__(self, *, with_keys: bool) -> None:
+        self._with_keys = with_keys
+        self._models: Sequence[ServedModel] = ()
+        self._page = b""
+
+    def page(self, routes: Sequence[BaseRoute], models: Sequence[ServedModel]) -> bytes:
+        if not self._page or self._models != models:
+            description = self._described(routes, models)
+            self._page = f"{as_json(description)}\n".encode()
+            self._models = models
+        return self._page
+
+    def _described(
+        self, routes: Sequence[BaseRoute], models: Sequence[ServedModel]
+    ) -> dict[str, Any]:
+        """OpenAPI with examples of these models, and with the keys if the server requires them."""
+        description = get_openapi(title=TITLE, version=VERSION, description=ABOUT, routes=routes)
+        paths = description["paths"]
+        kinds = {model.puzzle.name: model for model in models}
+        for path in SOLVING:
+            contents = paths[path]["post"]["requestBody"]["content"]
+            for body in contents.values():
+                _describe_puzzles(body, kinds)
+        solved = paths["/solve"]["post"]["responses"]["200"]["content"][JSON]
+        solved["examples"] = _answer_examples(kinds)
+        description["components"]["securitySchemes"] = KEY_SCHEMES
+        if self._with_keys:
+            description["security"] = [{scheme: []} for scheme in KEY_SCHEMES]
+            for path in OPEN_PATHS:
+                paths[path]["get"]["security"] = []
+        return description
 
 
 def _describe_puzzles(body: dict[str, Any], kinds: Mapping[str, ServedModel]) -> None:

@@ -2,56 +2,48 @@
 
 import time
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import fastapi
-from anyio import to_thread
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
+from hrm_edge_runtime.api.decoding import validated_query
 from hrm_edge_runtime.api.errors import (
     JSON,
     ServiceError,
+    invalid,
     needing_a_thread,
     no_answer,
     without_folders,
 )
-from hrm_edge_runtime.http import boards, openapi, streams
+from hrm_edge_runtime.http import batch, boards, openapi
 from hrm_edge_runtime.http.auth import key_of
 from hrm_edge_runtime.http.body import body_of, check_type, unless_client_leaves
+from hrm_edge_runtime.http.events import EVENT_TYPE, EventStream
 from hrm_edge_runtime.http.middleware import json_answer
 from hrm_edge_runtime.http.models import ModelManager
 from hrm_edge_runtime.http.openapi import error_answers
-from hrm_edge_runtime.http.pages import page
+from hrm_edge_runtime.http.pages import SmallPieces, page
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.http.uploads import ARCHIVE_TYPE, Uploads, is_upload
 
+MAX_NAME = 200  # characters of a model's name in a path
 SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
 UNREADY: dict[int | str, dict[str, Any]] = {
     **error_answers(),
     503: {"model": schema.UnreadyAnswer, "description": "Not yet"},
 }
+# A route's tag is its audience: docker/haproxy.cfg forwards only client routes.
+CLIENT = "client"
+OPERATOR = "operator"
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
-ModelName = Annotated[
-    str,
-    fastapi.Path(max_length=200, description="The model's name, which is its bundle's name."),
-]
-Order = Annotated[
-    streams.BatchOrder,
-    fastapi.Query(description="Answers as they finish, or in the order of the lines."),
-]
-
-
-class JSONLine(JSONResponse):
-    """JSON that ends its line, for terminals."""
-
-    def render(self, content: Any) -> bytes:
-        return super().render(content) + b"\n"
 
 
 class RequestRoute(APIRoute):
@@ -62,24 +54,25 @@ class RequestRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
+        options["tags"] = options["tags"] or [CLIENT]
         super().__init__(path, endpoint, **options)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await endpoint(Request(scope, receive, send))
-            await response(scope, receive, send)
+            with needing_a_thread():
+                response = await endpoint(Request(scope, receive, send))
+                await response(scope, receive, send)
 
         self.app = respond
 
 
-# A route's tag is its audience: docker/haproxy.cfg forwards only client routes.
-CLIENT = "client"
-OPERATOR = "operator"
-solving = fastapi.APIRouter(route_class=RequestRoute, tags=[CLIENT])
-clients = fastapi.APIRouter(tags=[CLIENT], default_response_class=JSONLine)
-operators = fastapi.APIRouter(tags=[OPERATOR], default_response_class=JSONLine)
+router = fastapi.APIRouter(route_class=RequestRoute)
 
 
-@solving.post(
+def answer_of(fields: BaseModel, status: int = 200) -> Response:
+    return json_answer(fields.model_dump(mode="json"), status)
+
+
+@router.post(
     "/solve",
     response_model=schema.SolveAnswer,
     responses=error_answers(*SOLVE_REFUSALS, 504),
@@ -96,14 +89,14 @@ async def solve(request: Request) -> Response:
     fields = await service.turnstile.decoded(schema.SolveRequest, body)
     solving = service.solve(fields, arrival_s=arrival_s)
     answer = await unless_client_leaves(request.receive, solving)
-    return json_answer(answer.model_dump(mode="json"))
+    return answer_of(answer)
 
 
-@solving.post(
+@router.post(
     "/solve/stream",
     response_class=Response,
     responses=openapi.free_answer(
-        streams.EVENT_TYPE,
+        EVENT_TYPE,
         "`segment` events, then one `answer` or `error`.",
         *SOLVE_REFUSALS,
     ),
@@ -119,90 +112,95 @@ async def solve_stream(request: Request) -> Response:
     body = await body_of(request)
     fields = await service.turnstile.decoded(schema.SolveRequest, body)
     views = service.stream(fields, arrival_s=arrival_s)
-    return streams.EventStream(views)
+    return EventStream(views)
 
 
-@clients.post(
+@router.post(
     "/solve/batch",
     response_class=Response,
     responses=openapi.free_answer(
-        streams.BATCH_TYPE,
+        batch.BATCH_TYPE,
         'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.',
         403,
         415,
         422,
     ),
-    openapi_extra=openapi.puzzle_body(streams.BATCH_TYPE, "One puzzle per line."),
+    openapi_extra=openapi.puzzle_body(batch.BATCH_TYPE, "One puzzle per line.")
+    | openapi.query_of(schema.BatchQuery),
 )
-async def solve_batch(request: Request, order: Order = "as-finished") -> Response:
+async def solve_batch(request: Request) -> Response:
     """Solve any number of puzzles over one connection; read the answers while you send."""
-    check_type(request, streams.BATCH_TYPES)
-    return streams.BatchStream(service_of(request), request, order)
+    check_type(request, batch.BATCH_TYPES)
+    query = validated_query(schema.BatchQuery, request.query_params)
+    return batch.BatchStream(service_of(request), request, query.order)
 
 
-@clients.get("/models", responses=error_answers())
-async def models(request: Request) -> schema.ModelsAnswer:
+@router.get("/models", response_model=schema.ModelsAnswer, responses=error_answers())
+async def models(request: Request) -> Response:
     """The served models."""
     service = service_of(request)
     views = [service.view(model) for model in service.models.values()]
-    return schema.ModelsAnswer(models=views)
+    return answer_of(schema.ModelsAnswer(models=views))
 
 
-@clients.get(
+@router.get(
     "/models/{name}/tasks",
     response_class=Response,
     responses=openapi.free_answer(JSON, "The bundle's tasks.json.", 404, 422),
+    openapi_extra=openapi.MODEL_NAME,
 )
-async def tasks(request: Request, name: ModelName) -> Response:
+async def tasks(request: Request) -> Response:
     """The tasks that the model knows by name: demonstrations, and test pairs that it never saw."""
+    name = _name_in(request)
     model = service_of(request).models.get(name)
     if model is None or model.tasks_file is None:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    with needing_a_thread():
-        content = await to_thread.run_sync(model.tasks_file.read_bytes)
-    return Response(content, media_type=JSON)
+    return SmallPieces(model.tasks_file, media_type=JSON)
 
 
-@clients.get("/kinds", responses=error_answers())
-async def kinds() -> schema.KindsAnswer:
+@router.get("/kinds", response_model=schema.KindsAnswer, responses=error_answers())
+async def kinds(request: Request) -> Response:
     """The kinds of boards that /puzzle makes, with or without a model for them."""
-    return schema.KindsAnswer(kinds=list(boards.kinds()))
+    del request
+    return answer_of(schema.KindsAnswer(kinds=list(boards.kinds())))
 
 
-@clients.get("/puzzle", responses=error_answers(422, 429, 503))
-async def puzzle(
-    request: Request,
-    fields: Annotated[schema.FreshRequest, fastapi.Query()],
-) -> schema.FreshPuzzle:
-    """A fresh puzzle from the generator with its proven answer. No model runs."""
-    return await service_of(request).made(request.receive, boards.fresh_puzzle, fields)
-
-
-@clients.post(
+@router.get(
     "/puzzle",
-    responses=error_answers(408, 413, 415, 422, 429, 503),
-    openapi_extra=openapi.request_body(
-        "application/json",
-        schema.LabelRequest.model_json_schema(),
-    ),
+    response_model=schema.FreshPuzzle,
+    responses=error_answers(422, 429, 503),
+    openapi_extra=openapi.query_of(schema.FreshRequest),
 )
-async def label(request: Request) -> schema.LabelAnswer:
+async def puzzle(request: Request) -> Response:
+    """A fresh puzzle from the generator with its proven answer. No model runs."""
+    fields = validated_query(schema.FreshRequest, request.query_params)
+    service = service_of(request)
+    return answer_of(await service.made(request.receive, boards.fresh_puzzle, fields))
+
+
+@router.post(
+    "/puzzle",
+    response_model=schema.LabelAnswer,
+    responses=error_answers(408, 413, 415, 422, 429, 503),
+    openapi_extra=openapi.request_bodies({JSON: schema.LabelRequest.model_json_schema()}),
+)
+async def label(request: Request) -> Response:
     """Check whether an answer that a person drew solves its puzzle. No model runs."""
     service = service_of(request)
     body = await body_of(request)
     fields = await service.turnstile.decoded(schema.LabelRequest, body)
-    return await service.made(request.receive, boards.judged, fields)
+    return answer_of(await service.made(request.receive, boards.judged, fields))
 
 
-@clients.get("/slots", responses=error_answers())
-async def slots(request: Request) -> schema.SlotsAnswer:
+@router.get("/slots", response_model=schema.SlotsAnswer, responses=error_answers())
+async def slots(request: Request) -> Response:
     """Which puzzle is in which slot, and the state of the engine."""
-    return service_of(request).slots()
+    return answer_of(service_of(request).slots())
 
 
-@clients.get("/livez", responses=error_answers(503))
-async def livez(request: Request) -> schema.LiveAnswer:
+@router.get("/livez", response_model=schema.LiveAnswer, responses=error_answers(503))
+async def livez(request: Request) -> Response:
     """Whether the server is alive: it answers, and its engine makes steps while work waits."""
     engine_client = service_of(request).engine_client
     if engine_client.stalled:
@@ -210,19 +208,20 @@ async def livez(request: Request) -> schema.LiveAnswer:
         remedy = "the server kills and restarts the engine; if that does not help, restart it"
         headers = {"Retry-After": "5"}
         raise ServiceError(503, "engine-stalled", message, remedy, headers=headers)
-    return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
+    return answer_of(schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s))
 
 
-@clients.get("/health", responses=UNREADY, response_model_exclude_none=True)
-@clients.get("/readyz", responses=UNREADY, response_model_exclude_none=True)
-async def readyz(request: Request) -> schema.ReadyAnswer:
+@router.get("/health", response_model=schema.ReadyAnswer, responses=UNREADY)
+@router.get("/readyz", response_model=schema.ReadyAnswer, responses=UNREADY)
+async def readyz(request: Request) -> Response:
     """Whether the server takes new work, in one word; with a key also how many models, and why."""
     service = service_of(request)
     state = service.state
     knows_more = request.app.state.keys is None or key_of(request.scope) is not None
     counts = service.counts() if knows_more else None
     if state == "ready" or (state == "partial" and service.ready == "first"):
-        return schema.ReadyAnswer(state=state, models=counts)
+        ready = schema.ReadyAnswer(state=state, models=counts)
+        return json_answer(ready.model_dump(mode="json", exclude_none=True))
     refusal = no_answer("engine-lost" if state == "failed" else state)
     refusal.beside["state"] = state
     refusal.beside["progress"] = None
@@ -235,27 +234,40 @@ async def readyz(request: Request) -> schema.ReadyAnswer:
     raise refusal
 
 
-@operators.get("/metrics", response_class=PlainTextResponse, responses=error_answers())
+@router.get(
+    "/metrics", tags=[OPERATOR], response_class=PlainTextResponse, responses=error_answers()
+)
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     text = service_of(request).metrics.page()
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-@clients.get("/docs", response_class=HTMLResponse, responses=error_answers())
-async def docs() -> Response:
+@router.get("/docs", response_class=HTMLResponse, responses=error_answers())
+async def docs(request: Request) -> Response:
     """This description as a page that needs no other server."""
+    del request
     return page("docs.html")
 
 
-@clients.get("/", response_class=HTMLResponse, responses=error_answers())
-async def index() -> Response:
+@router.get("/", response_class=HTMLResponse, responses=error_answers())
+async def index(request: Request) -> Response:
     """A board to type a puzzle into."""
+    del request
     return page("index.html")
 
 
-@operators.put(
+@router.get("/openapi.json", include_in_schema=False)
+async def description(request: Request) -> Response:
+    """The OpenAPI description of the models that are served now."""
+    kept = cast(openapi.Description, request.app.state.description)
+    served = service_of(request).models
+    return Response(kept.page(ROUTES, tuple(served.values())), media_type=JSON)
+
+
+@router.put(
     "/models/{name}",
+    tags=[OPERATOR],
     response_model=schema.ChangeAnswer,
     responses={
         201: {"model": schema.ChangeAnswer, "description": "Added"},
@@ -263,15 +275,17 @@ async def index() -> Response:
     },
     openapi_extra=openapi.request_bodies(
         {JSON: schema.BundleRequest.model_json_schema(), ARCHIVE_TYPE: openapi.FILE}
-    ),
+    )
+    | openapi.MODEL_NAME,
 )
-async def put_model(request: Request, name: ModelName) -> Response:
+async def put_model(request: Request) -> Response:
     """Serve a bundle: another model (201), or a new version of this one (200).
 
     The body names a bundle on the server, or is a bundle: a tar file of plain files. The old
     version finishes the work it admitted. If the bundle does not open, the old version keeps
     serving.
     """
+    name = _name_in(request)
     manager = _model_manager(request)
     if is_upload(request):
         change = await _uploads(manager).put(request, name, manager.put)
@@ -279,23 +293,36 @@ async def put_model(request: Request, name: ModelName) -> Response:
         body = await body_of(request)
         fields = await service_of(request).turnstile.decoded(schema.BundleRequest, body)
         change = await manager.put(name, fields.bundle)
-    status = 200 if change.replaced else 201
-    return json_answer(change.model_dump(mode="json"), status)
+    return answer_of(change, 200 if change.replaced else 201)
 
 
-@operators.delete("/models/{name}", responses=error_answers(403, 404, 409, 422, 503))
-async def remove_model(request: Request, name: ModelName) -> schema.RemovedAnswer:
-    """Stop serving a model. It finishes the work it admitted."""
+@router.delete(
+    "/models/{name}",
+    tags=[OPERATOR],
+    response_model=schema.RemovedAnswer,
+    responses=error_answers(403, 404, 409, 422, 503, 507),
+    openapi_extra=openapi.MODEL_NAME,
+)
+async def remove_model(request: Request) -> Response:
+    """Stop serving a model, and remove its upload. It finishes the work it admitted."""
+    name = _name_in(request)
     await _model_manager(request).remove(name)
-    return schema.RemovedAnswer(removed=name)
+    return answer_of(schema.RemovedAnswer(removed=name))
 
 
-OF_FASTAPI = [*clients.routes, *operators.routes]
-ROUTES = [*solving.routes, *OF_FASTAPI]
+ROUTES = router.routes
 
 
 def service_of(request: Request) -> SolveService:
     return cast(SolveService, request.app.state.service)
+
+
+def _name_in(request: Request) -> str:
+    name: str = request.path_params["name"]
+    if len(name) > MAX_NAME:
+        message = f"the parameter 'name' is not valid: it has more than {MAX_NAME} characters"
+        raise invalid("string_too_long", message, "see /docs for its values", field="name")
+    return name
 
 
 def _uploads(manager: ModelManager) -> Uploads:

@@ -32,10 +32,9 @@ def build(bundle: Bundle, *more: str) -> Result:
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
-        ("builder", "TensorRT 10.3.0 does not start here (CUDA initialization failure"),
+        ("builder", "does not start here (CUDA initialization failure"),
         ("runtime", "does not start here (CUDA initialization failure with error: 35)"),
-        ("timing cache", "cannot create a timing cache (Error Code 2: no timing cache)"),
-        ("profile", "rejects profile 0 (Error in set optimization profile async"),
+        ("create_timing_cache", "cannot create a timing cache (Error Code 2: no timing cache)"),
     ],
 )
 def test_failing_tensorrt_is_retried(bundle: Bundle, device: SetUp, fault: str, error: str) -> None:
@@ -84,7 +83,7 @@ def test_a_precision_that_does_not_build_leaves_the_others(
     device(FAKE_TENSORRT_FAILS="step.int8.onnx")
     done = build(two_precisions, "--json")
     assert json.loads(done.stdout.splitlines()[-1])["chosen"] == "fp16"
-    assert "int8: TensorRT 10.3.0 cannot build" in caplog.text
+    assert f"int8: TensorRT {api.version()} cannot build" in caplog.text
 
 
 def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device: SetUp) -> None:
@@ -96,7 +95,7 @@ def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device:
     device(FAKE_TENSORRT_FAILS="nothing")
     refused = build(bundle)
     assert refused.exit_code == 1
-    assert "an earlier build failed (TensorRT 10.3.0 cannot build" in refused.stderr
+    assert f"an earlier build failed (TensorRT {api.version()} cannot build" in refused.stderr
     assert build(bundle, "--again").exit_code == 0
     assert build(bundle).exit_code == 0
 

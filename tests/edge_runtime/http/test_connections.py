@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import resource
@@ -17,8 +16,8 @@ from typing import Any, cast
 import anyio
 import pytest
 import uvicorn
+from asgi_tools import live
 from service_tools import starting, wait_for
-from uvicorn.server import ServerState
 
 from hrm_edge_runtime.http import connections
 from hrm_edge_runtime.http.server import DrainingServer, ServerOptions
@@ -105,32 +104,12 @@ async def house(**changed: Any) -> AsyncIterator[House]:
     limits = {"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S}
     limits.update(changed)
     there = House(limits=connections.ConnectionLimits(**limits))
-    state = ServerState()
-    config = uvicorn.Config(
-        there.app,
-        interface="asgi3",
-        log_config=None,
-        lifespan="off",
-        ws="none",
-        timeout_keep_alive=int(AGES_S),
-    )
-    make = functools.partial(
-        connections.GuardedProtocol,
-        limits=there.limits,
-        config=config,
-        server_state=state,
-        app_state={},
-    )
-    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
-    async with server:
-        there.port = server.sockets[0].getsockname()[1]
+    async with live(there.app, there.limits) as there.port:
         try:
             with anyio.fail_after(AGES_S):
                 yield there
         finally:
             await there.close()
-            while state.connections:
-                await asyncio.sleep(0.01)
 
 
 async def is_answered(reader: asyncio.StreamReader, body: bytes = b"..") -> bool:
@@ -260,22 +239,25 @@ async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes) ->
 
 
 @pytest.mark.parametrize(
-    ("path", "behind"),
+    ("path", "behind", "second"),
     [
-        (b"/busy ", b"nonsense\r\n\r\n"),
-        (b"/slow ", b"nonsense\r\n\r\n"),
-        (b"/busy ", b"x" * 2 * connections.HEADER_BYTES),
+        (b"/busy ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"/slow ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"/busy ", b"x" * 2 * connections.HEADER_BYTES, b""),
     ],
 )
-async def test_nonsense_ahead_never_shows_in_an_answer(path: bytes, behind: bytes) -> None:
+async def test_nonsense_ahead_never_shows_in_an_answer(
+    path: bytes, behind: bytes, second: bytes
+) -> None:
     async with house() as there:
         streams = await there.connect(GET.replace(b"/ ", path) + behind)
         await asyncio.sleep(SHORT_S / 3)
         there.leave.set()
         answer = await ended(streams)
-        assert answer.startswith(b"HTTP/1.1 200")
-        assert answer.count(b"HTTP/1.1") == 1
-        assert answer.endswith(b"..")
+        first, body, rest = answer.partition(b"..")
+        assert first.startswith(b"HTTP/1.1 200")
+        assert body
+        assert rest[: len(b"HTTP/1.1 400 ")] == second
 
 
 @pytest.mark.parametrize(
@@ -334,10 +316,9 @@ async def test_a_half_closed_client_is_answered_if_soon(is_soon: bool, status_li
         assert answer[:12] == status_line
 
 
-@pytest.mark.parametrize("path", [b"/large ", b"/ "])
-async def test_client_that_does_not_fetch_its_answer_is_cut_off(path: bytes) -> None:
+async def test_client_that_does_not_fetch_its_answer_is_cut_off() -> None:
     async with house(fetch_s=SHORT_S) as there:
-        reader, _ = await there.connect(GET.replace(b"/ ", path))
+        reader, _ = await there.connect(GET.replace(b"/ ", b"/large "))
         while not there.limits.dropped:
             await asyncio.sleep(SHORT_S / 10)
         assert there.limits.dropped == {"slow-reader": 1}
@@ -363,6 +344,17 @@ async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
         assert await is_answered(busy)
 
 
+async def test_the_connection_that_holds_the_most_makes_room() -> None:
+    async with house(max_held_bytes=30_000) as there:
+        small, _ = await there.connect(with_length(9000).replace(b"/ ", b"/echo ") + b"x" * 8999)
+        large = await there.connect(with_length(60_000).replace(b"/ ", b"/echo ") + b"x" * 50_000)
+        assert (await ended(large)).startswith(b"HTTP/1.1 503")
+        there.writers[0].write(b"x")
+        assert await is_answered(small, b"x" * 9000)
+        assert there.limits.held_bytes == 0
+        assert there.limits.dropped == {"too-many": 1}
+
+
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [
@@ -370,6 +362,9 @@ async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
+        (GET.replace(b"\r\n", b"\n"), 400),
+        (GET[:-2] + b"a:\r\n" * 101, 431),
+        (GET[:-2] + b"a:\r\n" * 101 + b"\r\n", 431),
         (with_length(3)[:-2] + b"transfer-encoding: chunked\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
         (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
@@ -407,7 +402,8 @@ def test_missing_descriptors_log_once(
     monkeypatch.setattr("sys.stdin", None)
     config = uvicorn.Config("none", log_config=None)
     service = cast(SolveService, SimpleNamespace(engine_client=None))
-    server = DrainingServer(config, service, cast(ServerOptions, None))
+    limits = connections.ConnectionLimits(max_connections=1)
+    server = DrainingServer(config, service, cast(ServerOptions, None), limits)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     too_few = os.dup(0)
     os.close(too_few)

@@ -174,6 +174,41 @@ def test_pages_of_other_origins_may_not_ask() -> None:
         assert http.post("/solve", headers={"origin": "http://TEST"}, json=BODY).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [
+        # a proxy wrote the server's own address into Host, or dropped the port
+        (
+            {"host": "10.0.0.5:8000", "origin": "http://hrm.lan", "sec-fetch-site": "same-origin"},
+            200,
+        ),
+        ({"host": "hrm.lan", "origin": "http://hrm.lan:8080"}, 200),
+        ({"host": "127.0.0.1:8000", "origin": "http://localhost:18341"}, 200),
+        ({"host": "[::1]:8000", "origin": "http://localhost"}, 200),
+        # pages of others
+        ({"host": "hrm.lan", "origin": "http://hrm.lan", "sec-fetch-site": "cross-site"}, 403),
+        (
+            {
+                "host": "localhost:8000",
+                "origin": "http://localhost:3000",
+                "sec-fetch-site": "same-site",
+            },
+            403,
+        ),
+        ({"host": "10.0.0.5:8000", "origin": "http://hrm.lan"}, 403),
+        ({"host": "hrm.lan:8000", "origin": "http://hrm.lan:8080"}, 403),
+        ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1.evil.com"}, 403),
+        # a rebound name is the page's own origin, but no name of this server
+        ({"host": "evil.com", "origin": "http://evil.com", "sec-fetch-site": "same-origin"}, 403),
+    ],
+)
+def test_the_browser_says_whose_page_asks_and_else_the_names_do(
+    page: dict[str, str], status: int
+) -> None:
+    with serving(*app_over(QUICK)) as http:
+        assert http.post("/solve", headers=page, json=BODY).status_code == status
+
+
 def test_pages_of_listed_origins_may_ask_with_a_key(tmp_path: Path) -> None:
     allowed = "access-control-allow-origin"
     friend = {"origin": "https://my.site"}
@@ -202,6 +237,8 @@ def test_what_is_no_origin_is_refused_at_the_start() -> None:
 
 def test_without_keys_foreign_host_names_are_rejected() -> None:
     own = "127.0.0.1:8000 localhost [::1] [::1]:8000 board hrm.lan:80 jetson.local 10.1.2.3 Own.ORG"
+    own += " jetson.local. hrm.default.svc hrm.default.svc.cluster.local. own.org. jetson.test"
+    own += " jetson.localdomain:8000 board.home.arpa host.docker.internal"
     foreign = "evil.com evil.com:8000 127.0.0.1.evil.com evil.com. own.org.evil.com"
     foreign += " [::1].evil.com [::1]evil.com:80 a.[::1].com"
     status_of_host = dict.fromkeys(own.split(), 200) | dict.fromkeys(foreign.split(), 403)
@@ -213,16 +250,20 @@ def test_without_keys_foreign_host_names_are_rejected() -> None:
             assert http.get("/models", headers={"host": host}).status_code == status, host
             page = {"host": host, "origin": f"http://{host}"}
             assert http.post("/solve", headers=page, json=BODY).status_code == status, host
+        remedy = http.get("/models", headers={"host": "jetson.fritz.box"}).json()["error"]["remedy"]
+        assert "--allow-host jetson.fritz.box" in remedy
 
 
 def test_description_names_the_keys_if_the_server_requires_them(tmp_path: Path) -> None:
-    described = app_over(QUICK, ring(tmp_path))[0].openapi()
+    with serving(*app_over(QUICK, ring(tmp_path))) as http:
+        described = http.get("/openapi.json", headers=AS_USER).json()
     schemes = {"bearer", "header", "password"}
     assert {next(iter(scheme)) for scheme in described["security"]} == schemes
     assert set(described["components"]["securitySchemes"]) == schemes
     for path in OPEN_PATHS:
         assert described["paths"][path]["get"]["security"] == []
-    assert "security" not in app_over(QUICK)[0].openapi()
+    with serving(*app_over(QUICK)) as http:
+        assert "security" not in http.get("/openapi.json").json()
 
 
 def test_every_answer_carries_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:

@@ -1,0 +1,173 @@
+"""What trainings reach: families of models in equal CPU time, and parts of the data with equal
+samples.
+
+Each trains on one thread, and its averaged weights solve the test split.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hrm_benchmarks.report import Row
+from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
+from hrm_puzzles import registry
+from hrm_puzzles.data.build import DataRecipe, build
+from hrm_puzzles.puzzle import Puzzle
+from hrm_train import batches, hardware, loop
+from hrm_train.evaluate import evaluate
+from hrm_train.recipe import Recipe, config_for, recipe_for
+
+PRESET_OF = {"hrm": "small", "trm": "small", "transformer": "small", "relational": "relational"}
+TRM: dict[str, Any] = {"arch": "trm", "high_layers": 2, "low_layers": 2}
+TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
+CHANGES_OF = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
+ARCHS = tuple(PRESET_OF)
+WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
+WARMUP = 2_000  # samples of a compared family
+BATCH_OF_FAMILY = 32
+PARTS = (8, 4, 2, 1)  # the data is divided by each of these
+BATCH_OF_PART = 16
+WARMUP_SHARE = 0.1  # of the samples of a part
+COLUMNS = {
+    "puzzle": "{puzzle}",
+    "model": "{model}",
+    "puzzles": "{puzzles:,}",
+    "parameters": "{parameters:,}",
+    "samples": "{samples:,}",
+    "exact %": "{exact:.1f}",
+    "proven %": "{proven:.1f}",
+    "open cells %": "{cells:.1f}",
+}
+LEGEND = "held-out puzzles after all segments; sample: one puzzle for one segment"
+
+
+def families(
+    puzzles: Sequence[str],
+    folder: Path,
+    sizes: tuple[int, int],
+    parameters: int,
+    *,
+    cpu_s: float,
+    seed: int,
+) -> Iterator[Row]:
+    """Yield a row for each puzzle and family; each trains for `cpu_s` CPU seconds.
+
+    Their widths give them about as many parameters. Each has the recipe of its preset, except that
+    the learning rate stays constant after the warm-up.
+    """
+    for name in puzzles:
+        data = built(name, folder, sizes)
+        puzzle = registry.get(name)
+        source = batches.open_source(data, "train", puzzle)
+        for arch in ARCHS:
+            usual = recipe_for(PRESET_OF[arch], puzzle, batch_size=BATCH_OF_FAMILY)
+            recipe = replace(usual, seed=seed, lr_min_ratio=1.0, warmup_samples=WARMUP)
+            config = config_of(arch, puzzle, parameters)
+            end_s = time.process_time() + cpu_s
+            row = trained(
+                config, recipe, source, data, lambda _, end_s=end_s: time.process_time() >= end_s
+            )
+            yield {"puzzle": name, "model": arch, **row}
+
+
+def parts(name: str, data: Path, preset: str, num_samples: int, *, seed: int) -> Iterator[Row]:
+    """Yield a row for 1/8, 1/4, 1/2 and all of the data; each trains with `num_samples`.
+
+    Raises ValueError if an eighth of the data is no puzzle.
+    """
+    puzzle = registry.get(name)
+    whole = batches.open_source(data, "train", puzzle)
+    if whole.num_groups < PARTS[0]:
+        raise ValueError(
+            f"{data} holds {whole.num_groups} puzzles for training; "
+            f"give at least {PARTS[0]}, so that an eighth is at least one puzzle"
+        )
+    usual = recipe_for(preset, puzzle, BATCH_OF_PART)
+    warmup_samples = round(WARMUP_SHARE * num_samples)
+    recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=warmup_samples)
+    for part in PARTS:
+        source = PartOfSource(whole, whole.num_groups // part, seed)
+        config = config_for(preset, puzzle, source.num_puzzle_ids)
+        row = trained(
+            config, recipe, source, data, lambda trainer: trainer.progress.samples >= num_samples
+        )
+        yield {"puzzle": name, "model": preset, **row}
+
+
+class PartOfSource(batches.SplitSource):
+    """The first groups of a shuffled training split; a larger part contains the smaller ones."""
+
+    def __init__(self, whole: batches.SplitSource, num_groups: int, seed: int) -> None:
+        self.__dict__.update(whole.__dict__)
+        order = np.random.default_rng(seed).permutation(whole.num_groups)
+        self._chosen = np.sort(order[:num_groups])
+
+    @property
+    def num_groups(self) -> int:
+        return len(self._chosen)
+
+    def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
+        return super().pick(self._chosen[groups_B], chance_B2)
+
+
+def built(name: str, folder: Path, sizes: tuple[int, int]) -> Path:
+    """Build a data set of generated puzzles and return its directory."""
+    num_train, num_test = sizes
+    build(DataRecipe(puzzle=name, num_train=num_train, num_test=num_test), folder / name)
+    return folder / name
+
+
+def trained(
+    config: HRMConfig,
+    recipe: Recipe,
+    source: batches.SplitSource,
+    data: Path,
+    is_over: Callable[[loop.Trainer], bool],
+) -> Row:
+    """Train until it is over, and return what the averaged weights reach on the test split."""
+    torch.manual_seed(recipe.seed)
+    torch.set_num_threads(1)
+    puzzle = registry.get(recipe.puzzle)
+    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
+    trainer = loop.Trainer(model_of(config), feed, recipe, hardware.PRESETS["cpu"])
+    while not is_over(trainer):
+        trainer.step()
+    held_out = batches.open_source(data, "test", puzzle)
+    rows = held_out.rows(np.arange(len(held_out)))
+    evaluation = evaluate(trainer.averaged_model(), puzzle, rows)
+    return {
+        "puzzles": source.num_groups,
+        "parameters": num_parameters(config),
+        "samples": trainer.progress.samples,
+        "steps": trainer.progress.step,
+        "exact": 100 * evaluation.exact[-1],
+        "proven": 100 * evaluation.proven[-1],
+        "cells": 100 * evaluation.cells[-1],
+    }
+
+
+def config_of(arch: str, puzzle: Puzzle, wanted: int) -> HRMConfig:
+    """Return the family's sizes at the width that comes closest to `wanted` parameters."""
+    preset = config_for(PRESET_OF[arch], puzzle, 1)
+    family = replace(preset, **CHANGES_OF[arch])
+    configs = [_at_width(family, width) for width in WIDTHS]
+    return min(configs, key=lambda config: abs(num_parameters(config) - wanted))
+
+
+def _at_width(config: HRMConfig, width: int) -> HRMConfig:
+    hidden_size = config.num_symbols * width
+    if not config.puzzle_vector_size:
+        return replace(config, hidden_size=hidden_size)
+    return replace(config, hidden_size=hidden_size, puzzle_vector_size=hidden_size)
+
+
+def num_parameters(config: HRMConfig) -> int:
+    with torch.device("meta"):
+        return model_of(config).num_parameters

@@ -1,0 +1,117 @@
+"""`hrm-bench train`: equal work beside the published step, families and parts of the data."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bench_tools import figures_of, refusal_of
+
+from hrm_benchmarks.desktop import training
+from hrm_benchmarks.desktop.contest import ARCHS, PartOfSource, config_of, num_parameters
+from hrm_benchmarks.report import Rounds
+from hrm_puzzles import registry
+from hrm_puzzles.data.build import DataRecipe, build
+from hrm_train.batches import open_source
+
+PUZZLE = "sudoku-4x4"
+TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
+PUBLISHED_CYCLES = {
+    "positions": "rope",
+    "high_cycles": 2,
+    "low_cycles": 2,
+    "high_layers": 2,
+    "low_layers": 2,
+}
+NO_PREFIX = {"puzzle_vector_size": 0}
+
+
+def tiny(folder: Path, **changes: Any) -> list[training.TrainerUnderTest]:
+    """Return the three contestants on 4x4 Sudoku, with two heads of width 16."""
+    contestants = training.contestants(
+        "small", "sudoku-4x4", folder / "data", batch_size=4, num_threads=1
+    )
+    sizes = {**TINY, **changes}
+    return [replace(one, config=replace(one.config, **sizes)) for one in contestants]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, PUBLISHED_CYCLES, NO_PREFIX], ids=["small", "published cycles", "no prefix"]
+)
+def test_equal_contestants_have_equal_losses(changes: dict[str, Any], tmp_path: Path) -> None:
+    plain, same, _ = tiny(tmp_path, **changes)
+    plain_step = training.stepper(plain)
+    same_step = training.stepper(same)
+    plain_losses = [plain_step() for _ in range(12)]
+    same_losses = [same_step() for _ in range(12)]
+    assert same_losses == pytest.approx(plain_losses, abs=training.LOSS_TOLERANCE)
+    assert len(set(plain_losses)) == 12
+
+
+@pytest.mark.process
+def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path) -> None:
+    plain, same, _ = tiny(tmp_path)
+    other = replace(same, recipe=replace(same.recipe, loss="softmax"))
+    one_round = Rounds(number=1, turn_s=0.0, cpu_clock=False)
+    with pytest.raises(ValueError, match="the work is not equal"):
+        training.measure([plain, other], one_round)
+
+
+def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps(tmp_path: Path) -> None:
+    plain, same, own = tiny(tmp_path)
+    assert own.samples_per_step == 4 * plain.samples_per_step
+    seconds_RC = np.array([[0.5, 0.25, 1.0], [1.0, 0.25, 0.5]])
+    first, second, third = training.speeds([plain, same, own], seconds_RC)
+    assert first["ratio"] == 1.0
+    assert second["ratio"] == (2.0 + 4.0) / 2
+    assert third["ratio"] == (2.0 + 8.0) / 2
+    assert second["equal_work"]
+    assert not third["equal_work"]
+
+
+@pytest.mark.process
+def test_the_command_measures_a_ratio() -> None:
+    sizes = "--puzzle sudoku-4x4 --batch 2 --threads 1"
+    figures = figures_of(f"train {sizes} --rounds 1 --turn-s 0")
+    assert len(figures["rows"]) == 3
+    for run in figures["rows"]:
+        assert run["ratio"] > 0
+    assert figures["environment"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "logistics-6x6"])
+def test_the_families_have_about_as_many_parameters(name: str) -> None:
+    puzzle = registry.get(name)
+    for arch in ARCHS:
+        config = config_of(arch, puzzle, 150_000)
+        assert num_parameters(config) == pytest.approx(150_000, rel=0.15), arch
+
+
+def test_every_family_is_compared() -> None:
+    sizes = f"--puzzle {PUZZLE} --puzzles 8 4 --parameters 30000 --cpu-s 0 --seed 3"
+    rows = figures_of(f"train --compare {sizes}")["rows"]
+    assert [row["model"] for row in rows] == list(ARCHS)
+    assert {row["puzzles"] for row in rows} == {8}
+    assert "use one of them" in refusal_of("train --compare --scaling")
+
+
+def test_every_part_gets_equal_samples_and_the_parts_double() -> None:
+    rows = figures_of(f"train --scaling --puzzle {PUZZLE} --puzzles 16 4 --samples 128")["rows"]
+    assert [row["puzzles"] for row in rows] == [2, 4, 8, 16]
+    assert {row["samples"] for row in rows} == {128}
+    assert len({row["steps"] for row in rows}) == 1
+
+
+def test_a_smaller_part_is_in_a_larger_one_and_draws_nothing_else(tmp_path: Path) -> None:
+    build(DataRecipe(puzzle=PUZZLE, num_train=32, num_test=4), tmp_path / "data")
+    whole = open_source(tmp_path / "data", "train", registry.get(PUZZLE))
+    chances_B2 = np.zeros((64, 2))
+    drawn: list[set[int]] = []
+    for count in (4, 8, 32):
+        part = PartOfSource(whole, count, seed=1)
+        groups_B = np.arange(64) % count
+        drawn.append(set(part.pick(groups_B, chances_B2).tolist()))
+        assert len(drawn[-1]) == count
+    assert drawn[0] < drawn[1] < drawn[2]

@@ -1,0 +1,93 @@
+"""An engine that plays a script. Shapes: B slots, T tokens, E puzzle-vector size."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.worker.lanes import LaneReport, OpenedLane
+from hrm_edge_runtime.worker.step_times import warm_up
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Script:
+    """The script of one puzzle: from segment `segments` on it answers `answer_T` with margin +1.
+
+    Before that it answers the question itself with margin -1.
+    """
+
+    answer_T: Int32
+    segments: int = 1
+
+
+Play = Callable[[Int32], Script]
+
+
+def _echo(tokens_T: Int32) -> Script:
+    return Script(answer_T=tokens_T)
+
+
+class ScriptedEngine(Engine):
+    """Steps `num_slots` scripts; a step over B rows calls `sleep(step_s(B))`.
+
+    The default script answers with the question.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        seq_len: int,
+        play: Play | None = None,
+        step_s: Callable[[int], float] | float = 0.0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.num_slots = num_slots
+        self.seq_len = seq_len
+        self._play: Play = play or _echo
+        self._step_s = step_s
+        self._sleep = sleep
+        self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots
+
+    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
+        del puzzle_vector_E  # the puzzle's tokens select the script
+        self._slots[slot] = (self._play(tokens_T), tokens_T, 0)
+
+    def move(self, source: int, target: int) -> None:
+        self._slots[target] = self._slots[source]
+
+    def step(self, num_active: int) -> StepOutput:
+        seconds = self._step_s
+        if callable(seconds):
+            seconds = seconds(num_active)
+        if seconds:
+            self._sleep(seconds)
+        answer_BT = np.empty((num_active, self.seq_len), np.int32)
+        margin_B = np.empty(num_active, np.float32)
+        for slot in range(num_active):
+            answer_BT[slot], margin_B[slot] = self._advance(slot)
+        return StepOutput(answer_BT=answer_BT, halt_margin_B=margin_B, q_halt_B=margin_B.copy())
+
+    def close(self) -> None:
+        self._slots = [None] * self.num_slots
+
+    def _advance(self, slot: int) -> tuple[Int32, float]:
+        playing = self._slots[slot]
+        assert playing is not None, f"slot {slot} was never loaded"
+        script, tokens_T, segment = playing
+        segment += 1
+        self._slots[slot] = (script, tokens_T, segment)
+        if segment < script.segments:
+            return tokens_T, -1.0
+        return script.answer_T, 1.0
+
+
+def ready_lane(lane: TaskLane) -> OpenedLane:
+    """Warm up a lane that was not measured."""
+    warm_up(lane)
+    report = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
+    return OpenedLane(lane=lane, report=report)
