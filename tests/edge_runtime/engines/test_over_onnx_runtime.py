@@ -24,12 +24,12 @@ from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.trt import build, cache
 from hrm_edge_runtime.engines.trt.drivers import is_installed
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
-from hrm_edge_runtime.parity.options import DEFAULT_FILE
-from hrm_edge_runtime.parity.report import breaks, not_judged, read_gates
+from hrm_edge_runtime.parity.report import GATES, breaks, not_judged
 from hrm_edge_runtime.parity.walk import compare
 
 CUDA = "CUDAExecutionProvider"
@@ -65,6 +65,7 @@ def machine(
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / kind))
     monkeypatch.setattr(build, "MEASURE_S", 0.0)
     monkeypatch.setattr(build, "MIN_STEPS", 1)
+    monkeypatch.setattr(factory, "TENSORRT_TRIAL", "")  # a child process has no stand-ins
     forget_stand_ins()
     if kind == "real card":
         monkeypatch.setenv("FAKE_TENSORRT_PROVIDER", CUDA)
@@ -104,7 +105,7 @@ def opened(name: str, precision: str = "fp32", *, want_logits: bool = True) -> T
 )
 def test_every_gate_of_the_golden_traces_holds(name: str, precision: str) -> None:
     bundle = shipped(name)
-    gates = read_gates(DEFAULT_FILE, precision, "golden")
+    gates = GATES[precision]["golden"]
     with closing(opened(name, precision)) as engine:
         report = compare(
             bundle.golden(),
