@@ -20,7 +20,6 @@ from hrm_puzzles.reading.cells import (
     Span,
     Values,
     number_rows,
-    numbers_in,
     parsed_cells,
     reject_doubtful_zero,
     solid_cells,
@@ -71,7 +70,8 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
     reject_other_forms(text)
     text = plain(text)
     values = values_in(legend, "".join(text.split()))
-    legend = replace(legend, values=values)
+    if values is not legend.values:
+        legend = replace(legend, values=values)
     board = _Text(size=size, legend=legend, box_cols=box_cols, text=text)
     found: dict[bytes, Parsed] = {}
     for reading in board.readings():
@@ -108,12 +108,10 @@ class _Text:
     def num_cells(self) -> int:
         return self.size.shape.num_cells
 
-    @cached_property
+    @property
     def blanks(self) -> frozenset[str]:
         """The blank marks except the space."""
-        values = self.legend.values.items()
-        marks = frozenset(mark for mark, value in values if value == self.legend.open_value)
-        return marks - {" "}
+        return self.legend.open_marks - {" "}
 
     @cached_property
     def all_lines(self) -> list[Line]:
@@ -139,13 +137,13 @@ class _Text:
         cells = list(chain.from_iterable(reading.rows))
         tokens = [reading.text[start:end] for start, end in cells]
         reject_doubtful_zero(self.legend, tokens)
-        kind = "words" if any(len(token) > 1 for token in tokens) else "text"
+        kind = "words" if any(len(token) != 1 for token in tokens) else "text"
         shape = self.size.shape
         return parsed_cells(shape, self.legend, reading.text, cells, reading.values, kind)
 
     def readings(self) -> Iterator[Reading]:
         """Every form that makes a board of the text."""
-        numbers = {**numbers_in(self.legend), **self.legend.values}
+        numbers = self.legend.of_tokens
         solid = self._solid()
         if solid is not None:
             yield Reading(self.text, [solid], self.legend.values)
