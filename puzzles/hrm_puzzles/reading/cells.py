@@ -60,6 +60,8 @@ def number_rows(text: str) -> list[list[Span]] | None:
     """
     rows: list[list[Span]] = []
     for start, line in lines_of(text):
+        if not line:
+            continue
         if FRAME.search(line) and not any(mark.isalnum() for mark in line):
             continue
         row: list[Span] = []

@@ -147,6 +147,8 @@ def _of_spaces(lines: list[str]) -> list[str]:
 
 def _without_margins(lines: list[str]) -> list[str]:
     """Remove the common indent, blanks at the ends of lines, and blank lines around the board."""
+    if not "".join(lines).strip():
+        return [""]
     bare = [line.rstrip() for line in lines]
     while not bare[-1]:
         bare.pop()

@@ -47,6 +47,11 @@ class Legend:
         return frozenset(mark for mark, value in marks if value == self.open_value)
 
     @cached_property
+    def row_marks(self) -> frozenset[str]:
+        """The characters that a line of a board may hold."""
+        return frozenset(self.values).union(*self.others.values())
+
+    @cached_property
     def of_tokens(self) -> Mapping[str, int]:
         """The value of each number as text, and of each character."""
         extras = {str(extra): value for extra, value in self.in_lists.items()}
