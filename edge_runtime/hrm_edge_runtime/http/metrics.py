@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_host.board import Host
+from hrm_host.machine import Host
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

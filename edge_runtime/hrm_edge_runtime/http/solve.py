@@ -119,11 +119,12 @@ class SolveService:
 
     def counts(self) -> schema.ModelCounts:
         num_failed = len(self._failed)
+        num_served = len(self.models.keys() - self._failed.keys())
         if self.engine_client.state == "ready":
             num_loading = len(self._joining)
         else:
-            num_loading = len(self.models) - num_failed
-        num_ready = len(self.models) - num_failed - num_loading
+            num_loading = num_served
+        num_ready = num_served - num_loading
         return schema.ModelCounts(ready=num_ready, loading=num_loading, failed=num_failed)
 
     def progress(self) -> Mapping[str, str | float] | None:
