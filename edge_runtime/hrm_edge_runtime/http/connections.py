@@ -25,7 +25,7 @@ from hrm_edge_runtime.http.growing import CUT
 HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 100
 READ_BYTES = 4096  # per turn of the event loop
-EVENTS_A_TURN = 100  # of h11, 12 us each: other connections get turns between
+EVENTS_A_TURN = 8  # of h11, 12 us each: other connections get turns between
 # A body of more pieces must average LEAST_PIECE bytes.
 MANY_PIECES = 1000
 LEAST_PIECE = 16  # bytes
