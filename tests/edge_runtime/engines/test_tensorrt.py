@@ -96,6 +96,12 @@ def pycuda() -> Driver:
     return PycudaDriver(library=pycuda.driver.Library())
 
 
+@pytest.fixture(params=[bindings, pycuda])
+def driver(request: pytest.FixtureRequest) -> MakeDriver:
+    """Makes the driver of one of the two packages."""
+    return request.param
+
+
 def opened(bundle: Bundle, driver: MakeDriver = bindings) -> TensorRTEngine:
     return cache.open_engine(
         bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=Gpu(driver())
@@ -151,18 +157,16 @@ def assert_nothing_is_held() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "driver", "num_launches"),
+    ("setting", "num_launches"),
     [
-        (CARD, bindings, NUM_SEGMENTS),
-        ({}, pycuda, NUM_SEGMENTS),
-        (CARD, pycuda, NUM_SEGMENTS),
-        ({}, bindings, NUM_SEGMENTS),
+        (CARD, NUM_SEGMENTS),
+        ({}, NUM_SEGMENTS),
         # without a CUDA graph
-        ({"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}, bindings, 0),
-        ({"FAKE_CUDA_FAILS": "cuStreamEndCapture"}, pycuda, 0),
-        ({"FAKE_CUDA_FAILS": "cuGraphInstantiate"}, bindings, 0),
-        ({"FAKE_CUDA_FAILS": "capture", **CARD}, pycuda, 0),
-        ({"FAKE_TENSORRT_FAILS": "capture"}, bindings, 0),
+        ({"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}, 0),
+        ({"FAKE_CUDA_FAILS": "cuStreamEndCapture"}, 0),
+        ({"FAKE_CUDA_FAILS": "cuGraphInstantiate"}, 0),
+        ({"FAKE_CUDA_FAILS": "capture", **CARD}, 0),
+        ({"FAKE_TENSORRT_FAILS": "capture"}, 0),
     ],
 )
 def test_an_engine_answers_as_onnx_runtime_does(
@@ -187,10 +191,7 @@ def test_a_model_without_puzzle_vectors_runs(device: SetUp, drops: str) -> None:
     assert (done.exit_code, report_of(done)["chosen"]) == (0, "fp32"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("setting", "driver"),
-    [({}, bindings), (CARD, pycuda), ({"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}, pycuda)],
-)
+@pytest.mark.parametrize("setting", [{}, CARD, {"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}])
 def test_runs_of_segments(
     built: Bundle, device: SetUp, setting: dict[str, str], driver: MakeDriver
 ) -> None:
@@ -208,8 +209,8 @@ def test_runs_of_segments(
     assert_same_run(ours, theirs, SLOTS)
 
 
-def test_load_discards_the_prefetched_segment(built: Bundle) -> None:
-    ours = opened(built)
+def test_load_discards_the_prefetched_segment(built: Bundle, driver: MakeDriver) -> None:
+    ours = opened(built, driver)
     theirs = reference(built)
     for slot in range(SLOTS):
         load_both(ours, theirs, built, slot, token=1)
@@ -222,9 +223,11 @@ def test_load_discards_the_prefetched_segment(built: Bundle) -> None:
     assert_nothing_is_held()
 
 
-def test_a_card_copies_inputs_once_and_outputs_in_one_piece(built: Bundle, device: SetUp) -> None:
+def test_a_card_copies_inputs_once_and_outputs_in_one_piece(
+    built: Bundle, device: SetUp, driver: MakeDriver
+) -> None:
     device(**CARD)
-    ours = opened(built)
+    ours = opened(built, driver)
     theirs = reference(built)
     copies = gpu_state().copies
 
@@ -247,9 +250,11 @@ def test_a_card_copies_inputs_once_and_outputs_in_one_piece(built: Bundle, devic
 
 
 @pytest.mark.parametrize("setting", [{}, CARD], ids=["integrated", "card"])
-def test_retell_keeps_the_carry(built: Bundle, device: SetUp, setting: dict[str, str]) -> None:
+def test_retell_keeps_the_carry(
+    built: Bundle, device: SetUp, driver: MakeDriver, setting: dict[str, str]
+) -> None:
     device(**setting)
-    ours = opened(built)
+    ours = opened(built, driver)
     theirs = reference(built)
     load_both(ours, theirs, built, 0, token=1)
     for token in (1, 2, 2, 3):
@@ -271,7 +276,6 @@ def test_the_doctor_rejects_other_runs(built: Bundle, monkeypatch: pytest.Monkey
         check.runs(built)
 
 
-@pytest.mark.parametrize("driver", [bindings, pycuda])
 def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: MakeDriver) -> None:
     with closing(Gpu(driver())) as gpu:
         gpu.capture(lambda: None)
@@ -283,7 +287,6 @@ def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: M
     assert gpu_state().executables == {}
 
 
-@pytest.mark.parametrize("driver", [bindings, pycuda])
 @pytest.mark.parametrize("call", ["init", "cuStreamCreate"])
 def test_a_dead_driver_is_one_sentence(device: SetUp, call: str, driver: MakeDriver) -> None:
     device(FAKE_CUDA_FAILS=call)
@@ -476,20 +479,22 @@ def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle) -> None
     ],
 )
 def test_a_failing_device_loses_the_engine(
-    built: Bundle, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
+    built: Bundle, driver: MakeDriver, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
 ) -> None:
     if value == "step":  # a graph that was recorded does not ask TensorRT again
         monkeypatch.setenv("FAKE_CUDA_FAILS", "cuStreamBeginCapture")
-    engine = opened(built)
+    engine = opened(built, driver)
     monkeypatch.setenv(setting, value)
     with pytest.raises(EngineLostError):
         engine.step(1)
 
 
-def test_too_little_device_memory_is_reported_first(built: Bundle, device: SetUp) -> None:
+def test_too_little_device_memory_is_reported_first(
+    built: Bundle, device: SetUp, driver: MakeDriver
+) -> None:
     device(FAKE_CUDA_BYTES="100")
     with pytest.raises(EngineUnavailableError, match=r"the GPU cannot allocate .* fewer --slots"):
-        opened(built)
+        opened(built, driver)
     assert_nothing_is_held()
 
 
