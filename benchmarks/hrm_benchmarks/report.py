@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host import board, system
+from hrm_host import machine, system
 
 LIBRARIES = ("numpy", "onnxruntime", "tensorrt", "torch")
 
@@ -80,7 +80,7 @@ def environment() -> dict[str, object]:
     seen: dict[str, object] = {}
     seen["machine"] = platform.machine()
     seen["system"] = platform.platform()
-    seen["processor"] = board.Host().cpu_model or platform.processor()
+    seen["processor"] = machine.Host().cpu_model or platform.processor()
     seen["cores"] = os.cpu_count()
     seen["load_average"] = system.load_average()
     seen["python"] = platform.python_version()

@@ -5,7 +5,7 @@ Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 """
 
 import copy
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -21,7 +21,8 @@ from onnx import ModelProto
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.quantize import call_sites, with_outputs
 from hrm_calibration.ranges import Histogram
-from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.batching.task import Attempt, Result, Task
+from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, StepOutput
@@ -129,6 +130,22 @@ class ServedGraph:
             progress(len(ended), len(questions))
         ended.sort(key=attrgetter("attempt_id"))
         return outcomes_of(ended, questions.labels_NT)
+
+
+def answered(
+    lane: TaskLane,
+    tasks: Sequence[Task],
+    progress: OnProgress = unheard,
+) -> Iterator[Result]:
+    """Submit every task and yield the results as they come. The queue must hold all tasks."""
+    for task in tasks:
+        lane.submit(task)
+    num_done = 0
+    while lane.has_work:
+        results, _ = lane.step()
+        yield from results
+        num_done += len(results)
+        progress(num_done, len(tasks))
 
 
 def outcomes_of(ended: Sequence[Attempt], labels_NT: Int32) -> Outcomes:

@@ -34,7 +34,7 @@ from hrm_edge_runtime.device import try_device
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.profiles import buckets_for
-from hrm_host import atomic, board, command, memory
+from hrm_host import atomic, command, machine, memory
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.parity.comparison import Comparison
@@ -115,7 +115,7 @@ def accept_command(
 
 
 def _device() -> dict[str, Any]:
-    facts = board.Host().facts()
+    facts = machine.Host().facts()
     return {**facts, "machine": platform.machine(), "python": platform.python_version()}
 
 
@@ -335,7 +335,7 @@ def _soak_findings(counts: Counter[str], samples: list[dict[str, Any]]) -> Found
 
 
 def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
-    host = board.Host()
+    host = machine.Host()
     available_mb = None
     account = memory.read_memory()
     if account is not None:

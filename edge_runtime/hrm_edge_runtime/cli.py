@@ -4,6 +4,7 @@ The top imports little, because the spawned engine process imports the main scri
 """
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,6 +107,9 @@ Connections = Annotated[
     int,
     typer.Option(min=1, help="Maximum number of open connections; at the limit idle ones close."),
 ]
+KeepAlive = Annotated[
+    int, typer.Option(min=1, max=3600, help="Seconds that an idle connection stays open.")
+]
 Cors = Annotated[
     list[str] | None,
     typer.Option(
@@ -154,6 +158,7 @@ class ServeOptions:
     stall_seconds: StallSeconds = 60.0
     ready: Ready = "all"
     max_connections: Connections = 4096
+    keep_alive_seconds: KeepAlive = 75
     keys: KeyFile = None
     cors: Cors = None
     tls_cert: Certificate = None
@@ -167,7 +172,7 @@ class ServeOptions:
 @serve.command(
     groups={
         "Engine": "engine slots threads memory_budget stall_seconds ready",
-        "Limits": "max_attempts queue_limit max_connections drain_seconds",
+        "Limits": "max_attempts queue_limit max_connections keep_alive_seconds drain_seconds",
         "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir upload_dir",
     },
     epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
@@ -177,18 +182,28 @@ class ServeOptions:
 def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
+    # numpy's BLAS would start a thread for each core in every process; the server never uses it
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hrm_edge_runtime.contract import logs
-    from hrm_edge_runtime.http import auth, server, uploads
-    from hrm_edge_runtime.http.library import models_and_library
+    from hrm_edge_runtime.http import auth, server
+    from hrm_edge_runtime.http.library import Library
+    from hrm_edge_runtime.http.upload_folder import UploadFolder
+    from hrm_edge_runtime.http.uploads import Uploads
+    from hrm_edge_runtime.worker.lanes import check_threads
+    from hrm_host.machine import threads_left
 
+    logs.configure(options.log)
     defaults = _lane_defaults(options)
+    check_threads(threads_left())
     opened = _opened(options.bundles)
-    kept = None
+    uploads = None
+    kept: dict[str, Path] = {}
     if options.upload_dir is not None:
-        kept = uploads.Uploads(options.upload_dir)
-        opened = _with_uploaded(opened, kept.bundles())
-    folders = options.bundle_dir or ()
-    served, library = models_and_library(opened, defaults, folders, kept)
+        folder = UploadFolder(options.upload_dir)
+        uploads = Uploads(folder)
+        kept = folder.kept()
+    library = Library(defaults, options.bundle_dir or (), uploads)
+    served = library.start_with(opened, kept)
     access = _access(options)
     warnings = auth.bind_warnings(
         options.host,
@@ -197,7 +212,6 @@ def serve_command(options: ServeOptions) -> None:
         tls_key=options.tls_key,
         insecure=options.insecure,
     )
-    logs.configure(options.log)
     for warning in warnings:
         logging.warning(warning)
     names = ", ".join(model.name for model in served)
@@ -246,6 +260,7 @@ def _server_options(options: ServeOptions, access: "Access") -> "ServerOptions":
         drain_s=options.drain_seconds,
         stall_s=options.stall_seconds,
         max_connections=options.max_connections,
+        keep_alive_s=options.keep_alive_seconds,
         access=access,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
@@ -260,16 +275,6 @@ def _opened(names: Sequence[str] | None) -> "list[Bundle]":
 
     chosen = names or list(shipped.shipped_bundles())
     return [bundle.Bundle.open(shipped.find_bundle(name)) for name in chosen]
-
-
-def _with_uploaded(opened: "Sequence[Bundle]", paths: Sequence[Path]) -> "list[Bundle]":
-    """The bundles of the command line. An uploaded one replaces that of the same name."""
-    from hrm_edge_runtime.contract.bundle import Bundle
-
-    uploaded = [Bundle.open(path) for path in paths]
-    names = {bundle.manifest.name for bundle in uploaded}
-    others = [bundle for bundle in opened if bundle.manifest.name not in names]
-    return [*others, *uploaded]
 
 
 def _tracer(endpoint: str) -> "Trace":

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from hrm_calibration.rollouts import ServedGraph
+from hrm_calibration.rollouts import ServedGraph, answered
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import AttemptKind
@@ -60,16 +60,9 @@ def num_proven(
         queue_limit=NUM_PUZZLES,
         max_attempts=NUM_ATTEMPTS,
     )
-    for asked in questions:
-        lane.submit(task_of(asked, served, guesses))
-    count = 0
-    num_done = 0
-    while lane.has_work:
-        results, _ = lane.step()
-        count += sum(result.status == "proven" for result in results)
-        num_done += len(results)
-        progress(num_done, len(questions))
-    return count
+    tasks = [task_of(asked, served, guesses) for asked in questions]
+    results = answered(lane, tasks, progress)
+    return sum(result.status == "proven" for result in results)
 
 
 def task_of(asked: HeldOutPuzzle, served: ServedGraph, guesses: bool) -> Task:

@@ -26,7 +26,7 @@ from hrm_export.inputs import (
 from hrm_export.options import Options
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import torch_device
-from hrm_host import atomic, board, progress
+from hrm_host import atomic, machine, progress
 from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles.arc.examples import num_by_task_in
@@ -43,9 +43,8 @@ class Contents:
 
     `calibration` and `held_out` share no puzzle. `identifiers` name the rows of the puzzle table,
     `tasks` holds the pairs of named tasks, `generated` names those that were also trained on
-    generated examples, and `meta` is the checkpoint's. `trained` is the model on the board of its
-    training, if another board is exported. The threshold of `served.policy` is 0 unless the options
-    give one.
+    generated examples, and `meta` is the checkpoint's. The threshold of `served.policy` is 0 unless
+    the options give one.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Contents:
     identifiers: Sequence[str]
     tasks: Mapping[str, Any]
     meta: Mapping[str, Any]
-    trained: ServedGraph | None = None
     generated: Sequence[str] = ()
 
     def provenance(self) -> dict[str, str | int | float]:
@@ -83,10 +81,9 @@ def contents_of(
     source = checkpoint.resolve(source)
     own, meta = checkpoint.load(source)
     keep_rows(own, options.puzzle_ids, source)
-    trained = puzzle_of(own.config, meta.get("puzzle"), source)
-    puzzle = trained
+    puzzle = puzzle_of(own.config, meta.get("puzzle"), source)
     if options.board is not None:
-        puzzle = other_board(options.board, trained, own.config, source)
+        puzzle = other_board(options.board, puzzle, own.config, source)
     model = geometry.on_board(own, puzzle)
     config = model.config
     policy = policy_of(options, config, puzzle)
@@ -102,9 +99,6 @@ def contents_of(
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
     calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
-    trained_graph = None
-    if options.board is not None and trained.difficulties:
-        trained_graph = served_graph(own, trained, policy, provider)
     num_traced = min(policy.max_segments, config.max_segments)
     model.config = replace(config, max_segments=num_traced)
     return Contents(
@@ -116,7 +110,6 @@ def contents_of(
         identifiers=identifiers,
         tasks=tasks,
         meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
-        trained=trained_graph,
         generated=generated,
     )
 
@@ -165,6 +158,6 @@ def served_graph(
         puzzle=puzzle,
         puzzle_table=model.puzzle_table.float().numpy(),
         policy=policy,
-        num_threads=board.num_cores(),
+        num_threads=machine.num_cores(),
         provider=provider,
     )

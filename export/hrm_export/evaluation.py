@@ -22,7 +22,7 @@ from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_export.eval_options import EvaluationOptions
 from hrm_export.inputs import checkpoint_of_run
 from hrm_export.torch_engine import TorchEngine, torch_device
-from hrm_host.board import num_cores
+from hrm_host.machine import num_cores
 from hrm_host.progress import Stages
 from hrm_model import checkpoint, geometry
 from hrm_puzzles import registry

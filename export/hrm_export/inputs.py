@@ -13,7 +13,7 @@ import numpy as np
 
 from hrm_calibration.int8 import MAX_PUZZLES
 from hrm_export.options import Options
-from hrm_host import board, progress
+from hrm_host import machine, progress
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
@@ -187,7 +187,7 @@ def find_puzzles(
         puzzle,
         count=options.held_out + reserved,
         data=data,
-        num_workers=board.num_cores(),
+        num_workers=machine.num_cores(),
         progress=partial(stages.show, "making puzzles"),
     )
     questions.require_ids(config.num_puzzle_ids)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hrm_calibration.rollouts import ServedGraph
+from hrm_calibration.rollouts import ServedGraph, answered
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Identifiers
@@ -127,26 +127,21 @@ def _right(
         max_attempts=num_attempts,
         identifiers=names,
     )
+    tasks: list[Task] = []
     for number, asked in enumerate(questions):
-        lane.submit(
-            Task(
-                task_id=number,
-                tokens_T=served.puzzle.encode(asked.question),
-                policy=served.policy,
-                arrival_s=0.0,
-                puzzle_id=asked.puzzle_id,
-                num_attempts=num_attempts,
-            )
+        task = Task(
+            task_id=number,
+            tokens_T=served.puzzle.encode(asked.question),
+            policy=served.policy,
+            arrival_s=0.0,
+            puzzle_id=asked.puzzle_id,
+            num_attempts=num_attempts,
         )
+        tasks.append(task)
     right = {asked.name: True for asked in questions}
-    num_done = 0
-    while lane.has_work:
-        results, _ = lane.step()
-        for result in results:
-            asked = questions[result.task_id]
-            right[asked.name] &= _is_right(result, asked, served)
-        num_done += len(results)
-        progress(num_done, len(questions))
+    for result in answered(lane, tasks, progress):
+        asked = questions[result.task_id]
+        right[asked.name] &= _is_right(result, asked, served)
     return [name for name, is_right in right.items() if is_right]
 
 

@@ -75,13 +75,27 @@ def write_text(path: Path, text: str) -> None:
 @contextmanager
 def lock(path: Path) -> Generator[None]:
     """Hold `.NAME.lock` beside `path`, which may be replaced meanwhile; wait for other holders."""
-    handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    file = path.with_name(f".{path.name}.lock")
+    handle = try_lock(file)
+    while handle is None:
+        time.sleep(LOOK_AGAIN_S)
+        handle = try_lock(file)
     try:
-        while not system.try_lock(handle):
-            time.sleep(LOOK_AGAIN_S)
         yield
     finally:
         os.close(handle)
+
+
+def try_lock(file: Path) -> int | None:
+    """Lock a file, which is created if it is missing; None if another handle holds the lock.
+
+    The lock lasts until the returned handle is closed or the process ends.
+    """
+    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    if system.try_lock(handle):
+        return handle
+    os.close(handle)
+    return None
 
 
 def require_free(path: Path) -> None:

@@ -112,6 +112,9 @@ class BuildOptions:
         typer.Option(min=1, help="Train on this many random CSV rows."),
     ] = None
     columns: Columns = None
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Omit bad rows of the files, and report them.")
+    ] = False
     dataset: Annotated[
         str,
         typer.Option(help="arcagi, arcagi2 or a folder of task files."),
@@ -170,7 +173,7 @@ class BuildOptions:
 @main.command(
     groups={
         "Generated puzzles": "train test difficulty",
-        "Rows of a CSV file": "source csv_train csv_test csv_sample columns",
+        "Rows of files": "source csv_train csv_test csv_sample columns skip_bad",
         "ARC": "dataset tasks augment hold_out_all keep_colors more more_license",
     }
 )
@@ -193,6 +196,10 @@ def build(options: BuildOptions) -> None:
         print(json.dumps({**asdict(built), "seconds": seconds}))
     else:
         print(f"{options.out}: {_built_text(built)}")
+
+
+def _report(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
 
 
 def _report_leftovers(out: Path) -> None:
@@ -235,7 +242,13 @@ def _built_from_puzzles(options: BuildOptions, puzzle: Puzzle, shard: Shard | No
         build = partial(data_build.build, recipe)
         if shard is not None:
             build = partial(data_build.build_shard, recipe, shard)
-        return build(options.out, num_workers=options.workers, progress=progress)
+        return build(
+            options.out,
+            num_workers=options.workers,
+            progress=progress,
+            skip_bad=options.skip_bad,
+            say=_report,
+        )
 
 
 @main.command(name="merge")
@@ -280,7 +293,8 @@ def import_(
     """
     if split not in (None, "train", "test"):
         raise DatasetError(f"--split is {split!r}; use train or test, or omit it.")
-    imported = data_build.import_file(file, registry.get(puzzle), out, split=split)
+    kind = registry.get(puzzle)
+    imported = data_build.import_file(file, kind, out, split=split, say=_report)
     if as_json:
         print(json.dumps(asdict(imported)))
     else:

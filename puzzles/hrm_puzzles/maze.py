@@ -3,7 +3,7 @@
 Text and lists are read as in `grid.notation`. A JSON object holds start and goal apart from the
 grid, in which 1 is a wall:
 
-    {"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}
+    {"grid": [[0, 1, ...], ...], "start": [row, column], "goal" or "end": [row, column]}
 
 Rows and columns count from 0. The answer is the same object with "path": the cells from start to
 goal in walking order.
@@ -81,11 +81,13 @@ class Maze(GridPuzzle):
         open_value=OPEN,
         pads_lines=True,
         described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
+        others={WALL: "Xx*1@%W", OPEN: "0_", START: "s@AE", GOAL: "gEeXxB"},
+        once=(START, GOAL),
     )
     marks: ClassVar = {OPEN: PATH}
     wall = WALL
     stops = (START, GOAL)
-    keys = ("grid", "start", "goal")
+    keys = ("grid", "start")
     token_of_value = np.array(
         [OPEN_TOKEN, WALL_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN], dtype=np.int32
     )
@@ -252,11 +254,12 @@ class Maze(GridPuzzle):
         Raises PuzzleError with the rule `wrong-keys`, `bad-cell`, `in-wall` or `same-cell`.
         """
         shape = self.shape
-        check_keys(question, self.keys, "path", OBJECT_FORM)
+        goal_key = "end" if "end" in question else "goal"
+        check_keys(question, ("grid", "start", goal_key), "path", OBJECT_FORM)
         described = "1 for a wall and 0 for an open cell"
         grid, rows = numbers_of(shape, question["grid"], (OPEN, WALL), described)
         start = cell_of(shape, "start", question["start"])
-        goal = cell_of(shape, "goal", question["goal"])
+        goal = cell_of(shape, goal_key, question[goal_key])
         path = cells_of(shape, "path", question.get("path", []))
         _place(grid, path, PATH, "path")
         _place(grid, [start], START, "start")
@@ -264,7 +267,7 @@ class Maze(GridPuzzle):
         if start == goal:
             problem = "start and goal are the same cell"
             raise error_at(goal, problem, "same-cell", "move one of them")
-        return grid, {"grid": rows, "start": start, "goal": goal}
+        return grid, {"grid": rows, "start": start, goal_key: goal}
 
     def question_object(self, grid: Grid) -> dict[str, object]:
         start = np.argwhere(grid == START)[0].tolist()
@@ -280,8 +283,8 @@ class Maze(GridPuzzle):
         for leg in route.legs:
             path.extend(list(cell) for cell in leg.cells[:-1])
         strays = [cell for cell in np.argwhere(grid == PATH).tolist() if cell not in path]
-        goal = list(question["goal"])
-        return {**question, "path": [*path, *strays, goal]}
+        goal = question["goal"] if "goal" in question else question["end"]
+        return {**question, "path": [*path, *strays, list(goal)]}
 
 
 def _place(grid: Grid, cells: Sequence[Cell], value: int, name: str) -> None:

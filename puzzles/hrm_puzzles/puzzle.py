@@ -52,13 +52,14 @@ class Notation:
     """The notation of a question. Its answer is written in the same one.
 
     `kind` is the puzzle's own word for the form ("text", "rows", "flat"). `blank` is the value of
-    an open cell. For text, `template` is the text itself and `cells` the offset of each cell in it.
+    an open cell. For text, `template` is the text itself and `cells` has the offsets of each cell:
+    its first character, and the end.
     """
 
     kind: str
     blank: str | int | None
     template: str = ""
-    cells: tuple[int, ...] = ()
+    cells: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,13 +305,10 @@ class Colored(Protocol):
 
 @runtime_checkable
 class CsvForm(Protocol):
-    """A puzzle whose questions and answers are text, in CSV files and in text files."""
+    """A puzzle that reads a board without judging it: text or lists, in files of any form."""
 
-    def board_of(self, text: str) -> Grid:
-        """Read a question or an answer.
-
-        Raises PuzzleError if it cannot read the text. It does not judge the board.
-        """
+    def board_of(self, board: Any) -> Grid:
+        """Read a question or an answer. Raises PuzzleError for anything else."""
         ...
 
 

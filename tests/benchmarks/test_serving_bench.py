@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench_tools import figures_of
+from scripted_engine import Script, ScriptedEngine
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import peers, policies
@@ -17,7 +18,6 @@ from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import SIDE, flop_of, rows_of
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 
@@ -115,7 +115,7 @@ def test_a_server_is_measured_through_http() -> None:
     figures = figures_of(f"serve --http {bundle} --seconds 1 --connections 4")
     batches, singles = figures["rows"]
     for row in (batches, singles):
-        assert 0.1 < row["share_of_bound"] <= 1.01
+        assert 0 < row["share_of_bound"] <= 1.01
         assert 0 < row["http_cpu_us"] < 1e3 * row["cpu_ms"]
         assert row["ready_s"] > 0
         assert row["memory_mb"] > 10

@@ -44,7 +44,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial takes a second; test_trial.py has its laws, and server processes make them."""
 
-    async def passed(_: object, **__: object) -> None:
+    async def passed(*_: object, **__: object) -> None:
         pass
 
-    monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_lane", passed)
+    monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_bundle", passed)

@@ -207,8 +207,6 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
     source = saved(tmp_path / "step_12", puzzle="maze-8x8", **sizes)
     result = exported(source, tmp_path / "larger.bundle", "--board", "9x11")
     assert result.exit_code == 0, result.output
-    cost = r"(\S+): 0.0% of 16 proven in 4.0 segments of [\d.]+ ms"  # untrained: nothing is proven
-    assert re.findall(cost, result.stderr) == ["maze-8x8", "maze-9x11"]
     bundle = Bundle.open(tmp_path / "larger.bundle")
     assert (bundle.manifest.puzzle, bundle.manifest.seq_len) == ("maze-9x11", 99)
     assert not breaks(replayed(bundle))

@@ -12,10 +12,10 @@ from subprocess import CompletedProcess
 import pytest
 from board_tree import ORIN, board
 
-from hrm_host import board as host_board
-from hrm_host.board import Host
+from hrm_host import machine as host_machine
 from hrm_host.doctor import Finding, jetson, serving
 from hrm_host.doctor.serving import ServingSoftware
+from hrm_host.machine import Host
 
 JETPACK_62 = ServingSoftware(
     python=(3, 10, 12),
@@ -239,10 +239,21 @@ def test_commands_and_the_service_share_a_cache(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     shared = tmp_path / "shared"
-    monkeypatch.setattr(host_board, "SHARED_CACHE", shared)
+    monkeypatch.setattr(host_machine, "SHARED_CACHE", shared)
     if names is not None:
         shared.mkdir()
     if names:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "named"))
-    found = host_board.cache_folder().relative_to(tmp_path)
+    found = host_machine.cache_folder().relative_to(tmp_path)
     assert found.parts[0] == folder
+
+
+def test_a_user_without_a_home_gets_a_folder_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs with any user id: no HOME, no entry in the list of users."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(host_machine, "SHARED_CACHE", tmp_path / "shared")
+    monkeypatch.setattr("os.getuid", lambda: 1234567)
+    assert host_machine.cache_folder() == tmp_path / "shared" / "hrm-edge"

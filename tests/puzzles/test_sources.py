@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
-from hrm_puzzles.data.rows import Row, rows_in
 from hrm_puzzles.data.sources import Questions, find_questions, is_held_out_N, questions_made
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.reading.record import Record
+from hrm_puzzles.reading.records import records_in
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 HEADER = "source,question,answer,rating"
@@ -36,7 +38,7 @@ FAULTY_ROWS = [
     (f"made,1.3.34122143432.,{SOLVED}", "the row 'made,1.3.34122143432' has 3 columns"),
     (f"made,1.x.34122143432.,{SOLVED},0", "the cell at row 1, column 3 is 'x'"),
     (f"made,4.3.34122143432.,{SOLVED},0", f"the answer '{SOLVED}' does not solve the question"),
-    ("," * (1 << 20), "line 4 has more than 1048576 characters"),
+    ("," * (1 << 24), "line 4 has more than 16777216 characters"),
 ]
 
 
@@ -57,17 +59,12 @@ def maze_row(*, path: str = "o", rating: int = 4) -> str:
 
 def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path) -> None:
     maze = registry.get("maze-10x10")
-    rows = read_examples(written(tmp_path, HEADER, maze_row()), maze)
+    rows = read_examples(written(tmp_path, HEADER, maze_row()), maze).rows
     assert rows["inputs"][0, :6].tolist() == [2, 3, 2, 2, 4, 1]
     assert rows["labels"][0, :6].tolist() == [2, 3, 5, 5, 4, 1]
     assert rows["inputs"][0, 99] == 2
     with pytest.raises(DatasetError, match=r"line 2: the answer .* does not solve the question"):
         read_examples(written(tmp_path, HEADER, maze_row(path=" ")), maze)
-
-
-def test_puzzles_without_this_form_say_so(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="arc does not have a CSV form"):
-        read_examples(written(tmp_path, HEADER, GOOD), registry.get("arc"))
 
 
 def found(
@@ -151,9 +148,9 @@ def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_pa
     assert split.labels(slice(None)).tolist() == labels
 
 
-def rows_of(text: str, puzzle: Puzzle = SMALL, columns: str | None = None) -> list[Row]:
+def records_of(text: str, puzzle: Puzzle = SMALL, columns: str | None = None) -> list[Record]:
     lines = io.StringIO(text, newline="")
-    return list(rows_in(lines, [puzzle], name="x.csv", columns=columns))
+    return list(records_in(lines, [puzzle], name="x.csv", columns=columns))
 
 
 NAMED = f"start,end,cost\n{OPEN},{SOLVED},7\n"
@@ -161,15 +158,16 @@ NAMED = f"start,end,cost\n{OPEN},{SOLVED},7\n"
 
 @pytest.mark.parametrize("columns", ["start,end,cost", "1,2,3", "START, 2,3"])
 def test_columns_are_named_or_numbered(columns: str) -> None:
-    assert rows_of(NAMED, columns=columns) == [Row(2, OPEN, SOLVED, 7)]
+    row = Record(place="line 2", question=OPEN, answer=SOLVED, rating="7")
+    assert records_of(NAMED, columns=columns) == [row]
     bare = NAMED.partition("\n")[2]
     if columns == "1,2,3":
-        assert rows_of(bare, columns=columns) == [Row(1, OPEN, SOLVED, 7)]
+        assert records_of(bare, columns=columns) == [replace(row, place="line 1")]
 
 
 def test_quoted_boards_have_several_lines() -> None:
-    (row,) = rows_of('puzzle,solution\n"1.3.\n3412\n2143\n432.",1234341221434321\n')
-    assert row == Row(5, "1.3.\n3412\n2143\n432.", SOLVED)
+    (row,) = records_of('puzzle,solution\n"1.3.\n3412\n2143\n432.",1234341221434321\n')
+    assert (row.place, row.question, row.answer) == ("line 5", "1.3.\n3412\n2143\n432.", SOLVED)
 
 
 BOARD = "1.3.\n3412\n2143\n432."
@@ -186,13 +184,13 @@ TEXTS = {
 
 @pytest.mark.parametrize(("text", "boards"), TEXTS.values(), ids=TEXTS)
 def test_blank_lines_part_the_boards_of_a_text(text: str, boards: list[str]) -> None:
-    assert [row.question for row in rows_of(text)] == boards
+    assert [row.question for row in records_of(text)] == boards
 
 
 def test_text_boards_are_labelled_or_rejected_by_the_exact_solver(tmp_path: Path) -> None:
     file = tmp_path / "boards.txt"
     file.write_text(f"{BOARD}\n\n{BOARD}\n", encoding="utf-8")
-    rows = read_examples(file, SMALL)
+    rows = read_examples(file, SMALL).rows
     assert rows["labels"].tolist() == [SMALL.encode(SMALL.parse(SOLVED).grid).tolist()] * 2
     file.write_text(f"{OPEN}\n{'.' * 16}\n", encoding="utf-8")
     with pytest.raises(DatasetError, match="line 2: the puzzle has more than one solution"):
@@ -200,13 +198,42 @@ def test_text_boards_are_labelled_or_rejected_by_the_exact_solver(tmp_path: Path
 
 
 TWO_COLUMNS = "puzzle,solution"
+
+
+def test_a_short_row_is_a_fault_of_its_own() -> None:
+    good, short = records_of(f"{TWO_COLUMNS}\n{OPEN},{SOLVED}\n{OPEN}\n")
+    assert (good.problem, short.place) == ("", "line 3")
+    assert short.problem == f"the row '{OPEN}' has 1 columns"
+    assert short.remedy == "write at least 2, as in the first row"
+
+
+BAD_FILE = f"{HEADER}\n{GOOD}\nmade,12,{SOLVED},1\n{GOOD}\nmade,{OPEN},{OPEN},1\n"
+
+
+def test_all_bad_rows_are_listed_and_can_be_omitted(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(BAD_FILE)
+    with pytest.raises(DatasetError, match=r"2 rows are bad \(line 3, line 5\); --skip-bad omits"):
+        read_examples(file, SMALL)
+    content = read_examples(file, SMALL, skip_bad=True)
+    assert (len(content.rows), list(content.faults)) == (2, ["line 3", "line 5"])
+
+
+def test_a_rating_that_is_no_whole_number_is_unknown(tmp_path: Path) -> None:
+    said: list[str] = []
+    rows = [GOOD.replace(",7", rating) for rating in (",7", ",easy", ",7.2", ",")]
+    content = read_examples(written(tmp_path, HEADER, *rows), SMALL, say=said.append)
+    assert content.rows["rating"].tolist() == [7, 0, 0, 0]
+    (sentence,) = said
+    assert "2 ratings of" in sentence
+    assert "the first is 'easy' in line 3" in sentence
+
+
 FAULTS = [
-    (f"{TWO_COLUMNS}\n{OPEN}\n", None, f"line 2: the row '{OPEN}' has 1 columns; write at least 2"),
     ("a,b\nc,d\n", None, "line 1: the columns are ['a', 'b'], and none holds a puzzle; begin"),
     (NAMED, "start,answer", "line 1: --columns start,answer: the columns are ['start', 'end'"),
     (NAMED, "1,4", "give two of these names, or numbers from 1 to 3"),
     (NAMED, "1,2,3,1", "line 1: --columns 1,2,3,1 names 4 columns; name QUESTION,ANSWER"),
-    (f"start,end,cost\n{OPEN},{SOLVED},hard", "1,2,3", "line 2: the rating is 'hard'; write a"),
     (f'{TWO_COLUMNS}\n{OPEN},"{"1" * 140_000}\n', None, "field larger than field limit (131072)"),
 ]
 
@@ -214,6 +241,6 @@ FAULTS = [
 @pytest.mark.parametrize(("text", "columns", "fault"), FAULTS)
 def test_a_malformed_row_names_its_line(text: str, columns: str | None, fault: str) -> None:
     with pytest.raises(DatasetError) as caught:
-        rows_of(text, columns=columns)
+        records_of(text, columns=columns)
     assert fault in str(caught.value)
     assert str(caught.value).startswith("x.csv, line ")

@@ -9,19 +9,22 @@ from typing import Any
 
 import httpx
 import numpy as np
+import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from scripted_engine import ScriptedEngine, ready_lane
 from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
 from starlette.applications import Starlette
 from thread_engine import ThreadEngine
+from uvicorn.server import ServerState
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes, ready_lane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -169,3 +172,45 @@ class Call:
         await self.may_send.wait()
         self.status = message.get("status", self.status)
         self.body += message.get("body", b"")
+
+
+@contextlib.asynccontextmanager
+async def live(app: Any, limits: ConnectionLimits | None = None) -> AsyncIterator[int]:
+    """Serve an application, which runs already, on a socket of this process; yields the port."""
+    limits = limits or ConnectionLimits(max_connections=100)
+    state = ServerState()
+    config = uvicorn.Config(
+        app, interface="asgi3", log_config=None, lifespan="off", ws="none", timeout_keep_alive=60
+    )
+    make = functools.partial(
+        GuardedProtocol, limits=limits, config=config, server_state=state, app_state={}
+    )
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    watch = asyncio.ensure_future(_drop_late(limits))
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        for connection in tuple(limits.connections):
+            connection.transport.abort()
+        while state.connections:
+            await asyncio.sleep(POLL_EVERY_S)
+        watch.cancel()
+
+
+async def _drop_late(limits: ConnectionLimits) -> None:
+    while True:
+        await asyncio.sleep(3 * POLL_EVERY_S)
+        limits.drop_late()
+
+
+async def exchanged(port: int, *pieces: bytes) -> bytes:
+    """Send pieces over one connection, each in its own turn; read until the server ends it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(POLL_EVERY_S)
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        answer = await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+    return answer

@@ -6,7 +6,7 @@ They follow its documents and have not been captured on a board.
 from collections.abc import Mapping
 from pathlib import Path
 
-from hrm_host.board import Host
+from hrm_host.machine import Host
 
 NVPMODEL_CONF = """\
 # FORMAT:

@@ -17,7 +17,7 @@ from thread_engine import ThreadEngine
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.library import models_and_library
+from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.uploads import Uploads
 from hrm_edge_runtime.worker.client import EngineClient
@@ -69,7 +69,8 @@ async def house_of(
     tmp_path: Path, bundle: Path, folder: Path, uploads: Uploads | None = None
 ) -> AsyncIterator[House]:
     """Serve one bundle; further ones come from `folder`."""
-    models, library = models_and_library([Bundle.open(bundle)], DEFAULTS, [folder], uploads)
+    library = Library(DEFAULTS, [folder], uploads)
+    models = library.start_with([Bundle.open(bundle)], {})
     make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))

@@ -16,7 +16,7 @@ from solving_tools import answer
 from hrm_edge_runtime.api.schema import ErrorDetail
 
 Reply = Callable[[BaseHTTPRequestHandler], None]
-MODEL: dict[str, Any] = scripted_model(1).view().model_dump(mode="json") | {"name": "m"}
+MODEL: dict[str, Any] = scripted_model(num_slots=1).view().model_dump(mode="json") | {"name": "m"}
 REFUSAL = ErrorDetail(
     reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
 )
@@ -59,6 +59,9 @@ def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
 
         def do_GET(self) -> None:
             self._reply(models or usual)
+
+        def do_PUT(self) -> None:
+            self.do_POST()
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))

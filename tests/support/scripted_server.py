@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from scripted_engine import Script, ScriptedEngine, ready_lane
 
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, ready_lane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Puzzle
 
@@ -29,6 +29,7 @@ NUMBERS = {
     "drain_s": 30.0,
     "stall_s": 60.0,
     "max_connections": 4096,
+    "keep_alive_s": 75,
 }
 MAX_ATTEMPTS = 8
 NUM_WARM_UP_STEPS = 2
@@ -136,6 +137,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(option, type=type(default), default=default)
     for option in ("--keys", "--tls-cert", "--tls-key"):
         parser.add_argument(option, type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--log", choices=["text", "json"], default="text")
     return parser.parse_args()
 
@@ -159,12 +161,13 @@ def main() -> None:
     )
     keys = KeyRing(given.keys) if given.keys else None
     options = ServerOptions(
-        host="127.0.0.1",
+        host=given.host,
         port=given.port,
         queue_limit=given.queue_limit,
         drain_s=given.drain_s,
         stall_s=given.stall_s,
         max_connections=given.max_connections,
+        keep_alive_s=given.keep_alive_s,
         access=Access(keys=keys),
         tls_cert=given.tls_cert,
         tls_key=given.tls_key,

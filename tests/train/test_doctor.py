@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from board_tree import board
 
-from hrm_host.board import Host
 from hrm_host.doctor import Finding
+from hrm_host.machine import Host
 from hrm_host.memory import GIB
 from hrm_train import doctor, doctor_machine
 from hrm_train.doctor import TrainingSoftware
@@ -81,7 +81,7 @@ def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
     ("field", "value", "name", "remedy"),
     [
         ("persistence_mode", "Disabled", "gpu 0 persistence", "sudo nvidia-smi -i 0 -pm 1"),
-        ("clocks.applications.graphics", "1200", "gpu 0 clocks", "-rgc"),
+        ("clocks.applications.graphics", "1500", "gpu 0 clocks", "-rgc"),
         ("power.limit", "300.00", "gpu 0 power limit", "sudo nvidia-smi -i 0 -pl 450"),
         ("temperature.gpu", "88", "gpu 0 temperature", "-pl WATTS"),
     ],
@@ -92,6 +92,15 @@ def test_a_cards_fault_has_its_remedy(field: str, value: str, name: str, remedy:
     assert unwell(found) == {name: "warn"}
     (fault,) = [finding for finding in found if finding.name == name]
     assert remedy in fault.remedy
+
+
+def test_the_advised_clock_lock_is_no_fault() -> None:
+    # 000, "nv_queue Blocked Tasks": nvidia-smi -lgc 1980.
+    (healthy,) = doctor_machine.read_cards(HEALTHY_CARD)
+    locked = {**healthy, "clocks.applications.graphics": "1980"}
+    findings = list(doctor_machine.card_findings(locked))
+    assert unwell(findings) == {}
+    assert any("locked at 1980 of 3105 MHz" in finding.text for finding in findings)
 
 
 def test_silent_figures_are_not_judged_and_a_silent_driver_is_a_fault(tmp_path: Path) -> None:

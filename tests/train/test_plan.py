@@ -1,6 +1,7 @@
 """Machines, recipes and plans: what a run becomes, and whether each machine can hold it."""
 
 import dataclasses
+import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from cli_tools import succeeded
 from typer.testing import CliRunner
 
 from hrm_model import checkpoint
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.cli import main as data_app
 from hrm_puzzles.data.datasets import DatasetError
@@ -87,7 +88,7 @@ def test_presets_have_the_sizes_they_state() -> None:
     sizes: dict[str, int] = {}
     for name in SIZES:
         with torch.device("meta"):
-            model = HRM(config_for(name, kind, 1))
+            model = model_of(config_for(name, kind, 1))
         sizes[name] = sum(parameter.numel() for parameter in model.parameters())
     assert sizes == {
         "published": 27_276_290,
@@ -133,6 +134,41 @@ def test_default_networks(machine: str, options: dict[str, Any], blocks: str, ar
     assert (config.blocks, config.arch) == (blocks, arch)
 
 
+@pytest.mark.parametrize(
+    ("puzzle", "samples", "chosen", "compiles"),
+    [
+        ("sudoku-4x4", 4_800, (), False),
+        ("sudoku", 1_000_000, (), True),
+        ("sudoku-4x4", 4_800, ("compile=true",), True),
+        ("sudoku", 1_000_000, ("compile=false",), False),
+    ],
+)
+def test_a_cpu_compiles_only_for_a_long_run(
+    puzzle: str, samples: int, chosen: tuple[str, ...], compiles: bool
+) -> None:
+    compiling = dataclasses.replace(PRESETS["cpu"], compile=True)
+    settings = [f"total_samples={samples}", *chosen]
+    plan = draft(PlanOptions(puzzle=puzzle, settings=settings), compiling)
+    assert plan.hardware.compile == compiles
+
+
+def test_the_recipe_of_the_log_fits_the_disk() -> None:
+    shown = succeeded(app, "--dry-run", "--recipe", "log", "--hw", "rtx4090-laptop").stdout
+    sizes = re.search(r"takes (\S+) GiB; held: (\S+) GiB, 4 at most; written: (\S+) GiB", shown)
+    assert sizes is not None
+    checkpoint_gib, held_gib, written_gib = map(float, sizes.groups())
+    assert checkpoint_gib <= 0.5
+    assert held_gib == pytest.approx(4 * checkpoint_gib, abs=0.02)
+    assert written_gib == pytest.approx(195 * checkpoint_gib, abs=1)
+    assert PlanOptions(recipe="log").examples == {"augment": 500}
+
+
+def test_a_dry_run_on_a_cpu_measures_its_speed() -> None:
+    shown = succeeded(app, "--dry-run", "--hw", "cpu", "--puzzle", "sudoku-4x4").stdout
+    assert "speed: measured on this CPU" in shown
+    assert shown.count("samples/s: ") == 1
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for machine in PRESETS.values():
@@ -163,6 +199,18 @@ def test_a_warm_up_beyond_a_tenth_of_the_run_is_said(warmup: str, num_warnings: 
     settings = ["total_samples=4800", f"warmup_samples={warmup}"]
     options = PlanOptions(puzzle="sudoku-4x4", settings=settings)
     assert len(warnings(draft(options, PRESETS["cpu"]), options)) == num_warnings
+
+
+@pytest.mark.parametrize(
+    ("width", "machine", "num_warnings"), [(96, "rtx4090", 1), (128, "rtx4090", 0), (96, "cpu", 0)]
+)
+def test_a_width_that_a_gpu_multiplies_badly_is_said(
+    width: int, machine: str, num_warnings: int
+) -> None:
+    settings = [f"hidden_size={width}", "puzzle_vector_size=64"]
+    options = PlanOptions(puzzle="sudoku-4x4", preset="small", settings=settings)
+    found = warnings(draft(options, PRESETS[machine]), options)
+    assert len([text for text in found if "multiple of 64" in text]) == num_warnings
 
 
 def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: Path) -> None:
@@ -254,7 +302,7 @@ def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path) -
 
 
 def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Path) -> None:
-    larger = HRM(config_for("relational", registry.get("sudoku"), 1))
+    larger = model_of(config_for("relational", registry.get("sudoku"), 1))
     checkpoint.save(tmp_path / "step_1", larger, {})
     options = PlanOptions(
         run=tmp_path / "run",
@@ -310,7 +358,7 @@ def test_other_hints_need_another_run(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     config = config_for("relational", registry.get("maze-8x8"), 1)
     older = dataclasses.replace(config, num_hints=13)
-    checkpoint.save(tmp_path / "step_1", HRM(older), {})
+    checkpoint.save(tmp_path / "step_1", model_of(older), {})
     monkeypatch.setitem(NAMED, "tiny", tiny_recipe("maze-8x8"))
     options = PlanOptions(recipe="tiny", hw="cpu", init=tmp_path / "step_1")
     plan = open_plan(options, say_nothing)

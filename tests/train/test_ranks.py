@@ -14,6 +14,7 @@ import pytest
 import rank_program
 import torch
 import torch.distributed
+import validation_program
 from service_tools import free_port
 from torchrun_tools import children_of, torchrun
 from train_tools import weights_of
@@ -21,7 +22,7 @@ from two_machines import Machine, two_machines
 
 from hrm_train.distributed import Ranks, joined
 
-PROGRAM = rank_program.__file__
+PROGRAM: str = rank_program.__file__
 ROUNDING = 1e-5  # float32 sums in another order
 
 
@@ -33,9 +34,9 @@ def expected(data: Path) -> dict[str, Any]:
     return {"losses": losses, "table": trainer.model.puzzle_table.tolist()}
 
 
-def on_two_ranks(*arguments: Path) -> str:
+def on_two_ranks(*arguments: Path | str, program: str = PROGRAM) -> str:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    command = [sys.executable, program, *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     processes: list[subprocess.Popen[str]] = []
     for rank in "01":
@@ -44,6 +45,18 @@ def on_two_ranks(*arguments: Path) -> str:
     outputs = [process.communicate(timeout=250) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     return outputs[0][0]
+
+
+@pytest.mark.process
+def test_a_validation_may_take_longer_than_a_collective(data: Path, tmp_path: Path) -> None:
+    """Each rank validates its share; both report what one rank finds."""
+    program = validation_program.__file__
+    slow = json.loads(on_two_ranks(data, tmp_path / "two", "slow", program=program))
+    command = [sys.executable, program, str(data), str(tmp_path / "one")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
+    expected = json.loads(ended.stdout)
+    assert slow["loss"] == pytest.approx(expected["loss"], abs=ROUNDING)
+    assert slow["cells"] == pytest.approx(expected["cells"], abs=ROUNDING)
 
 
 @pytest.mark.process

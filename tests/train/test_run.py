@@ -193,8 +193,8 @@ def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path
     total = 12 * SAMPLES_PER_STEP
     for path, steps in ((tmp_path / "often", 4), (tmp_path / "seldom", 100)):
         trainer = small_trainer(data, total_samples=total)
-        run = run_of(path, trainer, held, validate_steps=steps, checkpoint_steps=steps)
-        run.report_steps = steps
+        often = {"validate_steps": steps, "checkpoint_steps": steps, "log_steps": steps}
+        run = run_of(path, trainer, held, **often)
         run.finish(Stages())
     assert weights_of(tmp_path / "often") == weights_of(tmp_path / "seldom")
 

@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     labels_BT: Int32Array
     puzzle_ids_B: Int32Array
 
-    def rows(self, part: slice | NDArray[np.bool_]) -> "Batch":
+    def rows(self, part: slice | NDArray[np.bool_] | NDArray[np.intp]) -> "Batch":
         return Batch(self.tokens_BT[part], self.labels_BT[part], self.puzzle_ids_B[part])
 
 

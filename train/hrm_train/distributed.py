@@ -69,6 +69,14 @@ class Ranks:
         dist.all_reduce(votes)
         return bool(votes)
 
+    def gathered(self, value: T) -> list[T]:
+        """Returns the values of all ranks, in order, on every rank."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
     def first(self, make: Callable[[], T]) -> T:
         """Returns on every rank what `make` returns on the first, which alone calls it."""
         if self.world == 1:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hrm_host.board import Host
 from hrm_host.doctor import Finding, fail, ok, python_finding, warn
+from hrm_host.machine import Host
 from hrm_train import doctor_machine
 
 TRIALS = 3  # repetitions; the first one warms up
@@ -165,7 +165,7 @@ def torch_finding(software: TrainingSoftware, driver_cuda: Version | None) -> Fi
     remedy = "check CUDA_VISIBLE_DEVICES and the container's --gpus"
     major, minor = software.torch_cuda.split(".")[:2]
     if (int(major), int(minor)) > driver_cuda:
-        remedy = "update the NVIDIA driver"
+        remedy = "update the NVIDIA driver, or install a PyTorch build for its CUDA, such as cu126"
     supported = f"{driver_cuda[0]}.{driver_cuda[1]}"
     text = f"{build}, the driver supports CUDA {supported}, and PyTorch sees no GPU"
     return fail("PyTorch", text, remedy)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hrm_host.board import Host
 from hrm_host.doctor import ADD_SWAP, Finding, fail, ok, warn, warn_if
+from hrm_host.machine import Host
 from hrm_host.memory import GIB, MIB, read_memory
 
 FIELDS = (
@@ -22,7 +22,7 @@ FIELDS = (
     "temperature.gpu",
 )
 HOT_C = 83  # °C at which cards begin to throttle
-MIN_CLOCK_SHARE = 0.9  # share of the maximum clock below which training is visibly slower
+MIN_CLOCK_SHARE = 0.6  # share of the maximum clock; a lock above it keeps laptops steady
 MIN_POWER_SHARE = 0.95  # share of the default power limit
 
 XID = re.compile(r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)")
@@ -130,9 +130,11 @@ def _clocks(card: Card) -> Iterator[Finding]:
     if current_mhz is not None and current_mhz < MIN_CLOCK_SHARE * max_mhz:
         text = f"locked at {current_mhz:.0f} of {max_mhz:.0f} MHz, which slows training"
         yield warn(name, text, f"{smi} -rac; {smi} -rgc")
-    else:
-        how = f"{smi} -lgc MIN,MAX makes timings repeatable, -rgc undoes it"
-        yield ok(name, f"free up to {max_mhz:.0f} MHz ({how})")
+        return
+    state = f"free up to {max_mhz:.0f} MHz"
+    if current_mhz is not None and current_mhz < max_mhz:
+        state = f"locked at {current_mhz:.0f} of {max_mhz:.0f} MHz"
+    yield ok(name, f"{state} ({smi} -lgc MIN,MAX keeps clocks steady, -rgc undoes it)")
 
 
 def _power_limit(card: Card) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
-from hrm_train import recipe, window
+from hrm_train import distributed, recipe, window
 from hrm_train.batches import Batch, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
@@ -25,6 +25,10 @@ FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
 CURVES = ("exact", "proven", "accuracy", "cells", "halting")
 FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
+
+
+class Stopped(Exception):  # noqa: N818  # a request, not an error
+    """A signal asked the run to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +86,9 @@ def evaluate(
 ) -> Evaluation:
     """Runs every row through all segments; skips rows without any counted cell.
 
+    Every rank must call it with the same rows. Each runs its share, and all return the same.
     `identifiers` name the puzzle ids, so variants of a task can vote. `between_batches` is called
-    before each batch; if it raises, the evaluation ends.
+    before each batch; if it raises Stopped on any rank, the evaluation ends on all.
     """
     has_label_B = (rows.labels_BT != IGNORE).any(1)
     if not has_label_B.any():
@@ -91,12 +96,22 @@ def evaluate(
             "no held-out puzzle has an answer to compare with; validate on a split that has labels"
         )
     rows = rows.rows(has_label_B)
-    parts: list[_Figures] = []
-    for start in range(0, len(rows.tokens_BT), batch_size):
-        between_batches()
-        batch = rows.rows(slice(start, start + batch_size))
-        parts.append(_rollout(model, puzzle, batch, loss))
-    found = _joined(parts)
+    ranks = distributed.ranks()
+    shares = np.array_split(np.arange(len(rows.tokens_BT)), ranks.world)
+    parts: list[_Figures] | None = []
+    try:
+        for begin in range(0, len(shares[ranks.rank]), batch_size):
+            between_batches()
+            batch = rows.rows(shares[ranks.rank][begin : begin + batch_size])
+            parts.append(_rollout(model, puzzle, batch, loss))
+    except Stopped:
+        parts = None
+    every_part: list[_Figures] = []
+    for parts_of_rank in ranks.gathered(parts):
+        if parts_of_rank is None:
+            raise Stopped
+        every_part += parts_of_rank
+    found = _joined(every_part)
     curves: dict[str, tuple[float, ...]] = {}
     for name in CURVES:
         shares_S = found[name].mean(1)
@@ -114,6 +129,12 @@ def evaluate(
         loss=float(found["loss"].mean()),
         pass_at=_pass_at(puzzle, rows, found, identifiers),
     )
+
+
+@torch.no_grad()
+def answers_of(model: HRM, puzzle: Puzzle, rows: Batch) -> NDArray[np.int32]:
+    """The model's answers [B, T] after the last segment."""
+    return _rollout(model, puzzle, rows, "softmax")["answers"][-1]
 
 
 def _joined(parts: Sequence[_Figures]) -> _Figures:

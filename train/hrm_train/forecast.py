@@ -1,35 +1,49 @@
 """What a run would need on any machine: memory, disk, steps, learning rates and hours."""
 
+import math
 import shutil
+import time
+from dataclasses import replace
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from hrm_host.memory import GIB
 from hrm_host.progress import duration
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe
+from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_train import batches, status
-from hrm_train.hardware import hardware_from_name
+from hrm_train.hardware import hardware_from_name, prepare
 from hrm_train.memory import FILLED
-from hrm_train.options import PlanOptions
+from hrm_train.options import PlanOptions, TrainOptions
 from hrm_train.plan import draft
 from hrm_train.run_plan import RunPlan, filled, read_plan
+from hrm_train.window import Slots, window_loss
 
-PUBLISHED_ARC_IDS = 876_000  # puzzle ids of 960 tasks in 1,000 variants, without duplicates
 SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # factors of the planned micro-batch
 SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s; the forecast shows the hours at each
+PROBED_ROWS = 4  # largest micro-batch whose speed is measured for a forecast
+LONGEST_PROBE_S = 5.0  # a window that takes longer is measured once
+PROBES = 3  # windows of which the fastest counts; the first one warms up
 BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
-CHECKPOINTS = 4  # checkpoints on disk at once: the last two, the best, and the one being written
+UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
+TILE = 64  # channels of a GPU's matrix tiles
+SPARE = 2  # checkpoints on disk beside the latest ones: the best, and the one being written
 LONGEST_WARMUP = 10  # warn if the warm-up takes more than one part in this many of the run
 
 
-def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | None) -> None:
+def show_dry_run(options: TrainOptions, console: Console) -> None:
     """Prints the plan of a new run; builds and writes nothing, and needs no device."""
     if options.resume:
         raise ValueError("--dry-run plans a new run; omit --resume")
     machine = hardware_from_name(options.hw or "auto", is_here=False)
-    plan = _with_expected_ids(draft(options, machine))
+    plan = draft(options, machine)
+    plan = plan.with_puzzle_ids(_expected_ids(plan, options))
+    plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.fill is not None:
         plan = filled(plan, options.fill)
     lines = [_model_line(plan), schedule(plan), disk(plan), *warnings(plan, options)]
@@ -37,7 +51,7 @@ def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | 
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(_memory_table(plan))
     console.print(BASIS, soft_wrap=True, markup=False, highlight=False)
-    for line in times(plan, samples_per_s):
+    for line in times(plan, options.samples_per_s):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
@@ -50,6 +64,9 @@ def times(plan: RunPlan, samples_per_s: float | None) -> list[str]:
     elif measured is not None:
         basis = f"speed: measured by {plan.run}"
         speeds = (measured,)
+    elif plan.hardware.device == "cpu":
+        basis = "speed: measured on this CPU in a few windows, without the time for validations"
+        speeds = (_speed_here(plan),)
     else:
         basis = "speed: assumed, nothing was measured; a run measures its own in its first steps"
         speeds = SPEEDS
@@ -74,15 +91,37 @@ def _cost_of_a_step(plan: RunPlan) -> tuple[object, ...]:
     return plan.config, plan.hardware, recipe.batch_size, recipe.window, recipe.continue_loss
 
 
-def _with_expected_ids(plan: RunPlan) -> RunPlan:
-    """The plan with the number of puzzle ids in its data set, or as a build would produce."""
+def _speed_here(plan: RunPlan) -> float:
+    """Samples per second of a window on this CPU, with blank rows."""
+    prepare(plan.hardware)
+    recipe = plan.recipe
+    rows = min(PROBED_ROWS, plan.micro_batch)
+    model = model_of(replace(plan.config, num_puzzle_ids=1))
+    slots = Slots.empty(model, rows, torch.device("cpu"), plan.hardware.dtype)
+    vector_BE = model.puzzle_table[slots.puzzle_ids_B]
+    shortest_s = math.inf
+    for _ in range(PROBES):
+        begin_s = time.perf_counter()
+        found = window_loss(model, slots, vector_BE, recipe, plan.config.max_segments)
+        found.loss.backward()
+        slots.halt(found.margin_B, plan.config.max_segments)
+        shortest_s = min(shortest_s, time.perf_counter() - begin_s)
+        if shortest_s > LONGEST_PROBE_S:
+            break
+    return rows * recipe.window / shortest_s
+
+
+def _expected_ids(plan: RunPlan, options: PlanOptions) -> int:
+    """The number of puzzle ids in the data set, or about that of one that would be built."""
     puzzle = registry.get(plan.recipe.puzzle)
     if plan.data.exists():
-        source = batches.open_source(plan.data, "train", puzzle)
-        return plan.with_puzzle_ids(source.num_puzzle_ids)
-    if isinstance(puzzle, Arc):
-        return plan.with_puzzle_ids(PUBLISHED_ARC_IDS)
-    return plan.with_puzzle_ids(1)
+        return batches.open_source(plan.data, "train", puzzle).num_puzzle_ids
+    if not isinstance(puzzle, Arc):
+        return 1
+    recipe = ArcRecipe(puzzle=puzzle.name, **options.examples)
+    tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
+    num_fitting = sum(task.side <= puzzle.side for task in tasks)
+    return round(UNIQUE * num_fitting * recipe.augment)
 
 
 def _model_line(plan: RunPlan) -> str:
@@ -121,24 +160,37 @@ def _passes(plan: RunPlan) -> str:
 
 
 def disk(plan: RunPlan) -> str:
-    """The disk space that the run's checkpoints need; a warning if the disk has less."""
+    """The bytes that the run's checkpoints hold and write; a warning if the disk has less."""
     folder = next(path for path in plan.run.absolute().parents if path.is_dir())
     size = plan.memory().checkpoint
+    most_held = plan.intervals.keep + SPARE
+    num_written = -(-plan.num_steps // plan.intervals.checkpoint_steps)
     free = shutil.disk_usage(folder).free
+    held_gib = most_held * size / GIB
+    written_gib = num_written * size / GIB
     text = (
-        f"a checkpoint takes {size / GIB:.2f} GiB, {CHECKPOINTS} at once at most; "
-        f"{free / GIB:.1f} GiB are free"
+        f"a checkpoint takes {size / GIB:.2f} GiB; held: {held_gib:.2f} GiB, {most_held} at most; "
+        f"written: {written_gib:.1f} GiB, {num_written:,} and one every "
+        f"{plan.intervals.checkpoint_minutes:g} minutes; {free / GIB:.1f} GiB are free"
     )
-    if CHECKPOINTS * size < free:
+    if most_held * size < free:
         return text
     return f"warning: {text}; give --run on a larger disk"
 
 
 def warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
-    """Settings that are allowed but probably a mistake.
+    """Settings that are allowed but probably a mistake."""
+    found = _warm_up_warnings(plan, options)
+    width = plan.config.hidden_size
+    if plan.hardware.device == "cuda" and width % TILE:
+        found.append(
+            f"warning: hidden_size {width} is not a multiple of {TILE}, which a GPU multiplies best"
+        )
+    return found
 
-    A named recipe that sets both its warm-up and its length means them.
-    """
+
+def _warm_up_warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
+    """A named recipe that sets both its warm-up and its length means them."""
     recipe = plan.recipe
     if recipe.warmup_samples <= recipe.total_samples // LONGEST_WARMUP:
         return []

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import torch
 
-from hrm_host.board import num_cores
+from hrm_host.machine import num_cores
 from hrm_model.hrm import HRM
 from hrm_train.recipe import TABLES, require_ranges
 
@@ -131,7 +131,7 @@ def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
         prepare(hardware)
     # bfloat16 pays only if the CPU multiplies it in hardware (AMX); others are ten times slower.
     if name == "cpu" and torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
-        return replace(hardware, precision="bf16", compile=True)
+        return replace(hardware, precision="bf16", compile=True)  # unless the run is short
     return hardware
 
 

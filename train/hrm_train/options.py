@@ -11,6 +11,7 @@ from hrm_puzzles.puzzle import Puzzle
 from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
 
 SHIPPED_CHECKPOINTS = Path("model") / "checkpoints"  # folder in a checkout
+LEAST_VALIDATIONS = 10  # validations of a run; fewer points would not show a curve
 PROFILED = (3, 10)  # steps to skip (compilation, caches), and to profile
 
 
@@ -31,6 +32,9 @@ class Intervals:
     validation_puzzles: Annotated[
         int, typer.Option(min=0, help="Maximum number of held-out puzzles; 0: all.")
     ] = 4096
+    log_steps: Annotated[
+        int, typer.Option(min=1, help="Steps between rows of figures; ranks act on signals then.")
+    ] = 20
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000
     checkpoint_minutes: Annotated[
         float, typer.Option(min=0, help="Minutes between checkpoints.")
@@ -213,6 +217,14 @@ class TrainOptions(Intervals, PlanOptions):
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")
     ] = False
+
+    def intervals_for(self, num_steps: int) -> Intervals:
+        """The intervals of a new run of this many steps."""
+        usual = self.named_intervals
+        if "validate_steps" not in self.named_settings:
+            tenth = max(1, num_steps // LEAST_VALIDATIONS)
+            usual = replace(usual, validate_steps=min(tenth, usual.validate_steps))
+        return self.intervals_after(usual)
 
     def intervals_after(self, before: Intervals) -> Intervals:
         """The intervals that the command line names; the others as in `before`."""

@@ -17,8 +17,8 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import batches, checkpoints, figures, status, telemetry
-from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
+from hrm_train import batches, checkpoints, figures, pictures, status, telemetry
+from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, answers_of, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
@@ -26,10 +26,7 @@ from hrm_train.run_plan import RunPlan
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 GIT_TIMEOUT_S = 10
-
-
-class Stopped(Exception):  # noqa: N818  # a request, not an error
-    """A signal asked the run to end."""
+SHOWN = 32  # held-out puzzles among which right and wrong boards are shown
 
 
 class TrainingRun:
@@ -37,8 +34,6 @@ class TrainingRun:
 
     A signal ends it with a whole checkpoint; a value that is not finite ends it without one.
     """
-
-    report_steps = 20
 
     def __init__(
         self,
@@ -88,7 +83,7 @@ class TrainingRun:
         return evaluation
 
     def _report(self, stages: Stages) -> None:
-        if self._every(self.report_steps) or self._opening.is_due:
+        if self._every(self.intervals.log_steps) or self._opening.is_due:
             row = self.telemetry.flush()
             if row is not None:
                 self._latest_figures = figures.line(row, figures.TRAINING)
@@ -152,7 +147,7 @@ class TrainingRun:
         ranks = self.trainer.ranks
         if ranks.world == 1:
             return here
-        return self._every(self.report_steps) and ranks.any(here)
+        return self._every(self.intervals.log_steps) and ranks.any(here)
 
     def _catch_up(self) -> Evaluation | None:
         """Finishes what a killed process left undone: points `best`, and validates if it is due."""
@@ -170,38 +165,36 @@ class TrainingRun:
         return None
 
     def _validate(self) -> Evaluation | None:
-        """Runs the due evaluation on the first rank; saves if the whole set is the best yet.
+        """Runs the due evaluation; saves if the whole set is the best yet.
 
         Returns None if a signal came.
         """
-        ranks = self.trainer.ranks
         step = self.trainer.progress.step
         fast = self.held_out.fast
         evaluation = None
         is_best = False
         with self.trainer.meter.aside(), suppress(Stopped):
-            if ranks.is_first:
-                model = self.trainer.averaged_model()
-                is_whole_due = True
-                if fast is not None:
-                    evaluation, is_better = self._evaluated(model, "fast", fast)
-                    is_whole_step = self._every(self.intervals.validate_whole_steps)
-                    is_whole_due = is_better or is_whole_step or self._is_over()
-                if is_whole_due:
-                    evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
-                if evaluation is not None:
-                    self.say(f"step {step}: {evaluation.summary()}")
-                status.draw(self.path)
-        if ranks.any(is_best):
+            model = self.trainer.averaged_model()
+            is_whole_due = True
+            if fast is not None:
+                evaluation, is_better = self._evaluated(model, "fast", fast)
+                is_whole_step = self._every(self.intervals.validate_whole_steps)
+                is_whole_due = is_better or is_whole_step or self._is_over()
+            if is_whole_due:
+                evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
+            if evaluation is not None and self.trainer.ranks.is_first:
+                self.say(f"step {step}: {evaluation.summary()}")
+                pictures.draw_curve(self.path)
+                shown = self.held_out.whole.rows(slice(SHOWN))
+                self.telemetry.show(shown, answers_of(model, self.trainer.feed.puzzle, shown))
+        if is_best:
             self.save()
-            if ranks.is_first:
+            if self.trainer.ranks.is_first:
                 self.checkpoints.choose(step)
         return evaluation
 
     def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
         """The evaluation, and whether it is better than all earlier ones of its kind."""
-        progress = self.trainer.progress
-        before = self.history.best(kind, progress.step - 1)
         identifiers: Sequence[str] = ()
         if kind == "whole":
             identifiers = self.held_out.identifiers
@@ -213,11 +206,17 @@ class TrainingRun:
             identifiers=identifiers,
             between_batches=self._raise_if_signalled,
         )
+        is_better = self.trainer.ranks.first(partial(self._record, kind, evaluation))
+        return evaluation, is_better
+
+    def _record(self, kind: Kind, evaluation: Evaluation) -> bool:
+        """Writes an evaluation down; returns whether it is better than all earlier ones."""
+        progress = self.trainer.progress
+        before = self.history.best(kind, progress.step - 1)
         passes = self.trainer.passes
         row = self.history.add(kind, progress.step, progress.samples, passes, evaluation)
         self.telemetry.validated(kind, evaluation)
-        is_better = before is None or status.worth(row) > status.worth(before)
-        return evaluation, is_better
+        return before is None or status.worth(row) > status.worth(before)
 
     def _raise_if_signalled(self) -> None:
         if self.stopped_by is not None:

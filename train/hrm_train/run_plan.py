@@ -11,13 +11,15 @@ import torch
 from hrm_host import atomic
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_train import distributed, memory, status
 from hrm_train.hardware import GIGABYTE, Hardware
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
 Changes = dict[str, list[Any]]  # old and new value by name
+# Products of a run. One with 2e10 took 20 CPU seconds without torch.compile, 111 with it.
+WORTH_COMPILING = 1e12
 SMALL = 8_000_000  # parameters; models below it use the machine's small_rows_*
 
 
@@ -48,6 +50,11 @@ class RunPlan:
     events: tuple[Event, ...] = ()
 
     @property
+    def is_new(self) -> bool:
+        """Whether the run's directory lacks a plan."""
+        return not (self.run / status.SETTINGS).exists()
+
+    @property
     def changed(self) -> set[str]:
         """Names of all settings that any resume changed."""
         names: set[str] = set()
@@ -63,7 +70,24 @@ class RunPlan:
     def num_parameters(self) -> int:
         """The learned weights, counted on the meta device; its import takes two seconds."""
         with torch.device("meta"):
-            return HRM(self.config).num_parameters
+            return model_of(self.config).num_parameters
+
+    @property
+    def is_worth_compiling(self) -> bool:
+        """Whether the products of the run take a CPU much longer than torch.compile.
+
+        It counts each weight once for every vector and low step. So it depends on the plan alone,
+        and a repeated run has the same losses.
+        """
+        config = self.config
+        products_per_sample = (
+            self.num_parameters
+            * config.num_positions
+            * config.num_symbols
+            * config.high_cycles
+            * config.low_cycles
+        )
+        return self.recipe.total_samples * products_per_sample >= WORTH_COMPILING
 
     @property
     def micro_batch(self) -> int:

@@ -24,14 +24,13 @@ from hrm_train import (
 )
 from hrm_train.hardware import hardware_from_name
 from hrm_train.options import PlanOptions, TrainOptions
-from hrm_train.plan import open_plan
+from hrm_train.plan import plan_of
 from hrm_train.run import TrainingRun, run_of
 from hrm_train.run_plan import RunPlan, read_plan, write_plan
 from hrm_train.start import trainer_from
 
 FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
-LEAST_VALIDATIONS = 10  # validations of a run; fewer points would not show a curve
 
 FOR_A_CPU = {
     "sudoku-small": "9x9 Sudoku, minutes on one core",
@@ -48,7 +47,7 @@ def train(options: TrainOptions) -> None:
     console.quiet = not ranks.is_first
     threading.excepthook = _ignore_disk_errors
     if options.dry_run:
-        forecast.show_dry_run(options, Console(), options.samples_per_s)
+        forecast.show_dry_run(options, Console())
         return
     if options.wandb:
         telemetry.require_wandb()
@@ -98,7 +97,7 @@ def _is_default(options: PlanOptions) -> bool:
 
 
 def _plan(options: TrainOptions) -> RunPlan:
-    plan = open_plan(options, _say, partial(_adjusted, options))
+    plan = plan_of(options, _say, partial(_adjusted, options))
     if not options.resume:
         _say(plan.memory().summary())
         _say(forecast.schedule(plan))
@@ -110,11 +109,7 @@ def _plan(options: TrainOptions) -> RunPlan:
 
 
 def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
-    usual = options.named_intervals
-    if "validate_steps" not in options.named_settings:
-        tenth = max(1, plan.num_steps // LEAST_VALIDATIONS)
-        usual = replace(usual, validate_steps=min(tenth, usual.validate_steps))
-    plan = replace(plan, intervals=options.intervals_after(usual))
+    plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.tune:
         return tuning.tuned(plan, most=options.tune_batch, say=_say)
     return plan
@@ -125,13 +120,17 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     if plan.hardware.device == "cpu":
         memory.keep_freed_memory()
     trainer = trainer_from(plan, _say)
-    is_changed = plan.events != read_plan(path).events
+    is_new = plan.is_new
+    is_changed = not is_new and plan.events != read_plan(path).events
     if is_changed:
-        trainer.rehearse_fitting()
+        with telemetry.Opening(plan.recipe.total_samples, _say).watching():
+            trainer.rehearse_fitting()
     start = checkpoints.start_of(path)
     if start is not None:
         trainer.restore(start, plan.changed)
     if options.profile:
+        if is_new:
+            _record(plan)
         table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
         _say(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
@@ -140,19 +139,20 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         )
     else:
         run = run_of(plan, trainer, _say, wandb=options.wandb)
-        if is_changed:
+        if is_new or is_changed:
             _record(plan)
         _drive(run)
         _say(f"next: {_export_command(plan)}")
 
 
 def _record(plan: RunPlan) -> None:
-    """Writes the plan of a resume with changes, once all ranks have tried them."""
+    """Writes the plan of a new run or of a resume with changes, once all ranks have tried it."""
     ranks = distributed.ranks()
     ranks.wait()
     if ranks.is_first:
         write_plan(plan)
-        _say(plan.events[-1].summary())
+        if plan.events:
+            _say(plan.events[-1].summary())
 
 
 def _export_command(plan: RunPlan) -> str:

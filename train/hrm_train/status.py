@@ -1,4 +1,4 @@
-"""Reads and plots the state of a run from its files alone; another process may be writing them."""
+"""Reads the state of a run from its files alone; another process may be writing them."""
 
 import json
 import math
@@ -21,11 +21,8 @@ from hrm_train import checkpoints, evaluate, figures
 SETTINGS = "run.json"
 METRICS = "metrics.ndjson"
 VALIDATIONS = "validation.ndjson"
-PICTURE = "curve.png"
 TAIL_BYTES = 1 << 16  # bytes at the end of the metrics that hold the last row
 WATCH_S = 2.0  # seconds between refreshes
-PICTURE_INCHES = (8, 4.5)
-PICTURE_DPI = 120
 NUMBER = int | float
 Row = dict[str, Any]
 
@@ -290,39 +287,3 @@ def _validation(row: Mapping[str, Any] | None) -> str:
         proven = f", {100 * row['proven']:.1f} % proven"
     puzzles = f"{row['num_puzzles']} puzzles at step {row['step']:,}"
     return f"{100 * row['exact']:.1f} % exact{proven}, loss {row['loss']:.4g}, of {puzzles}"
-
-
-def draw(run: Path) -> None:
-    """Draws the validations of a run into its `curve.png`."""
-    # Slow to import; every resume would wait for it.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PICTURE_INCHES)
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(
-        xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles"
-    )
-    # The whole set's row comes after the fast one of the same step and replaces it.
-    row_of = {row["step"]: row for row in History(run).rows()}
-    rows = list(row_of.values())
-    early = min(4, len(rows[0]["exact"])) - 1
-    curves = {
-        "exact after the last segment": ("exact", -1),
-        "exact after 4 segments": ("exact", early),
-        "right among open cells": ("cells", -1),
-    }
-    if rows[0]["proof_exists"]:
-        curves["proven at any segment"] = ("proven", -1)
-    samples = [row["samples"] for row in rows]
-    for label, (name, index) in curves.items():
-        shares = [row[name][index] for row in rows]
-        axes.plot(samples, shares, label=label)
-    whole = [row for row in rows if row["kind"] == "whole"]
-    whole_samples = [row["samples"] for row in whole]
-    scores = [row["score"] for row in whole]
-    axes.plot(whole_samples, scores, "k.", label="score on the whole set")
-    axes.set_ylim(0, 1)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(run / PICTURE, dpi=PICTURE_DPI)

@@ -22,7 +22,7 @@ import torch
 
 from hrm_host import system
 from hrm_host.progress import duration
-from hrm_train import evaluate, figures, hardware, loop, meter, status
+from hrm_train import batches, evaluate, figures, hardware, loop, meter, pictures, status
 
 
 class TensorBoard:
@@ -35,6 +35,9 @@ class TensorBoard:
     def write(self, figures: Mapping[str, float], samples: int) -> None:
         for name, value in figures.items():
             self._board.add_scalar(name, value, samples)
+
+    def show(self, boards: Any, samples: int) -> None:
+        self._board.add_figure("val/boards", boards, samples)
 
     def close(self) -> None:
         self._board.close()
@@ -55,16 +58,16 @@ class WeightsAndBiases:
     """Offline unless WANDB_MODE is set: nothing leaves the machine before 'wandb sync'."""
 
     def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
-        identity = run / "wandb.id"  # a resumed run continues the same W&B run
+        identity = run / "wandb.id"
         if not identity.exists():
             identity.write_text(secrets.token_hex(8))
+        mode = os.environ.get("WANDB_MODE", "offline")
+        joined = {"id": identity.read_text(), "resume": "allow"}
+        if mode == "offline":
+            # 'wandb sync' of a second run with the same id replaces the history of the first.
+            joined = {"group": identity.read_text()}
         self._run: Any = require_wandb().init(
-            dir=str(run),
-            name=run.name,
-            id=identity.read_text(),
-            resume="allow",
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            config=dict(settings),
+            dir=str(run), name=run.name, mode=mode, config=dict(settings), **joined
         )
 
     def write(self, figures: Mapping[str, float], samples: int) -> None:
@@ -162,6 +165,16 @@ class Telemetry:
             for count in (1, 4, num_segments):
                 found[f"{name}_at_{count}"] = curve[min(count, num_segments) - 1]
         self._write({f"val/{kind}/{name}": value for name, value in found.items()})
+
+    def show(self, rows: batches.Batch, answers_BT: batches.Int32Array) -> None:
+        """Adds a picture of right and wrong boards to TensorBoard."""
+        puzzle = self._trainer.feed.puzzle
+        if math.prod(puzzle.geometry.board) != puzzle.seq_len:
+            return
+        for writer in self._writers:
+            if isinstance(writer, TensorBoard):
+                boards = pictures.boards(puzzle, rows, answers_BT)
+                writer.show(boards, self._trainer.progress.samples)
 
     def _write(self, named: Mapping[str, float]) -> None:
         for writer in self._writers:

@@ -3,8 +3,10 @@
 The framework's parser accepts NaN and duplicate keys, and its errors say too little.
 """
 
+import codecs
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import TypeVar, cast
 
@@ -16,6 +18,9 @@ from hrm_edge_runtime.contract.faults import words_for
 MAX_VALUES = 5000  # values; a question with its answer on the largest board has 1,800
 MAX_DEPTH = 8
 MAX_DIGITS = 18
+UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+WITHOUT_QUOTES = re.compile(r"""\s*(?:'|"?\{\s*(?:\w+\s*:|\\["']|'))""")
+"""{puzzle:...}, '{"puzzle":...}' and {\\"puzzle\\":...}, as shells pass them on."""
 
 Fields = TypeVar("Fields", bound=BaseModel)
 
@@ -59,17 +64,28 @@ def validated_query(fields: type[Fields], parameters: Mapping[str, str]) -> Fiel
 
 
 def _decoded(body: bytes) -> object:
+    """The JSON of a body in UTF-8, or in UTF-16 if it begins with the mark of that."""
+    encoding = "utf-16" if body.startswith(UTF_16_MARKS) else "utf-8-sig"
     try:
-        return _DECODER.decode(body.decode("utf-8"))
+        text = body.decode(encoding)
+        return _DECODER.decode(text)
     except UnicodeDecodeError as error:
-        message = f"byte {error.start} of the body is not UTF-8"
+        message = f"byte {error.start} of the body is not {encoding.upper().removesuffix('-SIG')}"
         raise invalid("not-utf-8", message, "send JSON in UTF-8") from None
     except json.JSONDecodeError as error:
+        if WITHOUT_QUOTES.match(error.doc):
+            raise _lost_quotes() from None
         place = f"line {error.lineno}, column {error.colno}"
         message = f"the body is not JSON: {error.msg} at {place}"
         raise invalid("not-json", message, 'send {"puzzle": ...}') from None
     except RecursionError:
         raise _too_deep() from None
+
+
+def _lost_quotes() -> ServiceError:
+    message = "the body is not JSON: double quotes are missing; the shell may have taken them"
+    remedy = "put the JSON into a file and send that: curl -d @puzzle.json"
+    return invalid("not-json", message, remedy)
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

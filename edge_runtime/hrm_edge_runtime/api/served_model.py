@@ -9,9 +9,9 @@ import numpy as np
 
 from hrm_edge_runtime.api.errors import without_folders
 from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
-from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers
+from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, puzzle_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.contract.manifest import Manifest
+from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
 from hrm_puzzles.grid.notation import Lettered
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Framing, Puzzle, Routed
@@ -69,6 +69,19 @@ class ServedModel:
             tasks=bundle.tasks(),
             held_out=bundle.example(),
             tasks_file=bundle.path / TASKS_NAME if has_tasks else None,
+        )
+
+    @classmethod
+    def unopened(cls, path: Path, lane: LaneKey) -> "ServedModel":
+        """A model whose bundle does not open, from its manifest; raises BundleError."""
+        manifest = read_manifest(path)
+        return cls(
+            manifest=manifest,
+            lane=lane,
+            puzzle=puzzle_of(manifest),
+            precision=next(iter(manifest.precisions)),
+            num_slots=1,
+            max_attempts=1,
         )
 
     @cached_property

@@ -24,6 +24,7 @@ from hrm_edge_runtime.contract.manifest import (
     read_manifest,
     sha256_of,
 )
+from hrm_edge_runtime.contract.operators import check_operators
 from hrm_host.reading import json_from, text_of
 from hrm_host.text import is_printable, printable
 from hrm_puzzles import registry
@@ -121,10 +122,11 @@ class Bundle:
             _verify(path / name, entry)
         for name in manifest.graphs:
             _require_own_weights(path / name)
+            check_operators(path / name)
         return cls(
             path=path,
             manifest=manifest,
-            puzzle=_puzzle(manifest),
+            puzzle=puzzle_of(manifest),
             puzzle_table=_puzzle_table(path / PUZZLE_TABLE_NAME, manifest),
             identifiers=_identifiers(path / IDENTIFIERS_NAME, manifest),
         )
@@ -264,7 +266,8 @@ def _require_own_weights(file: Path) -> None:
             raise BundleError(f"{file} keeps weights in another file: {remedy}.")
 
 
-def _puzzle(manifest: Manifest) -> Puzzle:
+def puzzle_of(manifest: Manifest) -> Puzzle:
+    """The installed puzzle of a bundle; raises BundleError if it is missing or does not fit."""
     try:
         puzzle = registry.get(manifest.puzzle)
     except PuzzleError as error:

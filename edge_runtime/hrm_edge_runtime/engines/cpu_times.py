@@ -16,7 +16,7 @@ from pydantic import PositiveFloat, TypeAdapter
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, load_blanks
-from hrm_host import atomic, board
+from hrm_host import atomic, machine
 
 GAIN = 1.1  # a lower precision costs solves, so it must be this much faster than float32
 MEASURING_S = 0.2  # CPU seconds of measuring per precision
@@ -66,7 +66,7 @@ def in_turns(engines: Mapping[str, Engine], batch: int) -> TimesMs:
 
 def kept(bundle: Bundle) -> TimesMs:
     """The times that were measured on this machine; empty if there are none."""
-    return _entries(_file_of(bundle)).get(board.machine_name(), {})
+    return _entries(_file_of(bundle)).get(machine.machine_name(), {})
 
 
 def fastest(bundle: Bundle) -> str | None:
@@ -114,14 +114,14 @@ def _file_of(bundle: Bundle) -> Path:
     for precision in bundle.manifest.precisions:
         graph = bundle.graph_path(precision, device="cpu")
         digest.update(bundle.manifest.files[graph.name].sha256.encode())
-    return board.cache_folder() / FOLDER / f"{digest.hexdigest()}.json"
+    return machine.cache_folder() / FOLDER / f"{digest.hexdigest()}.json"
 
 
 def _keep(bundle: Bundle, times_ms: TimesMs) -> None:
     """Write the times; if the cache cannot be written, they are lost."""
     file = _file_of(bundle)
     entries = _entries(file)
-    entries[board.machine_name()] = times_ms
+    entries[machine.machine_name()] = times_ms
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_bytes(file, _ENTRIES.dump_json(entries, indent=1) + b"\n")

@@ -15,7 +15,7 @@ from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.manifest import Manifest
-from hrm_host.board import has_card
+from hrm_host.machine import has_card
 
 CARRIES = ("z_high_BND", "z_low_BND")
 LOGITS = "logits_BTV"

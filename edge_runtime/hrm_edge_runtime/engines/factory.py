@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import cpu_times
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError, max_slots
-from hrm_host.board import cuda_devices
+from hrm_host.machine import cuda_devices
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.building import Build
@@ -52,6 +52,8 @@ except ValueError as error:
 """Imports TensorRT, starts the driver and creates a builder, in a process of its own: TensorRT's
 files may be there and belong to another CUDA, or end the process.
 """
+OPENED_WHERE_USED = "tensorrt"
+"""The engine that is opened in the thread that uses it, because its context belongs to a thread."""
 TRIAL_S = 120.0  # a driver that takes longer is stuck
 PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
 
@@ -227,9 +229,19 @@ def tensorrt_problem() -> str | None:
     return problem
 
 
+def start_problem() -> str | None:
+    """Why TensorRT and CUDA do not start now, with the remedy, or None; tried in a child."""
+    from hrm_edge_runtime.engines.trt.causes import REMEDIES
+
+    problem = _problem_of(TENSORRT_TRIAL)
+    if problem is None:
+        return None
+    return f"TensorRT does not start here ({problem.rstrip('.')}): {REMEDIES['CUDA']}."
+
+
 def _problem_of(trial: str, *arguments: str) -> str | None:
     """Run Python code in a process of its own; returns its status and last line if it fails."""
-    from hrm_edge_runtime.engines.trt.failures import describe_status
+    from hrm_edge_runtime.engines.trt.causes import describe_status
 
     command = [sys.executable, "-c", trial, *arguments]
     try:

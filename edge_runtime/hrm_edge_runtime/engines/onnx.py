@@ -30,7 +30,7 @@ from hrm_edge_runtime.engines.engine import (
     EngineUnavailableError,
     StepOutput,
 )
-from hrm_host.board import num_cores
+from hrm_host.machine import num_cores
 
 INSTALL_GPU = (
     "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), "

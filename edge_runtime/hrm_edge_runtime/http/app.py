@@ -53,6 +53,8 @@ def create_app(
             service.start()
             yield
             service.close()
+        if access.trace is not None:
+            access.trace.close()
 
     app = Starlette(
         routes=[*ROUTES, Mount("/web", WebFiles())],

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from hrm_edge_runtime.worker import lane_manager, lanes, trial
 if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.building import Build
 
-OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
 Opened = tuple[ServedModel, lanes.LaneOptions]
 
@@ -33,18 +32,18 @@ class Library:
 
     def __init__(
         self,
-        bundles: Sequence[Bundle],
         defaults: lanes.LaneDefaults,
         folders: Iterable[Path] = (),
         uploads: Uploads | None = None,
     ) -> None:
-        self._defaults = defaults
-        self._named = {bundle.path.resolve() for bundle in bundles}
+        self.defaults = defaults
+        self._named: set[Path] = set()
+        self._uploaded: set[str] = set()
         self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
         if uploads is not None:
-            self._folders.append(uploads.folder)
+            self._folders.append(uploads.folder.path)
         self.uploads = uploads
-        self._unbuilt = list(bundles)
+        self._unbuilt: list[Bundle] = []
         self._build: Build | None = None
         self._is_closed = False
         self.lanes: dict[lanes.LaneKey, lanes.LaneOptions] = {}
@@ -52,6 +51,45 @@ class Library:
         """Why a model of the start has no engine, by name; the others are served."""
         self.joining: set[str] = set()
         """The models that the engine started without, by name, until they are open or failed."""
+
+    def start_with(
+        self, bundles: Sequence[Bundle], uploaded: Mapping[str, Path]
+    ) -> list[ServedModel]:
+        """The models of the start: bundles of the command line, and uploaded ones by name.
+
+        An upload replaces the bundle of its name, unless it does not open; then it is listed as
+        failed. Raises BundleError for two bundles of one name, and what `factory.presumed` raises.
+        """
+        _require_different_names(bundles)
+        by_name = {bundle.manifest.name: bundle for bundle in bundles}
+        damaged: list[ServedModel] = []
+        for name, path in uploaded.items():
+            try:
+                bundle = Bundle.open(path)
+                factory.presumed(bundle, self.defaults.engine)
+            except (BundleError, engine.EngineUnavailableError) as error:
+                if name in by_name:
+                    _log.error("%s is not served as uploaded: %s", name, error)
+                else:
+                    damaged += self._damaged(name, path, str(error))
+            else:
+                by_name[name] = bundle
+                self._uploaded.add(name)
+        self._unbuilt = list(by_name.values())
+        self._named = {bundle.path.resolve() for bundle in self._unbuilt}
+        models: list[ServedModel] = []
+        for name, bundle in by_name.items():
+            choice = factory.presumed(bundle, self.defaults.engine)
+            model, lane = self.open_with(choice, bundle, lanes.LaneKey(name))
+            self.lanes[lane.key] = lane
+            models.append(model)
+        return [*models, *damaged]
+
+    def _damaged(self, name: str, path: Path, problem: str) -> Iterator[ServedModel]:
+        """An upload that does not open, listed as failed if its manifest can be read."""
+        self.note_failure(name, problem)
+        with contextlib.suppress(BundleError):
+            yield ServedModel.unopened(path, lanes.LaneKey(name))
 
     def find(self, text: str) -> Path:
         """The directory of a path or a name, with or without `.bundle`.
@@ -95,7 +133,7 @@ class Library:
             model, lane = opened
             self.lanes[lane.key] = lane
             yield model
-            if lane.choice.engine == OPENED_WHERE_USED:
+            if lane.choice.engine == factory.OPENED_WHERE_USED:
                 self._let_others_join()
 
     def build_next(self) -> Opened | None:
@@ -110,10 +148,16 @@ class Library:
                 raise
             self.skip_next(str(error))
             return None
+        problem = None
         if bundle.path.resolve().parent != SHIPPED_BUNDLES:
-            self._try_at_start(lane)
-        del self._unbuilt[0]
-        return model, lane
+            problem = self._problem_at_start(bundle)
+        if problem is None:
+            del self._unbuilt[0]
+            return model, lane
+        if self._is_closed or name not in self._uploaded:
+            raise BundleError(f"the bundle {name!r} is not served: {problem}")
+        self.skip_next(problem)
+        return None
 
     def skip_next(self, problem: str) -> None:
         """Go on without the next model of the start."""
@@ -138,14 +182,16 @@ class Library:
             self.lanes.pop(lanes.LaneKey(name), None)
             self.joining.add(name)
 
-    def _try_at_start(self, lane: lanes.LaneOptions) -> None:
-        """Try a lane in a thread without an event loop; raises BundleError."""
-        if lane.choice.engine == OPENED_WHERE_USED:  # already tried when its engine was built
-            return
+    def _problem_at_start(self, bundle: Bundle) -> str | None:
+        """Try a bundle in a thread without an event loop; returns why it may not be served."""
+        tried = trial.try_bundle(bundle.path, self.defaults, is_closing=lambda: self._is_closed)
         try:
-            asyncio.run(trial.try_lane(lane, is_closing=lambda: self._is_closed))
+            asyncio.run(tried)
+        except trial.StoppedError:
+            return "the server stops."
         except lane_manager.LaneNotOpenedError as error:
-            raise BundleError(f"the bundle {lane.key.model!r} is not served: {error}") from None
+            return str(error)
+        return None
 
     def progress(self) -> dict[str, str | float] | None:
         """What is being built, and for how long; callable from any thread."""
@@ -163,7 +209,7 @@ class Library:
 
     def open(self, bundle: Bundle, key: lanes.LaneKey) -> Opened:
         """The model, and how to open it as the lane `key`; builds what its engine needs."""
-        defaults = self._defaults
+        defaults = self.defaults
         try:
             choice = factory.prepare(
                 bundle,
@@ -177,7 +223,7 @@ class Library:
 
     def open_with(self, choice: factory.Choice, bundle: Bundle, key: lanes.LaneKey) -> Opened:
         """As `open`, with an engine that is already chosen, and without building."""
-        defaults = self._defaults
+        defaults = self.defaults
         max_slots = factory.max_slots(bundle, choice.engine)
         lane = lanes.LaneOptions(
             key=key,
@@ -194,28 +240,6 @@ class Library:
             lane=key,
         )
         return model, lane
-
-
-def models_and_library(
-    bundles: Sequence[Bundle],
-    defaults: lanes.LaneDefaults,
-    folders: Iterable[Path] = (),
-    uploads: Uploads | None = None,
-) -> tuple[list[ServedModel], Library]:
-    """The models to serve at the start, and how the engine opens them.
-
-    Raises BundleError for two bundles of one name, and what `factory.presumed` raises.
-    """
-    library = Library(bundles, defaults, folders, uploads)
-    models: list[ServedModel] = []
-    _require_different_names(bundles)
-    for bundle in bundles:
-        name = bundle.manifest.name
-        choice = factory.presumed(bundle, defaults.engine)
-        model, lane = library.open_with(choice, bundle, lanes.LaneKey(name))
-        library.lanes[lane.key] = lane
-        models.append(model)
-    return models, library
 
 
 def _require_different_names(bundles: Sequence[Bundle]) -> None:

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_host.board import Host
+from hrm_host.machine import Host
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -94,6 +94,7 @@ class Metrics(Collector):
     def __init__(self, engine_client: EngineClient) -> None:
         self._engine_client = engine_client
         self._machine = Host()
+        self.num_answered = 0
         # Its own registry: two applications in one process must not share counts.
         registry = CollectorRegistry()
         self.registry = registry
@@ -147,6 +148,7 @@ class Metrics(Collector):
     def note_solved(self, model: str, result: task.Result) -> None:
         self._queue_seconds.labels(model).observe(result.queue_s)
         self._compute_seconds.labels(model).observe(result.compute_s)
+        self.num_answered += 1
         self._answers.labels(model, result.status, result.halted_by, result.how).inc()
 
     def page(self) -> bytes:

@@ -3,12 +3,14 @@
 It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the route.
 """
 
+import asyncio
 import base64
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.auth import KeyRing, TokenBucket
+from hrm_edge_runtime.http.growing import cut
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.sites import Sites
 
@@ -29,6 +32,8 @@ CHALLENGES = (  # one header each, because Chromium does not read a list of them
     'Basic realm="HRM Edge", charset="UTF-8"',  # makes a browser prompt for a password
     "Bearer",
 )
+PIECE_BYTES = 16 * 1024  # of an answer
+
 BAD_KEY = ServiceError(
     401,
     "bad-key",
@@ -43,11 +48,19 @@ INTERNAL = ServiceError(
     "report it with the server's log",
 )
 
-Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callable[[int], None]]
-"""Begins the trace of a request by its method, route, headers and context.
 
-It returns a function that ends the trace with the status.
-"""
+class Trace(Protocol):
+    """Traces of requests."""
+
+    def __call__(
+        self, method: str, route: str, headers: Mapping[bytes, bytes], context: logs.RequestContext
+    ) -> Callable[[int], None]:
+        """Begin the trace of a request; returns a function that ends it with the status."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left, within a few seconds."""
+
 
 _log = logging.getLogger("hrm_edge_runtime.access")
 
@@ -108,13 +121,17 @@ class RequestMiddleware:
                 status = message["status"]
                 request_id = (b"x-request-id", context.request_id.encode("ascii"))
                 message["headers"] = [*message["headers"], *SAFE_HEADERS, request_id]
-            await send(message)
+            for piece in _pieces(message):
+                await send(piece)
 
         try:
             app = self._refusal(scope, headers, context) or self._app
             if method == "HEAD":  # routes know only GET, and uvicorn drops the body
                 scope = {**scope, "method": "GET"}
             await app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # uvicorn ends what still runs some seconds after SIGTERM
+            if not cut(scope):
+                raise
         except Exception:
             if not status:
                 await response_to(INTERNAL)(scope, receive, send_with_headers)
@@ -187,6 +204,16 @@ class RequestMiddleware:
             words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
             words += f", queue {queue_ms} ms, compute {compute_ms} ms"
         _log.info("%s", words, extra={"fields": fields})
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message, or a long body in pieces: each waits until the client has read the last."""
+    body = message.get("body", b"")
+    begin = 0
+    while len(body) - begin > PIECE_BYTES:
+        yield {**message, "body": body[begin : begin + PIECE_BYTES], "more_body": True}
+        begin += PIECE_BYTES
+    yield {**message, "body": body[begin:]} if begin else message
 
 
 def _challenge() -> Response:

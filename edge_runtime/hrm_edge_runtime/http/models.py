@@ -4,7 +4,8 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from hrm_edge_runtime.api.errors import (
     ServiceError,
@@ -18,10 +19,11 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.http.library import OPENED_WHERE_USED, Library, Opened
+from hrm_edge_runtime.engines.factory import OPENED_WHERE_USED
+from hrm_edge_runtime.http.library import Library, Opened
 from hrm_edge_runtime.worker import client, lane_manager, lanes, trial
+from hrm_host.memory import resident_bytes
 
-MAX_TRIALS = 4  # processes at once, each bounded in time and memory
 LOOK_AGAIN_S = 0.1  # between checks whether the engine is ready for a joining model
 
 _log = logging.getLogger("hrm_edge_runtime.models")
@@ -45,7 +47,7 @@ class ModelManager:
         self._engine_client = engine_client
         self.library = library
         self._one_at_a_time = asyncio.Lock()
-        self._trials = asyncio.Semaphore(MAX_TRIALS)
+        self._trials = asyncio.Lock()  # each may take all memory that the engine leaves
         self._numbers = itertools.count(2)
         self._retirements: set[asyncio.Task[None]] = set()
         self._joining: asyncio.Task[None] | None = None
@@ -54,19 +56,26 @@ class ModelManager:
         """Open the models that the engine starts without, each as soon as it is built."""
         self._joining = asyncio.create_task(self._join_all(), name="models-joining")
 
-    async def put(self, name: str, bundle: str) -> ChangeAnswer:
-        """Serve a bundle under its name.
+    async def put(
+        self, name: str, bundle: str, commit: Callable[[], None] = lambda: None
+    ) -> ChangeAnswer:
+        """Serve a bundle under its name; calls `commit` in the turn that switches to it.
 
         Rejects a bundle that does not open with 422, and one that does not fit with 507.
         """
         self._check_ready()
+        async with self._trials:
+            path = await self._tried(bundle)
         with needing_a_thread():
-            model, lane = await asyncio.to_thread(self._read, name, bundle)
-        # Trials may overlap, because the trial of a graph that never ends takes a minute.
-        await self._try(lane)
+            model, lane = await asyncio.to_thread(self._read, name, path)
         async with self._one_at_a_time:
             self._check_ready()
             await self._load(lane)
+            try:
+                commit()
+            except BaseException:
+                self._close_later(lane.key)
+                raise
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
             self.library.lanes[lane.key] = lane
@@ -74,28 +83,34 @@ class ModelManager:
             if before is None:
                 _log.info("added %s", name)
             else:
-                self._retire_later(before)
+                self._close_later(before.lane)
                 _log.info("reloaded %s", name)
             report = self._engine_client.lane_manager.reports.get(model.lane)
             view = model.view(report)
             return ChangeAnswer(model=view, replaced=before is not None)
 
     async def remove(self, name: str) -> None:
-        """Stop serving a model; rejects an unknown one with 404 and the only one with 409."""
+        """Stop serving a model, and remove its upload.
+
+        Rejects an unknown one with 404 and the only one with 409.
+        """
         async with self._one_at_a_time:
             self._check_ready()
             model = self._models.get(name)
-            if model is None:
+            if model is None and name not in self.library.failed:
                 message = f"there is no model {name!r} here"
                 raise ServiceError(404, "unknown-model", message, "see /models")
-            served = [one for one in self._models if one not in self.library.failed]
-            if served == [name]:
+            served = self._models.keys() - self.library.failed.keys()
+            if served == {name}:
                 message = f"{name!r} is the only model here"
                 remedy = "add another first, or stop the server"
                 raise ServiceError(409, "last-model", message, remedy)
-            del self._models[name]
+            if self.library.uploads is not None:
+                self.library.uploads.forget(name)
+            self._models.pop(name, None)
             self.library.failed.pop(name, None)
-            self._retire_later(model)
+            if model is not None:
+                self._close_later(model.lane)
             _log.info("removed %s", name)
 
     def close(self) -> None:
@@ -154,9 +169,9 @@ class ModelManager:
         if self.library.joining:
             raise no_answer("partial")
 
-    def _read(self, name: str, text: str) -> Opened:
+    def _read(self, name: str, path: Path) -> Opened:
         try:
-            bundle = Bundle.open(self.library.find(text))
+            bundle = Bundle.open(path)
             if bundle.manifest.name != name:
                 message = f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}"
                 remedy = "send it to /models/ and its own name"
@@ -168,26 +183,39 @@ class ModelManager:
         except (BundleError, EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
-    async def _try(self, lane: lanes.LaneOptions) -> None:
-        """Try a lane in a process of its own; rejects what fails there."""
-        if lane.choice.engine == OPENED_WHERE_USED:  # already tried when its engine was built
-            return
-        async with self._trials:
-            await _opened(trial.try_lane(lane))
+    async def _tried(self, text: str) -> Path:
+        """Find a bundle and try it in a process of its own; rejects what fails there."""
+        try:
+            path = await asyncio.to_thread(self.library.find, text)
+        except BundleError as error:
+            raise _refusal(422, "bad-bundle", error) from None
+        engine_bytes = resident_bytes(self._engine_client.process.pid)
+        tried = trial.try_bundle(
+            path,
+            self.library.defaults,
+            engine_bytes=engine_bytes,
+            is_closing=lambda: self._engine_client.state == "draining",
+        )
+        try:
+            await _opened(tried)
+        except trial.StoppedError:
+            raise no_answer("draining") from None
+        return path
 
     async def _load(self, lane: lanes.LaneOptions, *, keeps_figures: bool = False) -> None:
-        """Open a lane in the engine beside those that run; fails as `_try` does."""
+        """Open a lane in the engine beside those that run; fails as `_tried` does."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=keeps_figures)
         manager = self._engine_client.lane_manager
         await _opened(manager.load(lane.key, make_lane, beside=is_beside))
 
-    def _retire_later(self, model: ServedModel) -> None:
-        self.library.lanes.pop(model.lane, None)
+    def _close_later(self, lane: lanes.LaneKey) -> None:
+        """Close a lane after the last of its requests."""
+        self.library.lanes.pop(lane, None)
 
         async def retire() -> None:
-            await self._engine_client.lane_manager.retire(model.lane)
-            _log.info("%s is closed", model.lane)
+            await self._engine_client.lane_manager.retire(lane)
+            _log.info("%s is closed", lane)
 
         task = asyncio.ensure_future(retire())
         self._retirements.add(task)

@@ -5,6 +5,7 @@ instrumentation (a beta) would replace only the outer span, and knows neither ou
 request ids.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,18 +21,16 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from hrm_edge_runtime.batching.task import Result
 from hrm_edge_runtime.contract.logs import RequestContext
 
+CLOSE_SECONDS = 3.0
 MAX_PUZZLES = 100  # puzzles of a batch that have their own spans
 
 
 class RequestTracer:
-    """Creates a span for each request, under the client's `traceparent` if there is one.
-
-    At exit it sends the spans that are left.
-    """
+    """Creates a span for each request, under the client's `traceparent` if there is one."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         resource = Resource.create({"service.name": "hrm-serve"})
-        self.provider = TracerProvider(resource=resource)
+        self.provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self.provider.add_span_processor(processor)
         self._tracer = self.provider.get_tracer("hrm_edge_runtime")
         self._propagator = TraceContextTextMapPropagator()
@@ -62,6 +61,12 @@ class RequestTracer:
             span.end()
 
         return end
+
+    def close(self) -> None:
+        """Send the spans that are left; a collector that hangs does not hold the process back."""
+        closing = threading.Thread(target=self.provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
 
     def _parent(self, headers: Mapping[bytes, bytes]) -> Context:
         carrier: dict[str, str] = {}

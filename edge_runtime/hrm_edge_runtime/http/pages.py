@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
+
+from hrm_edge_runtime.http.middleware import PIECE_BYTES
 
 WEB = Path(__file__).parents[1] / "web"
 
@@ -31,6 +33,12 @@ def page(name: str) -> Response:
     return HTMLResponse(text, headers=PAGE_HEADERS)
 
 
+class SmallPieces(FileResponse):
+    """A file that is read piece by piece, as its client reads."""
+
+    chunk_size = PIECE_BYTES
+
+
 class WebFiles(StaticFiles):
     """The files of the pages, with the same headers as the pages."""
 
@@ -40,4 +48,6 @@ class WebFiles(StaticFiles):
     def file_response(self, *arguments: Any, **options: Any) -> Response:
         response = super().file_response(*arguments, **options)
         response.headers.update(PAGE_HEADERS)
+        if isinstance(response, FileResponse):
+            response.chunk_size = PIECE_BYTES
         return response

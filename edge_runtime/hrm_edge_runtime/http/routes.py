@@ -9,19 +9,27 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.decoding import validated_query
-from hrm_edge_runtime.api.errors import JSON, ServiceError, invalid, no_answer, without_folders
-from hrm_edge_runtime.http import boards, openapi, streams
+from hrm_edge_runtime.api.errors import (
+    JSON,
+    ServiceError,
+    invalid,
+    needing_a_thread,
+    no_answer,
+    without_folders,
+)
+from hrm_edge_runtime.http import batch, boards, openapi
 from hrm_edge_runtime.http.auth import key_of
 from hrm_edge_runtime.http.body import body_of, check_type, unless_client_leaves
+from hrm_edge_runtime.http.events import EVENT_TYPE, EventStream
 from hrm_edge_runtime.http.middleware import json_answer
 from hrm_edge_runtime.http.models import ModelManager
 from hrm_edge_runtime.http.openapi import error_answers
-from hrm_edge_runtime.http.pages import page
+from hrm_edge_runtime.http.pages import SmallPieces, page
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.http.uploads import ARCHIVE_TYPE, Uploads, is_upload
 
@@ -50,8 +58,9 @@ class RequestRoute(APIRoute):
         super().__init__(path, endpoint, **options)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await endpoint(Request(scope, receive, send))
-            await response(scope, receive, send)
+            with needing_a_thread():
+                response = await endpoint(Request(scope, receive, send))
+                await response(scope, receive, send)
 
         self.app = respond
 
@@ -87,7 +96,7 @@ async def solve(request: Request) -> Response:
     "/solve/stream",
     response_class=Response,
     responses=openapi.free_answer(
-        streams.EVENT_TYPE,
+        EVENT_TYPE,
         "`segment` events, then one `answer` or `error`.",
         *SOLVE_REFUSALS,
     ),
@@ -103,27 +112,27 @@ async def solve_stream(request: Request) -> Response:
     body = await body_of(request)
     fields = await service.turnstile.decoded(schema.SolveRequest, body)
     views = service.stream(fields, arrival_s=arrival_s)
-    return streams.EventStream(views)
+    return EventStream(views)
 
 
 @router.post(
     "/solve/batch",
     response_class=Response,
     responses=openapi.free_answer(
-        streams.BATCH_TYPE,
+        batch.BATCH_TYPE,
         'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.',
         403,
         415,
         422,
     ),
-    openapi_extra=openapi.puzzle_body(streams.BATCH_TYPE, "One puzzle per line.")
+    openapi_extra=openapi.puzzle_body(batch.BATCH_TYPE, "One puzzle per line.")
     | openapi.query_of(schema.BatchQuery),
 )
 async def solve_batch(request: Request) -> Response:
     """Solve any number of puzzles over one connection; read the answers while you send."""
-    check_type(request, streams.BATCH_TYPES)
+    check_type(request, batch.BATCH_TYPES)
     query = validated_query(schema.BatchQuery, request.query_params)
-    return streams.BatchStream(service_of(request), request, query.order)
+    return batch.BatchStream(service_of(request), request, query.order)
 
 
 @router.get("/models", response_model=schema.ModelsAnswer, responses=error_answers())
@@ -147,7 +156,7 @@ async def tasks(request: Request) -> Response:
     if model is None or model.tasks_file is None:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    return FileResponse(model.tasks_file, media_type=JSON)
+    return SmallPieces(model.tasks_file, media_type=JSON)
 
 
 @router.get("/kinds", response_model=schema.KindsAnswer, responses=error_answers())
@@ -291,11 +300,11 @@ async def put_model(request: Request) -> Response:
     "/models/{name}",
     tags=[OPERATOR],
     response_model=schema.RemovedAnswer,
-    responses=error_answers(403, 404, 409, 422, 503),
+    responses=error_answers(403, 404, 409, 422, 503, 507),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def remove_model(request: Request) -> Response:
-    """Stop serving a model. It finishes the work it admitted."""
+    """Stop serving a model, and remove its upload. It finishes the work it admitted."""
     name = _name_in(request)
     await _model_manager(request).remove(name)
     return answer_of(schema.RemovedAnswer(removed=name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import gc
 import logging
@@ -31,6 +32,8 @@ from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
 from hrm_host import memory, system
 
+ANY_ADDRESS = "::"
+KEEP_ALIVE_S = 75  # as nginx; a client that polls every minute keeps its connection
 LAST_BYTES_S = 5  # time for clients to read the answers already written
 BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse
 TICKS_A_SECOND = 10
@@ -129,10 +132,12 @@ class DrainingServer(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._begin_drain)
+            # its own context: the signal may interrupt a request, whose id would be logged
+            self._loop.call_soon_threadsafe(self._begin_drain, context=contextvars.Context())
 
     def _begin_drain(self) -> None:
         if self._draining is None:
+            _log.info("draining: %d puzzles wait for an answer", self._engine_client.num_waiting)
             self._draining = asyncio.ensure_future(self._drain())
         else:
             self._draining.cancel()
@@ -154,6 +159,7 @@ class ServerOptions:
     drain_s: float
     stall_s: float
     max_connections: int = 4096
+    keep_alive_s: int = KEEP_ALIVE_S
     access: Access = field(default_factory=Access)
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -181,7 +187,7 @@ def run_server(
     Raises OSError if the port is taken, and EngineUnavailableError if the engine refuses to start.
     """
     library = lanes if isinstance(lanes, Library) else None
-    _require_free(options.host, options.port)
+    sockets = bound_sockets(options.host, options.port)
 
     def start_engine() -> SpawnedEngine:
         if not isinstance(lanes, Library):
@@ -204,12 +210,15 @@ def run_server(
         host=options.host,
         port=options.port,
         backlog=BACKLOG,
+        timeout_keep_alive=options.keep_alive_s,
+        headers=[("Keep-Alive", f"timeout={options.keep_alive_s}")],
         ssl_certfile=options.tls_cert,
         ssl_keyfile=cast(Any, options.tls_key),
         **OF_UVICORN,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # our own lines report its steps
-    DrainingServer(config, service, options, limits).run()
+    DrainingServer(config, service, options, limits).run(sockets)
+    _log.info("stopped: %d answered", service.metrics.num_answered)
     refusal = engine_client.process.refusal
     if refusal is not None:
         for handler in logging.root.handlers:  # flush, so that the reason is the last line
@@ -226,18 +235,30 @@ def _reload(keys: KeyRing) -> None:
         _log.info("read the key file again: %d keys", len(keys))
 
 
-def _require_free(host: str, port: int) -> None:
-    """Raise OSError if another program listens at the address, before anything is loaded."""
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets on every address of the host, before anything is loaded; `::` takes IPv4 too.
+
+    Raises OSError if another program listens there.
+    """
+    sockets: list[socket.socket] = []
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
+        for found in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
+            family, kind, protocol, _, address = found
+            listener = socket.socket(family, kind, protocol)
+            sockets.append(listener)
             if sys.platform != "win32":  # on Windows this would share a running server's address
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                is_own = host != ANY_ADDRESS or not socket.has_dualstack_ipv6()
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, is_own)
+            listener.bind(address)
     except OSError as error:
+        for listener in sockets:
+            listener.close()
         raise OSError(
             f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host."
         ) from error
+    return sockets
 
 
 def _with_descriptors_for(max_connections: int) -> int:

@@ -24,7 +24,6 @@ from starlette.types import Receive
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import (
     model_failed,
-    needing_a_thread,
     no_answer,
     out_of_threads,
     without_folders,
@@ -120,11 +119,12 @@ class SolveService:
 
     def counts(self) -> schema.ModelCounts:
         num_failed = len(self._failed)
+        num_served = len(self.models.keys() - self._failed.keys())
         if self.engine_client.state == "ready":
             num_loading = len(self._joining)
         else:
-            num_loading = len(self.models) - num_failed
-        num_ready = len(self.models) - num_failed - num_loading
+            num_loading = num_served
+        num_ready = num_served - num_loading
         return schema.ModelCounts(ready=num_ready, loading=num_loading, failed=num_failed)
 
     def progress(self) -> Mapping[str, str | float] | None:
@@ -150,9 +150,8 @@ class SolveService:
         """
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")
-        with needing_a_thread():
-            making = to_thread.run_sync(make, asked, limiter=self._makers)
-            return await unless_client_leaves(receive, making)
+        making = to_thread.run_sync(make, asked, limiter=self._makers)
+        return await unless_client_leaves(receive, making)
 
     async def admit(
         self,

@@ -1,19 +1,11 @@
-"""Bundles that an admin sends: received within bounds, tried, then kept or removed.
-
-<folder>/NAME.bundle            a link to the version that is served; a restart serves it again
-<folder>/NAME.<12 digits>/      the version
-<folder>/.upload-*/             an upload that has not ended
-"""
+"""Bundles that an admin sends: received within bounds, tried, then kept or removed."""
 
 import asyncio
 import contextlib
-import os
-import re
-import secrets
+import functools
 import shutil
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 import anyio
@@ -24,7 +16,7 @@ from hrm_edge_runtime.api.schema import ChangeAnswer
 from hrm_edge_runtime.contract import archive
 from hrm_edge_runtime.contract.manifest import BundleError, is_plain_name
 from hrm_edge_runtime.http.body import ClientGoneError, check_type
-from hrm_host import atomic, system
+from hrm_edge_runtime.http.upload_folder import UploadFolder
 
 ARCHIVE_TYPE = "application/x-tar"
 MAX_UPLOAD_BYTES = 2 << 30  # the tables of ARC's million variants take 1.5 GB
@@ -32,11 +24,10 @@ PIECE_SECONDS = 10.0  # wait for the next piece
 UPLOAD_SECONDS = 1800.0
 WRITE_BYTES = 1 << 20  # buffered in memory for one write
 COPIES = 2  # copies on the disk while a bundle is unpacked: the archive and its files
-PREFIX = ".upload-"
-VERSION = re.compile(r"(.+)\.[0-9a-f]{12}")
 
-Serve = Callable[[str, str], Awaitable[ChangeAnswer]]
-"""Tries and serves the bundle of a name and a path."""
+Commit = Callable[[], None]
+Serve = Callable[[str, str, Commit], Awaitable[ChangeAnswer]]
+"""Tries and serves the bundle of a name and a path; calls `Commit` just before the change."""
 
 
 def is_upload(request: Request) -> bool:
@@ -45,17 +36,12 @@ def is_upload(request: Request) -> bool:
 
 
 class Uploads:
-    """The folder of uploaded bundles, which no other program changes; one upload at a time."""
+    """Receives bundles into a folder; one upload at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.resolve()
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: UploadFolder) -> None:
+        self.folder = folder
         self._one_at_a_time = asyncio.Lock()
-        self._remove_leftovers()
-
-    def bundles(self) -> list[Path]:
-        """The versions to serve at the start."""
-        return sorted(path.resolve() for path in self.folder.glob("*.bundle"))
+        self._cleaning: asyncio.Task[None] | None = None
 
     async def put(self, request: Request, name: str, serve: Serve) -> ChangeAnswer:
         """Receive a bundle and serve it; a failure leaves nothing behind.
@@ -71,37 +57,44 @@ class Uploads:
             message = "the server receives another bundle"
             raise ServiceError(503, "upload-busy", message, AGAIN, headers=headers)
         async with self._one_at_a_time:
-            with self._room_errors():
-                version = await self._received(request, name)
             try:
-                change = await serve(name, str(version))
-            except BaseException:  # includes a canceled request
-                shutil.rmtree(version, ignore_errors=True)
-                raise
-            with self._room_errors():
-                await asyncio.to_thread(self._keep, name, version)
-            return change
+                with _room_errors():
+                    version = await self._received(request, name)
+                    return await serve(
+                        name, str(version), functools.partial(self.folder.keep, name, version)
+                    )
+            finally:
+                await asyncio.to_thread(self.folder.clean)
+
+    def forget(self, name: str) -> None:
+        """Remove a model's upload, if it has one, for good."""
+        with _room_errors():
+            self.folder.forget(name)
+        self._cleaning = asyncio.ensure_future(self._clean())
+
+    async def _clean(self) -> None:
+        async with self._one_at_a_time:
+            await asyncio.to_thread(self.folder.clean)
 
     async def _received(self, request: Request, name: str) -> Path:
         """Receive a new version; returns its directory, whose files are not checked yet."""
         self._require_room(request)
-        with TemporaryDirectory(prefix=PREFIX, dir=self.folder) as temporary:
-            file = Path(temporary) / "bundle.tar"
+        with self.folder.temporary() as temporary:
+            file = temporary / "bundle.tar"
             await self._write_body(request, file)
-            unpacked = Path(temporary) / "bundle"
-            version = self.folder / f"{name}.{secrets.token_hex(6)}"
+            unpacked = temporary / "bundle"
             try:
-                await asyncio.to_thread(_unpack, file, unpacked, version)
+                await asyncio.to_thread(_unpack, file, unpacked)
             except BundleError as error:
                 message, _, remedy = without_folders(str(error)).rpartition(": ")
                 raise ServiceError(422, "bad-bundle", message, remedy.rstrip(".")) from None
-            return version
+            return await asyncio.to_thread(self.folder.add, name, unpacked)
 
     def _require_room(self, request: Request) -> None:
         num_bytes = int(request.headers.get("content-length", MAX_UPLOAD_BYTES))
         if num_bytes > MAX_UPLOAD_BYTES:
             raise _too_large()
-        free_bytes = shutil.disk_usage(self.folder).free
+        free_bytes = shutil.disk_usage(self.folder.path).free
         if COPIES * num_bytes > free_bytes:
             need = f"{num_bytes} bytes twice, and {free_bytes} are free"
             message = f"the folder of uploads has no room: it needs {need}"
@@ -118,33 +111,17 @@ class Uploads:
         except ClientDisconnect:
             raise ClientGoneError from None
 
-    def _keep(self, name: str, version: Path) -> None:
-        """Make a version the one that a restart serves, and remove the others of its name."""
-        link = self.folder / f".{name}.link"
-        link.unlink(missing_ok=True)
-        link.symlink_to(version.name, target_is_directory=True)
-        os.replace(link, self.folder / f"{name}.bundle")
-        system.sync(self.folder)
-        self._remove_leftovers()
 
-    def _remove_leftovers(self) -> None:
-        """Remove what a killed server left: unfinished uploads, and versions without a link."""
-        served = self.bundles()
-        for path in self.folder.iterdir():
-            is_version = VERSION.fullmatch(path.name) is not None and not path.is_symlink()
-            if path.name.startswith(PREFIX) or (is_version and path not in served):
-                shutil.rmtree(path, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _room_errors(self) -> Generator[None]:
-        """Reject the bundle with 507 if the disk is full or does not take files."""
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            message = f"the folder of uploads does not take the bundle ({reason})"
-            remedy = "make room on the server's disk"
-            raise ServiceError(507, "no-room", message, remedy) from error
+@contextlib.contextmanager
+def _room_errors() -> Generator[None]:
+    """Reject a change with 507 if the disk is full or does not take files."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        message = f"the folder of uploads cannot be changed ({reason})"
+        remedy = "make room on the server's disk"
+        raise ServiceError(507, "no-room", message, remedy) from error
 
 
 async def _copy_body(request: Request, stream: BinaryIO) -> None:
@@ -166,10 +143,9 @@ async def _copy_body(request: Request, stream: BinaryIO) -> None:
     await asyncio.to_thread(stream.write, bytes(waiting))
 
 
-def _unpack(file: Path, unpacked: Path, version: Path) -> None:
+def _unpack(file: Path, unpacked: Path) -> None:
     unpacked.mkdir()
     archive.unpack(file, unpacked)
-    atomic.publish(unpacked, version)
 
 
 def _too_large() -> ServiceError:

@@ -25,7 +25,6 @@ Measure = Literal[
     "different_answers",
     "different_stops",
     "carry_drift",
-    "carry_growth",
 ]
 MEASURES: dict[Measure, How] = {
     # largest absolute difference of a logit; relative to the largest logit if that exceeds LARGE
@@ -42,8 +41,6 @@ MEASURES: dict[Measure, How] = {
     "different_stops": "mean",
     # norm of the difference of the carries, relative to the norm of the reference
     "carry_drift": "mean",
-    # doublings of carry_drift since the previous segment
-    "carry_growth": "mean",
 }
 """Each measure with the figure that reports show."""
 LARGE = 16.0  # logits of the published models stay below this; relational models of grids reach 50
@@ -100,27 +97,17 @@ def _halting_gap_B(reference: StepOutput, candidate: StepOutput) -> Float64:
     return np.maximum(_sound(margin_gap_B), _sound(q_halt_gap_B))
 
 
-def carry_measures(
-    reference: Engine, candidate: Engine, previous_drift_B: Float64
-) -> dict[str, Float64]:
-    """Compare two carries; empty if an engine keeps its own.
-
-    `previous_drift_B` is 0 before the first segment.
-    """
+def carry_measures(reference: Engine, candidate: Engine, num_active: int) -> dict[str, Float64]:
+    """Compare two carries; empty if an engine keeps its own."""
     if not isinstance(reference, HandsOutCarry) or not isinstance(candidate, HandsOutCarry):
         return {}
-    num_active = len(previous_drift_B)
     ours = candidate.read_carry(num_active)
     theirs = reference.read_carry(num_active)
     drift_B = np.zeros(num_active)
     # row by row: all carries at once in float64 would take hundreds of megabytes at full size
     for row in range(num_active):
         drift_B[row] = relative_error(_carry_X(ours, row), _carry_X(theirs, row))
-    with np.errstate(all="ignore"):
-        growth_B = np.log2(drift_B / previous_drift_B)
-    is_known_B = (previous_drift_B > 0) & np.isfinite(previous_drift_B) & (drift_B > 0)
-    growth_B[~is_known_B] = np.nan
-    return {"carry_drift": drift_B, "carry_growth": growth_B}
+    return {"carry_drift": drift_B}
 
 
 def _carry_X(carry: tuple[Float32, Float32], row: int) -> Float64:

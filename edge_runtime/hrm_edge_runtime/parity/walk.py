@@ -19,7 +19,7 @@ from hrm_edge_runtime.contract import halting
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
-from hrm_edge_runtime.parity.measures import Float64, carry_measures, output_measures
+from hrm_edge_runtime.parity.measures import carry_measures, output_measures
 from hrm_edge_runtime.parity.report import End, ParityReport
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
@@ -46,7 +46,6 @@ class _Row:
 
     asked: HeldOutPuzzle
     segment: int = 0
-    carry_drift: float = 0.0
     ends: dict[Side, End] = field(default_factory=dict[Side, End])
 
 
@@ -122,7 +121,8 @@ class _Pair:
         if not self.candidate.shows_segments:
             return
         measures = output_measures(theirs, ours, ours_stop_B != theirs_stop_B)
-        measures.update(self._carry_measures())
+        carries = carry_measures(self.reference.engine, self.candidate.engine, len(self.rows))
+        measures.update(carries)
         segment_B = np.array([row.segment for row in self.rows])
         question_B = np.array([row.asked.index for row in self.rows])
         puzzle_id_B = np.array([row.asked.puzzle_id for row in self.rows])
@@ -149,15 +149,6 @@ class _Pair:
             )
             rows[slot].ends.setdefault(side, end)
         return output, stopping_B
-
-    def _carry_measures(self) -> dict[str, Float64]:
-        previous_B = np.array([row.carry_drift for row in self.rows])
-        measures = carry_measures(self.reference.engine, self.candidate.engine, previous_B)
-        if measures:
-            drifts = measures["carry_drift"].tolist()
-            for row, drift in zip(self.rows, drifts, strict=True):
-                row.carry_drift = drift
-        return measures
 
     def is_done(self, slot: int, *, to_the_end: bool) -> bool:
         row = self.rows[slot]

@@ -1,28 +1,27 @@
-"""Puzzles as people keep them: an argument, a file of `data.rows`, or requests as NDJSON.
+"""Puzzles as people keep them: an argument, or a file in any form that `reading` knows.
 
-A line of NDJSON is a request of `/solve` or a puzzle written as JSON. The `solution` beside a
-puzzle, as the web page exports it, and the answer of a CSV are known solutions. They are never
-sent anywhere.
+A JSON object with `puzzle` may be a request of `/solve`. The answers of a file are known solutions.
+They are never sent anywhere.
 """
 
 import contextlib
-import itertools
 import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from hrm_host.command import CANNOT_BEGIN
-from hrm_host.reading import json_from, lines_of
+from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.data.rows import BYTE_ORDER_MARK, HEAD_LINES, Row, readable, rows_in
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.reading.files import MAX_LINE, records_at
+from hrm_puzzles.reading.record import Record
+from hrm_puzzles.reading.records import records_in
+from hrm_puzzles.reading.values import board_in
 
 FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no puzzle ends like this
 MAX_FILE_NAME = 250  # characters; file systems take no longer name
-MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
 
 
 class SolvingError(ValueError):
@@ -67,7 +66,7 @@ def opened(
 ) -> Generator[Iterator[Entry]]:
     """The puzzles of an argument, read lazily.
 
-    `puzzles` are the kinds that a file may hold. `columns` are those of a CSV file.
+    `puzzles` are the kinds that a file may hold. `columns` are those of a table.
     """
     with contextlib.closing(_entries_of(argument, puzzles, columns)) as entries:
         yield entries
@@ -79,15 +78,13 @@ def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -
             lines = lines_of(sys.stdin, MAX_LINE)
             yield from entries(lines, puzzles, name="standard input", columns=columns)
         elif is_many(argument):
-            with Path(argument).open(encoding="utf-8", newline="") as stream:
-                lines = lines_of(stream, MAX_LINE)
-                yield from entries(lines, puzzles, name=argument, columns=columns)
+            yield from _numbered(records_at(Path(argument), puzzles, columns))
         else:
-            yield from _numbered([Row(1, argument)])
+            yield Entry(number=1, fields={"puzzle": board_in(argument)})
     except DatasetError as error:
         raise SolvingError(str(error)) from error
     except (OSError, ValueError) as error:
-        remedy = "give a text file of puzzles"
+        remedy = "give a file of puzzles"
         raise SolvingError(f"{argument!r} cannot be read ({error}): {remedy}.") from error
 
 
@@ -98,65 +95,11 @@ def entries(
     name: str = "the text",
     columns: str | None = None,
 ) -> Iterator[Entry]:
-    """The puzzles in some lines: JSON, or what `data.rows` reads."""
-    rest = readable(name, lines)
-    head = list(itertools.islice(rest, HEAD_LINES))
-    if head:
-        head[0] = head[0].removeprefix(BYTE_ORDER_MARK)
-    every_line = itertools.chain(head, rest)
-    written = [line for line in head if not _is_ignored(line)]
-    if written and written[0].lstrip().startswith(("[", "{")):
-        texts = _json_texts(every_line, head, written, puzzles)
-        rows = (Row(0, text) for text in texts)
-    else:
-        rows = rows_in(every_line, puzzles, name=name, columns=columns)
-    yield from _numbered(rows)
+    """The puzzles in some lines, in any form that `reading` knows."""
+    yield from _numbered(records_in(lines, puzzles, name=name, columns=columns))
 
 
-def _json_texts(
-    lines: Iterable[str], head: list[str], written: list[str], puzzles: Sequence[Puzzle]
-) -> Iterable[str]:
-    """One value in each line, or one over several lines."""
-    longest = max(len(line.strip()) for line in written)
-    shortest = min(puzzle.seq_len for puzzle in puzzles)
-    if longest >= shortest or len(head) == HEAD_LINES:
-        return (line for line in lines if not _is_ignored(line))
-    return ["".join(head)]
-
-
-def _is_ignored(line: str) -> bool:
-    """Empty lines and comments."""
-    return not line.strip() or line.startswith("# ")
-
-
-def _numbered(rows: Iterable[Row]) -> Iterator[Entry]:
-    numbers = itertools.count(1)
-    for row in rows:
-        for value in _values(row.question):
-            number = next(numbers)
-            if isinstance(value, dict) and "puzzle" in value:
-                fields = cast("dict[str, object]", value)
-                known = fields.pop("solution", None)
-                yield Entry(number=number, fields=fields, known=known)
-            else:
-                yield Entry(number=number, fields={"puzzle": value}, known=row.answer)
-
-
-def _values(text: str) -> list[object]:
-    """The puzzles or requests of a text: rows, lists and objects are JSON, the rest is one puzzle.
-
-    A list of objects is a list of requests; any other list is one puzzle.
-    """
-    text = text.rstrip("\r\n")
-    if not text.lstrip().startswith(("[", "{")):
-        return [text]
-    try:
-        value: object = json_from(text)
-    except ValueError:
-        return [text]
-    if not isinstance(value, list):
-        return [value]
-    values = cast("list[object]", value)
-    if values and all(isinstance(one, dict) for one in values):
-        return values
-    return [values]
+def _numbered(records: Iterable[Record]) -> Iterator[Entry]:
+    for number, record in enumerate(records, start=1):
+        fields = {"puzzle": board_in(record.question), **record.fields}
+        yield Entry(number=number, fields=fields, known=record.answer)

@@ -17,7 +17,7 @@ from hrm_edge_runtime.contract.arrays import Float32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_host import atomic, board, system
+from hrm_host import atomic, machine, system
 
 MEASURING_S = 1.0
 MAX_ROUNDS = 8  # measurements of each size
@@ -88,12 +88,12 @@ class StepTimesFile:
     """Kept figures of one graph; a file that cannot be read or written counts as empty."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
-        cores = board.num_cores()
+        cores = machine.num_cores()
         device = "cpu" if choice.engine == "cpu" else "any"
         self.graph = bundle.graph_path(choice.precision, device=device)
         sha256 = bundle.manifest.files[self.graph.name].sha256
-        self._file = board.cache_folder() / FOLDER / f"{sha256}.json"
-        self._key = f"{choice}, {num_threads or cores} threads, {board.machine_name()}"
+        self._file = machine.cache_folder() / FOLDER / f"{sha256}.json"
+        self._key = f"{choice}, {num_threads or cores} threads, {machine.machine_name()}"
 
     def step_times(self, max_slots: int) -> StepTimes:
         """The kept times up to `max_slots`; empty unless they include one slot.
@@ -143,4 +143,4 @@ class StepTimesFile:
 def _is_busy() -> bool:
     """Whether more processes want to run than there are cores."""
     load = system.load_average() or 0.0
-    return load > board.num_cores()
+    return load > machine.num_cores()

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hrm_host.board import Host
 from hrm_host.command import Command
 from hrm_host.doctor import Finding, serving
+from hrm_host.machine import Host
 
 CHECKS = "hrm_edge.doctor"
 DEVICES = "hrm_edge.device"

@@ -6,8 +6,8 @@ Trip points follow the kernel's document on thermal zones. Not run on a Jetson.
 import re
 from collections.abc import Iterator, Mapping
 
-from hrm_host.board import Host, Zone
 from hrm_host.doctor import Finding, fail, ok, warn, warn_if
+from hrm_host.machine import Host, Zone
 
 RELEASE = re.compile(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)")
 JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
-from hrm_host.board import Host, cache_folder, cuda_devices
 from hrm_host.doctor import Finding, fail, fail_if, jetson, ok, python_finding, warn
+from hrm_host.machine import Host, cache_folder, cuda_devices
 from hrm_host.memory import GIB, MIB, building_mb, read_memory
 
 OLDEST_TENSORRT = (10, 3)

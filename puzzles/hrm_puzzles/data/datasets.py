@@ -296,11 +296,15 @@ def read_meta(directory: Path) -> DatasetMeta:
     if (directory.parent / SHARD).exists():
         problem = f"{directory.parent} is a shard of a data set"
         raise DatasetError(f"{problem}; join all shards with hrm-data merge.")
+    if not path.exists():
+        split = directory.name
+        remedy = "build or import it with both splits, or give the directory of a data set"
+        raise DatasetError(f"{directory.parent} has no {split} split: {path} is absent; {remedy}.")
     try:
         meta = _meta_of(json_from(text_of(path)))
     except (OSError, ValueError, TypeError) as error:
         problem = f"{path} does not describe a data set ({error})"
-        raise DatasetError(f"{problem}; give the directory above it.") from error
+        raise DatasetError(f"{problem}; build the data set again.") from error
     if len(meta.sets) != 1:
         problem = f"{path} lists the sets {meta.sets}, but a directory may hold only one"
         raise DatasetError(f"{problem}; split them into directories.")

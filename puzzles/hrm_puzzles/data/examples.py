@@ -3,20 +3,31 @@
 Shapes: N examples, T tokens.
 """
 
-from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.data.rows import Row, board_from, error_in_line, readable, rows_in, shown
-from hrm_puzzles.puzzle import RIGHT, CsvForm, Grid, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import WRONG, CsvForm, Grid, IntArray, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.reading.files import records_at
+from hrm_puzzles.reading.record import Record, board_from
 
-MAX_LINE = 1 << 20  # characters; a row of the largest maze has 2,000
+MAX_JUDGED = 2000  # questions of a file or a split that are searched for a second solution
+MAX_SHOWN_PLACES = 10  # bad rows that an error lists
+MAX_SHOWN = 20  # characters of a value that an error quotes
+MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
+MANY_SOLUTIONS = "many-solutions"  # the rule of a question with several answers
 
 Examples = NDArray[np.void]  # rows of `example_type`
+Say = Callable[[str], object]
+Place = tuple[int, str]  # the number of a record, and its place in the file
+
+
+def quiet(sentence: str) -> None:
+    """Ignore a sentence that a command would print."""
 
 
 def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
@@ -26,57 +37,193 @@ def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
     return np.dtype([question, answer, ("rating", "<i4")])
 
 
-def read_examples(path: Path, puzzle: Puzzle, columns: str | None = None) -> Examples:
-    """Read a file of `data.rows` and check every answer. Errors name the line.
+@dataclass(frozen=True, kw_only=True)
+class FileContent:
+    """The good rows of a file, and what else to say about it.
 
-    A question without an answer is labeled by the puzzle's exact solver. Ratings are the file's
-    own (Sudoku-Extreme: guesses of tdoku).
+    `names` are the identifiers of the rows, such as ARC tasks. `faults` has a sentence for the
+    place of each row that is left out.
     """
-    if not isinstance(puzzle, CsvForm):
-        problem = f"{path}: {puzzle.name} does not have a CSV form"
-        raise DatasetError(f"{problem}; generate, build or import its data sets instead.")
-    content = bytearray()
-    line_of = array("q")
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        lines = readable(str(path), lines_of(stream, MAX_LINE))
-        for row in rows_in(lines, [puzzle], name=str(path), columns=columns):
-            content += _example_bytes(str(path), puzzle, row)
-            line_of.append(row.line)
-    rows = np.frombuffer(content, dtype=example_type(puzzle))
-    is_right_N = puzzle.check_BT(rows["inputs"], rows["labels"]) == RIGHT
-    wrong: list[int] = np.flatnonzero(~is_right_N).tolist()
-    if wrong:
-        first = wrong[0]
-        answer = str(puzzle.asked(puzzle.decode(rows["labels"][first]), ""))
-        problem = f"the answer {shown(answer)} does not solve the question"
-        raise error_in_line(str(path), line_of[first], problem, "correct or remove the row")
-    return rows
+
+    rows: Examples
+    names: list[str]
+    faults: dict[str, str]
 
 
-def _example_bytes(name: str, puzzle: Puzzle, row: Row) -> bytes:
-    question = _board(name, puzzle, row.line, "question", row.question)
-    if row.answer is not None:
-        answer = _board(name, puzzle, row.line, "answer", row.answer)
-    else:
-        answer = _label(name, puzzle, row.line, question)
-    inputs_T = puzzle.encode(question).astype(np.uint8)
-    labels_T = puzzle.encode(answer).astype(np.uint8)
-    return inputs_T.tobytes() + labels_T.tobytes() + row.rating.to_bytes(4, "little")
+def read_examples(
+    path: Path,
+    puzzle: Puzzle,
+    columns: str | None = None,
+    *,
+    skip_bad: bool = False,
+    say: Say = quiet,
+) -> FileContent:
+    """Read a file and check every answer.
+
+    A question without an answer is labeled by the puzzle's exact solver. A rating that is not a
+    whole number counts as 0. Bad rows raise DatasetError, unless `skip_bad` omits them. `say` gets
+    sentences about odd ratings and ambiguous questions.
+    """
+    draft = _Draft(path=path, puzzle=puzzle)
+    for record in records_at(path, [puzzle], columns):
+        draft.add(record)
+    content = draft.checked()
+    if content.faults and not skip_bad:
+        raise DatasetError(f"{bad_rows_text(content.faults)}; --skip-bad omits them.")
+    if draft.odd_ratings:
+        count = f"{len(draft.odd_ratings)} ratings of {path}"
+        first = f"the first is {draft.odd_ratings[0]}"
+        say(f"{count} are not whole numbers and count as unknown: {first}.")
+    for sentence in ambiguous_text(puzzle, content.rows["inputs"], f"questions of {path}"):
+        say(sentence)
+    return content
 
 
-def _board(name: str, puzzle: Puzzle, line: int, column: str, text: str) -> Grid:
+def bad_rows_text(faults: dict[str, str]) -> str:
+    """The first fault, and the places of all bad rows."""
+    places = list(faults)
+    shown_places = ", ".join(places[:MAX_SHOWN_PLACES])
+    if len(places) > MAX_SHOWN_PLACES:
+        shown_places += ", ..."
+    rows = "row is" if len(places) == 1 else "rows are"
+    return f"{faults[places[0]]} {len(places)} {rows} bad ({shown_places})"
+
+
+@dataclass(kw_only=True)
+class _Draft:
+    """The rows of a file while it is read. `faults` has a sentence for each bad row."""
+
+    path: Path
+    puzzle: Puzzle
+    content: bytearray = field(default_factory=bytearray)
+    num_read: int = 0
+    places: list[Place] = field(default_factory=list[Place])
+    names: list[str] = field(default_factory=list[str])
+    faults: dict[Place, str] = field(default_factory=dict[Place, str])
+    odd_ratings: list[str] = field(default_factory=list[str])
+
+    def add(self, record: Record) -> None:
+        self.num_read += 1
+        place = (self.num_read, record.place)
+        try:
+            name, row = self._row(record)
+        except PuzzleError as error:
+            self._blame(place, error)
+            return
+        self.content += row
+        self.names.append(name)
+        self.places.append(place)
+
+    def _blame(self, place: Place, error: PuzzleError) -> None:
+        _, name = place
+        self.faults[place] = f"{self.path}, {name}: {error}"
+
+    def _row(self, record: Record) -> tuple[str, bytes]:
+        """The identifier and the bytes of an example."""
+        if record.problem:
+            raise PuzzleError(record.problem, "bad-row", record.remedy)
+        puzzle = self.puzzle
+        name, question = named_board(puzzle, record.question, "question")
+        if record.answer is None:
+            answer = _label(puzzle, question)
+        else:
+            _, answer = named_board(puzzle, _with_task(name, record.answer), "answer")
+        inputs_T = puzzle.encode(question).astype(np.uint8)
+        labels_T = puzzle.encode(answer).astype(np.uint8)
+        rating = self._rating(record)
+        return name, inputs_T.tobytes() + labels_T.tobytes() + rating.to_bytes(4, "little")
+
+    def _rating(self, record: Record) -> int:
+        text = record.rating
+        if text.isascii() and text.isdigit() and len(text) <= MAX_RATING_DIGITS:
+            return int(text)
+        if text:
+            self.odd_ratings.append(f"{text[:MAX_SHOWN]!r} in {record.place}")
+        return 0
+
+    def checked(self) -> FileContent:
+        """The rows whose answers are not disproven, and what to say about the rest."""
+        puzzle = self.puzzle
+        rows = np.frombuffer(bytes(self.content), dtype=example_type(puzzle))
+        is_wrong_N = puzzle.check_BT(rows["inputs"], rows["labels"]) == WRONG
+        for row in np.flatnonzero(is_wrong_N).tolist():
+            answer = str(puzzle.asked(puzzle.decode(rows["labels"][row]), ""))[:MAX_SHOWN]
+            problem = f"the answer {answer!r} does not solve the question"
+            error = PuzzleError(problem, "wrong-answer", "correct or remove the row")
+            self._blame(self.places[row], error)
+        good = np.flatnonzero(~is_wrong_N)
+        return FileContent(
+            rows=rows[good],
+            names=[self.names[row] for row in good.tolist()],
+            faults={name: self.faults[number, name] for number, name in sorted(self.faults)},
+        )
+
+
+def _with_task(name: str, answer: object) -> object:
+    """An answer with the task of its question; it need not name the task again."""
+    if name and not isinstance(answer, dict):
+        return {"task": name, "input": answer}
+    return answer
+
+
+def require_label(puzzle: Puzzle, question: object, solution: object) -> None:
+    """Raise PuzzleError for an invalid question, or for a solution that does not solve it."""
+    asked = puzzle.parse(question)
+    said = puzzle.parse(_with_task(asked.identifier or "", solution))
+    inputs_1T = puzzle.encode(asked.grid)[None]
+    labels_1T = puzzle.encode(said.grid)[None]
+    if puzzle.check_BT(inputs_1T, labels_1T)[0] == WRONG:
+        problem = "the solution does not solve the puzzle"
+        raise PuzzleError(problem, "wrong-solution", "correct or remove it")
+
+
+def named_board(puzzle: Puzzle, value: object, what: str) -> tuple[str, Grid]:
+    """The identifier and the grid of a question or an answer. Raises PuzzleError."""
     try:
-        return board_from(puzzle, text)
+        if isinstance(puzzle, CsvForm):
+            return "", board_from(puzzle, value)
+        parsed = puzzle.parse(value)
     except PuzzleError as error:
-        problem = f"in the {column} {shown(text)} {error.problem}"
-        raise error_in_line(name, line, problem, error.remedy) from None
+        problem = f"in the {what} {_beginning(value)} {error.problem}"
+        raise PuzzleError(problem, error.rule, error.remedy, error.cell) from None
+    return parsed.identifier or "", parsed.grid
 
 
-def _label(name: str, puzzle: Puzzle, line: int, question: Grid) -> Grid:
+def _beginning(value: object) -> str:
+    return repr(str(value)[:MAX_SHOWN])
+
+
+def _label(puzzle: Puzzle, question: Grid) -> Grid:
     if not isinstance(puzzle, Labelling):
-        remedy = "add a column with the answers"
-        raise error_in_line(name, line, "the question has no answer", remedy)
-    try:
-        return puzzle.label_of(question)
-    except PuzzleError as error:
-        raise error_in_line(name, line, error.problem, error.remedy) from None
+        raise PuzzleError("the question has no answer", "no-answer", "add the answer")
+    return puzzle.label_of(question)
+
+
+def num_ambiguous(puzzle: Puzzle, inputs_NT: IntArray) -> tuple[int, int]:
+    """How many of some questions have several solutions, and how many were searched.
+
+    The search takes evenly spaced questions, at most MAX_JUDGED.
+    """
+    if not puzzle.proof_exists or not len(inputs_NT):
+        return 0, 0
+    count = min(len(inputs_NT), MAX_JUDGED)
+    places = np.linspace(0, len(inputs_NT) - 1, count).astype(int)
+    found = 0
+    for place in places.tolist():
+        question = puzzle.decode(np.asarray(inputs_NT[place]))
+        try:
+            puzzle.parse(puzzle.asked(question, ""))
+        except PuzzleError as error:
+            found += error.rule == MANY_SOLUTIONS
+    return found, count
+
+
+def ambiguous_text(puzzle: Puzzle, inputs_NT: IntArray, subject: str) -> list[str]:
+    """A sentence about questions with several solutions; empty without any."""
+    found, count = num_ambiguous(puzzle, inputs_NT)
+    if not found:
+        return []
+    searched = ""
+    if count < len(inputs_NT):
+        searched = f" ({count} of {len(inputs_NT)} were searched)"
+    return [f"{found} {subject} have more than one solution{searched}; remove them."]

@@ -21,9 +21,11 @@ from hrm_puzzles.data.datasets import (
     named_in_recipe,
     open_split,
 )
+from hrm_puzzles.data.examples import num_ambiguous
 from hrm_puzzles.grid.board import UInt64Array, mixed
 from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
 
+SPLITS = ("train", "test")
 MOST_SHOWN = 40  # numbers of givens in a text report
 BLOCK = 1024  # examples that are read at once
 QUANTILES = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "greatest": 1.0}
@@ -35,13 +37,15 @@ Facts = dict[str, NDArray[Any]]
 class SplitReport:
     """The faults of a split, and its facts by name.
 
-    `num_wrong` includes malformed labels.
+    `num_wrong` includes malformed labels. `num_ambiguous` counts questions with several solutions,
+    among at most `examples.MAX_JUDGED`.
     """
 
     split: str
     num_wrong: int
     first_wrong: int | None
     num_out_of_range: int
+    num_ambiguous: int
     facts: dict[str, object]
 
 
@@ -66,7 +70,14 @@ class DatasetReport:
         Copies are allowed for puzzles without proofs: ARC's authors repeat a few pairs.
         """
         found: list[str] = []
+        names = [part.split for part in self.splits]
+        for name in SPLITS:
+            if name not in names:
+                found.append(f"the split {name} is missing, and hrm-train needs both.")
         for part in self.splits:
+            if part.num_ambiguous:
+                questions = f"{part.num_ambiguous} questions of {part.split}"
+                found.append(f"{questions} have more than one solution.")
             if part.num_wrong:
                 first = f"the first at index {part.first_wrong}"
                 found.append(f"{part.num_wrong} labels of {part.split} are wrong, {first}.")
@@ -84,7 +95,7 @@ class DatasetReport:
 
 def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
     """Inspect every split of a data set. Without a name, `puzzle_at` finds the puzzle."""
-    names = [name for name in ("train", "test") if (path / name).is_dir()]
+    names = [name for name in SPLITS if (path / name).is_dir()]
     if not names:
         problem = f"{path} has neither a train nor a test directory"
         raise DatasetError(f"{problem}; give the directory of a data set.")
@@ -95,7 +106,8 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
     reports: list[SplitReport] = []
     for name, split in splits.items():
         facts[name] = _facts(puzzle, split)
-        reports.append(_report(name, split, facts[name]))
+        found, _ = num_ambiguous(puzzle, split.inputs_NT)
+        reports.append(_report(name, split, facts[name], found))
     return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
@@ -141,7 +153,7 @@ def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
     raise DatasetError(f"{problem}; choose one with --puzzle.")
 
 
-def _report(name: str, split: Split, facts: Facts) -> SplitReport:
+def _report(name: str, split: Split, facts: Facts, num_ambiguous: int) -> SplitReport:
     wrong: list[int] = np.flatnonzero(facts["is_wrong"]).tolist()
     first_wrong = None
     if wrong:
@@ -151,6 +163,7 @@ def _report(name: str, split: Split, facts: Facts) -> SplitReport:
         num_wrong=len(wrong),
         first_wrong=first_wrong,
         num_out_of_range=int(facts["num_outside"].sum()),
+        num_ambiguous=num_ambiguous,
         facts=_named_facts(split, facts),
     )
 

@@ -24,7 +24,7 @@ from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
 from hrm_puzzles.data.examples import Examples, example_type, read_examples
 from hrm_puzzles.data.shards import WHOLE, Shard
-from hrm_puzzles.puzzle import Example, IntArray, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import CsvForm, Example, IntArray, Puzzle, PuzzleError
 
 CHUNK = 64  # puzzles; seconds of work, so a stop loses little and progress is visible
 HELD_OUT = 4  # one equivalence class in 4 belongs to test splits, whatever the seed
@@ -344,8 +344,11 @@ def _check_recipe(path: Path, puzzle: Puzzle) -> None:
 
 
 def questions_from_file(path: Path, puzzle: Puzzle, columns: str | None = None) -> Questions:
-    """All puzzles of a file, for puzzles with a CSV form."""
-    return _from_examples(read_examples(path, puzzle, columns), path.name)
+    """All puzzles of a file, for puzzles without tasks."""
+    if not isinstance(puzzle, CsvForm):
+        problem = f"{path}: a file of {puzzle.name} puzzles does not say what its model has learned"
+        raise DatasetError(f"{problem}; give its data set.")
+    return _from_examples(read_examples(path, puzzle, columns).rows, path.name)
 
 
 def _from_examples(examples: Examples, source: str) -> Questions:

@@ -3,9 +3,8 @@
 Shapes: T cells of the outer board, I cells of the inner board.
 """
 
-from collections.abc import Iterable, Sized
+from collections.abc import Sized
 from dataclasses import dataclass
-from math import isqrt
 from typing import Protocol, cast
 
 import numpy as np
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Board, Grid, IntArray, Notation, Parsed, Route, Routed
+from hrm_puzzles.reading.grids import shape_in, square
+from hrm_puzzles.reading.legend import Legend
 
 
 class RectangularBoard(Board, Protocol):
@@ -65,23 +66,26 @@ class Framed:
         return cast(Routed, self.inner).route(question, answer)
 
 
-def shape_of(notation: object) -> GridShape | None:
+def shape_of(legend: Legend, notation: object) -> GridShape | None:
     """Rows and columns of a board in any notation; None if the notation does not show them.
 
-    A board in one line or in a flat list is a square.
+    A board in one line or in a flat list is a square. Raises PuzzleError for a text that shows two
+    shapes.
     """
     if isinstance(notation, dict):
         fields = cast("dict[object, object]", notation)
-        return shape_of(fields.get("grid"))
+        return shape_of(legend, fields.get("grid"))
     if isinstance(notation, str):
-        lines = notation.replace("\r\n", "\n").strip("\n").split("\n")
-        return _shape_of_lines(lines)
+        return shape_in(legend, notation)
     if not isinstance(notation, list) or not notation:
         return None
     rows = cast("list[object]", notation)
-    if all(isinstance(row, str | list) for row in rows):
-        return _shape_of_lines(cast("list[Sized]", rows))
-    return _square(len(rows))
+    if all(isinstance(row, str) for row in rows):
+        return shape_in(legend, "\n".join(cast("list[str]", rows)))
+    if all(isinstance(row, list) for row in rows):
+        longest = max(map(len, cast("list[Sized]", rows)))
+        return GridShape(rows=len(rows), cols=longest)
+    return square(len(rows))
 
 
 def cells_in(notation: str | list[object]) -> set[str | int]:
@@ -95,17 +99,3 @@ def cells_in(notation: str | list[object]) -> set[str | int]:
         elif isinstance(value, int):
             cells.add(value)
     return cells
-
-
-def _shape_of_lines(lines: list[Sized] | list[str]) -> GridShape | None:
-    longest = max(map(len, cast("Iterable[Sized]", lines)))
-    if len(lines) == 1:
-        return _square(longest)
-    return GridShape(rows=len(lines), cols=longest)
-
-
-def _square(num_cells: int) -> GridShape | None:
-    side = isqrt(num_cells)
-    if side * side != num_cells:
-        return None
-    return GridShape(rows=side, cols=side)

@@ -35,6 +35,8 @@ from hrm_puzzles.puzzle import (
     Parsed,
     PuzzleError,
 )
+from hrm_puzzles.reading.grids import values_shown
+from hrm_puzzles.reading.values import board_in
 
 BROKEN = "✗ "
 
@@ -133,8 +135,11 @@ class GridPuzzle(ABC):
 
     def framed(self, notation: object) -> Framed | None:
         """How to read a smaller question. `puzzle.Framing` describes it."""
-        shape = shape_of(notation)
-        if shape is None or shape == self.shape or not self._looks_alike(notation):
+        notation = board_in(notation)
+        if not self._looks_alike(notation):
+            return None
+        shape = shape_of(self.legend, notation)
+        if shape is None or shape == self.shape:
             return None
         if shape.rows <= self.rows and shape.cols <= self.cols:
             return _framed(self, shape)
@@ -154,6 +159,8 @@ class GridPuzzle(ABC):
         cells = cells_in(cast("str | list[object]", notation))
         if any(self.legend.characters[stop] in cells for stop in self.stops):
             return True
+        if isinstance(notation, str):
+            return values_shown(self.legend, notation) >= set(self.stops)
         return cells >= set(self.stops) and cells <= self.legend.characters.keys()
 
     @cached_property
@@ -163,11 +170,12 @@ class GridPuzzle(ABC):
         from_text = partial(lines_parsed, size, self.legend)
         return partial(parsed, size, self.legend, from_text)
 
-    def board_of(self, text: str) -> Grid:
-        return self.read(text).grid
+    def board_of(self, board: object) -> Grid:
+        return self.read(board).grid
 
     def parse(self, notation: object) -> Parsed:
         """Read a question and check it. A question with a complete right answer passes."""
+        notation = board_in(notation)
         if isinstance(notation, dict):
             question = self._parsed_object(cast("dict[object, object]", notation))
         else:

@@ -1,28 +1,27 @@
 """A Sudoku board with any side and box shape: its geometry, its notations and its text form.
 
-People write one string, many lines with or without frames, and nested or flat lists. `solver`
-judges the question. Shapes: S side, T = S * S cells in reading order, U = 3 * S units (rows,
-columns, boxes), G = 3 partitions (row, column, box).
+`reading.frames` reads texts. `solver` judges the question. Shapes: S side, T = S * S cells in
+reading order, U = 3 * S units (rows, columns, boxes), G = 3 partitions (row, column, box).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from string import ascii_uppercase
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridShape, Int32Array
-from hrm_puzzles.grid.notation import BoardSize, Cell, Legend, bad_character, parsed, written
+from hrm_puzzles.grid.notation import BoardSize, Cell, Legend, parsed, written
 from hrm_puzzles.puzzle import Grid, Notation, Parsed
+from hrm_puzzles.reading.frames import parsed_framed
 
 BLANKS = ".0*_- "
 SYMBOLS = "123456789" + ascii_uppercase  # 10 is A; small letters are read too
-BOX_DRAWING = [chr(code) for code in range(0x2500, 0x2580)]
-BETWEEN_CELLS = frozenset("|+=, \t\r\n").union(BOX_DRAWING)
-HEADERS = ("#", "[")  # lines of the .sdk format: "#A author", "[Puzzle]"
+OTHER_BLANKS = "xX?"  # of other programs, in texts without a blank mark
+DOUBTFUL = {"0", "."}  # two blanks, or a digit and a blank
+EXTRA_BLANKS = {-1: 0, "": 0, "nan": 0, "None": 0}  # in lists and tables
 
 # The digit of each character in CSV files; OTHER for all other characters.
 OTHER = 127
@@ -32,8 +31,6 @@ _DIGIT_OF_CHARACTER[ord("0")] = 0
 for _digit, _symbol in enumerate(SYMBOLS, start=1):
     _DIGIT_OF_CHARACTER[ord(_symbol)] = _digit
     _DIGIT_OF_CHARACTER[ord(_symbol.lower())] = _digit
-
-Line = list[int]  # the offsets of its cells in the whole text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,24 +92,21 @@ class SudokuBoard:
         digits = f"the digits 1 to {self.side}"
         if self.side > 9:
             digits = f"1 to 9, A to {characters[self.side]} for 10 to {self.side}"
-        blanks = ". 0 * _ or - for a blank (in lists of numbers 0 or null)"
+        blanks = ". 0 * _ or - for a blank (in lists of numbers 0, -1 or null)"
         return Legend(
             values=values,
             characters=characters,
             open_value=0,
             pads_lines=False,
             described=f"{digits}, and {blanks}",
+            others={0: OTHER_BLANKS},
+            in_lists=EXTRA_BLANKS,
         )
-
-    @cached_property
-    def symbols(self) -> str:
-        """The characters that are read as digits."""
-        return "".join(text for text, value in self.legend.values.items() if value)
 
     @cached_property
     def read(self) -> Callable[[object], Parsed]:
         """Reads any notation and does not judge the board; `grid.notation` lists the errors."""
-        from_text = partial(_from_text, self)
+        from_text = partial(parsed_framed, self.size, self.legend, self.box_cols)
         return partial(parsed, self.size, self.legend, from_text)
 
     def write(self, grid: Grid, notation: Notation) -> object:
@@ -121,13 +115,13 @@ class SudokuBoard:
     def cell_name(self, cell: int) -> Cell:
         return self.size.shape.cell_name(cell)
 
-    def board_of(self, text: str) -> Grid:
-        """Read a question or an answer as text; quickly if it has one digit or dot per cell."""
-        if len(text) == self.num_cells:
-            digits = _digits_of(text)
+    def board_of(self, board: object) -> Grid:
+        """Read a question or an answer; quickly if it is text of one digit or dot per cell."""
+        if isinstance(board, str) and len(board) == self.num_cells and not set(board) >= DOUBTFUL:
+            digits = _digits_of(board)
             if digits.max() <= self.side:
                 return digits.reshape(self.side, self.side)
-        return self.read(text).grid
+        return self.read(board).grid
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:
         """Draw rows of cells with frames between the boxes.
@@ -166,77 +160,3 @@ def _digits_of(text: str) -> NDArray[np.int8]:
     """The digit of each character; OTHER if it does not have one."""
     data = text.encode("ascii", errors="replace")
     return _DIGIT_OF_CHARACTER[np.frombuffer(data, dtype=np.uint8)]
-
-
-def _from_text(board: SudokuBoard, text: str) -> Parsed:
-    lines = _lines_of_cells(text)
-    if len(lines) != 1 or len(lines[0]) != board.num_cells:
-        lines = _without_frames(board, text, lines)
-    offsets = tuple(chain.from_iterable(lines))
-    characters = "".join(map(text.__getitem__, offsets))
-    known = "".join(board.legend.values)
-    rest = characters.lstrip(known)
-    if rest:
-        place = len(characters) - len(rest)
-        cell = _cell_of(board, lines, place)
-        raise bad_character(cell, rest[0], board.legend.described)
-    if len(lines) == board.side:
-        for row, line in enumerate(lines):
-            board.size.require_row(line, "cells", row)
-    board.size.require(characters, board.num_cells, "the text", "cells")
-    first_blank = characters.strip(board.symbols)[:1]
-    notation = Notation(kind="text", blank=first_blank or ".", template=text, cells=offsets)
-    digits = list(map(board.legend.values.__getitem__, characters))
-    grid = np.array(digits, dtype=np.int8).reshape(board.side, board.side)
-    return Parsed(grid=grid, notation=notation)
-
-
-def _cell_of(board: SudokuBoard, lines: list[Line], place: int) -> Cell:
-    """The (row, column) from 1 of a character, by its place among all cells of the text."""
-    if len(lines) != board.side:
-        return board.cell_name(place)
-    row = 0
-    while place >= len(lines[row]):
-        place -= len(lines[row])
-        row += 1
-    return row + 1, place + 1
-
-
-def _without_frames(board: SudokuBoard, text: str, lines: list[Line]) -> list[Line]:
-    """The cells of each line without frames.
-
-    Lines of dashes are frames, and spaces separate cells. If that does not make a board, dashes or
-    spaces may be blanks.
-    """
-    usual = lines
-    if len(lines) > 1:
-        usual = [line for line in lines if not _is_dashes(text, line)]
-    if sum(map(len, usual)) == board.num_cells:
-        return usual
-    with_dashes = [line for line in lines if len(line) == board.side or not _is_dashes(text, line)]
-    if sum(map(len, with_dashes)) == board.num_cells:
-        return with_dashes
-    if len(text) == board.num_cells and not text.strip(" " + board.symbols):
-        return [list(range(len(text)))]
-    return usual
-
-
-def _lines_of_cells(text: str) -> list[Line]:
-    """The cells of each line that has some, without headers; frames of dashes are among them."""
-    lines: list[Line] = []
-    start = 0
-    for line in text.splitlines(keepends=True):
-        cells: Line = []
-        if not line.lstrip().startswith(HEADERS):
-            for offset, character in enumerate(line, start):
-                if character not in BETWEEN_CELLS:
-                    cells.append(offset)
-        if cells:
-            lines.append(cells)
-        start += len(line)
-    return lines
-
-
-def _is_dashes(text: str, line: Line) -> bool:
-    """Whether a line has dashes only: it is a part of a frame, or a row of blanks."""
-    return all(text[offset] == "-" for offset in line)

@@ -34,7 +34,7 @@ from hrm_edge_runtime.engines.engine import (
     StepOutput,
 )
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
-from hrm_edge_runtime.engines.trt import api, cache, check, profiles
+from hrm_edge_runtime.engines.trt import api, building, cache, check, profiles
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
 from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
@@ -452,6 +452,34 @@ def test_broken_parity_is_not_served(bundle: Bundle, monkeypatch: pytest.MonkeyP
         factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS)
     judged = factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS, to_judge=True)
     assert str(judged) == "tensorrt:fp16"
+
+
+@pytest.mark.process
+def test_fp32_is_built_and_served_if_no_other_engine_is_sound(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = with_precisions(bundle, fp16=turn_head(bundle.path))
+    monkeypatch.setattr(memory, "BUILDER_MB", 0)
+    assert building.worth_a_try(bundle) == ["fp16"]
+    assert str(factory.prepare(bundle, "tensorrt", num_slots=SLOTS)) == "tensorrt:fp32"
+    assert "tiny: fp16 is not sound here, so fp32 is built (fp16 breaks parity:" in caplog.text
+    assert str(factory.choose(bundle, "tensorrt", num_slots=SLOTS)) == "tensorrt:fp32"
+    told = report_of(build(bundle, "--json"))
+    assert told["chosen"] == "fp32"
+    with pytest.raises(EngineUnavailableError, match="serve it with --engine tensorrt:fp32"):
+        factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS)
+
+
+@pytest.mark.process
+def test_without_a_sound_engine_the_parity_is_named(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = turn_head(bundle.path)
+    onnx.save(wrong, bundle.graph_path("fp32"))
+    bundle = with_precisions(bundle, fp16=wrong)
+    monkeypatch.setattr(memory, "BUILDER_MB", 0)
+    with pytest.raises(EngineUnavailableError, match="fp16 on TensorRT breaks parity here"):
+        factory.prepare(bundle, "tensorrt", num_slots=SLOTS)
 
 
 def test_a_foreign_timing_cache_is_replaced(

@@ -39,7 +39,7 @@ def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int) -> None:
 
 @pytest.mark.process
 def test_a_second_signal_ends_the_server_without_a_traceback() -> None:
-    with running(step_s=0.5, segments=16) as server, contextlib.closing(ask_and_stay(server, GOOD)):
+    with running(step_s=600.0) as server, contextlib.closing(ask_and_stay(server, GOOD)):
         wait_for(lambda: server.slots()["waiting"] == 1)
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: server.status("/readyz") == 503)

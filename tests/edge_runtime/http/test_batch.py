@@ -20,10 +20,10 @@ from service_tools import PATIENCE_S, Server, running
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.batching.task import SegmentEvent
-from hrm_edge_runtime.http import streams
+from hrm_edge_runtime.http import batch
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
+from hrm_edge_runtime.http.lines import PART_BYTES, PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.http.solve import BUFFER_SIZE, EventBuffer
-from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.worker.lanes import Lanes
 
 LINE_NUMBER = operator.itemgetter("line")
@@ -82,14 +82,14 @@ def test_an_empty_batch_has_an_empty_answer_and_other_bodies_are_refused(server:
 async def test_single_requests_go_before_the_lines_of_a_batch() -> None:
     app, engine_client = app_over(lambda: QUICK(step_s=0.02))
     async with client_of(app, engine_client) as http:
-        batch = Call(app, "/solve/batch", NDJSON)
-        batch.give(LINES[0] * 40, more=False)
+        lines = Call(app, "/solve/batch", NDJSON)
+        lines.give(LINES[0] * 40, more=False)
         await until(lambda: engine_client.num_waiting > 2)
         single = await http.post("/solve", content=LINES[1])
         assert single.status_code == 200
-        assert len(lines_in(batch.body)) < 20
-        await asyncio.wait_for(batch.task, 60)
-    answers = lines_in(batch.body)
+        assert len(lines_in(lines.body)) < 20
+        await asyncio.wait_for(lines.task, 60)
+    answers = lines_in(lines.body)
     for number, answer in enumerate(sorted(answers, key=LINE_NUMBER), start=1):
         assert answer["line"] == number
         assert answer["answer"]["solved"]
@@ -116,22 +116,6 @@ async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     assert sorted(answer["line"] for answer in lines_in(call.body)) == list(range(1, 51))
 
 
-async def test_a_silent_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "IDLE_SECONDS", 0.2)
-    app, engine_client = app_over(QUICK)
-    async with client_of(app, engine_client):
-        sends_nothing = Call(app, "/solve/batch", NDJSON)
-        sends_nothing.give(LINES[0])
-        takes_nothing = Call(app, "/solve/batch", NDJSON)
-        await until(lambda: takes_nothing.status == 200)
-        takes_nothing.may_send.clear()
-        takes_nothing.give(LINES[0])
-        ended = asyncio.gather(sends_nothing.task, takes_nothing.task)
-        await asyncio.wait_for(ended, 60)
-        assert engine_client.num_waiting == 0
-    assert len(lines_in(sends_nothing.body)) == 1
-
-
 def test_lines_are_the_same_however_the_body_is_cut() -> None:
     body = b"one\n\n  two\r\n" + b"x" * (MAX_BODY_BYTES + 1) + b"\nlast"
 
@@ -145,9 +129,26 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
             found.append((number, ServiceError if isinstance(line, ServiceError) else line))
         return found
 
-    expected = [(1, b"one"), (3, b"two"), (4, ServiceError), (5, b"last")]
+    expected = [(1, b"one"), (2, b""), (3, b"two"), (4, ServiceError), (5, b"last")]
     for size in (1000, 7, len(body)):
         assert asyncio.run(lines(size)) == expected
+
+
+async def test_others_have_their_turn_between_blank_lines() -> None:
+    num_turns = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"\n" * PREFETCH_BYTES
+
+    async def count() -> int:
+        return len([number async for number, _ in lines_of(pieces())])
+
+    counting = asyncio.ensure_future(count())
+    while not counting.done():
+        num_turns += 1
+        await asyncio.sleep(0)
+    assert counting.result() == PREFETCH_BYTES
+    assert num_turns > PREFETCH_BYTES // PART_BYTES
 
 
 async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
@@ -166,7 +167,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
 
 
 async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(batch, "PATIENCE_S", 0.2)
     may_begin = threading.Event()
     may_wait: list[bool] = []
 

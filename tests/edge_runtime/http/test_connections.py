@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import resource
@@ -17,8 +16,8 @@ from typing import Any, cast
 import anyio
 import pytest
 import uvicorn
+from asgi_tools import live
 from service_tools import starting, wait_for
-from uvicorn.server import ServerState
 
 from hrm_edge_runtime.http import connections
 from hrm_edge_runtime.http.server import DrainingServer, ServerOptions
@@ -105,40 +104,12 @@ async def house(**changed: Any) -> AsyncIterator[House]:
     limits = {"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S}
     limits.update(changed)
     there = House(limits=connections.ConnectionLimits(**limits))
-    state = ServerState()
-    config = uvicorn.Config(
-        there.app,
-        interface="asgi3",
-        log_config=None,
-        lifespan="off",
-        ws="none",
-        timeout_keep_alive=int(AGES_S),
-    )
-    make = functools.partial(
-        connections.GuardedProtocol,
-        limits=there.limits,
-        config=config,
-        server_state=state,
-        app_state={},
-    )
-    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
-    watch = asyncio.ensure_future(drop_late(there.limits))
-    async with server:
-        there.port = server.sockets[0].getsockname()[1]
+    async with live(there.app, there.limits) as there.port:
         try:
             with anyio.fail_after(AGES_S):
                 yield there
         finally:
             await there.close()
-            while state.connections:
-                await asyncio.sleep(0.01)
-            watch.cancel()
-
-
-async def drop_late(limits: connections.ConnectionLimits) -> None:
-    while True:
-        await asyncio.sleep(SHORT_S / 10)
-        limits.drop_late()
 
 
 async def is_answered(reader: asyncio.StreamReader, body: bytes = b"..") -> bool:
@@ -373,6 +344,17 @@ async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
         assert await is_answered(busy)
 
 
+async def test_the_connection_that_holds_the_most_makes_room() -> None:
+    async with house(max_held_bytes=30_000) as there:
+        small, _ = await there.connect(with_length(9000).replace(b"/ ", b"/echo ") + b"x" * 8999)
+        large = await there.connect(with_length(60_000).replace(b"/ ", b"/echo ") + b"x" * 50_000)
+        assert (await ended(large)).startswith(b"HTTP/1.1 503")
+        there.writers[0].write(b"x")
+        assert await is_answered(small, b"x" * 9000)
+        assert there.limits.held_bytes == 0
+        assert there.limits.dropped == {"too-many": 1}
+
+
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [
@@ -380,6 +362,9 @@ async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
+        (GET.replace(b"\r\n", b"\n"), 400),
+        (GET[:-2] + b"a:\r\n" * 101, 431),
+        (GET[:-2] + b"a:\r\n" * 101 + b"\r\n", 431),
         (with_length(3)[:-2] + b"transfer-encoding: chunked\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
         (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),

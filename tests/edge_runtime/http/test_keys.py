@@ -255,13 +255,15 @@ def test_without_keys_foreign_host_names_are_rejected() -> None:
 
 
 def test_description_names_the_keys_if_the_server_requires_them(tmp_path: Path) -> None:
-    described = app_over(QUICK, ring(tmp_path))[0].openapi()
+    with serving(*app_over(QUICK, ring(tmp_path))) as http:
+        described = http.get("/openapi.json", headers=AS_USER).json()
     schemes = {"bearer", "header", "password"}
     assert {next(iter(scheme)) for scheme in described["security"]} == schemes
     assert set(described["components"]["securitySchemes"]) == schemes
     for path in OPEN_PATHS:
         assert described["paths"][path]["get"]["security"] == []
-    assert "security" not in app_over(QUICK)[0].openapi()
+    with serving(*app_over(QUICK)) as http:
+        assert "security" not in http.get("/openapi.json").json()
 
 
 def test_every_answer_carries_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:

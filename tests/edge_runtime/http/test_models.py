@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,9 +15,10 @@ import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from bundle_tools import restate
 from echo_bundle import write_echo_bundle
+from heavy_steps import LONG_STEP
 from house import BROKEN_STEP, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, AS_USER, write_key_file
-from service_tools import hrm_serve, refusal, wait_for
+from service_tools import Server, command, hrm_serve, refusal, wait_for
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
@@ -221,3 +223,32 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path) -> None:
         wait_for(lambda: server.slots()["engine"]["losses"] == 1)
         server.wait_until_ready()
         assert server.solve(SOLVED).json()["model"] == "second"
+
+
+@pytest.mark.process
+def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path) -> None:
+    first = write_echo_bundle(tmp_path / "first.bundle", name="first")
+    write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
+    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={tmp_path}", "--threads=1"]
+    with (
+        hrm_serve(first, *options, "--slots=2", key=ADMIN) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        changing = pool.submit(server.http.put, "/models/long", json={"bundle": "long"})
+        tasks = Path(f"/proc/{server.process.pid}/task")
+        wait_for(lambda: len(" ".join(f.read_text() for f in tasks.glob("*/children")).split()) > 2)
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert refusal(changing.result()) == (503, "draining")
+        assert server.exit_status() == 0
+        assert "Traceback" not in server.log
+
+
+@pytest.mark.process
+def test_a_signal_during_the_trial_of_a_start_ends_it_without_an_error(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
+    with Server(command("serve", bundle, "--threads=1")) as server:
+        wait_for(lambda: server.status("/readyz") == 503)
+        time.sleep(1.0)
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert server.exit_status() == 0
+        assert "Traceback" not in server.log

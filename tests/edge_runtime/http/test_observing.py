@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import re
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,11 @@ import numpy as np
 import pytest
 from asgi_tools import QUICK, app_over, lanes_over, serving
 from prometheus_client.parser import text_string_to_metric_families
+from scripted_engine import Script, ScriptedEngine
 from scripted_server import NAME, examples, scripted_model
 from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.lanes import Lanes
@@ -144,6 +146,21 @@ class Collector(BaseHTTPRequestHandler):
         pass
 
 
+def test_a_collector_that_hangs_holds_no_server_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from hrm_edge_runtime.http import otel
+
+    monkeypatch.setattr(otel, "CLOSE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as never_answers:
+        tracer = otel.tracer_to(f"http://127.0.0.1:{never_answers.getsockname()[1]}/v1/traces")
+        _, engine_client = app_over(QUICK)
+        app = create_app(engine_client, [scripted_model(num_slots=2)], Access(trace=tracer))
+        with serving(app, engine_client) as http:
+            http.get("/nothing")
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < 5
+
+
 def test_a_collector_gets_a_requests_queue_and_compute_under_the_clients_span() -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -158,7 +175,6 @@ def test_a_collector_gets_a_requests_queue_and_compute_under_the_clients_span() 
         with serving(app, engine_client) as http:
             http.post("/solve", json={"puzzle": QUESTION}, headers=TRACED)
             http.get("/nothing")
-        tracer.provider.shutdown()
         collector.shutdown()
     ((path, body),) = TAKEN
     assert path == "/v1/traces"

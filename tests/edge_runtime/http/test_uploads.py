@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asgi_tools import Call, until
@@ -17,11 +18,12 @@ from bundle_tools import restate
 from echo_bundle import write_echo_bundle
 from house import BROKEN_STEP, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, USER, write_key_file
-from service_tools import Server, command, hrm_serve, wait_for
+from service_tools import Server, command, refusal, wait_for
 
 from hrm_edge_runtime.contract.archive import Archive
 from hrm_edge_runtime.contract.manifest import read_manifest
 from hrm_edge_runtime.http import uploads
+from hrm_edge_runtime.http.upload_folder import MARKER, UploadFolder
 from hrm_edge_runtime.http.uploads import Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
@@ -35,13 +37,17 @@ def push(*arguments: object, key: str = ADMIN) -> subprocess.CompletedProcess[st
     return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120)
 
 
+def content(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name != MARKER]
+
+
 def kept(folder: Path) -> dict[str, str]:
     """What the folder of uploads holds: links with the names of their bundles."""
     names: dict[str, str] = {}
-    for path in folder.iterdir():
+    for path in content(folder):
         if path.is_symlink():
             names[path.name] = read_manifest(path).name
-    versions = [path for path in folder.iterdir() if not path.is_symlink()]
+    versions = [path for path in content(folder) if not path.is_symlink()]
     assert sorted(path.resolve() for path in folder.glob("*.bundle")) == sorted(versions)
     return names
 
@@ -49,12 +55,17 @@ def kept(folder: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def board(tmp_path: Path) -> Iterator[Server]:
     """A server of an echo model that takes uploads."""
+    with Server(serve_command(tmp_path), headers={"x-api-key": ADMIN}) as server:
+        server.wait_until_ready()
+        yield server
+
+
+def serve_command(tmp_path: Path) -> list[str]:
     first = tmp_path / "first.bundle"
     if not first.exists():
         write_echo_bundle(first, name="first")
     options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={tmp_path}/uploads"]
-    with hrm_serve(first, *options, "--threads=1", "--slots=2", key=ADMIN) as server:
-        yield server
+    return command("serve", first, *options, "--threads=1", "--slots=2")
 
 
 @pytest.mark.process
@@ -80,11 +91,87 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
         assert server.solve(SOLVED, model="second").json()["solved"]
         assert kept(folder) == {"second.bundle": "second"}
     shutil.copytree(folder / "second.bundle", folder / ("second." + "0" * 12))
-    (folder / ".upload-of-a-killed-server").mkdir()
+    left = folder / ".upload-of-a-killed-server"
+    left.mkdir()
+    (left / MARKER).touch()
+    own = [folder / name for name in ("photos.202611261200", ".upload-notes", "mine.bundle")]
+    for path in own:
+        path.mkdir()
+        (path / "file").write_text("not the server's")
     with board(tmp_path) as server:
+        for path in own:
+            assert (path / "file").exists()
+            shutil.rmtree(path)
         assert kept(folder) == {"second.bundle": "second"}
         assert server.solve(SOLVED, model="second").json()["solved"]
         assert server.solve(SOLVED, model="first").json()["solved"]
+        with Server(serve_command(tmp_path)) as other:
+            assert other.exit_status() == 2
+            assert "another server uses" in other.log
+        assert server.http.delete("/models/second").status_code == 200
+        wait_for(lambda: content(folder) == [])
+    with board(tmp_path) as server:
+        assert [one["name"] for one in server.http.get("/models").json()["models"]] == ["first"]
+
+
+@pytest.mark.process
+def test_a_damaged_upload_is_listed_as_failed_and_can_be_replaced(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "sent.bundle", name="sent")
+    folder = tmp_path / "uploads"
+    with board(tmp_path) as server:
+        for name in ("torn", "hollow", "first"):
+            assert push(bundle, server.url, "--name", name).returncode == 0
+    (folder / "torn.bundle" / "step.fp32.onnx").write_bytes(b"torn")
+    (folder / "hollow.bundle" / "manifest.json").write_bytes(b"")
+    (folder / "first.bundle" / "step.fp32.onnx").write_bytes(b"torn")
+    with board(tmp_path) as server:
+        models = {one["name"]: one for one in server.http.get("/models").json()["models"]}
+        assert models["torn"]["state"] == "failed"
+        assert "step.fp32.onnx" in models["torn"]["problem"]
+        assert server.http.get("/readyz").json()["models"] == {
+            "ready": 1,
+            "loading": 0,
+            "failed": 2,
+        }
+        assert refusal(server.solve(SOLVED, model="torn")) == (503, "model-failed")
+        assert server.solve(SOLVED).json()["model"] == "first"
+        assert "hollow is not served" in server.log
+        assert "first is not served as uploaded" in server.log
+        assert push(bundle, server.url, "--name", "torn").returncode == 0
+        assert server.solve(SOLVED, model="torn").status_code == 200
+        assert server.http.delete("/models/hollow").status_code == 200
+        assert server.http.get("/readyz").json()["models"] == {
+            "ready": 2,
+            "loading": 0,
+            "failed": 0,
+        }
+
+
+def counts(server: Server) -> Any:
+    return server.http.get("/readyz").json()["models"]
+
+
+def test_a_folder_of_other_files_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "notes.202611261200").mkdir()
+    with pytest.raises(ValueError, match="holds other files, so it is not a folder for uploads"):
+        UploadFolder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.202611261200"]
+
+
+async def test_an_upload_that_cannot_be_kept_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = sent(sent_bundle(tmp_path))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with house(tmp_path) as board:
+        monkeypatch.setattr(UploadFolder, "keep", fail)
+        assert (await put(board, body))[:2] == (507, "no-room")
+        assert await board.names() == ["first"]
+        assert content(board.folder) == []
+        await until(lambda: board.lanes == [("first", 1)])
 
 
 @pytest.mark.process
@@ -98,7 +185,7 @@ def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head.encode() + b"x" * 50_000)
             wait_for(lambda: len(list(folder.glob(".upload-*/bundle.tar"))) == 1)
-        wait_for(lambda: list(folder.iterdir()) == [])
+        wait_for(lambda: content(folder) == [])
         assert push(tmp_path / "first.bundle", server.url).stdout.startswith("replaced first")
         assert kept(folder) == {"first.bundle": "first"}
 
@@ -108,7 +195,8 @@ async def house(tmp_path: Path, *, takes_uploads: bool = True) -> AsyncIterator[
     """An application in this process that takes uploads."""
     folder = tmp_path / "uploads"
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
-    async with house_of(tmp_path, first, folder, Uploads(folder) if takes_uploads else None) as it:
+    uploads = Uploads(UploadFolder(folder)) if takes_uploads else None
+    async with house_of(tmp_path, first, folder, uploads) as it:
         yield it
 
 
@@ -184,7 +272,7 @@ async def test_hostile_or_damaged_tars_leave_nothing(tmp_path: Path) -> None:
             assert str(tmp_path) not in message
         for damaged in (b"", b"x" * 700, body[:300], body[:middle], body[:-1024], flipped, pax):
             assert (await put(board, damaged))[:2] == (422, "bad-bundle")
-        assert list(board.folder.iterdir()) == []
+        assert content(board.folder) == []
         assert (await put(board, tar_with(bundle)))[0] == 201
         assert kept(board.folder) == {"sent.bundle": "sent"}
 
@@ -205,7 +293,7 @@ async def test_other_names_paths_or_hashes_are_rejected(tmp_path: Path) -> None:
             assert (await put(board, body, name))[0] in (404, 405, 422)
         assert (await put(board, sent(bundle), "%2e%2e%2fout"))[0] in (404, 422)
         assert (await put(board, sent(bundle)))[0] == 422
-        assert list(board.folder.iterdir()) == []
+        assert content(board.folder) == []
 
 
 async def test_a_large_upload_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +307,7 @@ async def test_a_large_upload_is_rejected(tmp_path: Path, monkeypatch: pytest.Mo
             call.give(bytes(1000))
         await call.task
         assert call.status == 413
-        assert list(board.folder.iterdir()) == []
+        assert content(board.folder) == []
 
 
 async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +315,11 @@ async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.Mo
     async with house(tmp_path) as board:
         call = upload_call(board)
         call.give(bytes(1000))
-        await until(lambda: call.num_taken > 1 or bool(list(board.folder.iterdir())))
+        await until(lambda: call.num_taken > 1 or bool(content(board.folder)))
         assert (await put(board, b""))[:2] == (503, "upload-busy")
         await call.task
         assert call.status == 408
-        assert list(board.folder.iterdir()) == []
+        assert content(board.folder) == []
 
 
 async def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +328,7 @@ async def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
         usage = shutil.disk_usage(tmp_path)._replace(free=len(body))
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
         assert (await put(board, body))[:2] == (507, "no-room")
-        assert list(board.folder.iterdir()) == []
+        assert content(board.folder) == []
 
 
 async def test_uploads_need_a_folder_and_an_admin(tmp_path: Path) -> None:

@@ -22,13 +22,12 @@ from typer.testing import CliRunner, Result
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve import client
 from hrm_edge_runtime.solve.cli import main
-from hrm_edge_runtime.solve.client import Client
+from hrm_edge_runtime.solve.client import Client, RetryPolicy
 from hrm_edge_runtime.solve.errors import UnavailableError
 from hrm_edge_runtime.solve.key import read_key
 from hrm_edge_runtime.solve.output import Tally, continued, judged, summary
 from hrm_edge_runtime.solve.puzzles import Entry, SolvingError, entries, opened
 from hrm_edge_runtime.solve.requests import RequestOrRefusal
-from hrm_edge_runtime.solve.retry import RetryPolicy
 from hrm_edge_runtime.solve.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_puzzles import registry
 
@@ -70,7 +69,7 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
     [
         (f"{CSV}a,{'1' * 140_000},1,0\n".encode(), "field larger than field limit"),
         (b"1" * (1 << 24) + b"1\n", "line 1 has more than 16777216 characters"),
-        (SOLVED.encode("utf-16"), "invalid start byte"),
+        (SOLVED.encode("utf-16-le"), "it holds zero bytes"),
     ],
     ids=["field", "line", "encoding"],
 )

@@ -57,6 +57,24 @@ UNSOUND: list[tuple[str, object]] = [
 ]
 
 
+WALLED = "#######\nS.....#\n#####.#\nG.....#\n#######"
+SERVERS_OWN: list[str] = [
+    "\n".join(f"    {line}" for line in WALLED.split("\n")),
+    "\n".join(f"    {line}" for line in WALLED.replace(".", " ").split("\n")),
+    "\n".join(" ".join(line) for line in WALLED.split("\n")),
+    " S#\n  #\n G#",
+]
+
+
+def test_texts_of_unclear_geometry_are_left_to_the_server(page: Page) -> None:
+    assert read_by_page(page, "maze-8x8", WALLED) is not None
+    for text in SERVERS_OWN:
+        assert read_by_page(page, "maze-8x8", text) is None, text
+    trailing = WALLED.replace(".", " ").replace("#\nG", "# \nG")
+    grid = read_by_page(page, "maze-8x8", trailing)
+    assert grid == read_by_page(page, "maze-8x8", WALLED)
+
+
 def notations() -> Iterator[tuple[str, object]]:
     """Every documented form of a question, and variants that people send."""
     for name, question in QUESTIONS.items():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from scripted_server import examples
-from service_tools import Server, asking, is_gone, refusal, running, starting, wait_for
+from service_tools import PATIENCE_S, Server, asking, is_gone, refusal, running, starting, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -64,12 +64,15 @@ def test_engine_dies_with_a_killed_server_even_in_a_long_step() -> None:
 
 
 def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
-    with running(step_s=0.1, segments=8) as server:
+    with running(segments=8, drain_s=PATIENCE_S) as server:
+        engine_pid = server.slots()["engine"]["pid"]
+        os.kill(engine_pid, signal.SIGSTOP)  # nothing is answered before the server drains
         with asking(server, [QUESTION] * 6) as futures:
             server.process.send_signal(signal.SIGTERM)
             wait_for(lambda: server.status("/readyz") == 503)
             assert server.http.get("/readyz").json()["error"]["reason"] == "draining"
             assert refusal(server.solve(QUESTION)) == (503, "draining")
+            os.kill(engine_pid, signal.SIGCONT)
             for future in futures:
                 assert future.result().json()["solved"]
         assert server.exit_status() == 0

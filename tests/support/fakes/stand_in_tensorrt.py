@@ -275,7 +275,10 @@ class Runtime:
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:
         if _fails("bad pointer"):
             os.kill(os.getpid(), signal.SIGSEGV)
-        head, _, onnx = serialized_engine.partition(b"\n")
+        head, separator, onnx = serialized_engine.partition(b"\n")
+        if not separator:
+            self._logger.log(ILogger.Severity.ERROR, "the plan is not one of TensorRT")
+            return None
         described = json.loads(head)
         if described["version"] != __version__:
             problem = "The engine plan file is not compatible with this version"

@@ -32,7 +32,7 @@ from hrm_edge_runtime.engines.trt.profiles import (
     slots_to_build,
 )
 from hrm_host import atomic
-from hrm_host.board import Host, cache_folder
+from hrm_host.machine import Host, cache_folder
 from hrm_host.memory import GIB
 
 BUILD_MODULE = "hrm_edge_runtime.engines.trt.build"

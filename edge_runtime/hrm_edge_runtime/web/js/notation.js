@@ -44,18 +44,29 @@ function linesOf(value, rows, cols, padsLines) {
 }
 
 function textLines(text, rows, cols, padsLines) {
-  let lines = text
-    .replaceAll("\r\n", "\n")
-    .split("\n")
-    .map((line) => [...line]);
-  const expected = lines.length < rows ? 1 : rows;
-  if (lines.length > expected && !lines.at(-1).length) lines = lines.slice(0, -1);
-  if (lines.length > expected && !lines[0].length) lines = lines.slice(1);
-  if (lines.length === 1 && rows > 1) return chunked(lines[0], cols);
-  const isPadded = padsLines && !text.includes("."); // editors cut off spaces, and nothing else
-  return isPadded
-    ? lines.map((line) => [...line, ...Array(Math.max(0, cols - line.length)).fill(" ")])
-    : lines;
+  const lines = boardLines(text, padsLines)?.map((line) => [...line]);
+  return lines?.length === 1 && rows > 1 ? chunked(lines[0], cols) : lines;
+}
+
+/**
+ * The lines of a board as `puzzles` finds them, or null if they show two shapes or have
+ * separators.
+ */
+function boardLines(text, padsLines) {
+  const lines = text.split(/\r\n|\r|\n/);
+  while (lines.length > 1 && !lines.at(-1)) lines.pop();
+  while (lines.length > 1 && !lines[0]) lines.shift();
+  if (lines.length === 1) return lines;
+  if (lines.every((line) => /^.( .)+\s*$/.test(line))) return null;
+  const bare = lines.map((line) => line.trimEnd());
+  const width = Math.max(...bare.map((line) => line.length));
+  const isIndented = bare.every((line) => !line || /^\s/.test(line));
+  if (padsLines && !text.includes(".")) {
+    const isWide = lines.every((line) => line.length === lines[0].length && line.length > width);
+    const showsTwoShapes = isIndented || isWide || !bare[0] || !bare.at(-1);
+    return showsTwoShapes ? null : bare.map((line) => line.padEnd(width));
+  }
+  return isIndented ? null : bare;
 }
 
 function chunked(cells, cols) {
@@ -96,13 +107,7 @@ export function readFramed(value, form, read) {
 /** Rows and columns of a board in any notation; one line is a square. */
 function sizeOfValue(value) {
   const rows = value?.grid ?? value;
-  const lines =
-    typeof rows === "string"
-      ? rows
-          .replaceAll("\r\n", "\n")
-          .replace(/^\n+|\n+$/g, "")
-          .split("\n")
-      : rows;
+  const lines = typeof rows === "string" ? boardLines(rows, true) : rows;
   if (!Array.isArray(lines)) return null;
   const cols = Math.max(0, ...lines.map((line) => line?.length ?? 0));
   if (lines.length > 1) return { rows: lines.length, cols };

@@ -1,0 +1,96 @@
+"""Answers that grow while they are read, and the one owner of their end.
+
+A clean end, with HTTP's last chunk, means that everything is answered. Otherwise the last piece is
+an error, and the connection ends without the last chunk.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Scope, Send
+
+CUT = "hrm.cut"
+"""An extension in the scope: a function that ends the connection after what was written."""
+PULSE_SECONDS = 15.0  # of silence; common proxies cut an answer that is silent for 60 s
+
+
+class UnfinishedError(Exception):
+    """An answer that cannot be completed; `last` is its last piece, which has the reason."""
+
+    def __init__(self, last: bytes) -> None:
+        super().__init__(last)
+        self.last = last
+
+
+class GrowingAnswer(Response):
+    """An answer of unknown length. Headers keep proxies from buffering it."""
+
+    def __init__(self, media_type: str) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["content-length"]
+
+
+class Writer:
+    """Writes one growing answer, and a pulse when it is silent while something is owed."""
+
+    def __init__(
+        self,
+        answer: GrowingAnswer,
+        scope: Scope,
+        send: Send,
+        *,
+        pulse: bytes,
+        is_owing: Callable[[], bool],
+    ) -> None:
+        self._headers = answer.raw_headers
+        self._scope = scope
+        self._send = send
+        self._pulse = pulse
+        self._is_owing = is_owing
+        self._is_writing = False
+        self._silent_since_s = time.monotonic()
+
+    async def write(self, piece: bytes) -> None:
+        self._is_writing = True
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._is_writing = False
+        self._silent_since_s = time.monotonic()
+
+    async def carry(self, work: Awaitable[None]) -> None:
+        """Begin the answer, do the work that writes it, and end it as the work ended."""
+        await asyncio.sleep(0)  # the first `receive` runs: it sends 100 if the client expects that
+        start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+        await self._send({**start, "headers": self._headers})
+        pulsing = asyncio.ensure_future(self._pulse_on())
+        try:
+            await work
+        except UnfinishedError as error:
+            await self.write(error.last)
+            cut(self._scope)
+        else:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            pulsing.cancel()
+
+    async def _pulse_on(self) -> None:
+        while True:
+            silent_s = time.monotonic() - self._silent_since_s
+            await asyncio.sleep(max(0.0, PULSE_SECONDS - silent_s))
+            is_silent = time.monotonic() - self._silent_since_s >= PULSE_SECONDS
+            if is_silent and not self._is_writing:
+                self._silent_since_s = time.monotonic()
+                if self._is_owing():
+                    await self.write(self._pulse)
+
+
+def cut(scope: Scope) -> bool:
+    """End the connection after what was written; returns whether the server can."""
+    end = scope.get("extensions", {}).get(CUT)
+    if end is None:
+        return False
+    end()
+    return True

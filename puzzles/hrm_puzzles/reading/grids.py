@@ -1,0 +1,193 @@
+"""A board in lines of one character a cell, as mazes and cities are written.
+
+The geometry never depends on trimmed lines. If a dot marks open cells, spaces around the board are
+no cells. If spaces do, the first and the last line and the first column hold another character, and
+blanks at the ends of lines say nothing: the longest line is as wide as the board.
+Shapes: R rows, C columns.
+"""
+
+import re
+from collections.abc import Iterable
+from math import isqrt
+
+from hrm_puzzles.grid.board import GridShape
+from hrm_puzzles.puzzle import Parsed, PuzzleError
+from hrm_puzzles.reading.cells import (
+    Span,
+    Values,
+    number_rows,
+    numbers_in,
+    open_marks,
+    parsed_cells,
+    values_in,
+)
+from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
+from hrm_puzzles.reading.text import lines_of, plain
+
+WRITE_DOTS = "write . for open cells"
+DRAWN = re.compile(r"[+┌┏╔╭]\s?[-─━═]|^\s*[|│┃║]", re.MULTILINE)  # a wall between two cells
+
+
+def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
+    """Read lines of equal length, all cells in one line, or numbers between spaces.
+
+    Raises PuzzleError with the rule of `size`, `bad-character`, `drawn-walls` or `ambiguous`.
+    """
+    text = plain(text)
+    shape = size.shape
+    numbers = number_rows(text)
+    if numbers is not None and _shape_of_rows(numbers) == shape:
+        cells = [cell for row in numbers for cell in row]
+        return parsed_cells(shape, legend, text, cells, numbers_in(legend), "words")
+    lines = _lines_in(legend, text)
+    step = 1
+    if len(lines) > 1:
+        _reject_drawn_walls(legend, text)
+        step = _step_of(legend, lines)
+    values = values_in(legend, "".join(lines))
+    for row, line in enumerate(lines):
+        _require_known(legend, values, line[::step], row)
+    if len(lines) == 1:
+        size.require(lines[0], shape.num_cells, "the text", "characters")
+    else:
+        size.require(lines, shape.rows, "the text", "lines")
+        for row, line in enumerate(lines):
+            size.require_row(line[::step], "characters", row)
+    cells = [(start, start + 1) for start in _starts(lines, step)]
+    return parsed_cells(shape, legend, "\n".join(lines), cells, values)
+
+
+def _require_known(legend: Legend, values: Values, line: str, row: int) -> None:
+    for col, mark in enumerate(line):
+        if mark not in values:
+            raise bad_character((row + 1, col + 1), mark, legend.described)
+
+
+def shape_in(legend: Legend, text: str) -> GridShape | None:
+    """Rows and columns of a board in a text; None if the text does not show them."""
+    text = plain(text)
+    numbers = number_rows(text)
+    if numbers is not None:
+        return _shape_of_rows(numbers)
+    lines = _lines_in(legend, text)
+    longest = max(map(len, lines))
+    if len(lines) == 1:
+        return square(longest)
+    step = _step_of(legend, lines)
+    return GridShape(rows=len(lines), cols=len(range(0, longest, step)))
+
+
+def values_shown(legend: Legend, text: str) -> set[int]:
+    """The values of the known cells in a text."""
+    text = plain(text)
+    values = values_in(legend, text)
+    tokens: Iterable[str] = text
+    numbers = number_rows(text)
+    if numbers is not None:
+        values = numbers_in(legend)
+        tokens = [text[start:end] for row in numbers for start, end in row]
+    return {values[token] for token in tokens if token in values}
+
+
+def square(num_cells: int) -> GridShape | None:
+    """The square of so many cells; None if there is none."""
+    side = isqrt(num_cells)
+    if side * side != num_cells:
+        return None
+    return GridShape(rows=side, cols=side)
+
+
+def _shape_of_rows(rows: list[list[Span]]) -> GridShape | None:
+    widths = set(map(len, rows))
+    if len(widths) != 1:
+        return None
+    return GridShape(rows=len(rows), cols=widths.pop())
+
+
+def _lines_in(legend: Legend, text: str) -> list[str]:
+    """The lines of a board without what surrounds it; at least one."""
+    lines = [line for _, line in lines_of(text)]
+    while lines and not lines[-1]:
+        lines.pop()
+    while lines and not lines[0]:
+        lines.pop(0)
+    if len(lines) < 2:
+        return [_one_line(legend, lines[0])] if lines else [""]
+    if _spaces_are_cells(legend, text):
+        return _of_spaces(lines)
+    return _without_margins(lines)
+
+
+def _one_line(legend: Legend, line: str) -> str:
+    if " " in legend.values:
+        return line
+    return line.strip()
+
+
+def _spaces_are_cells(legend: Legend, text: str) -> bool:
+    """Whether spaces are open cells: the legend has them, and the text has no other open mark."""
+    marks = open_marks(legend)
+    others = legend.others.get(legend.open_value, "")
+    return " " in marks and not (marks - {" "} | set(others)) & set(text)
+
+
+def _of_spaces(lines: list[str]) -> list[str]:
+    """Restore the blanks at the ends of lines.
+
+    Raises PuzzleError if an edge of the board holds only spaces: they could be cells or a margin.
+    """
+    widths = set(map(len, lines))
+    bare = [line.rstrip() for line in lines]
+    width = max(map(len, bare))
+    is_edge_blank = not bare[0] or not bare[-1] or (len(widths) == 1 and widths != {width})
+    if is_edge_blank or _indent_of(lines):
+        problem = "an edge of the board holds only spaces, which can be open cells or a margin"
+        raise ambiguous(problem, WRITE_DOTS)
+    return [line.ljust(width) for line in bare]
+
+
+def _without_margins(lines: list[str]) -> list[str]:
+    """Remove the common indent, blanks at the ends of lines, and blank lines around the board."""
+    bare = [line.rstrip() for line in lines]
+    while not bare[-1]:
+        bare.pop()
+    while not bare[0]:
+        bare.pop(0)
+    indent = _indent_of(bare)
+    return [line[indent:] for line in bare]
+
+
+def _indent_of(lines: list[str]) -> int:
+    """The number of blanks that begin every line, except for empty lines."""
+    return min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+
+
+def _step_of(legend: Legend, lines: list[str]) -> int:
+    """The distance of two cells in a line: 2 if a space follows every cell, else 1.
+
+    Raises PuzzleError if these spaces can be open cells.
+    """
+    between = "".join(line[1::2] for line in lines)
+    if not between or between.strip(" "):
+        return 1
+    if _spaces_are_cells(legend, "".join(lines)):
+        problem = "every second character is a space, which can be an open cell or a separator"
+        raise ambiguous(problem, WRITE_DOTS)
+    return 2
+
+
+def _starts(lines: list[str], step: int) -> list[int]:
+    """The offset of each cell in the joined lines."""
+    starts: list[int] = []
+    begin = 0
+    for line in lines:
+        starts.extend(range(begin, begin + len(line), step))
+        begin += len(line) + 1
+    return starts
+
+
+def _reject_drawn_walls(legend: Legend, text: str) -> None:
+    if DRAWN.search(text) is None or "+" in legend.values:
+        return
+    problem = "the walls are drawn as lines between the cells"
+    raise PuzzleError(problem, "drawn-walls", f"write one character a cell: {legend.described}")

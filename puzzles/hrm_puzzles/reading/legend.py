@@ -1,0 +1,126 @@
+"""The characters of a puzzle, the size of its board, and errors that quote a value.
+
+Shapes: R rows, C columns.
+"""
+
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field
+from typing import Protocol, cast, runtime_checkable
+
+from hrm_puzzles.grid.board import GridShape
+from hrm_puzzles.puzzle import PuzzleError
+
+MAX_TEXT = 4000  # characters; every form of a board is shorter, including headers
+MAX_SHOWN = 20  # characters of a string that an error quotes
+MAX_SHOWN_NUMBER = 10**9  # an error does not quote larger integers
+
+Cell = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Legend:
+    """The characters of a puzzle.
+
+    `values` has every character that is read, `characters` the one that is written for each value.
+    Lists may also hold the values themselves, and null for an open cell. An open cell is written
+    with the character that the question uses for it. If this can be a space, editors may have cut
+    lines short: `pads_lines` restores them. `described` explains the characters in error messages.
+    `others` has the marks of other programs for a value; one counts if the text lacks the value.
+    The values in `once` are those of a single cell.
+    `in_lists` has further values that lists and tables may hold.
+    """
+
+    values: Mapping[str, int]
+    characters: Mapping[int, str]
+    open_value: int
+    pads_lines: bool
+    described: str
+    others: Mapping[int, str] = field(default_factory=dict[int, str])
+    once: tuple[int, ...] = ()
+    in_lists: Mapping[int | str, int] = field(default_factory=dict[int | str, int])
+
+
+@runtime_checkable
+class Lettered(Protocol):
+    """A puzzle with a legend. It reads rows of values; the web page draws its boards as symbols."""
+
+    @property
+    def legend(self) -> Legend: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardSize:
+    """The required size of a board, and the rule and the remedy of errors about it."""
+
+    shape: GridShape
+    rule: str
+    forms: str
+
+    def error(self, problem: str) -> PuzzleError:
+        return PuzzleError(problem, self.rule, self.forms)
+
+    def error_in_row(self, problem: str, row: int) -> PuzzleError:
+        """An error about a row, counted from 0. It points to the row's first cell."""
+        return PuzzleError(problem, self.rule, self.forms, (row + 1, 1))
+
+    def require(self, values: Sized, count: int, subject: str, noun: str) -> None:
+        if len(values) != count:
+            raise self.error(_wrong_count(values, count, subject, noun))
+
+    def require_row(self, values: Sized, noun: str, row: int) -> None:
+        """Require one value per column in a row, counted from 0."""
+        if len(values) != self.shape.cols:
+            problem = _wrong_count(values, self.shape.cols, f"row {row + 1}", noun)
+            raise self.error_in_row(problem, row)
+
+    def rows_of(self, values: object) -> list[list[object]]:
+        """Require a list of R lists of C values each."""
+        if not isinstance(values, list):
+            raise self.error(f"a list of rows is expected, but the value is {shown(values)}")
+        rows = cast("list[object]", values)
+        self.require(rows, self.shape.rows, "the list", "rows")
+        for number, row in enumerate(rows):
+            if not isinstance(row, list):
+                problem = f"row {number + 1} is {shown(row)} instead of a list"
+                raise self.error_in_row(problem, number)
+            self.require_row(cast("list[object]", row), "values", number)
+        return cast("list[list[object]]", rows)
+
+
+def _wrong_count(values: Sized, count: int, subject: str, noun: str) -> str:
+    return f"{subject} has {len(values)} {noun} instead of {count}"
+
+
+def size_of(shape: GridShape) -> BoardSize:
+    lines = f"{shape.rows} lines of {shape.cols} characters"
+    text = f"{shape.num_cells} characters at once"
+    lists = f"{shape.rows} lists of {shape.cols}"
+    forms = f"send {lines}, {text}, or {lists}"
+    return BoardSize(shape=shape, rule="wrong-size", forms=forms)
+
+
+def bad_character(cell: Cell, value: object, described: str) -> PuzzleError:
+    """An error about the value of the cell at (row, column) from 1."""
+    row, col = cell
+    problem = f"the cell at row {row}, column {col} is {shown(value)}"
+    return PuzzleError(problem, "bad-character", f"use {described}", cell)
+
+
+def shown(value: object) -> str:
+    """A short form of any value, for error messages."""
+    if isinstance(value, str):
+        return ascii(value[:MAX_SHOWN])
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(value)
+    if isinstance(value, int) and abs(value) < MAX_SHOWN_NUMBER:
+        return str(value)
+    return f"a value of type {type(value).__name__}"
+
+
+def ambiguous(problem: str, remedy: str) -> PuzzleError:
+    """An error about a text that can be read in two ways."""
+    return PuzzleError(problem, "ambiguous", remedy)

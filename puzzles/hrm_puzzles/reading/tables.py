@@ -1,0 +1,206 @@
+"""Tables: CSV files with any header, and with a comma, a semicolon or a tab between the columns.
+
+Columns are found by their names, else by their content, unless the caller names them.
+"""
+
+import csv
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hrm_puzzles.data.datasets import DatasetError
+from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError, sized
+from hrm_puzzles.reading.record import Record, board_from, error_at_place
+from hrm_puzzles.reading.values import ANSWER_KEYS, GRID_KEYS, QUESTION_KEYS
+
+RATING_NAME = "rating"
+SEPARATORS = ",;\t"
+MAX_SHOWN_HEADER = 160  # characters of a first row that an error quotes
+HOW_TO_NAME = "name them with --columns QUESTION,ANSWER"
+
+
+class Columns(NamedTuple):
+    """The places of the columns in a row, from 0; None for columns that the file lacks."""
+
+    question: int
+    answer: int | None = None
+    rating: int | None = None
+
+
+class Fields(NamedTuple):
+    """The fields of a row, and its last line."""
+
+    line: int
+    fields: list[str]
+
+
+class Table(NamedTuple):
+    """How to read a table."""
+
+    name: str
+    separator: str
+    columns: Columns
+    has_header: bool
+
+    def records(self, lines: Iterable[str]) -> Iterator[Record]:
+        rows = _rows(self.name, lines, self.separator)
+        if self.has_header:
+            next(rows, None)
+        for row in rows:
+            yield self._record(row)
+
+    def _record(self, row: Fields) -> Record:
+        line, fields = row
+        place = f"line {line}"
+        last = max(column for column in self.columns if column is not None)
+        if len(fields) <= last:
+            text = self.separator.join(fields)
+            problem = f"the row {text[:20]!r} has {len(fields)} columns"
+            remedy = f"write at least {last + 1}, as in the first row"
+            return Record(place=place, question=text, problem=problem, remedy=remedy)
+        question, answer, rating = self.columns
+        return Record(
+            place=place,
+            question=fields[question],
+            answer=None if answer is None else fields[answer] or None,
+            rating="" if rating is None else fields[rating].strip(),
+        )
+
+
+def table_of(
+    head: Sequence[str], puzzles: Sequence[Puzzle], name: str, columns: str | None
+) -> Table | None:
+    """How to read a file that begins with these lines; None if no column holds a puzzle."""
+    separator = _separator_of(head)
+    if separator is None and columns is None:
+        return None
+    separator = separator or SEPARATORS[0]
+    rows = list(itertools.islice(_rows(name, head, separator), 2))
+    if not rows:
+        return None
+    first = rows[0]
+    if columns is not None:
+        return Table(name, separator, *_named_columns(name, columns, first))
+    found = _columns_by_name(first.fields)
+    if found is not None:
+        return Table(name, separator, found, has_header=True)
+    for row in rows:
+        found = _columns_by_content(row.fields, puzzles)
+        if found is not None:
+            return Table(name, separator, found, has_header=row is not first)
+    return None
+
+
+def columns_error(name: str, head: Sequence[str]) -> DatasetError | None:
+    """The error about a table without puzzles; None if the lines are not a table."""
+    separator = _separator_of(head)
+    if separator is None:
+        return None
+    first = next(_rows(name, head, separator))
+    problem = f"the columns are {first.fields}"[:MAX_SHOWN_HEADER] + ", and none holds a puzzle"
+    remedy = f"begin the file with question,answer, or {HOW_TO_NAME}"
+    return error_at_place(name, f"line {first.line}", problem, remedy)
+
+
+def _separator_of(head: Sequence[str]) -> str | None:
+    """The most frequent separator of the first line; None if it is not a row of a table."""
+    for line in head:
+        if line.strip():
+            separator = max(SEPARATORS, key=line.count)
+            is_row = separator in line or line.strip().lower() in QUESTION_KEYS
+            return separator if is_row else None
+    return None
+
+
+def _rows(name: str, lines: Iterable[str], separator: str) -> Iterator[Fields]:
+    """The rows that are not empty."""
+    reader = csv.reader(lines, delimiter=separator)
+    try:
+        for fields in reader:
+            if any(fields):
+                yield Fields(reader.line_num, fields)
+    except csv.Error as error:
+        remedy = "write one puzzle in each line"
+        raise error_at_place(name, f"line {reader.line_num}", str(error), remedy) from error
+
+
+def _columns_by_name(fields: Sequence[str]) -> Columns | None:
+    names = [field.strip().lower() for field in fields]
+    question = _place_of(names, (*QUESTION_KEYS, *GRID_KEYS))
+    if question is None:
+        return None
+    answer = _place_of(names, ANSWER_KEYS)
+    rating = _place_of(names, (RATING_NAME,))
+    return Columns(question, answer, rating)
+
+
+def _place_of(names: Sequence[str], known: Sequence[str]) -> int | None:
+    for place, name in enumerate(names):
+        if name in known:
+            return place
+    return None
+
+
+def _columns_by_content(fields: Sequence[str], puzzles: Sequence[Puzzle]) -> Columns | None:
+    """The first board and the board that solves it; the first two if none solves another."""
+    for puzzle in puzzles:
+        boards = _boards_of(puzzle, fields)
+        for question, answer in itertools.permutations(boards, 2):
+            kind = sized(puzzle, fields[question])
+            if _is_solved(kind, boards[question], boards[answer]):
+                return Columns(question, answer)
+        if boards:
+            return Columns(*list(boards)[:2])
+    return None
+
+
+def _boards_of(puzzle: Puzzle, fields: Sequence[str]) -> dict[int, Grid]:
+    """The fields that are boards, by their places."""
+    boards: dict[int, Grid] = {}
+    for place, field in enumerate(fields):
+        try:
+            boards[place] = board_from(sized(puzzle, field), field)
+        except PuzzleError:
+            continue
+    return boards
+
+
+def _is_solved(puzzle: Puzzle, question: Grid, answer: Grid) -> bool:
+    if question.shape != answer.shape:
+        return False
+    inputs_1T = puzzle.encode(question)[None]
+    answers_1T = puzzle.encode(answer)[None]
+    is_changed = not np.array_equal(inputs_1T, answers_1T)
+    return is_changed and bool(puzzle.check_BT(inputs_1T, answers_1T)[0] == RIGHT)
+
+
+def _named_columns(name: str, columns: str, first: Fields) -> tuple[Columns, bool]:
+    """Find columns by number or by name; also returns whether the first row is a header."""
+    names = [field.strip().lower() for field in first.fields]
+    place = f"line {first.line}"
+    places: list[int] = []
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    for part in columns.lower().split(","):
+        wanted = part.strip()
+        if wanted in names:
+            places.append(names.index(wanted))
+        elif wanted in numbers:
+            places.append(numbers.index(wanted))
+        else:
+            problem = f"--columns {columns}: the columns are {first.fields}"[:MAX_SHOWN_HEADER]
+            remedy = f"give two of these names, or numbers from 1 to {len(names)}"
+            raise error_at_place(name, place, problem, remedy)
+    if len(places) > len(Columns._fields):
+        problem = f"--columns {columns} names {len(places)} columns"
+        remedy = "name QUESTION,ANSWER or QUESTION,ANSWER,RATING"
+        raise error_at_place(name, place, problem, remedy)
+    has_header = _is_name(first.fields[places[0]])
+    return Columns(*places), has_header
+
+
+def _is_name(field: str) -> bool:
+    """Whether a field is the name of a column: boards have signs or begin with digits."""
+    words = field.split()
+    return bool(words) and all(word.isidentifier() for word in words)

@@ -1,0 +1,63 @@
+"""Where a server listens, how long it keeps a connection, and how it stops."""
+
+import json
+import signal
+import socket
+import time
+
+import httpx
+import pytest
+from scripted_server import examples
+from service_tools import PATIENCE_S, ask_and_stay, running, starting, wait_for
+
+from hrm_edge_runtime.http.server import bound_sockets
+
+pytestmark = pytest.mark.process
+QUESTION = next(iter(examples()))
+LINE = json.dumps({"puzzle": QUESTION}).encode() + b"\n"
+BATCH = b"POST /solve/batch HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_all_addresses_are_those_of_both_families() -> None:
+    with starting(host="::") as server:
+        assert server.status("/livez") == 200  # over 127.0.0.1
+        answer = httpx.get(f"http://[::1]:{server.port}/livez", timeout=PATIENCE_S)
+        assert answer.status_code == 200
+
+
+def test_a_taken_port_is_named_before_anything_is_loaded() -> None:
+    with starting() as server, pytest.raises(OSError, match="cannot listen on"):
+        bound_sockets("127.0.0.1", server.port)
+
+
+def test_an_idle_connection_is_kept_as_long_as_its_header_says() -> None:
+    with running(keep_alive_s=2) as server:
+        address = ("127.0.0.1", server.port)
+        with socket.create_connection(address, PATIENCE_S) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b"keep-alive: timeout=2\r\n" in connection.recv(1 << 16).lower()
+            answered_s = time.monotonic()
+            assert connection.recv(1) == b""
+            assert 1.5 < time.monotonic() - answered_s < PATIENCE_S
+
+
+def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback() -> None:
+    """Batches that never end, blank lines, a half body and a puzzle in progress do not hold it."""
+    with running(step_s=0.2, drain_s=1.0) as server:
+        server.solve(QUESTION)
+        endless = [ask_and_stay(server, QUESTION)]
+        address = ("127.0.0.1", server.port)
+        for first in (b"", b"1\r\n\n\r\n" * 50, b"%x\r\n%s\r\n" % (len(LINE), LINE)):
+            endless.append(socket.create_connection(address, PATIENCE_S))
+            endless[-1].sendall(BATCH + first)
+        endless.append(socket.create_connection(address, PATIENCE_S))
+        endless[-1].sendall(b"POST /solve HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        wait_for(lambda: server.slots()["waiting"] > 0)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.exit_status() == 0
+        wait_for(lambda: "stopped: " in server.log)
+        for connection in endless:
+            connection.close()
+    assert "draining: " in server.log
+    assert "Traceback" not in server.log, server.log

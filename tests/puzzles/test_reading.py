@@ -1,0 +1,175 @@
+"""One reader for every file and text: nothing on a board is dropped, moved or guessed."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from service_tools import command
+
+from hrm_puzzles import registry
+from hrm_puzzles.data.build import DataRecipe, build, import_file
+from hrm_puzzles.data.datasets import DatasetError, open_split
+from hrm_puzzles.data.examples import read_examples
+from hrm_puzzles.data.inspection import inspect
+from hrm_puzzles.puzzle import PuzzleError, sized
+from hrm_puzzles.reading.files import records_at
+
+MAZE = registry.get("maze")
+SMALL = registry.get("maze-8x8")
+WALLED = "#######\nS.....#\n#####.#\nG.....#\n#######"
+LINES = WALLED.split("\n")
+SAME_GEOMETRY = {
+    "indent": "\n".join(f"    {line}" for line in LINES),
+    "tabs": "\n".join(f"\t{line}" for line in LINES),
+    "blanks after every line": "\n".join(f"{line}   " for line in LINES),
+    "one blank after a line of dots": WALLED.replace("#\nG", "# \nG"),
+    "one blank after a line of spaces": WALLED.replace(".", " ").replace("#\nG", "# \nG"),
+    "trimmed lines": "\n".join(line.rstrip() for line in WALLED.replace(".", " ").split("\n")),
+    "a quoted block": "\n" + "\n".join(f"    {line}" for line in LINES) + "\n    ",
+    "carriage returns": WALLED.replace("\n", "\r\n"),
+    "old carriage returns": WALLED.replace("\n", "\r"),
+    "spaces between cells": "\n".join(" ".join(line) for line in LINES),
+}
+
+
+@pytest.mark.parametrize("text", SAME_GEOMETRY.values(), ids=SAME_GEOMETRY)
+def test_trimming_never_changes_the_geometry_of_a_maze(text: str) -> None:
+    expected = sized(MAZE, WALLED).parse(WALLED).grid
+    assert expected.shape == (5, 7)
+    assert sized(MAZE, text).parse(text).grid.tolist() == expected.tolist()
+
+
+TWO_SHAPES = {
+    "an indent of spaces": "\n".join(f"  {line}" for line in WALLED.replace(".", " ").split("\n")),
+    "an open first column": " S#\n  #\n G#",
+    "an open last column": "#S  \n#   \n#G  ",
+    "an open last row": "#####\n#S G#\n     ",
+    "spaces between spaces": "\n".join(" ".join(line) for line in ("###", "S G", "###")),
+}
+
+
+@pytest.mark.parametrize("text", TWO_SHAPES.values(), ids=TWO_SHAPES)
+def test_a_maze_that_shows_two_shapes_is_rejected(text: str) -> None:
+    with pytest.raises(PuzzleError) as rejected:
+        MAZE.framed(text)
+    assert rejected.value.rule == "ambiguous"
+    assert rejected.value.remedy == "write . for open cells"
+
+
+def one_line_mazes(count: int) -> list[str]:
+    """Mazes in a line each; every second line begins with "# " like a remark."""
+    rng = np.random.default_rng(7)
+    mazes: list[str] = []
+    while len(mazes) < count:
+        question = SMALL.generate(rng, "medium").question
+        line = str(SMALL.asked(question, "")).replace("\n", "").replace(".", " ")
+        if len(mazes) % 2 or line.startswith("# "):
+            mazes.append(line)
+    return mazes
+
+
+def test_a_maze_that_begins_like_a_remark_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mazes.txt"
+    mazes = one_line_mazes(200)
+    remarked = ["# 200 mazes, made for a test", *mazes[:100], "", "# more", *mazes[100:]]
+    file.write_text("\n".join(remarked))
+    assert [record.question for record in records_at(file, [SMALL])] == mazes
+    assert len(read_examples(file, SMALL).rows) == 200
+
+
+def hexadecimal(text: str) -> str:
+    """A 16x16 board with the digits 0 to F."""
+    return "".join(
+        mark if mark == "." else "0123456789ABCDEF"["123456789ABCDEFG".index(mark)] for mark in text
+    )
+
+
+def test_a_zero_that_can_be_a_digit_is_one_sentence() -> None:
+    large = registry.get("sudoku-16x16")
+    example = large.generate(np.random.default_rng(1), "easy")
+    text = hexadecimal(str(large.asked(example.question, "")))
+    lines = [text[start : start + 16] for start in range(0, 256, 16)]
+    numbers = (example.question - 1).tolist()
+    nulls = [[None if value < 0 else value for value in row] for row in numbers]
+    for board in (text, text.lower(), "\n".join(lines), lines, numbers, nulls):
+        with pytest.raises(PuzzleError, match="0 can be a blank or a digit"):
+            large.parse(board)
+        with pytest.raises(PuzzleError, match="0 can be a blank or a digit"):
+            large.board_of(board)
+
+
+NINE = registry.get("sudoku")
+FOUR = registry.get("sudoku-4x4")
+TWO_SOLUTIONS = "1234" + "34..21..43.."  # the last two columns can be exchanged
+ANSWER = "1234341221434321"
+
+
+def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    rows = [f"{TWO_SOLUTIONS},{ANSWER}", f"1.3.34122143432.,{ANSWER}"]
+    file.write_text("\n".join(["question,answer", *rows]))
+    said: list[str] = []
+    recipe = DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=2, csv_train=str(file))
+    build(recipe, tmp_path / "built", say=said.append)
+    import_file(file, FOUR, tmp_path / "imported", split="train", say=said.append)
+    sentence = f"1 questions of {file} have more than one solution; remove them."
+    assert said == [sentence, sentence]
+    report = inspect(tmp_path / "built")
+    assert report.faults == ["1 questions of train have more than one solution."]
+
+
+def page_export(path: Path, count: int) -> Path:
+    """A file as the page's set exports it."""
+    rng = np.random.default_rng(3)
+    lines: list[str] = []
+    for _ in range(count):
+        example = SMALL.generate(rng, "easy")
+        boards = {
+            "puzzle": SMALL.asked(example.question, ""),
+            "solution": SMALL.asked(example.answer, ""),
+        }
+        lines.append(json.dumps(boards))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("count", [1, 3, 30])
+def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: int) -> None:
+    file = page_export(tmp_path / "maze-8x8.ndjson", count)
+    out = tmp_path / "data"
+    if count < 30:
+        with pytest.raises(DatasetError, match="the test split would be empty") as refused:
+            import_file(file, SMALL, out)
+        assert "hrm-data build maze-8x8 --csv-train maze-8x8.ndjson --test 200" in str(
+            refused.value
+        )
+        recipe = DataRecipe(puzzle="maze-8x8", num_train=0, num_test=4, csv_train=str(file))
+        build(recipe, out)
+    else:
+        import_file(file, SMALL, out)
+    assert inspect(out).faults == []
+    assert min(len(open_split(out, "train")), len(open_split(out, "test"))) >= 1
+    options = (
+        "--hw",
+        "cpu",
+        "--set",
+        "total_samples=8",
+        "--set",
+        "batch_size=4",
+        "--preset",
+        "small",
+    )
+    train = command("train", "--puzzle", "maze-8x8", "--data", out, "--run", tmp_path / "run")
+    done = subprocess.run([*train, *options], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_a_missing_split_is_a_fault_and_says_so_in_training(tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    import_file(page_export(tmp_path / "x.ndjson", 3), SMALL, out, split="train")
+    assert inspect(out).faults == ["the split test is missing, and hrm-train needs both."]
+    with pytest.raises(DatasetError, match=r"has no test split: .*dataset.json is absent"):
+        open_split(out, "test")
