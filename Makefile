@@ -9,8 +9,13 @@ ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 # Where tests marked gpu are: the others need a browser and more, which a machine with a card may lack.
 GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/engines
 SOAK_MINUTES ?= 5
+# NVIDIA's Python bindings without TensorRT: JetPack 6 has 10.3, JetPack 7.2 has 10.16 or 11.4.
+TRT_VERSIONS := 10.3.0 10.7.0 10.13.3.9 10.16.1.11 11.1.0.106 11.4.0.106
+TRT_LIBRARIES := nvinfer nvonnxparser nvinfer_plugin
+TRT_TESTS := $(addprefix tests/edge_runtime/engines/test_,tensorrt.py tensorrt_api.py tensorrt_library.py failed_builds.py) \
+	tests/edge_runtime/http/test_building.py::test_a_second_model_joins_later
 
-.PHONY: help demo browser test test-quick test-slow lint audit format screens peers check-gpu check-jetson check-rtx clean
+.PHONY: help demo browser test test-quick test-slow lint audit format screens peers check-gpu check-jetson check-rtx check-trt clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -57,6 +62,10 @@ check-jetson:  ## On a Jetson: device, parity of every model, bench, half an hou
 check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with NVIDIA's builder, without a GPU (minutes)
 	PYTHONPATH=.rtx $(DEV)/python -m pytest -m rtx --timeout 1400
 
+check-trt: .trt/ready  ## Build and run engines through NVIDIA's Python bindings of six versions, without a GPU (minutes)
+	for version in $(TRT_VERSIONS); do echo "TensorRT $$version"; \
+		FAKE_TENSORRT_BINDINGS=$(CURDIR)/.trt/$$version $(DEV)/python -m pytest -q $(TRT_TESTS) || exit 1; done
+
 # Browser tests use a Chromium from PATH, or Playwright's own in the user's cache. Without one they are left out.
 browser: .venv/ready
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
@@ -73,13 +82,23 @@ browser: .venv/ready
 	$(DEV)/python -m pip install --quiet --no-deps --target .rtx/stubs tensorrt-stubs==10.13.0.35.1
 	touch $@
 
+.trt/ready: $(TRT_VERSIONS:%=.trt/%/ready)
+	touch $@
+
+.trt/%/ready: tests/support/fakes/below.c | .venv/ready
+	$(DEV)/python -m pip install --quiet --upgrade --no-deps --only-binary=:all: --target $(@D) tensorrt-cu12-bindings==$*
+	for name in $(TRT_LIBRARIES); do \
+		library=lib$$name.so.$(firstword $(subst ., ,$*)); \
+		$(CC) -shared -fPIC -Wl,-soname,$$library $< -o $(@D)/$$library || exit 1; done
+	touch $@
+
 .peers/ready: benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv .peers
 	PIP_CONSTRAINT= .peers/bin/python -m pip install --quiet -r benchmarks/peers/requirements.txt
 	touch $@
 
 clean:  ## Remove environments and caches
-	rm -rf .venv .venv-serve .audit .rtx .peers .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-serve .audit .rtx .trt .peers .pytest_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -15,7 +15,8 @@ from hrm_edge_runtime.contract.manifest import MANIFEST_NAME, BundleError
 from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.solve.async_client import AsyncClient
-from hrm_edge_runtime.solve.client import Client, Reply, in_order
+from hrm_edge_runtime.solve.batches import Reply
+from hrm_edge_runtime.solve.client import Client, in_order
 from hrm_edge_runtime.solve.errors import (
     RefusedError,
     ServerError,

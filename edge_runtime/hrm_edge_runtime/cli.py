@@ -4,6 +4,7 @@ The top imports little, because the spawned engine process imports the main scri
 """
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,14 +182,19 @@ class ServeOptions:
 def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
+    # numpy's BLAS would start a thread for each core in every process; the server never uses it
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hrm_edge_runtime.contract import logs
     from hrm_edge_runtime.http import auth, server
     from hrm_edge_runtime.http.library import Library
     from hrm_edge_runtime.http.upload_folder import UploadFolder
     from hrm_edge_runtime.http.uploads import Uploads
+    from hrm_edge_runtime.worker.lanes import check_threads
+    from hrm_host.machine import threads_left
 
     logs.configure(options.log)
     defaults = _lane_defaults(options)
+    check_threads(threads_left())
     opened = _opened(options.bundles)
     uploads = None
     kept: dict[str, Path] = {}

@@ -11,17 +11,16 @@ import numpy as np
 
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.contract.manifest import AttemptKind
-from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_export.attempts import proven_by
 from hrm_export.contents import Contents
 from hrm_export.forms import Form, Graphs, Measured, make_fp16, make_int8, measure
 from hrm_export.half import record_ranges
 from hrm_export.inputs import PER_HELD_OUT
-from hrm_export.judge import compare, judge_lower, require_parity
+from hrm_export.judge import compare, judge_lower, require_parity, tolerance_for
 from hrm_export.limit import LimitedStages, OutOfTimeError
 from hrm_export.options import Options
 from hrm_export.task_results import TaskScores, task_scores
-from hrm_export.torch_engine import golden_traces
+from hrm_export.torch_engine import Traces, golden_traces
 
 CANDIDATES = 16
 """Puzzles tried for each golden trace; not every one survives rounding."""
@@ -56,8 +55,9 @@ def judge_precisions(
     lower precision certainly loses more than `max_loss`.
     """
     measured = measured_fp32(contents, options, stages)
-    golden, num_tried = trace(contents, measured.policy.threshold, options.golden, stages)
-    fp32 = judged_fp32(measured, golden, num_tried, contents, stages)
+    traces = trace(contents, measured.policy.threshold, options.golden, stages)
+    golden = traces.golden
+    fp32 = judged_fp32(measured, traces, contents, stages)
     forms = [fp32]
     for lower in measured_lower(contents, fp32, options, stages):
         form = judge_lower(lower, fp32, contents.served, golden, options.max_loss)
@@ -91,8 +91,8 @@ def trace(
     threshold: float,
     num_golden: int,
     stages: LimitedStages,
-) -> tuple[Golden, int]:
-    """Golden traces of held-out puzzles, and how many puzzles were tried."""
+) -> Traces:
+    """Golden traces of held-out puzzles."""
     num_candidates = min(CANDIDATES * num_golden, len(contents.held_out))
     candidates = contents.held_out.at(np.arange(num_candidates))
     show = partial(stages.shown.show, "golden traces")
@@ -101,21 +101,20 @@ def trace(
 
 def judged_fp32(
     measured: Measured,
-    golden: Golden,
-    num_tried: int,
+    traces: Traces,
     contents: Contents,
     stages: LimitedStages,
 ) -> Form:
-    parity = compare(measured, contents.served, golden)
-    require_parity(parity)
+    parity = compare(measured, contents.served, traces.golden)
+    require_parity(parity, traces.rounding)
     attempts: dict[AttemptKind, int] = {}
     try:
         attempts = proven_by(measured, contents.served, contents.held_out, stages)
     except OutOfTimeError as error:
         stages.say(f"further attempts are not tried: {error}")
     origin = {
-        "tolerance": LOGIT_TOLERANCE,
-        "num_candidates": num_tried,
+        "tolerance": tolerance_for(traces.rounding),
+        "num_candidates": traces.num_tried,
         "attempts": attempts,
     }
     return Form(measured=measured, parity=parity, origin=origin)

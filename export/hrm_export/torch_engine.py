@@ -1,13 +1,15 @@
 """PyTorch as the reference: golden traces that any machine can replay, and PyTorch as an engine.
 
 A recurrent model may amplify rounding until two correct engines differ. Such a trace cannot tell a
-right engine from a wrong one. So every puzzle also runs in float64, and only traces that survive
-this other rounding are kept, all for the same number of segments.
+right engine from a wrong one. So every puzzle runs in float32 and in float64, and only traces that
+survive the difference are kept, all for the same number of segments. They are those of float64,
+which no batch and no processor rounds otherwise.
 Shapes: B or N puzzles or slots, S segments, T tokens, N positions, D hidden, E puzzle-vector width,
 P rows of the puzzle table, V vocabulary, X all values of a puzzle.
 """
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +52,18 @@ Sudoku with 24 segments.
 """
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Traces:
+    """Golden traces, computed in float64 and stored in float32.
+
+    `num_tried` candidates were tried. `rounding` is the largest logit gap of PyTorch's own float32.
+    """
+
+    golden: Golden
+    num_tried: int
+    rounding: float
+
+
 def golden_traces(
     model: HRM,
     candidates: Questions,
@@ -58,11 +72,11 @@ def golden_traces(
     *,
     max_bytes: int = MAX_BYTES,
     progress: OnProgress = unheard,
-) -> tuple[Golden, int]:
+) -> Traces:
     """Traces of the first `count` candidates that survive another rounding, within `max_bytes`.
 
-    They cover all segments, or as many as MIN_TRACES candidates survive. Also returns how many
-    candidates were tried. Raises ValueError if no candidate survives its first segment.
+    They cover all segments, or as many as MIN_TRACES candidates survive. Raises ValueError if no
+    candidate survives its first segment.
     """
     count = min(count, max(1, max_bytes // trace_bytes(model.config)))
     # The table may be larger than everything else, so both models read the one that exists.
@@ -86,7 +100,11 @@ def golden_traces(
             "one segment, so no graph can be compared; train it further or give more puzzles"
         )
     kept_N = np.flatnonzero(survives_SN[num_segments - 1])[:count]
-    return record(model, candidates.at(kept_N), num_segments), num_tried
+    kept = candidates.at(kept_N)
+    golden = record(in_float64, kept, num_segments, table_PE=model.puzzle_table)
+    in_float32 = record(model, kept, num_segments)
+    rounding = float(logit_gap_SB(in_float32, golden).max())
+    return Traces(golden=golden, num_tried=num_tried, rounding=rounding)
 
 
 def trace_bytes(config: HRMConfig) -> int:
@@ -145,16 +163,21 @@ def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDA
 def answers_agree_SB(golden: Golden, other: Golden) -> NDArray[np.bool_]:
     ours_SBTV = golden.logits_SBTV
     theirs_SBTV = other.logits_SBTV
-    num_segments, num_puzzles = golden.halt_margin_SB.shape
-    num_rows = num_segments * num_puzzles
-    ours_NX = ours_SBTV.reshape(num_rows, -1)
-    theirs_NX = theirs_SBTV.reshape(num_rows, -1)
-    gap_SB = measures.logit_gap_B(theirs_NX, ours_NX).reshape(num_segments, num_puzzles)
+    gap_SB = logit_gap_SB(other, golden)
     largest_gap_SB = np.abs(ours_SBTV - theirs_SBTV).max(axis=(2, 3))
     sorted_SBTV = np.partition(ours_SBTV, -2, axis=-1)
     lead_SBT = sorted_SBTV[..., -1] - sorted_SBTV[..., -2]
     lead_SB = lead_SBT.min(axis=2)
     return (FAR * gap_SB <= LOGIT_TOLERANCE) & (lead_SB >= FAR * largest_gap_SB)
+
+
+def logit_gap_SB(ours: Golden, reference: Golden) -> NDArray[np.floating]:
+    num_segments, num_puzzles = reference.halt_margin_SB.shape
+    num_rows = num_segments * num_puzzles
+    ours_NX = ours.logits_SBTV.reshape(num_rows, -1)
+    reference_NX = reference.logits_SBTV.reshape(num_rows, -1)
+    gap_N = measures.logit_gap_B(ours_NX, reference_NX)
+    return gap_N.reshape(num_segments, num_puzzles)
 
 
 def halts_agree_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:

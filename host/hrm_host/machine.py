@@ -6,6 +6,7 @@ Jetson.
 """
 
 import ctypes
+import math
 import os
 import platform
 import re
@@ -15,7 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hrm_host import groups
+
 SHARED_CACHE = Path("/var/cache/hrm")
+CACHE = "hrm-edge"
 ANSWER_WITHIN_S = 15  # seconds that a command may take
 CUDA_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
@@ -36,23 +40,36 @@ def cache_folder() -> Path:
     """The folder for what programs build or measure on this machine.
 
     It is in `$XDG_CACHE_HOME`, else in the service's cache if this user may write there, else in
-    `~/.cache`.
+    `~/.cache`. A user without a home gets the service's cache, and cannot keep anything there.
     """
     named = os.environ.get("XDG_CACHE_HOME")
     if named:
-        above = Path(named)
-    elif os.access(SHARED_CACHE, os.W_OK):
-        above = SHARED_CACHE
-    else:
-        above = Path.home() / ".cache"
-    return above / "hrm-edge"
+        return Path(named) / CACHE
+    if os.access(SHARED_CACHE, os.W_OK):
+        return SHARED_CACHE / CACHE
+    try:
+        return Path.home() / ".cache" / CACHE
+    except RuntimeError:  # no HOME, and no entry in the list of users
+        return SHARED_CACHE / CACHE
 
 
-def num_cores() -> int:
-    """CPU cores that this process may use."""
+def num_cores(host: "Host | None" = None) -> int:
+    """CPU cores that this process may use: those of its affinity, within the quota of its groups.
+
+    At least 1; a quota is rounded.
+    """
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    quota = groups.cpu_quota(host or Host())
+    if quota is None:
+        return cores
+    return min(cores, max(1, math.floor(quota + 0.5)))
+
+
+def threads_left() -> int | None:
+    """The threads that this process may still start; None without a limit."""
+    return groups.threads_left(Host())
 
 
 def machine_name() -> str:

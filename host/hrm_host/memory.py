@@ -9,9 +9,9 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
+from hrm_host import groups
 from hrm_host.machine import Host
 
 MIB = 1 << 20
@@ -99,40 +99,25 @@ def peak_bytes() -> int:
     return int(peak[1]) * 1024
 
 
-def available_bytes() -> int:
-    """Bytes this process can still get without swapping, from the machine and its control group."""
-    group_bytes = _group_bytes()
-    memory = read_memory()
+def available_bytes(machine: Host | None = None) -> int:
+    """Bytes this process can still get without swapping, from the machine and its groups."""
+    machine = machine or Host()
+    group_bytes = groups.memory_left_bytes(machine)
+    if group_bytes is None:
+        group_bytes = UNBOUNDED
+    memory = read_memory(machine)
     if memory is None:
         return group_bytes
     return min(memory.available_mb * MIB, group_bytes)
 
 
-def _group_bytes() -> int:
-    """Bytes left in this process's control group (cgroup v2); caches count as free."""
-    try:
-        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8")
-        name = groups.partition("0::/")[2].partition("\n")[0]
-        folder = Path("/sys/fs/cgroup") / name
-        limit = (folder / "memory.max").read_text().strip()
-        used = (folder / "memory.current").read_text()
-        statistics = (folder / "memory.stat").read_text()
-    except OSError:  # no cgroup v2, or one without a limit
-        return UNBOUNDED
-    if limit == "max":
-        return UNBOUNDED
-    fields = dict(line.split() for line in statistics.splitlines())
-    cached = fields.get("inactive_file", 0)
-    return int(limit) - int(used) + int(cached)
-
-
 def physical_bytes() -> int:
-    """The machine's memory, or the limit of the root control group if that is less."""
+    """The machine's memory, or the limit of this process's control groups if that is less."""
     if not hasattr(os, "sysconf"):
         remedy = "train on a GPU or without --tune"
         raise ValueError(f"this system does not report its memory: {remedy}.")
-    allowed = Host().number("sys/fs/cgroup/memory.max")  # None for "max"
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    allowed = groups.memory_limit_bytes(Host())
     if allowed is None:
         return physical
     return min(physical, allowed)

@@ -23,6 +23,7 @@ from hrm_host.atomic import sha256_of
 from hrm_host.reading import json_from, text_of
 from hrm_host.text import printable
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 
 WEIGHTS = "model.safetensors"
@@ -73,7 +74,7 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
         raise CheckpointError(
             f"{path / damaged} has changed since it was written (its hash differs); {_advice(path)}"
         )
-    model = HRM(config)
+    model = model_of(config)
     try:
         state = safetensors.torch.load_file(path / WEIGHTS)
     except (OSError, safetensors.SafetensorError) as error:

@@ -193,6 +193,13 @@ class HRMConfig:
         return of_layers + of_positions + self.num_puzzle_ids * self.puzzle_vector_size
 
     @property
+    def family(self) -> str:
+        """Which class of `families.py` the network is."""
+        if self.blocks == "relational":
+            return "relational"
+        return self.arch
+
+    @property
     def has_units(self) -> bool:
         """Whether the board has rows, columns and boxes (Sudoku)."""
         return len(self.board) == 4

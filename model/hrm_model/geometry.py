@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hrm_model.config import HRMConfig, num_hints_of
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
 
@@ -56,7 +57,7 @@ def on_board(model: HRM, puzzle: Puzzle) -> HRM:
         return model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        other = HRM(config_on(config, puzzle))
+        other = model_of(config_on(config, puzzle))
     weights = model.state_dict()
     if config.random_start and other.config.board != config.board:
         for name in STARTS:

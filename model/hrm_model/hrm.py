@@ -1,8 +1,7 @@
 """The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
 
-The same class is the Tiny Recursive Model and the plain transformer of equal parameters (`arch`
-in `config.py`). `relational.py` holds the embedding, the halting and the blocks of relational
-models.
+`families.py` holds the Tiny Recursive Model and the plain transformer of equal parameters,
+`relational.py` the models whose blocks know a puzzle's relations; `model_of` chooses one.
 
 Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V
 vocabulary. Source: the published models (sapientinc/HRM and
@@ -10,13 +9,13 @@ SamsungSAILMontreal/TinyRecursiveModels, 2025). With equal weights, float32 resu
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from hrm_model import relational
 from hrm_model.config import HRMConfig
 from hrm_model.layers import (
     Block,
@@ -60,8 +59,13 @@ class SegmentOutput(NamedTuple):
 
 
 class HRM(nn.Module):
-    """The network. Its puzzle table is a buffer because a sparse optimizer trains its rows."""
+    """The network. Its puzzle table is a buffer because a sparse optimizer trains its rows.
 
+    `model_of` in `families.py` returns the family of a configuration; the families override what
+    differs: the embedding, the levels, the way through them, and halting.
+    """
+
+    family = "hrm"
     high_init: Tensor
     low_init: Tensor
     puzzle_table: Tensor
@@ -70,17 +74,12 @@ class HRM(nn.Module):
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
+        if config.family != self.family:
+            raise ValueError(f"the configuration is of a {config.family} model; use model_of")
         self.config = config
         width = config.num_channels
-        self.embed_tokens = _vectors(config.num_token_vectors, width)
-        if config.blocks == "relational" and config.puzzle_vector_size:
-            self.vector_proj = Linear(config.puzzle_vector_size // config.num_symbols, width)
-        if config.positions == "learned":
-            self.embed_positions = _vectors(config.num_positions, width)
-        block = _block_of(config)
-        if config.arch != "trm":
-            self.high_level = Level(config, config.high_layers, block)
-        self.low_level = Level(config, config.low_layers, block)
+        self._add_embedding()
+        self._add_levels()
         self.lm_head = Linear(width, config.num_answer_vectors)
         self.hint_head = None
         if config.num_hints:
@@ -89,6 +88,22 @@ class HRM(nn.Module):
         nn.init.zeros_(self.q_head.weight)
         nn.init.constant_(self.q_head.bias, INITIAL_Q)
         self._add_buffers()
+
+    def _add_embedding(self) -> None:
+        config = self.config
+        self.embed_tokens = vectors(config.num_token_vectors, config.num_channels)
+        if config.positions == "learned":
+            self.embed_positions = vectors(config.num_positions, config.num_channels)
+
+    def _add_levels(self) -> None:
+        self.high_level = Level(self.config, self.config.high_layers, self._block)
+        self.low_level = Level(self.config, self.config.low_layers, self._block)
+
+    @property
+    def _block(self) -> Callable[[HRMConfig], nn.Module]:
+        if self.config.blocks == "mixer":
+            return MixerBlock
+        return Block
 
     def _add_buffers(self) -> None:
         config = self.config
@@ -111,8 +126,6 @@ class HRM(nn.Module):
     @property
     def levels(self) -> list[Level]:
         """The high and the low level; a TRM has one level for both."""
-        if self.config.arch == "trm":
-            return [self.low_level]
         return [self.high_level, self.low_level]
 
     def start(self, num_rows: int) -> Carry:
@@ -135,16 +148,12 @@ class HRM(nn.Module):
         The new carry is still attached, so gradients can flow back to the previous segment.
         """
         x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
-        if self.config.arch == "transformer":
-            state_BND = self._one_pass(x_BND)
-        else:
-            carry = self._recur(carry, x_BND)
-            state_BND = carry.z_high_BND
+        carry, state_BND = self._advance(carry, x_BND)
         answer_matrix_VD = self.answer_matrix().to(state_BND.dtype)
         logits_BNV = F.linear(state_BND, answer_matrix_VD)
         logits_BTV = logits_BNV[:, self.config.prefix_len :]
-        q_halt_B, q_continue_B = self._halting(state_BND)
-        return SegmentOutput(carry, logits_BTV, q_halt_B, q_continue_B)
+        q_B2 = self._q_values(state_BND)
+        return SegmentOutput(carry, logits_BTV, q_B2[:, 0], q_B2[:, 1])
 
     @torch.no_grad()
     def halting(
@@ -152,75 +161,49 @@ class HRM(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Returns q_halt_B and q_continue_B of one more segment, as `think` computes them."""
         x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
-        if self.config.arch == "transformer":
-            return self._halting(self._one_pass(x_BND, num_read=1))
-        carry = self._recur(carry, x_BND, num_read=1)
-        return self._halting(carry.z_high_BND)
-
-    def _recur(self, carry: Carry, x_BND: Tensor, num_read: int | None = None) -> Carry:
-        """Runs all cycles. The last high step computes the first `num_read` positions, or all."""
-        if self.config.blocks == "relational":
-            return self._relational_cycles(carry, x_BND)
-        if self.config.arch == "trm":
-            return self._trm_cycles(carry, x_BND, num_read)
-        return self._hrm_cycles(carry, x_BND, num_read)
-
-    def _hrm_cycles(self, carry: Carry, x_BND: Tensor, num_read: int | None) -> Carry:
-        """HRM: H cycles of L low steps and a high step.
-
-        Gradients flow through each level's last step only.
-        """
-        config = self.config
-        rotation = self._rotation()
-        z_high, z_low = carry
-        with torch.no_grad():
-            for _ in range(config.high_cycles - 1):
-                for _ in range(config.low_cycles):
-                    z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-                z_high = self.high_level(z_high + z_low, rotation)
-            for _ in range(config.low_cycles - 1):
-                z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-        z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-        z_high = self.high_level(z_high + z_low, rotation, num_read)
-        return Carry(z_high, z_low)
-
-    def _trm_cycles(self, carry: Carry, x_BND: Tensor, num_read: int | None) -> Carry:
-        """TRM: the same loops with one level for both; gradients flow through the last cycle."""
-        config = self.config
-        rotation = self._rotation()
-        z_high, z_low = carry
-        with torch.no_grad():
-            for _ in range(config.high_cycles - 1):
-                for _ in range(config.low_cycles):
-                    z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-                z_high = self.low_level(z_high + z_low, rotation)
-        for _ in range(config.low_cycles):
-            z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-        z_high = self.low_level(z_high + z_low, rotation, num_read)
-        return Carry(z_high, z_low)
-
-    def _relational_cycles(self, carry: Carry, x_BND: Tensor) -> Carry:
-        """The loops of HRM; gradients flow through every step."""
-        rotation = self._rotation()
-        z_high, z_low = carry
-        for _ in range(self.config.high_cycles):
-            for _ in range(self.config.low_cycles):
-                z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-            z_high = self.high_level(z_high + z_low, rotation)
-        return Carry(z_high, z_low)
-
-    def _one_pass(self, x_BND: Tensor, num_read: int | None = None) -> Tensor:
-        """The baseline: an ordinary transformer made of the same blocks."""
-        rotation = self._rotation()
-        return self.high_level(self.low_level(x_BND, rotation), rotation, num_read)
-
-    def _halting(self, state_BND: Tensor) -> tuple[Tensor, Tensor]:
-        """Q values of the first position; for relational blocks, the minimum over all vectors."""
-        if self.config.blocks == "relational":
-            q_B2 = relational.halting(state_BND, self.q_head, self.config)
-        else:
-            q_B2 = q_values(state_BND[:, 0], self.q_head)
+        _, state_BND = self._advance(carry, x_BND, num_read=1)
+        q_B2 = self._q_values(state_BND)
         return q_B2[:, 0], q_B2[:, 1]
+
+    def _advance(
+        self, carry: Carry, x_BND: Tensor, num_read: int | None = None
+    ) -> tuple[Carry, Tensor]:
+        """Runs H cycles of L low steps and a high step; returns the new carry and the state to
+        read.
+
+        Only the last `num_learnt_steps` low steps, and their high steps, keep a gradient. The
+        last high step computes the first `num_read` positions, or all.
+        """
+        num_steps = self.config.high_cycles * self.config.low_cycles
+        num_free = num_steps - self.config.num_learnt_steps
+        with torch.no_grad():
+            carry = self._steps(carry, x_BND, range(num_free))
+        carry = self._steps(carry, x_BND, range(num_free, num_steps), num_read)
+        return carry, carry.z_high_BND
+
+    def _steps(
+        self, carry: Carry, x_BND: Tensor, steps: range, num_read: int | None = None
+    ) -> Carry:
+        """Runs the low steps with these numbers, and a high step at the end of each cycle."""
+        low_cycles = self.config.low_cycles
+        last = self.config.high_cycles * low_cycles - 1
+        rotation = self._rotation()
+        z_high, z_low = carry
+        for step in steps:
+            z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+            if (step + 1) % low_cycles == 0:
+                read = num_read if step == last else None
+                z_high = self._last_level(z_high + z_low, rotation, read)
+        return Carry(z_high, z_low)
+
+    @property
+    def _last_level(self) -> Level:
+        """The level of the high steps."""
+        return self.levels[0]
+
+    def _q_values(self, state_BND: Tensor) -> Tensor:
+        """Q values [B, 2] of the first position."""
+        return q_values(state_BND[:, 0], self.q_head)
 
     def margin(self, output: SegmentOutput) -> Tensor:
         """Halting margin [B]: positive means that the model would stop."""
@@ -230,22 +213,17 @@ class HRM(nn.Module):
 
     def embed(self, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
         """Embeds tokens and the puzzle's vector as x_BND, scaled by the root of the width."""
-        config = self.config
-        x_BND = F.embedding(tokens_BT, self.token_table())
-        if config.blocks == "relational":
-            if config.puzzle_vector_size:
-                x_BND = relational.add_puzzle_vector(
-                    x_BND, puzzle_vector_BE, self.vector_proj, config
-                )
-        elif config.prefix_len:
-            x_BND = self._with_prefix(x_BND, puzzle_vector_BE)
-        if config.positions == "learned":
+        x_BTD = F.embedding(tokens_BT, self.token_table())
+        x_BND = self._with_vector(x_BTD, puzzle_vector_BE)
+        if self.config.positions == "learned":
             x_BND = math.sqrt(0.5) * (x_BND + self.embed_positions)
-        return math.sqrt(config.num_channels) * x_BND
+        return math.sqrt(self.config.num_channels) * x_BND
 
-    def _with_prefix(self, x_BTD: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
+    def _with_vector(self, x_BTD: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
         """Puts the puzzle's vector in front of the tokens, zero-padded to whole positions."""
         config = self.config
+        if not config.prefix_len:
+            return x_BTD
         padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
         padded = F.pad(puzzle_vector_BE, (0, padding))
         prefix_BPD = padded.view(-1, config.prefix_len, config.hidden_size)
@@ -253,14 +231,10 @@ class HRM(nn.Module):
 
     def token_table(self) -> Tensor:
         """The embedding of each token [V, D]."""
-        if self.config.num_symbols > 1:
-            return relational.table_of_symbols(self.embed_tokens, self.config)
         return self.embed_tokens
 
     def answer_matrix(self) -> Tensor:
         """The matrix [V, D] from a position's state to its logits."""
-        if self.config.num_symbols > 1:
-            return relational.matrix_of_symbols(self.lm_head.weight, self.config)
         return self.lm_head.weight
 
     def _rotation(self) -> Rotation | None:
@@ -269,16 +243,8 @@ class HRM(nn.Module):
         return None
 
 
-def _vectors(count: int, width: int) -> nn.Parameter:
+def vectors(count: int, width: int) -> nn.Parameter:
     """Fresh embedding vectors [count, width] of unit norm on average."""
-    vectors = torch.empty(count, width)
-    truncated_normal_(vectors, std=1 / math.sqrt(width))
-    return nn.Parameter(vectors)
-
-
-def _block_of(config: HRMConfig) -> type[nn.Module]:
-    if config.blocks == "relational":
-        return relational.block_of(config)
-    if config.blocks == "mixer":
-        return MixerBlock
-    return Block
+    fresh = torch.empty(count, width)
+    truncated_normal_(fresh, std=1 / math.sqrt(width))
+    return nn.Parameter(fresh)

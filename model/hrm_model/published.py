@@ -1,30 +1,33 @@
 """Reads checkpoints of the published HRM and TRM, and of their forks, into ours.
 
 Three steps: the file is unwrapped to named tensors, their names become ours, and the settings
-become an HRMConfig (`published_settings.py`). A run's directory holds its weight file and its
-settings; a file may carry its settings itself, as HRM-v2's does. PyTorch's restricted loader opens
-pickles: it rebuilds only tensors and plain values, so a hostile file is rejected and never run.
+become an HRMConfig. A run's directory holds its weight file and its settings; a file may carry its
+settings itself, as HRM-v2's does. PyTorch's restricted loader opens pickles: it rebuilds only
+tensors and plain values, so a hostile file is rejected and never run.
 
 Source of key names and shapes: sapientinc/HRM at 42410da; for TRM
 SamsungSAILMontreal/TinyRecursiveModels at e7b6871; for HRM-v2 Hrishnugg/HRM at d41462e.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+import reprlib  # shows only a few values: in YAML a short text can mean billions
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+import yaml
+from pydantic import AfterValidator, BaseModel, Field, StrictBool, ValidationError
 from torch import Tensor
 
+from hrm_host.reading import text_of
 from hrm_model.checkpoint import CheckpointError, load_state
+from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
-from hrm_model.published_settings import config_from, settings_beside, settings_in
 
 Weights = Literal["raw", "average"]
-Tensors = Mapping[str, Tensor]
 
 STEP = re.compile(r"step_\d+")
 WEIGHT_FILES = (
@@ -36,22 +39,24 @@ WEIGHT_FILES = (
 )
 """Names besides `step_N`."""
 AVERAGED_FILE = re.compile(r"(?<![a-z])ema(?![a-z])")
-PLACES: dict[Weights, tuple[str, ...]] = {
-    "raw": ("model_state_dict", "state_dict", "model", "module"),
-    "average": (
-        "ema_state_dict",
-        "ema_model_state_dict",
-        "model_ema_state_dict",
-        "ema_model",
-        "model_ema",
-        "ema_weights",
-        "ema",
-        "shadow",
-    ),
-}
-"""Keys under which trainers save tensors; also the first part of a tensor's name."""
-PREFIX = re.compile(r"^((_orig_mod|module|model|inner)\.)+")
-"""What torch.compile, DataParallel, the loss head and the ACT wrapper put before a name."""
+SETTINGS_FILES = ("all_config.yaml", "config.yaml", "config.json")
+"""Files beside the weights; the network's settings are under `arch`, or are the whole file."""
+MAX_SETTINGS_BYTES = 1 << 18  # the published settings have 2,000
+OWN_SETTINGS = ("model_config", "arch", "config", "hyper_parameters")
+"""Keys under which a weight file carries its settings."""
+SIGN = "H_cycles"  # the settings of every network have it
+RAW = ("model_state_dict", "state_dict", "_orig_mod", "module", "model", "inner")
+"""What trainers, torch.compile, DataParallel, loss head and ACT wrapper put around names."""
+AVERAGED = (
+    "ema_state_dict",
+    "ema_model_state_dict",
+    "model_ema_state_dict",
+    "ema_model",
+    "model_ema",
+    "ema_weights",
+    "ema",
+    "shadow",
+)
 RENAMED = {
     "H_init": "high_init",
     "L_init": "low_init",
@@ -65,15 +70,60 @@ LEVELS = {"H_level": "high_level", "L_level": "low_level"}
 NAMES = re.compile(
     r"(H_init|L_init|embed_tokens|embed_pos|puzzle_emb|lm_head|q_head|H_level|L_level)(\.|$)"
 )
-COUNTER = "n_averaged"  # of torch.optim.swa_utils.AveragedModel
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+MODULES = ("hrm_act_v1", "hrm", "trm")
+"""Modules of the published code; `hrm` is HRM in TRM's repository."""
+TRM_PREFIX = 16  # positions of a TRM's puzzle vector unless it is set
+Count = Annotated[int, Field(ge=1, le=1 << 24)]
+REFERENCE = re.compile(r"\$\{(?:\.|arch\.|\.\.arch\.)?(\w+)\}")
 
 
-class _Contents(NamedTuple):
-    """A weight file: its tensors by kind of weights, and its settings if it has its own."""
+def _known(name: str) -> str:
+    """The name "package.module@class", if its module is published."""
+    module = _module_of(name)
+    if name and module not in MODULES:
+        raise ValueError(f"only the modules {', '.join(MODULES)} can be imported")
+    return name
 
-    tensors: dict[Weights, dict[str, Any]]
-    settings: Mapping[str, Any] | None
+
+def _module_of(name: str) -> str:
+    path, _, _ = name.partition("@")
+    return path.rpartition(".")[2]
+
+
+class Settings(BaseModel, extra="forbid", protected_namespaces=()):
+    """Every setting that is understood; any other may describe a network that is not ours."""
+
+    name: Annotated[str, AfterValidator(_known)] = ""
+    num_heads: Count
+    H_cycles: Count
+    L_cycles: Count
+    H_layers: int = 0  # unused in a TRM
+    L_layers: Count
+    halt_max_steps: Count
+    expansion: float = 4.0
+    pos_encodings: Literal["rope", "learned", "none"] = "rope"
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-5
+    # sizes that the tensors have too
+    seq_len: int | None = None
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    puzzle_emb_ndim: Annotated[int, Field(ge=0)] | None = None
+    num_puzzle_identifiers: int | None = None
+    # TRM's
+    mlp_t: StrictBool = False
+    puzzle_emb_len: int | None = None
+    no_ACT_continue: StrictBool | None = None
+    # settings of forks that have one value here
+    causal: Literal[False] = False
+    pre_norm: Literal[False] = False
+    use_qk_norm: Literal[False] = False
+    # settings of training, which change nothing in float32
+    loss: Any = None
+    batch_size: Any = None
+    halt_exploration_prob: Any = None
+    forward_dtype: Any = None
 
 
 def model_from_published(
@@ -86,16 +136,16 @@ def model_from_published(
     architectures and settings, missing or surplus tensors, and sizes that disagree.
     """
     file = _weight_file(source, weights_name)
-    contents = _contents(file)
-    state = _state(file, contents.tensors, weights)
-    settings = contents.settings
-    described = file
-    if settings is None:
-        described, settings = settings_beside(file)
-    config = config_from(described, settings, state, seq_len)
+    contents = _loaded(file)
+    state = _state(file, contents, weights)
+    described, settings = _settings(file, contents)
+    try:
+        config = _config(_read(settings), state, seq_len)
+    except ValueError as error:
+        raise CheckpointError(f"{described}: {error}") from error
     if config.puzzle_vector_size == 0 and "puzzle_table" not in state:
         state["puzzle_table"] = torch.zeros(1, 0)
-    model = HRM(config)
+    model = model_of(config)
     floats = {name: tensor.detach().float() for name, tensor in state.items()}
     load_state(model, floats, file)
     return model.eval()
@@ -111,103 +161,62 @@ def _weight_file(source: Path, name: str | None) -> Path:
     steps.sort(key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
     known = [source / name for name in WEIGHT_FILES]
     found = [path for path in (*steps, *known) if path.is_file()]
-    averaged = [path for path in source.iterdir() if AVERAGED_FILE.search(path.stem)]
-    if averaged and found:
-        raise CheckpointError(
-            f"{source} holds {found[0].name} and {averaged[0].name}; choose one with --file"
-        )
     if not found:
         names = ", ".join(("step_N", *WEIGHT_FILES))
         raise CheckpointError(
             f"{source} holds no weight file; expected one of {names}, or name another with --file"
         )
+    averaged = [path.name for path in source.iterdir() if AVERAGED_FILE.search(path.stem)]
+    if averaged:
+        raise CheckpointError(
+            f"{source} holds {found[0].name} and {averaged[0]}; choose one with --file"
+        )
     return found[0]
 
 
-def _contents(file: Path) -> _Contents:
-    """Unwraps a file: finds its tensors at its top or under the keys that trainers use."""
-    loaded = _loaded(file)
-    if not isinstance(loaded, Mapping):
-        raise _without_tensors(file, [type(loaded).__name__])
-    tensors: dict[Weights, dict[str, Any]] = {"raw": {}, "average": {}}
-    for key, value in loaded.items():
-        if isinstance(value, Tensor):
-            kind, name = _kind_and_name(str(key))
-            tensors[kind][name] = value
-            continue
-        for kind, places in PLACES.items():
-            if key in places:
-                _add_nested(file, value, kind, tensors)
-    if not any(tensors.values()):
-        raise _without_tensors(file, loaded)
-    return _Contents(tensors=tensors, settings=settings_in(file, loaded))
-
-
-def _add_nested(
-    file: Path, value: object, kind: Weights, tensors: dict[Weights, dict[str, Any]]
-) -> None:
-    """Adds the tensors of a value; an average may be one level deeper, beside its decay."""
-    if not isinstance(value, Mapping):
-        raise _without_tensors(file, [f"{kind} weights of type {type(value).__name__}"])
-    inner = [value[key] for key in (*PLACES["raw"], "shadow") if key in value]
-    deeper = [one for one in inner if isinstance(one, Mapping)]
-    if kind == "average" and deeper:
-        value = deeper[0]
-    for key, tensor in value.items():
-        found = kind
-        name = str(key)
-        if kind == "raw":
-            found, name = _kind_and_name(name)
-        tensors[found][name] = tensor
-
-
-def _kind_and_name(name: str) -> tuple[Weights, str]:
-    """Which weights a tensor belongs to, by the first part of its name, and the rest of it."""
-    first, _, rest = name.partition(".")
-    if rest and first in PLACES["average"]:
-        return "average", rest
-    return "raw", name
-
-
-def _loaded(file: Path) -> Any:
+def _loaded(file: Path) -> Mapping[Any, Any]:
     """Returns what the file holds; a hostile file can make the loaders raise any error."""
-    if file.suffix == ".safetensors":
-        try:
-            return safetensors.torch.load_file(file)
-        except (OSError, SafetensorError, ValueError, KeyError, AttributeError) as error:
-            raise _unreadable(file, str(error)) from error
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        if file.suffix == ".safetensors":
+            return safetensors.torch.load_file(file)
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         code = re.search(r"GLOBAL (\S+)", str(error))
         if code:
             reason = f"it would run {code[1]}"
         else:
-            reason = str(error) or type(error).__name__
-        raise _unreadable(file, reason) from error
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CheckpointError(
+            f"{file} is not a plain file of tensors ({reason}); "
+            "only checkpoints without code can be imported"
+        ) from error
+    if isinstance(loaded, Mapping):
+        return loaded
+    return {type(loaded).__name__: loaded}
 
 
-def _unreadable(file: Path, reason: str) -> CheckpointError:
-    first_line = reason.splitlines()[0]
-    return CheckpointError(
-        f"{file} is not a plain file of tensors ({first_line}); "
-        "only checkpoints without code can be imported"
-    )
-
-
-def _without_tensors(file: Path, keys: Iterable[object]) -> CheckpointError:
-    found = ", ".join(sorted(map(str, keys))[:10]) or "nothing"
-    places = ", ".join((*PLACES["raw"], *PLACES["average"]))
-    return CheckpointError(
-        f"{file} holds {found[:500]}; expected named tensors, or a dict of them under {places}"
-    )
-
-
-def _state(
-    file: Path, tensors: Mapping[Weights, Mapping[str, Any]], weights: Weights | None
-) -> dict[str, Tensor]:
-    """The chosen tensors under our names, all plain and finite."""
-    kinds: list[Weights] = [kind for kind in PLACES if tensors[kind]]
+def _state(file: Path, contents: Mapping[Any, Any], weights: Weights | None) -> dict[str, Tensor]:
+    """The chosen tensors under our names."""
+    states: dict[Weights, dict[str, Tensor]] = {"raw": {}, "average": {}}
+    num_bytes = 0
+    for parts, tensor in _named(contents):
+        kind, name = _our_name(parts)
+        if name in states[kind]:
+            raise CheckpointError(f"{file} holds {name} twice; save one model in a file")
+        _check(file, name, tensor)
+        states[kind][name] = tensor
+        num_bytes += tensor.numel() * tensor.element_size()
+    if num_bytes > file.stat().st_size:
+        raise CheckpointError(
+            f"{file} is smaller than the tensors that it names; give the published weight file"
+        )
+    kinds: list[Weights] = [kind for kind, state in states.items() if state]
+    if not kinds:
+        keys = ", ".join(sorted(map(str, contents))) or "nothing"
+        raise CheckpointError(
+            f"{file} holds {keys[:300]}; expected named tensors, or a dict of them under one of "
+            f"{', '.join((*RAW, *AVERAGED))}"
+        )
     if weights is None and len(kinds) > 1:
         raise CheckpointError(
             f"{file} holds raw and averaged weights; choose with --weights raw or --weights average"
@@ -215,72 +224,171 @@ def _state(
     chosen = weights or kinds[0]
     if chosen not in kinds:
         raise CheckpointError(f"{file} holds only {kinds[0]} weights; omit --weights {chosen}")
-    state = _renamed(file, tensors[chosen])
-    if chosen == "average" and "raw" in kinds:
-        raw = _renamed(file, tensors["raw"])
-        for name in BUFFERS:
-            if name in raw:
-                state.setdefault(name, raw[name])
-    _check_values(file, state)
-    return state
+    buffers = {name: states["raw"][name] for name in BUFFERS if name in states["raw"]}
+    return {**buffers, **states[chosen]}
 
 
-def _renamed(file: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    state: dict[str, Any] = {}
-    for name, tensor in tensors.items():
-        if name == COUNTER:
-            continue
-        ours = _our_name(name)
-        if ours in state:
-            raise CheckpointError(
-                f"{file} holds {name!r} twice under different prefixes; save one model in a file"
-            )
-        state[ours] = tensor
-    return state
+def _named(
+    contents: Mapping[Any, Any], parents: tuple[str, ...] = ()
+) -> Iterator[tuple[list[str], Tensor]]:
+    """Yield tensors with the parts of their names; keys of dicts around them come first.
+
+    Counters, such as that of an average, and what is not around a model are left out.
+    """
+    for key, value in contents.items():
+        parts = (*parents, *str(key).split("."))
+        if isinstance(value, Mapping) and key in (*RAW, *AVERAGED):
+            yield from _named(value, parts)
+        elif isinstance(value, Tensor) and value.ndim > 0:
+            yield list(parts), value
 
 
-def _our_name(name: str) -> str:
-    short = PREFIX.sub("", name)
-    if not NAMES.match(short):
+def _our_name(parts: list[str]) -> tuple[Weights, str]:
+    """Which weights a tensor belongs to, and our name for it."""
+    kind: Weights = "raw"
+    while parts[0] in (*RAW, *AVERAGED) and len(parts) > 1:
+        if parts.pop(0) in AVERAGED:
+            kind = "average"
+    name = ".".join(parts)
+    if not NAMES.match(name):
         raise CheckpointError(
             f"tensor {name!r} is not of a published model; "
             "expected names such as H_level.* and lm_head.*"
         )
-    level, _, rest = short.partition(".")
-    if level in LEVELS:
-        return f"{LEVELS[level]}.{rest}"
-    return RENAMED.get(short, short)
+    if parts[0] in LEVELS:
+        return kind, ".".join((LEVELS[parts[0]], *parts[1:]))
+    return kind, RENAMED.get(name, name)
 
 
-def _check_values(file: Path, tensors: Mapping[str, Any]) -> None:
-    num_bytes = 0
-    for name, tensor in tensors.items():
-        _require_plain(file, name, tensor)
-        num_bytes += tensor.numel() * tensor.element_size()
-    if num_bytes > file.stat().st_size:
-        raise CheckpointError(
-            f"{file} is smaller than the tensors that it names; give the published weight file"
-        )
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise CheckpointError(
-                f"{file} has values in {name} that are not finite; import an earlier step"
-            )
-
-
-def _require_plain(file: Path, name: str, tensor: object) -> None:
-    """Raises CheckpointError unless it is a dense tensor of real numbers in this memory."""
-    if not isinstance(tensor, Tensor):
-        problem = f"it is a {type(tensor).__name__}"
-    elif tensor.is_nested or tensor.layout != torch.strided:
-        problem = "it is not dense"
-    elif tensor.device.type != "cpu":
-        problem = "it has no values"
+def _check(file: Path, name: str, tensor: Tensor) -> None:
+    """Raises CheckpointError unless it is a dense tensor of finite numbers in this memory."""
+    problem = None
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        problem = "is not dense"
     elif tensor.dtype not in DTYPES:
-        problem = f"its numbers are {str(tensor.dtype).removeprefix('torch.')}"
-    else:
-        return
-    raise CheckpointError(
-        f"{file} cannot be imported with {name} as it is ({problem}); "
-        "save plain tensors of float32, float16 or bfloat16"
+        problem = f"holds {str(tensor.dtype).removeprefix('torch.')}"
+    elif not tensor.isfinite().all():
+        problem = "holds values that are not finite"
+    if problem is not None:
+        raise CheckpointError(
+            f"{file}: {name} {problem}; give finite float32, float16 or bfloat16 tensors"
+        )
+
+
+def _settings(weights: Path, contents: Mapping[Any, Any]) -> tuple[Path, Mapping[str, Any]]:
+    """The network's settings, in the weight file or beside it, and the file with them."""
+    for key in OWN_SETTINGS:
+        found = _network_in(contents.get(key))
+        if found is not None and (key == OWN_SETTINGS[0] or SIGN in found):
+            return weights, found
+    files = [weights.parent / name for name in SETTINGS_FILES]
+    file = next(filter(Path.is_file, files), files[0])
+    try:
+        loaded = yaml.safe_load(text_of(file, MAX_SETTINGS_BYTES))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            f"{file} cannot be read ({reason}); it must be beside the weights"
+        ) from error
+    found = _network_in(loaded)
+    if found is None:
+        shown = reprlib.repr(loaded)[:200]
+        raise CheckpointError(f"{file} describes {shown}; expected the settings under arch")
+    return file, found
+
+
+def _network_in(value: Any) -> Mapping[str, Any] | None:
+    """The settings under `arch`, or else the value itself if it is a mapping."""
+    if isinstance(value, Mapping):
+        value = value.get("arch", value)
+    return value if isinstance(value, Mapping) else None
+
+
+def _read(values: Mapping[str, Any]) -> Settings:
+    """The settings, with the values that references such as ${.hidden_size} name."""
+    resolved = dict(values)
+    for name, value in values.items():
+        reference = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is not None:
+            resolved[name] = values.get(reference[1], value)
+    try:
+        return Settings.model_validate(resolved)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = first["loc"][0]
+        if first["type"] == "missing":
+            raise ValueError(f"it lacks {name}; import a whole run") from None
+        shown = reprlib.repr(first["input"])
+        raise ValueError(f"{name} is {shown}, which is not understood ({first['msg']})") from None
+
+
+def _config(settings: Settings, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
+    """The configuration that settings and tensors describe."""
+    if settings.seq_len not in (None, seq_len):
+        raise ValueError(
+            f"it is for {settings.seq_len} tokens, but the puzzle has {seq_len}; "
+            "choose the --puzzle it was trained on"
+        )
+    is_trm = _is_trm(settings, state)
+    if not is_trm and (settings.mlp_t or settings.puzzle_emb_len):
+        raise ValueError("mlp_t and puzzle_emb_len are understood for a TRM only")
+    if not is_trm and settings.H_layers < 1:
+        raise ValueError(f"H_layers is {settings.H_layers}, but an HRM has a high level")
+    prefix_len = settings.puzzle_emb_len
+    if prefix_len is None:
+        prefix_len = TRM_PREFIX if is_trm else 0
+    has_halt_only = settings.no_ACT_continue
+    if has_halt_only is None:
+        has_halt_only = is_trm
+    return HRMConfig(
+        arch="trm" if is_trm else "hrm",
+        blocks="mixer" if settings.mlp_t else "attention",
+        halt_rule="q_halt" if has_halt_only else "difference",
+        **_sizes(settings, state),
+        seq_len=seq_len,
+        num_heads=settings.num_heads,
+        expansion=settings.expansion,
+        high_cycles=settings.H_cycles,
+        low_cycles=settings.L_cycles,
+        high_layers=settings.L_layers if is_trm else settings.H_layers,
+        low_layers=settings.L_layers,
+        positions=settings.pos_encodings,
+        rope_theta=settings.rope_theta,
+        rms_norm_eps=settings.rms_norm_eps,
+        max_segments=settings.halt_max_steps,
+        puzzle_positions=prefix_len,
     )
+
+
+def _is_trm(settings: Settings, state: Mapping[str, Tensor]) -> bool:
+    """Whether the name is a TRM's; without a name, the levels tell."""
+    if not settings.name:
+        return not any(name.startswith("high_level.") for name in state)
+    return _module_of(settings.name) == "trm"
+
+
+def _sizes(settings: Settings, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The sizes of the tensors, with which the settings must agree."""
+    vocab_size = hidden_size = 0
+    num_ids = 1
+    vector_size = settings.puzzle_emb_ndim or 0
+    if "embed_tokens" in state:
+        vocab_size, hidden_size = state["embed_tokens"].shape
+    if "puzzle_table" in state:
+        num_ids, vector_size = state["puzzle_table"].shape
+    found = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "num_puzzle_identifiers": num_ids,
+        "puzzle_emb_ndim": vector_size,
+    }
+    for name, size in found.items():
+        stated = getattr(settings, name)
+        if stated not in (None, size):
+            raise ValueError(f"{name} is {stated}, but the tensors have {size}")
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "num_puzzle_ids": num_ids,
+        "puzzle_vector_size": vector_size,
+    }

@@ -14,11 +14,14 @@ inner width, V vocabulary, E puzzle-vector width. A board of units has bands b, 
 stacks s and columns of a stack c.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
 from hrm_model.layers import Linear, Rotation, q_values, rotate
 from hrm_model.ops import residual_norm
 
@@ -180,48 +183,64 @@ def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, linear.weight.to(x.dtype), bias.to(x.dtype))
 
 
-def block_of(config: HRMConfig) -> type[nn.Module]:
-    if config.has_colors:
-        return ColorBlock
-    if config.has_units:
-        return UnitBlock
-    return GridBlock
+class Relational(HRM):
+    """An HRM with one vector per candidate, cell or color; gradients flow through every step."""
 
+    family = "relational"
 
-def add_puzzle_vector(
-    x_BTD: Tensor, puzzle_vector_BE: Tensor, projection: Linear, config: HRMConfig
-) -> Tensor:
-    """Adds each symbol's part of the puzzle's vector to that symbol in every cell."""
-    parts_BSE = puzzle_vector_BE.unflatten(1, (config.num_symbols, -1))
-    vector_BD = projection(parts_BSE).flatten(1)
-    return x_BTD + vector_BD[:, None]
+    def _add_embedding(self) -> None:
+        super()._add_embedding()
+        config = self.config
+        if config.puzzle_vector_size:
+            part_size = config.puzzle_vector_size // config.num_symbols
+            self.vector_proj = Linear(part_size, config.num_channels)
 
+    @property
+    def _block(self) -> Callable[[HRMConfig], nn.Module]:
+        if self.config.has_colors:
+            return ColorBlock
+        if self.config.has_units:
+            return UnitBlock
+        return GridBlock
 
-def table_of_symbols(states_PC: Tensor, config: HRMConfig) -> Tensor:
-    """Token embeddings [V, D]. In an open cell every candidate is open.
+    def _with_vector(self, x_BTD: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
+        """Adds each symbol's part of the puzzle's vector to that symbol in every cell."""
+        if not self.config.puzzle_vector_size:
+            return x_BTD
+        parts_BSE = puzzle_vector_BE.unflatten(1, (self.config.num_symbols, -1))
+        vector_BD = self.vector_proj(parts_BSE).flatten(1)
+        return x_BTD + vector_BD[:, None]
 
-    In a given cell one candidate is given and the others are ruled out. Fixed symbols add a
-    vector of their own (rows NUM_STATES and on), so the model can tell them from other symbols.
-    """
-    symbols = config.num_symbols
-    device = states_PC.device
-    state_VS = torch.full((config.vocab_size, symbols), OPEN, device=device)
-    is_given_SS = torch.eye(symbols, dtype=torch.int64, device=device)
-    state_VS[-symbols:] = RULED_OUT - is_given_SS * (RULED_OUT - GIVEN)
-    own_SC = F.pad(states_PC[NUM_STATES:], (0, 0, 0, symbols - config.num_fixed))
-    chosen_VSP = F.one_hot(state_VS, NUM_STATES).to(states_PC.dtype)
-    table_VSC = chosen_VSP @ states_PC[:NUM_STATES] + own_SC
-    return table_VSC.flatten(1)
+    def token_table(self) -> Tensor:
+        """Token embeddings [V, D]. In an open cell every candidate is open.
 
+        In a given cell one candidate is given and the others are ruled out. Fixed symbols add a
+        vector of their own (rows NUM_STATES and on), so the model can tell them from other symbols.
+        """
+        symbols = self.config.num_symbols
+        if symbols == 1:
+            return self.embed_tokens
+        states_PC = self.embed_tokens
+        device = states_PC.device
+        state_VS = torch.full((self.config.vocab_size, symbols), OPEN, device=device)
+        is_given_SS = torch.eye(symbols, dtype=torch.int64, device=device)
+        state_VS[-symbols:] = RULED_OUT - is_given_SS * (RULED_OUT - GIVEN)
+        own_SC = F.pad(states_PC[NUM_STATES:], (0, 0, 0, symbols - self.config.num_fixed))
+        chosen_VSP = F.one_hot(state_VS, NUM_STATES).to(states_PC.dtype)
+        table_VSC = chosen_VSP @ states_PC[:NUM_STATES] + own_SC
+        return table_VSC.flatten(1)
 
-def matrix_of_symbols(weight_1C: Tensor, config: HRMConfig) -> Tensor:
-    """Answer matrix [V, D]: a symbol's logit reads its candidate; other logits are 0."""
-    eye_SS = torch.eye(config.num_symbols, dtype=weight_1C.dtype, device=weight_1C.device)
-    matrix_SD = torch.kron(eye_SS, weight_1C)
-    return F.pad(matrix_SD, (0, 0, config.vocab_size - config.num_symbols, 0))
+    def answer_matrix(self) -> Tensor:
+        """Answer matrix [V, D]: a symbol's logit reads its candidate; other logits are 0."""
+        symbols = self.config.num_symbols
+        weight_1C = self.lm_head.weight
+        if symbols == 1:
+            return weight_1C
+        eye_SS = torch.eye(symbols, dtype=weight_1C.dtype, device=weight_1C.device)
+        matrix_SD = torch.kron(eye_SS, weight_1C)
+        return F.pad(matrix_SD, (0, 0, self.config.vocab_size - symbols, 0))
 
-
-def halting(state_BND: Tensor, head: nn.Linear, config: HRMConfig) -> Tensor:
-    """Q values [B, 2]: the minimum over all vectors, since none of them is special."""
-    vectors_BMC = state_BND.reshape(len(state_BND), -1, config.num_channels)
-    return q_values(vectors_BMC, head).amin(1)
+    def _q_values(self, state_BND: Tensor) -> Tensor:
+        """Q values [B, 2]: the minimum over all vectors, since none of them is special."""
+        vectors_BMC = state_BND.reshape(len(state_BND), -1, self.config.num_channels)
+        return q_values(vectors_BMC, self.q_head).amin(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench_tools import figures_of
+from scripted_engine import Script, ScriptedEngine
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import load, peers, policies
@@ -17,7 +18,6 @@ from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import SIDE, flop_of, rows_of
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 

@@ -1,10 +1,14 @@
 """Files for containers and service managers, checked by their own tools and run; and the audit."""
 
+import json
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,9 @@ import pytest
 from board_tree import board
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from service_tools import Server, command
+from service_tools import Server, command, free_port, running
+from torchrun_tools import children_of
+from train_tools import weights_of
 
 from hrm_host.machine import Host
 from hrm_puzzles.data.datasets import fingerprint
@@ -201,8 +207,25 @@ def test_composed_container_is_closed() -> None:
     assert service["mem_limit"]
     assert all(volume.endswith(":ro") for volume in service["volumes"])
     assert service["ports"] == ["127.0.0.1:8000:8000"]
-    probe, _, _ = service["healthcheck"]["test"][3].partition("timeout")
-    assert probe in (FOLDER / "Dockerfile.cpu").read_text()
+    assert "healthcheck" not in service  # the image has one
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.jetson"])
+def test_the_health_check_uses_no_proxy_and_little_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = re.search(
+        r"^HEALTHCHECK(?:.|\\\n)*CMD (\[.*\])$", (FOLDER / name).read_text(), re.MULTILINE
+    )
+    assert found is not None
+    with running() as server:
+        command = json.loads(found[1].replace("8000", str(server.port)))
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert subprocess.run([sys.executable, *command[1:]]).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.16
+    assert subprocess.run([sys.executable, *command[1:]], capture_output=True).returncode != 0
 
 
 def test_a_jetsons_container_sees_its_board_and_power_mode(tmp_path: Path) -> None:
@@ -313,6 +336,45 @@ def with_hrm_data(tmp_path: Path) -> Environment:
 
 def sh(arguments: list[str], environment: Environment, **more: str) -> None:
     subprocess.run(["sh", *arguments], env={**environment, **more}, check=True, timeout=120)
+
+
+STUBS = {
+    "scontrol": "#!/bin/sh\necho localhost\n",
+    "srun": '#!/bin/sh\nexec "$@"\n',
+    "torchrun": '#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n',
+}
+TRAINING = (
+    "--puzzle sudoku-4x4 --hw cpu --preset small --set hidden_size=32 --set puzzle_vector_size=32 "
+    "--set max_segments=4 --set batch_size=8 --set total_samples=4800 --checkpoint-steps 20"
+)
+
+
+@pytest.mark.slow
+def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
+    tmp_path: Path, with_hrm_data: Environment
+) -> None:
+    for name, content in STUBS.items():
+        program = tmp_path / "bin" / name
+        program.write_text(content.format(python=sys.executable))
+        program.chmod(0o755)
+    build = f"hrm-data build sudoku-4x4 --train 200 --test 40 --out {tmp_path}/data"
+    sh(["-c", build], with_hrm_data)
+    job = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}
+    script = ["sh", str(FOLDER / "slurm" / "train.sh")]
+    options = ["--data", f"{tmp_path}/data", *TRAINING.split()]
+    weights: list[bytes] = []
+    for name in ("quiet", "disturbed"):
+        run = tmp_path / name
+        variables = {**with_hrm_data, **job, "RANKS": "2", "PORT": str(free_port())}
+        process = subprocess.Popen([*script, str(run), *options], env=variables)
+        if name == "disturbed":
+            while not (run / "latest").exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            os.kill(children_of(process)[-1], signal.SIGKILL)
+        assert process.wait(280) == 0
+        weights.append(weights_of(run))
+    assert weights[0] == weights[1]
 
 
 def container_of(name: str) -> dict[str, Any]:

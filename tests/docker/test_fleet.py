@@ -19,6 +19,8 @@ from proxy_tools import CONFIGURATION, needs_haproxy, proxy
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, starting, wait_for
 
+import hrm_edge
+from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.routes import CLIENT, ROUTES
 
@@ -55,6 +57,40 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
     assert found == expected
 
 
+def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path: Path) -> None:
+    """A key counts for itself, wherever it comes from; a request without one counts by address."""
+    with board_with(None) as board, proxy(tmp_path, [board], SECRET, limit=20) as url:
+        for key in ("first", "second", None):
+            headers = {} if key is None else {"x-api-key": key}
+            with httpx.Client(base_url=url, headers=headers) as http:
+                answers = [http.get("/livez") for _ in range(30)]
+            statuses = [answer.status_code for answer in answers]
+            assert statuses[:20] == [200] * 20
+            assert statuses[-1] == 429
+            assert answers[-1].headers["retry-after"] == "10"
+            assert set(answers[-1].json()["error"]) == set(ErrorDetail.model_fields)
+        hidden = httpx.get(f"{url}/metrics", headers={"x-api-key": "third"})
+        assert (hidden.status_code, hidden.json()["error"]["reason"]) == (404, "unknown-route")
+
+
+@pytest.mark.slow
+def test_two_boards_solve_a_file_almost_twice_as_fast_as_one(tmp_path: Path) -> None:
+    puzzles = [*PUZZLES] * 40  # 320, of which one board solves 13 a second
+    seconds: list[float] = []
+    for num_boards in (1, 2):
+        with contextlib.ExitStack() as stack:
+            boards = [stack.enter_context(board_with(None)) for _ in range(num_boards)]
+            url = stack.enter_context(proxy(tmp_path, boards, SECRET))
+            client = stack.enter_context(hrm_edge.Client(url, patience_s=PATIENCE_S))
+            begin_s = time.monotonic()
+            replies = client.solve_many(puzzles)
+            seconds.append(time.monotonic() - begin_s)
+            for puzzle, reply in zip(puzzles, replies, strict=True):
+                assert isinstance(reply, hrm_edge.Answer)
+                assert reply.solution == PUZZLES[puzzle]
+    assert seconds[0] >= 1.8 * seconds[1]
+
+
 @contextlib.contextmanager
 def fleet(folder: Path) -> Generator[tuple[str, list[Server]]]:
     keys = folder / "keys"
@@ -66,8 +102,9 @@ def fleet(folder: Path) -> Generator[tuple[str, list[Server]]]:
 
 
 @contextlib.contextmanager
-def board_with(keys: Path) -> Generator[Server]:
-    with starting(step_s=STEP_S, segments=SEGMENTS, slots=SLOTS, queue_limit=4, keys=keys) as board:
+def board_with(keys: Path | None) -> Generator[Server]:
+    options = {} if keys is None else {"keys": keys}
+    with starting(step_s=STEP_S, segments=SEGMENTS, slots=SLOTS, queue_limit=4, **options) as board:
         board.http.headers.update(OWN_KEY)
         board.wait_until_ready()
         yield board

@@ -11,6 +11,7 @@ import pytest
 import torch
 from export_tools import random_inputs, random_questions, small_model
 
+from hrm_export.judge import tolerance_for
 from hrm_export.torch_engine import TorchEngine, golden_traces, record, survives_rounding_SB
 
 MODEL = small_model()
@@ -38,9 +39,9 @@ def test_long_sequences_keep_fewer_traces() -> None:
     puzzle_bytes = 2 * 16 * 6 * 4
     questions = random_questions(model, 8)
     for max_bytes, kept in ((3 * puzzle_bytes, 3), (4 * puzzle_bytes - 1, 3), (10, 1)):
-        golden, num_tried = golden_traces(model, questions, 0.0, 8, max_bytes=max_bytes)
-        assert len(golden.tokens_BT) == kept
-        assert kept <= num_tried <= 8
+        traces = golden_traces(model, questions, 0.0, 8, max_bytes=max_bytes)
+        assert len(traces.golden.tokens_BT) == kept
+        assert kept <= traces.num_tried <= 8
 
 
 def test_a_puzzle_that_rounding_changes_is_left_out() -> None:
@@ -65,14 +66,33 @@ def test_a_puzzle_that_rounding_changes_is_left_out() -> None:
 def test_logits_that_are_all_larger_round_more_and_survive_as_well() -> None:
     model = small_model()
     model.lm_head.weight.data *= 20
-    golden, _ = golden_traces(model, random_questions(model, 12), 0.0, 4)
+    golden = golden_traces(model, random_questions(model, 12), 0.0, 4).golden
     assert golden.answer_SBT.shape[:2] == (model.config.max_segments, 4)
+
+
+def test_traces_are_those_of_float64_beside_the_rounding_of_float32() -> None:
+    questions = random_questions(MODEL, 6)
+    traces = golden_traces(MODEL, questions, 0.0, 6)
+    exact = record(copy.deepcopy(MODEL).double(), questions)
+    num_segments = len(traces.golden.answer_SBT)
+    kept = [row.tobytes() for row in traces.golden.tokens_BT]
+    rows = [row for row in range(6) if questions.tokens_NT[row].tobytes() in kept]
+    expected_SBTV = exact.logits_SBTV[:num_segments, rows]
+    assert np.allclose(traces.golden.logits_SBTV, expected_SBTV, rtol=0, atol=1e-7)
+    assert 0 < traces.rounding < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("rounding", "tolerance"), [(1e-6, 1e-4), (2.4e-5, 1e-4), (1e-4, 4e-4), (1e-2, 5e-4)]
+)
+def test_a_model_that_rounds_more_may_be_further_away(rounding: float, tolerance: float) -> None:
+    assert tolerance_for(rounding) == pytest.approx(tolerance)
 
 
 def test_traces_end_when_too_few_puzzles_survive_rounding() -> None:
     model = small_model(gain=1.0)
     questions = random_questions(model, 16)
-    golden, _ = golden_traces(model, questions, 0.0, 16)
+    golden = golden_traces(model, questions, 0.0, 16).golden
     num_segments, num_puzzles = golden.answer_SBT.shape[:2]
     assert 1 <= num_segments < model.config.max_segments
     assert num_puzzles >= 4

@@ -52,7 +52,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = segment_graph(model)
     half = half_graph(graph, ())
     signed = quantize(graph, min_max_scales(graph, model))
-    golden, _ = golden_traces(model, random_questions(model, 24), 0.0, 6)
+    golden = golden_traces(model, random_questions(model, 24), 0.0, 6).golden
     write_step_bundle(
         folder / "honest.bundle",
         graph,

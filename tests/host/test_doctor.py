@@ -246,3 +246,14 @@ def test_commands_and_the_service_share_a_cache(
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "named"))
     found = host_machine.cache_folder().relative_to(tmp_path)
     assert found.parts[0] == folder
+
+
+def test_a_user_without_a_home_gets_a_folder_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs with any user id: no HOME, no entry in the list of users."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(host_machine, "SHARED_CACHE", tmp_path / "shared")
+    monkeypatch.setattr("os.getuid", lambda: 1234567)
+    assert host_machine.cache_folder() == tmp_path / "shared" / "hrm-edge"

@@ -15,8 +15,8 @@ from hrm_export.torch_engine import record
 from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.geometry import on_board
-from hrm_model.hrm import HRM
 from hrm_puzzles.data.sources import Questions
 
 SIZES = HRMConfig(
@@ -28,7 +28,7 @@ IN_REPOSITORY = sorted((Path(__file__).parents[2] / "model" / "checkpoints").ite
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    checkpoint.save(tmp_path / "step_1", HRM(SIZES), {"puzzle": "sudoku-4x4", "step": 1})
+    checkpoint.save(tmp_path / "step_1", model_of(SIZES), {"puzzle": "sudoku-4x4", "step": 1})
     return tmp_path / "step_1"
 
 
@@ -54,7 +54,7 @@ def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path:
 
 def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path) -> None:
     for step in (2, 10):
-        checkpoint.save(saved.parent / f"step_{step}", HRM(SIZES), {"step": step})
+        checkpoint.save(saved.parent / f"step_{step}", model_of(SIZES), {"step": step})
     weights = saved.parent / "step_10" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-5] ^= 1

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.geometry import on_board, widened
 from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles import registry
@@ -32,7 +33,7 @@ TRANSFORMER = {"arch": "transformer", "max_segments": 1}
 
 def fresh_model(**changes: Any) -> HRM:
     torch.manual_seed(0)
-    return HRM(HRMConfig(**{**vars(SIZES), **changes})).eval()
+    return model_of(HRMConfig(**{**vars(SIZES), **changes})).eval()
 
 
 def tokens(num_rows: int) -> Tensor:
@@ -153,7 +154,7 @@ NUM_SEGMENTS = 3
 def relational_model(puzzle: str, **changes: Any) -> HRM:
     torch.manual_seed(0)
     depth = dict.fromkeys(("high_cycles", "low_cycles", "high_layers", "low_layers"), 1)
-    model = HRM(HRMConfig(**{**relational_sizes(puzzle), **depth, **changes}))
+    model = model_of(HRMConfig(**{**relational_sizes(puzzle), **depth, **changes}))
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if "bias" in name or "q_head" in name:

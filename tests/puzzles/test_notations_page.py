@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from hrm_puzzles import registry
 from hrm_puzzles.logistics import Logistics
 from hrm_puzzles.maze import Maze
-from hrm_puzzles.puzzle import Described, Puzzle
+from hrm_puzzles.puzzle import Described, Puzzle, PuzzleError
+from hrm_puzzles.reading.forms import FORMS, Form
 
 PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
 HEAD = """# Notations
@@ -20,6 +22,12 @@ Send a puzzle with `curl localhost:8000/solve -d '{"puzzle": "..."}'` or `hrm-so
 paste it into the web page. `/models` shows the largest board that a model takes; mazes and cities
 [may be smaller](models.md#boards-of-every-size). Rows and columns of a JSON object count from 0;
 errors count cells from 1.
+"""
+TABLE_HEAD = """## Every form that people have
+
+The same puzzle of each kind in every form, or the sentence that rejects the form. A board has every
+door: the page, `/solve`, `/solve/batch`, `hrm_edge`, `hrm-solve`, `hrm-data build --csv-train` and
+`hrm-data import`. A file has those of the three commands. Text is UTF-8, or UTF-16 with its mark.
 """
 AS_ABOVE = ("one line", "list of lines", "rows of characters")  # cities have them as mazes do
 ARC_QUESTION = {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}
@@ -47,7 +55,24 @@ def page() -> str:
             solution = puzzle.write(answer, puzzle.parse(question).notation)
             parts.append(f"**{form.capitalize()}**\n\n{shown(question)}")
             parts.append(shown(solution))
-    return "\n".join(parts)
+    return "\n".join([*parts, TABLE_HEAD, *map(row_of, FORMS)])
+
+
+def row_of(form: Form) -> str:
+    """A form of the table with its outcome."""
+    doors = " (a file)" if form.is_file else ""
+    title = f"**{form.kind}: {form.name}**{doors}"
+    if form.rejected:
+        title += f", rejected: {sentence_about(form)}"
+    if isinstance(form.example, bytes):
+        return f"{title}\n"
+    return f"{title}\n\n{shown(form.example)}"
+
+
+def sentence_about(form: Form) -> str:
+    with pytest.raises(PuzzleError) as rejected:
+        registry.get(form.kind).parse(form.example)
+    return str(rejected.value)
 
 
 def example_of(puzzle: Puzzle) -> tuple[object, np.ndarray]:
@@ -60,7 +85,8 @@ def example_of(puzzle: Puzzle) -> tuple[object, np.ndarray]:
 def shown(value: object) -> str:
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False)
-    return f"```\n{value}\n```\n"
+    lines = "\n".join(value.splitlines())
+    return f"```\n{lines}\n```\n"
 
 
 def test_the_page_is_the_codes_own() -> None:

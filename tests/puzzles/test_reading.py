@@ -1,10 +1,12 @@
 """One reader for every file and text: nothing on a board is dropped, moved or guessed."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from service_tools import command
 
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build, import_file
@@ -133,6 +135,7 @@ def page_export(path: Path, count: int) -> Path:
     return path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("count", [1, 3, 30])
 def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: int) -> None:
     file = page_export(tmp_path / "maze-8x8.ndjson", count)
@@ -149,6 +152,19 @@ def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: i
         import_file(file, SMALL, out)
     assert inspect(out).faults == []
     assert min(len(open_split(out, "train")), len(open_split(out, "test"))) >= 1
+    options = (
+        "--hw",
+        "cpu",
+        "--set",
+        "total_samples=8",
+        "--set",
+        "batch_size=4",
+        "--preset",
+        "small",
+    )
+    train = command("train", "--puzzle", "maze-8x8", "--data", out, "--run", tmp_path / "run")
+    done = subprocess.run([*train, *options], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
 
 
 def test_a_missing_split_is_a_fault_and_says_so_in_training(tmp_path: Path) -> None:

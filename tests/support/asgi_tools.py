@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from scripted_engine import ScriptedEngine, ready_lane
 from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
 from starlette.applications import Starlette
 from thread_engine import ThreadEngine
@@ -18,13 +19,12 @@ from uvicorn.server import ServerState
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes, ready_lane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 

@@ -7,9 +7,9 @@ answer is the question plus 50, modulo 100. Shapes: B slots, T tokens.
 from dataclasses import dataclass
 
 import numpy as np
+from scripted_engine import Script, ScriptedEngine
 
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
 
 SEQ_LEN = 3

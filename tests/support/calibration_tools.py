@@ -8,8 +8,8 @@ import onnx
 import onnxruntime as ort
 from export_tools import random_inputs as inputs_of_model
 from export_tools import run_once, small_model
+from scripted_engine import Script, ScriptedEngine
 
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_export.segment import segment_graph
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions

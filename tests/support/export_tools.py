@@ -13,6 +13,7 @@ from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
@@ -47,7 +48,7 @@ def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
     """Return a model of 4x4 Sudoku with two heads of width 16."""
     torch.manual_seed(seed)
     config = HRMConfig(**{**SIZES, **changes})
-    model = HRM(config)
+    model = model_of(config)
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if "level" in name:

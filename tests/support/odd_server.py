@@ -60,6 +60,9 @@ def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
         def do_GET(self) -> None:
             self._reply(models or usual)
 
+        def do_PUT(self) -> None:
+            self.do_POST()
+
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self._reply(batch)

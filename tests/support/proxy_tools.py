@@ -24,12 +24,17 @@ def environment(secret: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def proxy(folder: Path, boards: Sequence[Server], secret: str) -> Iterator[str]:
-    """Run HAProxy over these boards, and yield its address when a board is ready behind it."""
+def proxy(
+    folder: Path, boards: Sequence[Server], secret: str, limit: int = 50_000
+) -> Iterator[str]:
+    """Run HAProxy over these boards, and yield its address when a board is ready behind it.
+
+    `limit` is the number of requests that a client may send in ten seconds.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     configuration = folder / "haproxy.cfg"
-    configuration.write_text(_configured(port, boards))
+    configuration.write_text(_configured(port, boards).replace("gt 50000", f"gt {limit}"))
     command = [str(HAPROXY), "-db", "-f", str(configuration)]
     process = subprocess.Popen(command, env=environment(secret), stdout=subprocess.DEVNULL)
     with process, httpx.Client(headers={"x-api-key": secret}) as http:

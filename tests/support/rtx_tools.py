@@ -40,7 +40,7 @@ from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 
@@ -167,7 +167,7 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
 
 
 def _step_of(config: HRMConfig) -> onnx.ModelProto:
-    return segment_graph(HRM(config).eval())
+    return segment_graph(model_of(config).eval())
 
 
 def _half(graph: onnx.ModelProto, ranges: Mapping[str, float]) -> onnx.ModelProto:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from scripted_engine import Script, ScriptedEngine, ready_lane
 
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, ready_lane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Puzzle
 

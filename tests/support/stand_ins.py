@@ -1,6 +1,7 @@
 """The stand-ins for TensorRT and CUDA in `fakes`, as modules of the running process."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 SUPPORT = Path(__file__).parent
 FAKES = SUPPORT / "fakes"
 FAKE_MODULES = (
+    "stand_in_tensorrt",
     "tensorrt",
     "fake_gpu",
     "segments",
@@ -23,6 +25,8 @@ FAKE_MODULES = (
     "cuda.bindings",
     "cuda.bindings.driver",
 )
+NVIDIA = bool(os.environ.get("FAKE_TENSORRT_BINDINGS"))
+STAND_IN_ONLY = pytest.mark.skipif(NVIDIA, reason="NVIDIA's bindings have a version of their own")
 SetUp = Callable[..., None]
 
 
@@ -42,7 +46,7 @@ def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
 
 def play_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put TensorRT's stand-in in its place; CUDA's Python modules stay the real ones."""
-    for name in ("fake_gpu", "segments", "tensorrt"):
+    for name in ("fake_gpu", "segments", "stand_in_tensorrt", "tensorrt"):
         spec = importlib.util.spec_from_file_location(name, FAKES / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None

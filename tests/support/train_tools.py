@@ -10,7 +10,7 @@ import torch
 
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_train.batches import Feed, open_source
 from hrm_train.hardware import PRESETS, Hardware
@@ -45,7 +45,7 @@ def small_trainer(
     sizes = {"batch_size": 8, "warmup_samples": 64, **settings}
     recipe = Recipe(puzzle=PUZZLE.name, **sizes)  # type: ignore[arg-type]
     torch.manual_seed(recipe.seed)
-    model = HRM(config)
+    model = model_of(config)
     source = open_source(data, "train", PUZZLE)
     feed = Feed(source, PUZZLE, seed=recipe.seed, augment=recipe.augment)
     return Trainer(model, feed, recipe, hardware)

@@ -168,3 +168,13 @@ def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run:
 def test_unbounded_settings_are_rejected(setting: str, data: Path, tmp_path: Path) -> None:
     rejected(app, "--run", tmp_path / "run", *fresh(data, 2), "--set", setting)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_new_run_that_is_refused_may_start_again(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    torn = Path(shutil.copytree(data, tmp_path / "torn"))
+    shutil.rmtree(torn / "test")
+    for refused in (fresh(torn, 2), [*fresh(data, 2), f"--init={tmp_path / 'absent'}"]):
+        assert invoked(app, "--run", run, *refused).exit_code == 2
+    assert not (run / "run.json").exists()
+    succeeded(app, "--run", run, *fresh(data, 2))

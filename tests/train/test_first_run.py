@@ -26,7 +26,7 @@ def _begins_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def reached(*_: object) -> None:
         raise ReachedError
 
-    monkeypatch.setattr(session, "open_plan", reached)
+    monkeypatch.setattr(session, "plan_of", reached)
     monkeypatch.chdir(tmp_path)
 
 

@@ -10,7 +10,8 @@ from export_tools import relational_sizes
 from torch import nn
 
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM, Carry, SegmentOutput
+from hrm_model.families import model_of
+from hrm_model.hrm import Carry, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.optim import OPTIMIZERS, AdamATan2, AdamW, Average, Lion, step_puzzle_table
@@ -166,7 +167,7 @@ KINDS_BT = torch.arange(PUZZLE.seq_len, dtype=torch.int32)[None] % NUM_HINTS
 def learnt(labels_BT: torch.Tensor, hints: HintTensors) -> WindowLoss:
     torch.manual_seed(0)
     sizes = relational_sizes(PUZZLE.name)
-    model = HRM(HRMConfig(**sizes, num_hints=NUM_HINTS, high_cycles=CYCLES))
+    model = model_of(HRMConfig(**sizes, num_hints=NUM_HINTS, high_cycles=CYCLES))
     slots = Slots.empty(model, 1, torch.device("cpu"))
     slots.tokens_BT = TOKENS_BT
     slots.labels_BT = labels_BT

@@ -11,6 +11,7 @@ from cli_tools import succeeded
 from torch.profiler import ProfilerActivity, profile
 
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_puzzles.cli import main as data_app
 from hrm_train.memory import estimate
@@ -41,7 +42,7 @@ no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA devic
 
 def step_of(config: HRMConfig, rows: int, dtype: torch.dtype, recompute: bool) -> tuple[HRM, Slots]:
     torch.manual_seed(0)
-    model = HRM(config)
+    model = model_of(config)
     if recompute:
         recompute_blocks(model)
     return model, Slots.empty(model, rows, torch.device("cpu"), dtype)
@@ -111,7 +112,7 @@ def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
 
 def test_weights_moments_and_average_are_counted() -> None:
     found = estimate(SMALL, RECIPE, dtype=torch.float32, slots=1, micro_batch=1)
-    num_weights = sum(parameter.numel() for parameter in HRM(SMALL).parameters())
+    num_weights = sum(parameter.numel() for parameter in model_of(SMALL).parameters())
     size = 4 * num_weights
     assert (found.gradients, found.optimizer, found.average) == (size, 2 * size, size)
     assert found.total > 5 * size

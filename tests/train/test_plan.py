@@ -15,7 +15,7 @@ from cli_tools import succeeded
 from typer.testing import CliRunner
 
 from hrm_model import checkpoint
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.cli import main as data_app
 from hrm_puzzles.data.datasets import DatasetError
@@ -88,7 +88,7 @@ def test_presets_have_the_sizes_they_state() -> None:
     sizes: dict[str, int] = {}
     for name in SIZES:
         with torch.device("meta"):
-            model = HRM(config_for(name, kind, 1))
+            model = model_of(config_for(name, kind, 1))
         sizes[name] = sum(parameter.numel() for parameter in model.parameters())
     assert sizes == {
         "published": 27_276_290,
@@ -302,7 +302,7 @@ def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path) -
 
 
 def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Path) -> None:
-    larger = HRM(config_for("relational", registry.get("sudoku"), 1))
+    larger = model_of(config_for("relational", registry.get("sudoku"), 1))
     checkpoint.save(tmp_path / "step_1", larger, {})
     options = PlanOptions(
         run=tmp_path / "run",
@@ -358,7 +358,7 @@ def test_other_hints_need_another_run(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     config = config_for("relational", registry.get("maze-8x8"), 1)
     older = dataclasses.replace(config, num_hints=13)
-    checkpoint.save(tmp_path / "step_1", HRM(older), {})
+    checkpoint.save(tmp_path / "step_1", model_of(older), {})
     monkeypatch.setitem(NAMED, "tiny", tiny_recipe("maze-8x8"))
     options = PlanOptions(recipe="tiny", hw="cpu", init=tmp_path / "step_1")
     plan = open_plan(options, say_nothing)

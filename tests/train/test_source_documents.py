@@ -11,7 +11,7 @@ import torch
 from cli_tools import rejected, succeeded
 from train_tools import STEP_SAMPLES, fresh
 
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_train.cli import main as app
 from hrm_train.doctor_machine import read_log
@@ -91,8 +91,8 @@ def test_a_missing_card_leads_to_the_dry_run() -> None:
 
 
 def test_threads_follow_from_the_model_and_the_cores_alone() -> None:
-    tiny = HRM(config_for("relational", registry.get("sudoku-4x4"), 1)).num_parameters
-    published = HRM(config_for("published", registry.get("sudoku"), 1)).num_parameters
+    tiny = model_of(config_for("relational", registry.get("sudoku-4x4"), 1)).num_parameters
+    published = model_of(config_for("published", registry.get("sudoku"), 1)).num_parameters
     assert threads_for(tiny, num_cores=8) == 1
     assert threads_for(published, num_cores=8) == 8
     assert threads_for(published, num_cores=2) == 2

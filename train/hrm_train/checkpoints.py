@@ -184,6 +184,7 @@ def sole_writer(run: Path) -> Generator[None]:
     Raises ValueError if another process holds it. Take it before reading a checkpoint, because a
     writer removes old ones.
     """
+    run.mkdir(parents=True, exist_ok=True)
     handle = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not try_lock(handle):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hrm_model import checkpoint
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import Hinted
@@ -285,7 +286,7 @@ class Trainer:
 
     def averaged_model(self) -> HRM:
         """Returns a copy with the averaged weights, which is validated and shipped."""
-        model = HRM(self.model.config)
+        model = model_of(self.model.config)
         model.load_state_dict({**self.model.state_dict(), **self.average.state})
         return model.to(self.device).eval()
 

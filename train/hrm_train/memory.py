@@ -11,6 +11,7 @@ import torch
 
 from hrm_host import memory
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_train.optim import OPTIMIZERS
 from hrm_train.recipe import Recipe
@@ -69,7 +70,7 @@ def estimate(
     It ignores the savings of torch.compile.
     """
     with torch.device("meta"):
-        model = HRM(config)
+        model = model_of(config)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     gradients = weights
     if world > 1:
@@ -141,7 +142,7 @@ def _zero_model(config: HRMConfig) -> HRM:
     low_cycles = min(config.low_cycles, config.num_learnt_steps)
     high_cycles = config.num_learnt_steps // low_cycles
     with torch.device("meta"):
-        model = HRM(replace(config, high_cycles=high_cycles, low_cycles=low_cycles))
+        model = model_of(replace(config, high_cycles=high_cycles, low_cycles=low_cycles))
     model = model.to_empty(device="cpu")
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):

@@ -50,21 +50,25 @@ RECORDS = {"config": HRMConfig, "recipe": Recipe, "hardware": Hardware}
 
 
 def open_plan(options: PlanOptions, say: Say = print, adjust: Adjust | None = None) -> RunPlan:
+    """Returns the plan of a run as `plan_of` does, and writes that of a new run."""
+    plan = plan_of(options, say, adjust)
+    ranks = distributed.ranks()
+    if ranks.is_first and plan.is_new:
+        write_plan(plan)
+    ranks.wait()
+    return plan
+
+
+def plan_of(options: PlanOptions, say: Say = print, adjust: Adjust | None = None) -> RunPlan:
     """Returns the plan of a new run, or the plan of the run to resume.
 
     Builds the usual data set of the puzzle, or of the named recipe, if it is absent. `adjust`
-    changes a new plan before it is written. With several ranks the first one plans for all.
+    changes a new plan. With several ranks the first one plans for all.
     """
     machine = None  # the plan's machine, with its settings
-    ranks = distributed.ranks()
     if not (options.resume or _was_restarted(options.run_path)):
-        if ranks.is_first:
-            plan = _new(options, say)
-            if adjust is not None:
-                plan = adjust(plan)
-            write_plan(plan)
-        ranks.wait()
-    elif options.hw:
+        return distributed.ranks().first(lambda: _new(options, say, adjust))
+    if options.hw:
         machine = hardware_from_name(options.hw)
     plan = read_plan(options.run_path, machine)
     puzzle = plan.recipe.puzzle
@@ -86,7 +90,7 @@ def _was_restarted(run: Path) -> bool:
     return has_failed and (run / status.SETTINGS).exists()
 
 
-def _new(options: PlanOptions, say: Say) -> RunPlan:
+def _new(options: PlanOptions, say: Say, adjust: Adjust | None) -> RunPlan:
     run = options.run_path
     if (run / status.SETTINGS).exists():
         raise ValueError(
@@ -102,7 +106,9 @@ def _new(options: PlanOptions, say: Say) -> RunPlan:
     meta = meta_for(puzzle, plan.data, "train")
     plan = plan.with_puzzle_ids(meta.num_puzzle_identifiers)
     if options.fill is not None:
-        return filled(plan, options.fill)
+        plan = filled(plan, options.fill)
+    if adjust is not None:
+        plan = adjust(plan)
     return plan
 
 

@@ -19,7 +19,8 @@ Optimizer = Literal["adam_atan2", "adamw", "lion"]
 Values = dict[str, Any]
 
 LENGTHS = ("total_samples", "warmup_samples", "deepening_samples")
-LENGTH = re.compile(r"([\d.]+) *(%|pass|passes)")  # a length in passes over the data, or in percent
+# A length in passes over the data, or in percent.
+LENGTH = re.compile(r"(\d+\.?\d*|\.\d+) *(%|pass|passes)")
 # Settings of older runs, which acted only before the first step, or were a part of another.
 GONE = ("geometric_start", "curriculum_target")
 # Settings of older runs that this version lacks; only runs that did not use them go on.

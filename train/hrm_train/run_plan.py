@@ -11,7 +11,7 @@ import torch
 from hrm_host import atomic
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_train import distributed, memory, status
 from hrm_train.hardware import GIGABYTE, Hardware
 from hrm_train.options import Intervals
@@ -50,6 +50,11 @@ class RunPlan:
     events: tuple[Event, ...] = ()
 
     @property
+    def is_new(self) -> bool:
+        """Whether the run's directory lacks a plan."""
+        return not (self.run / status.SETTINGS).exists()
+
+    @property
     def changed(self) -> set[str]:
         """Names of all settings that any resume changed."""
         names: set[str] = set()
@@ -65,7 +70,7 @@ class RunPlan:
     def num_parameters(self) -> int:
         """The learned weights, counted on the meta device; its import takes two seconds."""
         with torch.device("meta"):
-            return HRM(self.config).num_parameters
+            return model_of(self.config).num_parameters
 
     @property
     def is_worth_compiling(self) -> bool:

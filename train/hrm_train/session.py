@@ -24,7 +24,7 @@ from hrm_train import (
 )
 from hrm_train.hardware import hardware_from_name
 from hrm_train.options import PlanOptions, TrainOptions
-from hrm_train.plan import open_plan
+from hrm_train.plan import plan_of
 from hrm_train.run import TrainingRun, run_of
 from hrm_train.run_plan import RunPlan, read_plan, write_plan
 from hrm_train.start import trainer_from
@@ -97,7 +97,7 @@ def _is_default(options: PlanOptions) -> bool:
 
 
 def _plan(options: TrainOptions) -> RunPlan:
-    plan = open_plan(options, _say, partial(_adjusted, options))
+    plan = plan_of(options, _say, partial(_adjusted, options))
     if not options.resume:
         _say(plan.memory().summary())
         _say(forecast.schedule(plan))
@@ -120,13 +120,17 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     if plan.hardware.device == "cpu":
         memory.keep_freed_memory()
     trainer = trainer_from(plan, _say)
-    is_changed = plan.events != read_plan(path).events
+    is_new = plan.is_new
+    is_changed = not is_new and plan.events != read_plan(path).events
     if is_changed:
-        trainer.rehearse_fitting()
+        with telemetry.Opening(plan.recipe.total_samples, _say).watching():
+            trainer.rehearse_fitting()
     start = checkpoints.start_of(path)
     if start is not None:
         trainer.restore(start, plan.changed)
     if options.profile:
+        if is_new:
+            _record(plan)
         table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
         _say(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
@@ -135,19 +139,20 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         )
     else:
         run = run_of(plan, trainer, _say, wandb=options.wandb)
-        if is_changed:
+        if is_new or is_changed:
             _record(plan)
         _drive(run)
         _say(f"next: {_export_command(plan)}")
 
 
 def _record(plan: RunPlan) -> None:
-    """Writes the plan of a resume with changes, once all ranks have tried them."""
+    """Writes the plan of a new run or of a resume with changes, once all ranks have tried it."""
     ranks = distributed.ranks()
     ranks.wait()
     if ranks.is_first:
         write_plan(plan)
-        _say(plan.events[-1].summary())
+        if plan.events:
+            _say(plan.events[-1].summary())
 
 
 def _export_command(plan: RunPlan) -> str:

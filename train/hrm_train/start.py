@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hrm_model import checkpoint, geometry
+from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Hinted, Puzzle
@@ -28,7 +29,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     source = batches.open_source(plan.data, "train", puzzle)
     feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     torch.manual_seed(recipe.seed)
-    model = HRM(plan.config)
+    model = model_of(plan.config)
     # A checkpoint of the run itself replaces these weights anyway.
     if plan.init and not checkpoint.steps_of(plan.run):
         start = checkpoint.resolve(plan.init)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hrm_benchmarks.report import Row
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.puzzle import Puzzle
@@ -136,7 +136,7 @@ def trained(
     torch.set_num_threads(1)
     puzzle = registry.get(recipe.puzzle)
     feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
-    trainer = loop.Trainer(HRM(config), feed, recipe, hardware.PRESETS["cpu"])
+    trainer = loop.Trainer(model_of(config), feed, recipe, hardware.PRESETS["cpu"])
     while not is_over(trainer):
         trainer.step()
     held_out = batches.open_source(data, "test", puzzle)
@@ -170,4 +170,4 @@ def _at_width(config: HRMConfig, width: int) -> HRMConfig:
 
 def num_parameters(config: HRMConfig) -> int:
     with torch.device("meta"):
-        return HRM(config).num_parameters
+        return model_of(config).num_parameters

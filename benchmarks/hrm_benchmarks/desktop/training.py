@@ -17,6 +17,7 @@ from hrm_benchmarks.report import RATIO, Rounds, Row, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
+from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_train import batches, hardware, loop
@@ -158,7 +159,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
 def initial(config: HRMConfig) -> hrm.HRM:
     """Return a fresh model, the same in every process, that does not amplify rounding."""
     torch.manual_seed(0)
-    model = hrm.HRM(config)
+    model = model_of(config)
     for level in model.levels:
         for weights in level.parameters():
             weights *= GAIN

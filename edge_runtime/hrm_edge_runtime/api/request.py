@@ -3,8 +3,7 @@
 Shapes: T tokens.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -18,11 +17,8 @@ from hrm_edge_runtime.batching.task import Result, Task
 from hrm_puzzles.puzzle import Board, Parsed, PuzzleError, Routed
 
 NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
-UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
-FITS = 2.1  # the fit of a puzzle that the board can read but that breaks a rule
-TOO_LARGE = 2.0  # below FITS, so that a board that is large enough explains the error
-NEARLY = 0.05  # kinds whose fits differ by less than this are named together
-SEPARATORS = re.compile(r"[\s|+=-]")
+WRONG_SIZES = ("wrong-size", "wrong-length")
+FIRST = (1, 1)  # the cell of an error that names none
 
 
 class Reading(NamedTuple):
@@ -35,11 +31,10 @@ class Reading(NamedTuple):
 
 
 class ReadingError(NamedTuple):
-    """Why a board cannot read a puzzle, and how well the puzzle fits it."""
+    """Why the boards of a kind cannot read a puzzle."""
 
-    board: Board
+    kind: str
     problem: PuzzleError
-    fit: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,7 +101,7 @@ def parse_request(
 
     Rejects an invalid request with 422 and the reason.
     """
-    model, board, parsed, tokens_T = _read(models, request.puzzle)
+    model, board, parsed, tokens_T = _read(models, request)
     _check_fields(model, request, parsed.identifier)
     puzzle_id = 0  # the blank row
     if parsed.identifier:
@@ -139,19 +134,18 @@ def parse_request(
     return ParsedRequest(model=model, board=board, parsed=parsed, task=task)
 
 
-def _read(models: Sequence[ServedModel], notation: object) -> Reading:
+def _read(models: Sequence[ServedModel], request: SolveRequest) -> Reading:
     """Read a puzzle with the first board that can; rejects it with 422 if none can.
 
     If no board has the puzzle's size, the smallest one that holds the puzzle frames it.
     """
     errors: list[ReadingError] = []
-    for model, board in _boards(models, notation, errors):
+    for model, board in _boards(models, request.puzzle, errors):
         try:
-            parsed = board.parse(notation)
+            parsed = board.parse(request.puzzle)
             tokens_T = board.encode(parsed.grid)
         except PuzzleError as error:
-            fit = _fit(notation, model, board, error)
-            errors.append(ReadingError(board, error, fit))
+            errors.append(ReadingError(board.name, error))
         else:
             return Reading(model, board, parsed, tokens_T)
     raise _unread(errors)
@@ -162,7 +156,7 @@ def _boards(
 ) -> Iterator[tuple[ServedModel, Board]]:
     """Every model with its own board, then with a smaller one in a frame, the smallest model first.
 
-    A puzzle that is larger than a board adds to `errors`.
+    A puzzle that no board can frame adds to `errors`.
     """
     for model in models:
         yield model, model.puzzle
@@ -172,7 +166,7 @@ def _boards(
         try:
             framed = model.framing.framed(notation)
         except PuzzleError as error:
-            errors.append(ReadingError(model.puzzle, error, TOO_LARGE))
+            errors.append(ReadingError(model.puzzle.name, error))
             continue
         if framed is not None:
             yield model, framed
@@ -183,65 +177,31 @@ def _num_cells(model: ServedModel) -> int:
 
 
 def _unread(errors: Sequence[ReadingError]) -> ServiceError:
-    """Why no model reads a puzzle, in the words of the kinds that fit it best."""
-    best = _best_fitting(errors)
-    if len(errors) == 1:
-        best = list(errors)
-    if len(best) == 1:
-        return bad_puzzle(best[0].problem)
-    if not best:
-        kinds = ", ".join(error.board.name for error in errors)
+    """Why no model reads a puzzle, in the words of the kind that read farthest."""
+    kinds = ", ".join(dict.fromkeys(error.kind for error in errors))
+    best = max(errors, key=_reach)
+    error = best.problem
+    if all(other.kind == best.kind for other in errors):
+        return bad_puzzle(error)
+    if _reach(best) == (0, FIRST):
         problem = f"no kind of puzzle served here reads this one ({kinds})"
         remedy = "send one that is written as its sample in /models"
         return bad_puzzle(PuzzleError(problem, "not-a-puzzle", remedy))
-    problem = "; ".join(f"as {error.board.name}: {error.problem.problem}" for error in best)
-    remedy = "; ".join(f"as {error.board.name}: {error.problem.remedy}" for error in best)
-    first = best[0].problem
-    return bad_puzzle(PuzzleError(problem, first.rule, remedy, first.cell))
+    remedy = f"as {best.kind}, {error.remedy}; the kinds served are {kinds}"
+    return bad_puzzle(PuzzleError(error.problem, error.rule, remedy, error.cell))
 
 
-def _best_fitting(errors: Sequence[ReadingError]) -> list[ReadingError]:
-    """The errors of the boards that fit nearly as well as the best one, each problem once."""
-    least = max(error.fit for error in errors) - NEARLY
-    best: dict[str, ReadingError] = {}
-    for error in errors:
-        if error.fit and error.fit > least:
-            best.setdefault(error.problem.problem, error)
-    return list(best.values())
-
-
-def _fit(notation: object, model: ServedModel, board: Board, error: PuzzleError) -> float:
-    """How well a refused puzzle fits a board: 0 not at all, `FITS` if it only breaks a rule."""
-    if error.rule == "not-a-puzzle":
-        return 0.0
-    if error.rule in NOT_OF_THE_KIND:
-        return 1.0
-    is_framed = board is not model.puzzle  # then the puzzle looks like one of this kind
-    if is_framed or error.rule not in UNREADABLE or isinstance(notation, Mapping):
-        return FITS
-    distance = _cells_off(notation, board.seq_len)
-    if 2 * distance > board.seq_len:
-        return 0.0
-    return 2.0 - distance / board.seq_len
-
-
-def _cells_off(notation: object, seq_len: int) -> int:
-    """How far the number of cells is from the expected one, with or without separators."""
-    if isinstance(notation, str):
-        notation = notation.split("\n")
-    written = 0
-    bare = 0
-    for row in cast("Sequence[object]", notation):
-        if isinstance(row, str):
-            written += len(row)
-            bare += len(SEPARATORS.sub("", row))
-        else:
-            num_cells = 1
-            if isinstance(row, list):
-                num_cells = len(cast("list[object]", row))
-            written += num_cells
-            bare += num_cells
-    return min(abs(written - seq_len), abs(bare - seq_len))
+def _reach(error: ReadingError) -> tuple[int, tuple[int, int]]:
+    """How far a kind read: to a cell, to the end of a board of another size, or to its rules."""
+    rule = error.problem.rule
+    cell = error.problem.cell or FIRST
+    if rule in NOT_OF_THE_KIND or (rule == "bad-character" and cell == FIRST):
+        return 0, FIRST
+    if rule == "bad-character":
+        return 1, cell
+    if rule in WRONG_SIZES:
+        return 2, cell
+    return 3, FIRST
 
 
 def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
@@ -309,5 +269,10 @@ def _check_task(model: ServedModel, identifier: str) -> None:
         "and a task's own demonstrations are too few"
     )
     examples = ", ".join(model.tasks[:3])
-    remedy = f"use one of its {len(model.tasks)} tasks, such as {examples}"
+    kind = model.puzzle.name
+    learn = (
+        f"hrm-data build {kind} --dataset FOLDER --hold-out-all --out data/tasks, then "
+        f"hrm-train --puzzle {kind} --preset relational --data data/tasks"
+    )
+    remedy = f"use one of its {len(model.tasks)} tasks, such as {examples}, or train on it: {learn}"
     raise invalid("unknown-task", message, remedy, field="puzzle")

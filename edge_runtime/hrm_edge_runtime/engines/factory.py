@@ -229,9 +229,19 @@ def tensorrt_problem() -> str | None:
     return problem
 
 
+def start_problem() -> str | None:
+    """Why TensorRT and CUDA do not start now, with the remedy, or None; tried in a child."""
+    from hrm_edge_runtime.engines.trt.causes import REMEDIES
+
+    problem = _problem_of(TENSORRT_TRIAL)
+    if problem is None:
+        return None
+    return f"TensorRT does not start here ({problem.rstrip('.')}): {REMEDIES['CUDA']}."
+
+
 def _problem_of(trial: str, *arguments: str) -> str | None:
     """Run Python code in a process of its own; returns its status and last line if it fails."""
-    from hrm_edge_runtime.engines.trt.failures import describe_status
+    from hrm_edge_runtime.engines.trt.causes import describe_status
 
     command = [sys.executable, "-c", trial, *arguments]
     try:

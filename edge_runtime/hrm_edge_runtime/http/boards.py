@@ -58,12 +58,11 @@ def fresh_puzzle(request: FreshRequest) -> FreshPuzzle:
 
 def judged(request: LabelRequest) -> LabelAnswer:
     """Judge a label as `hrm-data import` does; rejects the same labels, with 422."""
-    from hrm_puzzles.data.build import labelled  # imports the packages of data sets
+    from hrm_puzzles.data.examples import require_label
 
-    label = {"puzzle": request.puzzle, "solution": request.solution}
     try:
         puzzle = registry.get(request.kind)
-        labelled(puzzle, label)
+        require_label(puzzle, request.puzzle, request.solution)
     except PuzzleError as error:
         raise bad_puzzle(error) from None
     verified = True if puzzle.proof_exists else None

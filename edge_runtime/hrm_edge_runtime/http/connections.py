@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
+from hrm_edge_runtime.http.body import MAX_BODY_BYTES
 from hrm_edge_runtime.http.growing import CUT
 
 HEADER_BYTES = 16 * 1024
@@ -29,6 +30,7 @@ EVENTS_A_TURN = 100  # of h11, 12 us each: other connections get turns between
 MANY_PIECES = 1000
 LEAST_PIECE = 16  # bytes
 MAX_AHEAD_BYTES = 16 * 1024  # bytes of requests before the first is answered
+MAX_HELD_BYTES = 64 << 20  # of requests, of all connections together
 UNSENT_BYTES = 16 * 1024  # of an answer; the next piece waits until the client has read all
 METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"))
 HALF_CLOSED_SECONDS = 0.2  # time to answer a client that stopped sending and may have left
@@ -51,6 +53,8 @@ class ConnectionLimits(Collector):
     header_s: float = HEADER_SECONDS
     unread_s: float = UNREAD_SECONDS
     fetch_s: float = FETCH_SECONDS
+    max_held_bytes: int = MAX_HELD_BYTES
+    held_bytes: int = 0
     connections: set["GuardedProtocol"] = field(default_factory=set["GuardedProtocol"])
     idle: dict["GuardedProtocol", None] = field(default_factory=dict["GuardedProtocol", None])
     dropped: Counter[Reason] = field(default_factory=Counter["Reason"])
@@ -68,9 +72,19 @@ class ConnectionLimits(Collector):
             if owed is not None and now_s - connection.owed_since_s > limits[owed]:
                 connection.drop(owed)
 
+    def hold(self, connection: "GuardedProtocol", num_bytes: int) -> None:
+        """Note what a connection holds. Beyond the budget, the one that holds the most must go."""
+        self.held_bytes += num_bytes - connection.held_bytes
+        connection.held_bytes = num_bytes
+        if self.held_bytes > self.max_held_bytes:
+            largest = max(self.connections, key=lambda each: each.held_bytes)
+            largest.make_room()
+
     def collect(self) -> Iterable[Metric]:
         num_open = len(self.connections)
         yield GaugeMetricFamily("hrm_connections", "Open connections.", value=num_open)
+        text = "Bytes of requests that connections hold."
+        yield GaugeMetricFamily("hrm_connections_held_bytes", text, value=self.held_bytes)
         dropped = CounterMetricFamily(
             "hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"]
         )
@@ -92,6 +106,16 @@ class ClientBytes(h11.Connection):
     @property
     def num_unparsed(self) -> int:
         return len(self.trailing_data[0])
+
+    @property
+    def num_held(self) -> int:
+        """Bytes that are kept of a request in progress and of what comes behind it, at most."""
+        return self.num_unparsed + min(self._body_bytes, MAX_BODY_BYTES)
+
+    def forget_body(self) -> None:
+        """The request is answered, or refused."""
+        self._num_pieces = 0
+        self._body_bytes = 0
 
     def next_event(self) -> Any:
         """The next event; NEED_DATA too if this turn may parse no more."""
@@ -122,8 +146,7 @@ class ClientBytes(h11.Connection):
             raise h11.RemoteProtocolError("a line without CR")
 
     def _check_request(self, request: h11.Request) -> None:
-        self._num_pieces = 0
-        self._body_bytes = 0
+        self.forget_body()
         if request.method == b"CONNECT":
             raise h11.RemoteProtocolError("not a proxy", error_status_hint=501)
         names = [name for name, _ in request.headers]
@@ -169,6 +192,7 @@ class GuardedProtocol(H11Protocol):
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
         self.conn = ClientBytes()
+        self.held_bytes = 0
         self.owed_since_s = time.monotonic()
         self._owed: Owed | None = "slow-header"
         self._limits = limits
@@ -181,13 +205,13 @@ class GuardedProtocol(H11Protocol):
         self._limits.connections.add(self)
         if len(self._limits.connections) > self._limits.max_connections:
             if not self._limits.idle:
-                self._limits.dropped["too-many"] += 1
-                self._refuse(no_answer("too-many-connections"))
+                self.make_room()
                 return
             next(iter(self._limits.idle)).drop("made-room")  # drops the longest-idle one
         self._limits.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._limits.hold(self, 0)
         self._limits.connections.discard(self)
         self._limits.idle.pop(self, None)
         super().connection_lost(exc)
@@ -222,6 +246,10 @@ class GuardedProtocol(H11Protocol):
         if not self.conn.events_left:
             self.rest_a_turn()
         if not self._is_answering:
+            self._limits.hold(self, self.conn.num_unparsed)
+            return
+        self._limits.hold(self, self.conn.num_held)
+        if self._is_ignored:
             return
         self._limits.idle.pop(self, None)
         self.scope["extensions"] = cast(Any, {CUT: self.cut})
@@ -248,6 +276,8 @@ class GuardedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._owed = None  # its next step begins now
         self._limits.idle[self] = None
+        self.conn.forget_body()
+        self._limits.hold(self, self.conn.num_held)
         super().on_response_complete()
 
     def resume_writing(self) -> None:
@@ -267,6 +297,11 @@ class GuardedProtocol(H11Protocol):
         self._is_ignored = True
         self.cycle.disconnected = True
         self.transport.close()
+
+    def make_room(self) -> None:
+        self._limits.dropped["too-many"] += 1
+        self._limits.hold(self, 0)
+        self._refuse(no_answer("too-many-connections"))
 
     def drop(self, reason: Reason) -> None:
         self._limits.idle.pop(self, None)

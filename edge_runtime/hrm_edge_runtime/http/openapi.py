@@ -59,7 +59,7 @@ ERRORS: dict[int, str] = {
     500: "A fault of the server or its engine",
     503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; "
     "see Retry-After",
-    507: "The memory budget is too small, even without the idle models",
+    507: "The memory budget or the folder of uploads has no room for this change",
     504: "The deadline passed first",
 }
 OF_EVERY_ROUTE = (401, 405, 500)

@@ -300,11 +300,11 @@ async def put_model(request: Request) -> Response:
     "/models/{name}",
     tags=[OPERATOR],
     response_model=schema.RemovedAnswer,
-    responses=error_answers(403, 404, 409, 422, 503),
+    responses=error_answers(403, 404, 409, 422, 503, 507),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def remove_model(request: Request) -> Response:
-    """Stop serving a model. It finishes the work it admitted."""
+    """Stop serving a model, and remove its upload. It finishes the work it admitted."""
     name = _name_in(request)
     await _model_manager(request).remove(name)
     return answer_of(schema.RemovedAnswer(removed=name))

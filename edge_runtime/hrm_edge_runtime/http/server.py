@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import gc
 import logging
@@ -131,7 +132,8 @@ class DrainingServer(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._begin_drain)
+            # its own context: the signal may interrupt a request, whose id would be logged
+            self._loop.call_soon_threadsafe(self._begin_drain, context=contextvars.Context())
 
     def _begin_drain(self) -> None:
         if self._draining is None:

@@ -6,7 +6,6 @@ PyTorch runs only on a desktop, as the plug-in `checkpoint` of the entry-point g
 Shapes: E puzzle-vector size, P puzzle-table rows.
 """
 
-import os
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +34,7 @@ from hrm_edge_runtime.parity.report import (
 )
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import progress
+from hrm_host.machine import num_cores
 from hrm_puzzles.data.sources import Questions, questions_from_data, questions_made
 
 NUM_PUZZLES = 256
@@ -134,7 +134,7 @@ def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stage
             bundle.puzzle,
             count,
             seed=options.seed,
-            num_workers=os.cpu_count() or 1,
+            num_workers=num_cores(),
             progress=partial(stages.show, "making puzzles"),
         )
     questions = questions_from_data(options.data, bundle.puzzle, count, options.seed)

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hrm_edge_runtime.api.schema import ModelView, SolveAnswer
-from hrm_edge_runtime.solve.client import DEFAULT_URL, Client, Event, Numbered, Reply
+from hrm_edge_runtime.solve.batches import Numbered, Reply
+from hrm_edge_runtime.solve.client import DEFAULT_URL, Client, Event
 
 NUM_THREADS = 64  # calls at once; further ones wait for a thread
 Result = TypeVar("Result")
@@ -16,15 +17,8 @@ Result = TypeVar("Result")
 class AsyncClient:
     """`Client` for asyncio: the same arguments and answers."""
 
-    def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        api_key: str | None = None,
-        patience_s: float = 0.0,
-        timeout_s: float = 300.0,
-    ) -> None:
-        self._client = Client(url, api_key=api_key, patience_s=patience_s, timeout_s=timeout_s)
+    def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
+        self._client = Client(url, **options)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hrm-client")
 
     async def __aenter__(self) -> "AsyncClient":

@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from hrm_host.command import Command, taking
 from hrm_puzzles.data.options import Columns
 
 if TYPE_CHECKING:
+    from hrm_edge_runtime.solve.client import Client
     from hrm_edge_runtime.solve.solvers import Solver
 
 MAX_PATIENCE_S = 86_400.0  # a day; also the longest single pause
@@ -96,6 +96,16 @@ class SolveOptions:
             help=f"File with the server's key in its first line. Default: {KEY_VARIABLE}."
         ),
     ] = None
+    cacert: Annotated[
+        Path | None,
+        typer.Option(help="File with the server's certificate. Default: SSL_CERT_FILE."),
+    ] = None
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=64, help="Batches at once, for fleets. Default: the slots of a model."
+        ),
+    ] = None
     patience: Annotated[
         float,
         typer.Option(
@@ -115,7 +125,8 @@ class SolveOptions:
 @main.command(
     groups={
         "Answer": "kind model policy max_segments attempts how",
-        "With a server": "url key_file patience deadline_ms best_so_far priority",
+        "With a server": "url key_file cacert connections patience deadline_ms best_so_far "
+        "priority",
         "On this machine": "bundle slots threads engine",
     },
     epilog="Examples: hrm-solve "
@@ -144,17 +155,16 @@ def _solver(options: SolveOptions, stack: contextlib.ExitStack) -> "Solver":
     from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
     from hrm_edge_runtime.solve import client
     from hrm_edge_runtime.solve.errors import UnreachableError
+    from hrm_edge_runtime.solve.solvers import from_server
 
     if options.bundle is not None:
         return _with_bundles([find_bundle(options.bundle)], options)
-    if options.url is not None:
-        server = _with_server(options.url, options)
-        return stack.enter_context(server)
-    usual = _with_server(client.DEFAULT_URL, options)
+    opened = stack.enter_context(_client(options.url or client.DEFAULT_URL, options))
     try:
-        return stack.enter_context(usual)
+        return from_server(opened, kind=options.kind, model=options.model)
     except UnreachableError:
-        if options.key_file is not None:  # only a server takes a key
+        # only a server takes a key
+        if options.url is not None or options.key_file is not None:
             raise
     remark = f"no server answers at {client.DEFAULT_URL}: solving here with the shipped models"
     print(remark, file=sys.stderr)
@@ -182,13 +192,13 @@ def _with_bundles(paths: Iterable[Path], options: SolveOptions) -> "Solver":
     return from_bundles(bundles, options.engine, num_slots=slots, num_threads=options.threads)
 
 
-def _with_server(url: str, options: SolveOptions) -> "AbstractContextManager[Solver]":
-    from hrm_edge_runtime.solve.solvers import from_server
+def _client(url: str, options: SolveOptions) -> "Client":
+    from hrm_edge_runtime.solve.client import Client
 
-    return from_server(
+    return Client(
         url,
         api_key=read_key(options.key_file),
+        cacert=options.cacert,
+        connections=options.connections,
         patience_s=options.patience,
-        kind=options.kind,
-        model=options.model,
     )

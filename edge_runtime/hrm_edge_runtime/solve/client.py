@@ -1,19 +1,17 @@
-"""A client of one server: it retries temporary refusals and bounds what it accepts.
-
-Another program may listen at the address. Answers are bounded in bytes and in time, and an answer
-that does not fit `api/schema` raises a ServerError.
-"""
+"""A client of one server, or of a fleet behind one address: it retries temporary refusals."""
 
 import contextlib
+import itertools
 import random
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from hrm_edge_runtime.api.errors import status_of
 from hrm_edge_runtime.api.schema import (
@@ -27,42 +25,31 @@ from hrm_edge_runtime.api.schema import (
     SolveRequest,
 )
 from hrm_edge_runtime.contract.archive import Archive
-from hrm_edge_runtime.contract.faults import words_for
-from hrm_edge_runtime.solve.errors import (
-    ServerError,
-    UnavailableError,
-    UnreachableError,
-    foreign,
-)
+from hrm_edge_runtime.solve.batches import Numbered, Piece, Reply, merged, pieces_of
+from hrm_edge_runtime.solve.connection import Connection, parsed
+from hrm_edge_runtime.solve.errors import ServerError, UnavailableError, UnreachableError, foreign
 from hrm_edge_runtime.solve.key import key_of_environment
 from hrm_edge_runtime.solve.requests import request_from, requests_from
-from hrm_edge_runtime.solve.retry import RetryPolicy
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-PIECE = 100  # puzzles per request, because httpx sends the whole body before it reads answers
-DEFAULT_RETRY_S = 1.0  # seconds to wait if a refusal has no Retry-After, or one with a date
+MAX_CONNECTIONS = 8  # batches at once, unless more are requested
 JSON_TYPE = {"content-type": "application/json"}
-MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a tenth of it
-# bytes of a line; ten times the longest answer, a 30x30 city with its route
-MAX_LINE_BYTES = 1 << 20
 # Reasons of a refused line that may not apply to the next try.
 TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "engine-lost"))
-UNAUTHORIZED = 401
-KEY_REMEDY = "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key"
-# Retrying does not help: the deadline starts again with each request.
-MISSED_DEADLINE = "cannot-make-deadline"
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
 
 Fields = TypeVar("Fields", bound=BaseModel)
-Reply = SolveAnswer | ErrorDetail
 Event = SegmentView | SolveAnswer
-Numbered = tuple[int, Reply]
-"""The position of a puzzle, and its reply."""
 
 
 class Client:
     """Talks to one server from any thread; a call retries temporary refusals for `patience_s`.
 
-    The key is `api_key`, or else HRM_API_KEY of the environment. A puzzle is text, rows, a flat
+    The key is `api_key`, or else HRM_API_KEY of the environment. `cacert` is a file with the
+    server's certificate. Many puzzles are sent as `connections` batches at once: a fleet behind a
+    proxy shares them; by default as many as a model has slots. A puzzle is text, rows, a flat
     list, an array, an ARC task, or a request with fields of its own.
     """
 
@@ -71,16 +58,17 @@ class Client:
         url: str = DEFAULT_URL,
         *,
         api_key: str | None = None,
+        cacert: Path | str | None = None,
+        connections: int | None = None,
         patience_s: float = 0.0,
         timeout_s: float = 300.0,
         rng: random.Random | None = None,
     ) -> None:
         if api_key is None:
             api_key = key_of_environment()
-        self._url = url if "://" in url else f"http://{url}"
-        self._http = _http_client(self._url, api_key, timeout_s)
+        self._http = Connection(url, api_key, timeout_s, cacert)
+        self._num_connections = connections
         self._patience_s = patience_s
-        self._timeout_s = timeout_s
         self._rng = rng or random.Random()
 
     def __enter__(self) -> "Client":
@@ -88,6 +76,10 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
+
+    @property
+    def url(self) -> str:
+        return self._http.url
 
     def solve(self, puzzle: object, **fields: object) -> SolveAnswer:
         """Solve one puzzle; `fields` are the other fields of a request."""
@@ -102,15 +94,14 @@ class Client:
         self, puzzles: Iterable[object], **fields: object
     ) -> Generator[Numbered, None, None]:
         """Yield positions and replies as they finish; temporary refusals are sent again."""
-        unanswered: dict[int, SolveRequest] = {}
-        for position, request in enumerate(requests_from(puzzles, fields)):
-            if isinstance(request, ErrorDetail):
-                yield position, request
-                continue
-            unanswered[position] = request
-            if len(unanswered) == PIECE:
-                yield from self._piece(unanswered)
-        yield from self._piece(unanswered)
+        pieces = pieces_of(requests_from(puzzles, fields))
+        first = next(pieces, {})
+        second = next(pieces, None)
+        if second is None:
+            yield from self._solved(first)
+            return
+        every_piece = itertools.chain((first, second), pieces)
+        yield from merged(self._solved, every_piece, self._connections())
 
     def stream(self, puzzle: object, **fields: object) -> Generator[Event, None, None]:
         """Yield a view of each segment of one puzzle while it is solved, then the answer."""
@@ -125,11 +116,24 @@ class Client:
         """Send a bundle; the server tries it and serves it. Needs an admin's key."""
         headers = {"content-type": "application/x-tar", "content-length": str(archive.num_bytes)}
         path = f"/models/{quote(archive.name, safe='')}"
-        with self._response("PUT", path, content=archive.pieces(), headers=headers) as response:
-            return _read(ChangeAnswer, self._whole(response), response.status_code)
+        sent = self._http.response("PUT", path, content=archive.pieces(), headers=headers)
+        with sent as response:
+            return self._http.whole(ChangeAnswer, response)
 
-    def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[Numbered]:
+    def _connections(self) -> int:
+        if self._num_connections is None:
+            slots = [model.slots for model in self.models()]
+            self._num_connections = min(MAX_CONNECTIONS, max(slots, default=1))
+        return self._num_connections
+
+    def _solved(self, piece: Piece) -> Iterator[Numbered]:
         """Send requests until each has its reply or patience ends."""
+        unanswered: dict[int, SolveRequest] = {}
+        for position, request in piece.items():
+            if isinstance(request, ErrorDetail):
+                yield position, request
+            else:
+                unanswered[position] = request
         retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
         while unanswered:
             refused: dict[int, ErrorDetail] = {}
@@ -156,11 +160,11 @@ class Client:
         lines = map(_json_of, requests.values())
         content = "".join(f"{line}\n" for line in lines).encode()
         headers = {"content-type": "application/x-ndjson"}
-        batch = self._response("POST", "/solve/batch", content=content, headers=headers)
+        batch = self._http.response("POST", "/solve/batch", content=content, headers=headers)
         with batch as response:
             status = response.status_code
-            for text in self._lines_of(response):
-                line = _read(_BatchLine, text, status)
+            for text in self._http.lines(response):
+                line = parsed(_BatchLine, text, status)
                 reply = line.answer or line.error
                 if reply is None:
                     message = f"line {line.line} holds neither an answer nor an error"
@@ -169,38 +173,39 @@ class Client:
                     raise foreign(status, f"line {line.line} is not waiting for an answer")
                 yield awaited.pop(line.line), reply
         if awaited:
-            missing = f"{self._url} did not answer line {min(awaited)}"
+            missing = f"{self.url} did not answer line {min(awaited)}"
             raise UnreachableError(f"{missing}: run the command again.")
 
     def _events(self, response: httpx.Response) -> Iterator[Event]:
         """Yield the events of a stream; an error event raises ServerError."""
         status = response.status_code
         name = ""
-        for line in self._lines_of(response):
+        for line in self._http.lines(response):
             key, _, value = line.partition(b": ")
             if key == b"event":
                 name = value.decode("utf-8", "replace")
             elif key == b"data" and name == "segment":
-                yield _read(SegmentView, value, status)
+                yield parsed(SegmentView, value, status)
             elif key == b"data" and name == "answer":
-                yield _read(SolveAnswer, value, status)
+                yield parsed(SolveAnswer, value, status)
                 return
             elif key == b"data":
-                detail = _read(ErrorAnswer, value, status).error
-                raise _refusal(status_of(detail.reason), detail)
-        raise UnreachableError(f"{self._url} did not finish the puzzle: send it again.")
+                detail = parsed(ErrorAnswer, value, status).error
+                kind = UnavailableError if detail.reason in TEMPORARY else ServerError
+                raise kind(status_of(detail.reason), detail)
+        raise UnreachableError(f"{self.url} did not finish the puzzle: send it again.")
 
     def _call(
         self, fields: type[Fields], method: str, path: str, request: SolveRequest | None = None
     ) -> Fields:
         with self._admitted(method, path, request) as response:
-            return _read(fields, self._whole(response), response.status_code)
+            return self._http.whole(fields, response)
 
     @contextlib.contextmanager
     def _admitted(
         self, method: str, path: str, request: SolveRequest | None
     ) -> Generator[httpx.Response]:
-        """As `_response`, but retried while the server is unavailable."""
+        """A response; tries again while a server, or a proxy in its place, is unavailable."""
         content = None
         if request is not None:
             content = _json_of(request).encode()
@@ -209,52 +214,41 @@ class Client:
             response = None
             while response is None:
                 try:
-                    sent = self._response(method, path, content=content, headers=JSON_TYPE)
+                    sent = self._http.response(method, path, content=content, headers=JSON_TYPE)
                     response = stack.enter_context(sent)
-                except UnavailableError as error:
-                    if not retry.wait(error):
+                except (UnavailableError, UnreachableError) as error:
+                    if error.retry_after_s is None or not retry.wait(error):
                         raise
             yield response
 
-    @contextlib.contextmanager
-    def _response(self, method: str, path: str, **content: Any) -> Generator[httpx.Response]:
-        """A successful response with its body unread; raises ServerError or UnreachableError."""
-        try:
-            with self._http.stream(method, path, **content) as response:
-                if not response.is_success:
-                    raise _error_from(response, self._whole(response))
-                yield response
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            remedy = "start hrm-serve there, or give another address"
-            raise UnreachableError(f"no answer from {self._url} ({error}): {remedy}.") from error
 
-    def _whole(self, response: httpx.Response) -> bytes:
-        bound = self._bound(response, MAX_ANSWER_BYTES)
-        content = bytearray()
-        for piece in response.iter_raw():
-            bound.take(piece)
-            content += piece
-        return bytes(content)
+@dataclass(kw_only=True)
+class RetryPolicy:
+    """Random pauses with a bound that doubles; gives up `limit_s` after the last success."""
 
-    def _lines_of(self, response: httpx.Response) -> Iterator[bytes]:
-        """Yield each line as soon as it is complete."""
-        line = bytearray()
-        bound = self._bound(response, MAX_LINE_BYTES)
-        for piece in response.iter_raw():
-            first, *others = piece.split(b"\n")
-            bound.take(first)
-            line += first
-            for other in others:
-                yield bytes(line)
-                line = bytearray(other)
-                bound.renew()
-                bound.take(other)
-        if line:
-            yield bytes(line)
+    limit_s: float
+    rng: random.Random
+    _num_pauses: int = 0
+    _success_s: float = field(default_factory=time.monotonic)
 
-    def _bound(self, response: httpx.Response, max_bytes: int) -> "_Bound":
-        status = response.status_code
-        return _Bound(status=status, max_bytes=max_bytes, limit_s=self._timeout_s)
+    def renew(self) -> None:
+        """Start over after a success."""
+        self._num_pauses = 0
+        self._success_s = time.monotonic()
+
+    def wait(self, failure: Exception | None = None) -> bool:
+        """Sleep until the next try, at least as long as a server asks; False after the limit."""
+        pause_s = self.pause_s(getattr(failure, "retry_after_s", None) or 0.0)
+        if time.monotonic() + pause_s > self._success_s + self.limit_s:
+            return False
+        time.sleep(pause_s)
+        return True
+
+    def pause_s(self, retry_after_s: float = 0.0) -> float:
+        """Seconds until the next try."""
+        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_pauses)
+        self._num_pauses = min(self._num_pauses + 1, MAX_DOUBLINGS)
+        return retry_after_s + self.rng.uniform(0, bound_s)
 
 
 def in_order(finished: Iterable[Numbered]) -> list[Reply]:
@@ -271,84 +265,5 @@ class _BatchLine(BaseModel):
     error: ErrorDetail | None = None
 
 
-@dataclass(kw_only=True)
-class _Bound:
-    """Limits of an answer, or of one line of a batch."""
-
-    status: int
-    max_bytes: int
-    limit_s: float
-    num_bytes: int = 0
-    began_s: float = field(default_factory=time.monotonic)
-
-    def take(self, piece: bytes) -> None:
-        """Count a piece; raises ServerError beyond a limit."""
-        self.num_bytes += len(piece)
-        if self.num_bytes > self.max_bytes:
-            message = f"the server's answer has more than {self.max_bytes} bytes"
-            raise foreign(self.status, message)
-        if time.monotonic() > self.began_s + self.limit_s:
-            message = f"the server's answer did not end within {self.limit_s:g} s"
-            raise foreign(self.status, message)
-
-    def renew(self) -> None:
-        """Start over with the next line."""
-        self.num_bytes = 0
-        self.began_s = time.monotonic()
-
-
-def _http_client(url: str, api_key: str | None, timeout_s: float) -> httpx.Client:
-    """A client without compression, because unpacked data would have no limit."""
-    headers = {"accept-encoding": "identity"}
-    if api_key:
-        headers["authorization"] = f"Bearer {api_key}"
-    timeout = httpx.Timeout(timeout_s, connect=10.0)
-    try:
-        return httpx.Client(base_url=url, headers=headers, timeout=timeout)
-    # the address, the key, or a proxy or certificate of the environment is wrong
-    except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:
-        remedy = "correct --url, the key, or the environment's proxy and certificates"
-        raise UnreachableError(f"cannot connect to {url} ({error}): {remedy}.") from error
-
-
 def _json_of(request: SolveRequest) -> str:
     return request.model_dump_json(exclude_none=True)
-
-
-def _read(fields: type[Fields], content: bytes, status: int) -> Fields:
-    try:
-        return fields.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        problem = words_for(first)
-        place = ".".join(map(str, first["loc"][:4]))
-        if place:
-            problem = f"{place}: {problem}"
-        message = f"the server does not answer as hrm-serve does ({problem[:200]})"
-        raise foreign(status, message) from None
-
-
-def _error_from(response: httpx.Response, content: bytes) -> ServerError:
-    status = response.status_code
-    try:
-        detail = ErrorAnswer.model_validate_json(content).error
-    except ValidationError:  # a proxy's answer
-        detail = foreign(status, f"the server answered {status} without a reason").detail
-    if status == UNAUTHORIZED:
-        detail = detail.model_copy(update={"remedy": KEY_REMEDY})
-    return _refusal(status, detail, _retry_after_s(response))
-
-
-def _refusal(
-    status: int, detail: ErrorDetail, retry_after_s: float = DEFAULT_RETRY_S
-) -> ServerError:
-    if status in (429, 503) and detail.reason != MISSED_DEADLINE:
-        return UnavailableError(status, detail, retry_after_s)
-    return ServerError(status, detail)
-
-
-def _retry_after_s(response: httpx.Response) -> float:
-    text = response.headers.get("retry-after", "")
-    if text.isdecimal():
-        return float(text)
-    return DEFAULT_RETRY_S

@@ -33,9 +33,16 @@ class UnavailableError(ServerError):
 
 
 class UnreachableError(Error):
-    """No answer: nothing listens at the address, or the connection broke."""
+    """No answer: nothing listens at the address, or the connection broke.
+
+    `retry_after_s` is None unless a proxy answered in the server's place.
+    """
 
     exit_status = CANNOT_BEGIN
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 def foreign(status: int, message: str) -> ServerError:

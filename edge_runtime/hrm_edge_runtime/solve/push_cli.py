@@ -8,6 +8,7 @@ import typer
 from hrm_edge_runtime.contract.completion import bundles_from
 from hrm_edge_runtime.solve.key import read_key
 from hrm_host.command import Command
+from hrm_host.text import printable
 
 TIMEOUT_S = 3600.0  # a board may build a TensorRT engine before it answers
 
@@ -31,17 +32,24 @@ def push(
         Path | None,
         typer.Option(help="File with an admin's key. Default: the variable HRM_API_KEY."),
     ] = None,
+    cacert: Annotated[
+        Path | None,
+        typer.Option(help="File with the server's certificate. Default: SSL_CERT_FILE."),
+    ] = None,
 ) -> None:
     """Send a bundle to a server started with --upload-dir; the server tries it and serves it.
 
     If the server refuses it, its reason is printed and its old model keeps serving.
     """
     from hrm_edge_runtime.contract.archive import Archive
+    from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.solve.client import Client
 
-    archive = Archive(find_bundle(bundle), name=name)
-    with Client(url, api_key=read_key(key_file), timeout_s=TIMEOUT_S) as client:
+    opened = Bundle.open(find_bundle(bundle))  # rejects links and files that do not match
+    archive = Archive(opened.path, name=name)
+    key = read_key(key_file)
+    with Client(url, api_key=key, cacert=cacert, timeout_s=TIMEOUT_S) as client:
         change = client.push(archive)
     verb = "replaced" if change.replaced else "added"
-    print(f"{verb} {archive.name} at {url} ({archive.num_bytes / 1e6:.1f} MB)")
+    print(printable(f"{verb} {archive.name} at {url} ({archive.num_bytes / 1e6:.1f} MB)"))

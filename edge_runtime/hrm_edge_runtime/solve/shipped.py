@@ -18,6 +18,11 @@ KINDS = {"sudoku": "sudoku", "maze": "maze-8x8", "city": "logistics-6x6", "arc":
 TIMED = ("fp32", "fp16", "int8")
 NOTHING = "–"
 SHOWN_TASKS = 3  # names of right tasks in a list of models
+NOTES = """
+Held out: the share proven; of ARC, which has no proof, the share right.
+fp32, fp16, int8: ms of a segment; {hrm} models --measure times them on this CPU,
+and --engine auto runs what has a *.
+A puzzle to copy: {hrm} models --example {name}"""
 NEXT_STEPS = """
 Next:
   {hrm} serve    # all models, and a page to try them: http://127.0.0.1:8000
@@ -108,8 +113,7 @@ def _print_table(found: list[dict[str, Any]]) -> None:
         size = f"{model['size_kb']} KB"
         table.add_row(model["name"], board, *_accuracy_cells(model), size, *times)
     Console().print(table)
-    for line in _notes(found):
-        print(line)
+    print(NOTES.format(hrm=runnable("hrm"), name=found[0]["name"]))
 
 
 def _accuracy_cells(model: dict[str, Any]) -> tuple[str, str]:
@@ -128,19 +132,6 @@ def _time_cell(model: dict[str, Any], precision: str) -> str:
         return NOTHING
     star = "*" if model["auto"] == precision else " "
     return f"{time_ms:.2f}{star}"
-
-
-def _notes(found: list[dict[str, Any]]) -> list[str]:
-    hrm = runnable("hrm")
-    notes = ["", "Held out: the share proven; of ARC, which has no proof, the share right."]
-    if any(model["segment_ms"] for model in found):
-        notes.append(
-            "fp32, fp16, int8: ms of a segment on this CPU; --engine auto runs what has a *."
-        )
-    else:
-        notes.append(f"fp32, fp16, int8: {hrm} models --measure times them on this CPU.")
-    notes.append(f"A puzzle to copy: {hrm} models --example {found[0]['name']}")
-    return notes
 
 
 def about(name: str) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare, presumed
-from hrm_edge_runtime.solve.client import TEMPORARY, Client, Numbered, Reply
+from hrm_edge_runtime.solve.batches import Numbered, Reply
+from hrm_edge_runtime.solve.client import TEMPORARY, Client
 from hrm_edge_runtime.solve.errors import RefusedError, UnavailableError
 from hrm_edge_runtime.solve.puzzles import (
     Entry,
@@ -53,26 +54,17 @@ class Solver:
         return list(self.puzzles.values())
 
 
-@contextlib.contextmanager
-def from_server(
-    url: str,
-    *,
-    api_key: str | None,
-    patience_s: float,
-    kind: str | None = None,
-    model: str | None = None,
-) -> Generator[Solver]:
+def from_server(client: Client, *, kind: str | None = None, model: str | None = None) -> Solver:
     """A solver behind HTTP with its models of this kind and name."""
-    with Client(url, api_key=api_key, patience_s=patience_s) as client:
-        puzzles: dict[str, Puzzle] = {}
-        for served in client.models():
-            if model in (None, served.name) and kind in (None, served.kind):
-                puzzles |= _installed_puzzle(served)
-        if not puzzles:
-            remedy = f"run curl {url}/models to list its models"
-            problem = f"{url} serves no such model of a puzzle that is installed here"
-            raise OutOfReachError(f"{problem}: {remedy}.")
-        yield Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
+    puzzles: dict[str, Puzzle] = {}
+    for served in client.models():
+        if model in (None, served.name) and kind in (None, served.kind):
+            puzzles |= _installed_puzzle(served)
+    if not puzzles:
+        problem = f"{client.url} serves no such model of a puzzle that is installed here"
+        remedy = f"run curl {client.url}/models to list its models"
+        raise OutOfReachError(f"{problem}: {remedy}.")
+    return Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
 
 
 def _installed_puzzle(served: ModelView) -> dict[str, Puzzle]:

@@ -4,7 +4,7 @@ import functools
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,16 +19,20 @@ from hrm_edge_runtime.worker.step_times import (
     sizing_from,
     warm_up,
 )
+from hrm_host.machine import num_cores, threads_left
 from hrm_host.memory import (
     MIB,
     available_bytes,
     give_back_freed_memory,
+    physical_bytes,
     read_memory,
     resident_bytes,
 )
 
-HEADROOM_SHARE = 0.05  # share of the machine's memory that stays free without a budget
+HEADROOM_SHARE = 0.05  # share of the memory that stays free without a budget
 HEADROOM_BYTES = 256 * MIB  # the smallest headroom
+SPARE_THREADS = 64  # threads for the HTTP process, a trial, and opening a lane
+MIN_THREADS = 48  # the server's processes start this many even if each engine has one
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -132,15 +136,37 @@ Lanes = dict[LaneKey, OpenedLane]
 MakeLanes = Callable[[], Lanes]
 
 
+def check_threads(left: int | None) -> None:
+    """Raise OSError if the control groups let the server start too few threads."""
+    if left is not None and left < MIN_THREADS:
+        raise OSError(
+            f"the container lets this server start {left} threads (pids.max) and it needs "
+            f"{MIN_THREADS}: raise --pids-limit of docker, or TasksMax of systemd."
+        )
+
+
+def with_fewer_threads(defaults: LaneDefaults, num_lanes: int = 1) -> LaneDefaults:
+    """Give a lane at most its share of the threads that the control groups still allow.
+
+    ONNX Runtime starts the threads of a session when it opens, and hangs if one does not start.
+    """
+    left = threads_left()
+    if left is None:
+        return defaults
+    wanted = defaults.num_threads or num_cores()
+    share = max(1, (left - SPARE_THREADS) // num_lanes)
+    if share < wanted:
+        _log.info("%d of %d threads, because the container limits them (pids.max)", share, wanted)
+    return replace(defaults, num_threads=min(wanted, share))
+
+
 def open_lanes(lanes: Sequence[LaneOptions]) -> Lanes:
-    return {options.key: open_lane(options) for options in lanes}
-
-
-def ready_lane(lane: TaskLane) -> OpenedLane:
-    """Warm up a lane that was not measured."""
-    warm_up(lane)
-    report = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
-    return OpenedLane(lane=lane, report=report)
+    """Open the lanes of the start, which share the threads that they may have."""
+    opened: Lanes = {}
+    for index, options in enumerate(lanes):
+        defaults = with_fewer_threads(options.defaults, len(lanes) - index)
+        opened[options.key] = open_lane(replace(options, defaults=defaults))
+    return opened
 
 
 def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
@@ -150,7 +176,8 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
     what a lane of this bundle took before. Pass `keeps_figures=False` if other lanes run meanwhile,
     since they distort the figures.
     """
-    defaults = options.defaults
+    defaults = with_fewer_threads(options.defaults)
+    options = replace(options, defaults=defaults)
     bundle = Bundle.open(options.bundle_path)
     name = bundle.manifest.name
     figures = StepTimesFile(bundle, options.choice, defaults.num_threads)
@@ -225,10 +252,9 @@ def _engine(bundle: Bundle, options: LaneOptions, num_slots: int) -> Engine:
 
 
 def _headroom_bytes() -> int:
-    machine = read_memory()
-    if machine is None:
+    if read_memory() is None:  # not Linux
         return 0
-    share_bytes = int(HEADROOM_SHARE * machine.total_mb * MIB)
+    share_bytes = int(HEADROOM_SHARE * physical_bytes())
     return max(HEADROOM_BYTES, share_bytes)
 
 

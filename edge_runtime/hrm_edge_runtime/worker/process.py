@@ -19,6 +19,7 @@ from hrm_host import system
 # Time to open and warm up all models, after any build: large engines on an SD card take minutes.
 START_S = 600.0
 START_PIECES = 100  # parts of the wait START_S; a pause of this process costs one part at most
+LATE_PIECES = 5  # parts after which the log says that the start takes long: 30 s
 STOP_S = 5.0  # an engine that has not stopped after this time is killed
 FIRST_BACKOFF_S = 0.1
 BACKOFF_CAP_S = 30.0
@@ -249,8 +250,11 @@ class EngineProcess:
         It waits in pieces: a pause of this process (docker pause, a stopped machine) costs one at
         most.
         """
-        for _ in range(START_PIECES):
-            await asyncio.sleep(START_S / START_PIECES)
+        piece_s = START_S / START_PIECES
+        for piece in range(START_PIECES):
+            if piece == LATE_PIECES:
+                _log.warning("the engine has been opening its models for %.0f s", piece * piece_s)
+            await asyncio.sleep(piece_s)
         self.last_error = f"it did not open its models within {START_S:g} s, so it was killed"
         _log.error("engine: %s", self.last_error)
         self.kill()

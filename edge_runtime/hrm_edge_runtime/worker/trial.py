@@ -21,7 +21,7 @@ from hrm_edge_runtime.contract.bundle import GOLDEN_NAME, Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import load_blanks
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
-from hrm_edge_runtime.worker.lanes import LaneDefaults, in_mib
+from hrm_edge_runtime.worker.lanes import LaneDefaults, in_mib, with_fewer_threads
 from hrm_edge_runtime.worker.loop import die_with_parent
 from hrm_host import system
 from hrm_host.machine import cpu_seconds
@@ -91,11 +91,7 @@ class _Trial:
         if self._own_bytes is not None:
             held_bytes = resident_bytes(self._process.pid)
             self._check_memory(held_bytes - self._own_bytes)
-        waited_s = time.monotonic() - self._began_s
-        cpu_s = cpu_seconds(self._process.pid)
-        if cpu_s > self._limit_s or waited_s > MAX_WAIT * self._limit_s:
-            fault = f"its trial took more than {self._limit_s:g} s: export the bundle again."
-            raise LaneNotOpenedError(fault)
+        self._check_time()
         return True
 
     def fault(self) -> str:
@@ -125,6 +121,15 @@ class _Trial:
             return self._connection.recv()
         except EOFError:
             return None
+
+    def _check_time(self) -> None:
+        problem = None
+        if cpu_seconds(self._process.pid) > self._limit_s:
+            problem = f"its trial took more than {self._limit_s:g} s of CPU time"
+        elif time.monotonic() - self._began_s > MAX_WAIT * self._limit_s:
+            problem = f"its trial did not end within {MAX_WAIT * self._limit_s:g} s"
+        if problem is not None:
+            raise LaneNotOpenedError(f"{problem}: export the bundle again.")
 
     def _check_memory(self, taken_bytes: int) -> None:
         if taken_bytes > self._room_bytes:
@@ -157,6 +162,7 @@ def _fault_of(path: Path, defaults: LaneDefaults) -> str:
     when it is built.
     """
     bundle = Bundle.open(path)
+    defaults = with_fewer_threads(defaults)
     choice = factory.presumed(bundle, defaults.engine)
     if choice.engine == factory.OPENED_WHERE_USED:
         return ""

@@ -225,7 +225,8 @@ def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> Non
     if not any(task.is_held_out and task.tests for task in tasks):
         required = f"held-out task with an answer whose grids fit {puzzle.name}"
         problem = f"the test split would be empty, because {recipe.dataset} has no {required}"
-        raise datasets.DatasetError(f"{problem}; choose other tasks or a larger canvas.")
+        remedy = "choose other tasks or a larger canvas, or hold tasks out with --hold-out-all"
+        raise datasets.DatasetError(f"{problem}; {remedy}.")
 
 
 def _unfinished_folder(recipe: ArcRecipe, source: _Source, out: Path) -> Path:

@@ -10,7 +10,7 @@ Keys other than "input" and "output" are ignored. A text file holds the license 
 import gzip
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import cast
@@ -20,8 +20,7 @@ import numpy as np
 from hrm_host.atomic import sha256_of
 from hrm_host.reading import MAX_FILE_BYTES, json_from, text_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.notation import grid_of
-from hrm_puzzles.arc.tasks import LARGEST, ArcTask
+from hrm_puzzles.arc.tasks import HIDDEN, MALFORMED, ArcTask, pair_of
 from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data.datasets import RECIPE, DatasetError, fingerprint
 from hrm_puzzles.puzzle import Grid, PuzzleError
@@ -118,12 +117,12 @@ def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Exten
     num_by_task: dict[str, int] = {}
     num_left_out = 0
     for task in tasks:
-        pairs = list(_pairs(examples, task.name))
+        num_pairs, pairs = _pairs(examples, task.name)
         _require_held_out(examples, task, pairs)
-        fitting = [pair for pair in pairs if _side(pair) <= puzzle.side]
+        fitting = [pair for pair in pairs.values() if _side(pair) <= puzzle.side]
         added = _without_copies(fitting, task, puzzle)
         longer.append(replace(task, demonstrations=(*task.demonstrations, *added)))
-        num_left_out += len(pairs) - len(added)
+        num_left_out += num_pairs - len(added)
         if added:
             num_by_task[task.name] = len(added)
     return Extended(
@@ -144,23 +143,21 @@ def num_by_task_in(data: Path) -> dict[str, int]:
     return cast("dict[str, int]", counts)
 
 
-def _pairs(examples: Examples, name: str) -> Iterator[Pair]:
+def _pairs(examples: Examples, name: str) -> tuple[int, dict[int, Pair]]:
+    """The number of examples of a task, and those that ARC's largest grid holds by their index."""
     values = examples.by_task.get(name, [])
     if not isinstance(values, list):
         raise DatasetError(f"{examples.path}, task {name}: not a list; write {LIST_FORM}.")
+    pairs: dict[int, Pair] = {}
     for index, value in enumerate(cast("list[object]", values)):
         try:
-            yield _pair(value)
-        except (KeyError, TypeError, PuzzleError) as error:
+            pairs[index] = pair_of(value)
+        except (*MALFORMED, PuzzleError) as error:
+            if isinstance(error, PuzzleError) and error.rule == "too-large":
+                continue
             problem = f"{examples.path}, task {name}, example {index}: not a pair of grids"
             raise DatasetError(f"{problem} ({error}); write {LIST_FORM}.") from error
-
-
-def _pair(value: object) -> Pair:
-    values = cast("dict[str, object]", value)
-    question, _ = grid_of(values["input"], LARGEST)
-    answer, _ = grid_of(values["output"], LARGEST)
-    return question, answer
+    return len(cast("list[object]", values)), pairs
 
 
 def _side(pair: Pair) -> int:
@@ -168,10 +165,10 @@ def _side(pair: Pair) -> int:
     return max(question.shape + answer.shape)
 
 
-def _require_held_out(examples: Examples, task: ArcTask, pairs: Sequence[Pair]) -> None:
+def _require_held_out(examples: Examples, task: ArcTask, pairs: Mapping[int, Pair]) -> None:
     """Raise DatasetError if an example has the input of a test pair."""
     held_out = {_key(question) for question, _ in task.tests}
-    for index, (question, _) in enumerate(pairs):
+    for index, (question, _) in pairs.items():
         if _key(question) in held_out:
             problem = f"{examples.path}, task {task.name}, example {index}"
             reason = "the input is that of an official test pair, which training must not see"
@@ -263,7 +260,7 @@ def _from_zip(path: Path) -> ByTask:
 
 
 def _is_of_task(file: PurePath) -> bool:
-    is_hidden = file.name.startswith(".")  # macOS adds such files to a zip file
+    is_hidden = file.name.startswith(HIDDEN)  # macOS adds such files to a zip file
     return file.suffix == ".json" and file.parent.name == FOLDER and not is_hidden
 
 

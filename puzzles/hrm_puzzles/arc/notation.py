@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from hrm_host.reading import json_from
 from hrm_host.text import is_printable
-from hrm_puzzles.grid.notation import shown
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
+from hrm_puzzles.reading.legend import shown
+from hrm_puzzles.reading.values import board_in
 
 NAME_KEYS = ("task", "id", "name")
 FORMS = 'send {"task": the name of a task, "input": rows of the numbers 0 to 9}'
@@ -52,24 +52,15 @@ def written(grid: Grid, notation: Notation) -> object:
 
 def _object(notation: object) -> dict[str, Any]:
     """The JSON object of a question."""
-    if isinstance(notation, str):
-        notation = _value_of_text(notation)
+    notation = board_in(notation)
+    if isinstance(notation, str) and notation.strip() and set(notation) <= TEXT_OF_DIGITS:
+        notation = [notation]
     if isinstance(notation, list):
         problem = "the rows do not name their task"
         raise PuzzleError(problem, "no-task", FORMS)
     if not isinstance(notation, dict):
         raise PuzzleError(f"{shown(notation)} is not an ARC question", "not-a-puzzle", FORMS)
     return cast("dict[str, Any]", notation)
-
-
-def _value_of_text(text: str) -> object:
-    """The JSON value of a text; a text of digits is a list of rows."""
-    if text.strip() and set(text) <= TEXT_OF_DIGITS:
-        return [text]
-    try:
-        return json_from(text)
-    except ValueError:
-        return text
 
 
 def _name(values: dict[str, Any]) -> str:

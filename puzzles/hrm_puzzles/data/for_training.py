@@ -1,6 +1,5 @@
 """The data set that a puzzle is trained on: builds the usual one if it is absent."""
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import typer
 
+from hrm_host.machine import num_cores
 from hrm_host.memory import GIB
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, most_bytes
@@ -38,7 +38,7 @@ def build_if_absent(
     say(f"{path} is absent: building it as 'hrm-data {' '.join(command)}' does")
     if isinstance(puzzle, Arc):
         _check_disk(puzzle, path, settings, say, may_fill_disk=may_fill_disk)
-    num_workers = os.cpu_count() or 1
+    num_workers = num_cores()
     status = hrm_data([*command, "--workers", str(num_workers)], standalone_mode=False)
     if status:
         raise typer.Exit(status)

@@ -4,8 +4,9 @@ A `Legend` defines the characters of a puzzle. `reading` reads texts. The puzzle
 whether a board is valid. Shapes: R rows, C columns.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -139,8 +140,13 @@ def _from_strings(size: BoardSize, legend: Legend, from_text: FromText, lines: l
 
 def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
     """Read a list of rows, each a list of characters or of numbers."""
+    lists = [cast("list[object]", row) for row in values if isinstance(row, list)]
+    value_of = _known_values(legend, list(chain.from_iterable(lists)))
+    for number, row in enumerate(lists, start=1):
+        for col, cell in enumerate(row, start=1):
+            _require_known(legend, value_of, cell, (number, col))
     rows = size.rows_of(values)
-    cells = [cell for row in rows for cell in row]
+    cells = list(chain.from_iterable(rows))
     kind = "numbers"
     if _are_strings(cells) and all(len(cell) <= 1 for cell in cast("list[str]", cells)):
         kind = "rows"
@@ -154,7 +160,23 @@ def _from_flat_list(size: BoardSize, legend: Legend, cells: list[object]) -> Par
 
 
 def _of_values(size: BoardSize, legend: Legend, cells: list[object], kind: str) -> Parsed:
-    """The question of these values: numbers, also whole floats or as text, or characters."""
+    """The question of these values."""
+    value_of = _known_values(legend, cells)
+    for place, cell in enumerate(cells):
+        _require_known(legend, value_of, cell, size.shape.cell_name(place))
+    reject_doubtful_zero(legend, cells)
+    values = [value_of[cell] for cell in cells]
+    has_texts = any(isinstance(cell, str) for cell in cells)
+    blank = legend.characters[legend.open_value] if has_texts else legend.open_value
+    if legend.open_value in values:
+        blank = cells[values.index(legend.open_value)]
+    grid = np.array(values, dtype=np.int8).reshape(size.shape.rows, size.shape.cols)
+    notation = Notation(kind=kind, blank=cast("str | int | None", blank))
+    return Parsed(grid=grid, notation=notation)
+
+
+def _known_values(legend: Legend, cells: list[object]) -> dict[object, int]:
+    """The values of cells: numbers, also whole floats or as text, and characters."""
     texts = [cell for cell in cells if isinstance(cell, str)]
     value_of: dict[object, int] = {**numbers_in(legend), **values_in(legend, texts)}
     for number in legend.characters:
@@ -162,18 +184,14 @@ def _of_values(size: BoardSize, legend: Legend, cells: list[object], kind: str) 
     for extra, value in legend.in_lists.items():
         value_of[extra] = value
     value_of[None] = legend.open_value
-    values: list[int] = []
-    for cell, value in enumerate(cells):
-        if not _is_scalar(value) or value not in value_of:
-            raise bad_character(size.shape.cell_name(cell), value, legend.described)
-        values.append(value_of[value])
-    reject_doubtful_zero(legend, cells)
-    blank = legend.characters[legend.open_value] if texts else legend.open_value
-    if legend.open_value in values:
-        blank = cells[values.index(legend.open_value)]
-    grid = np.array(values, dtype=np.int8).reshape(size.shape.rows, size.shape.cols)
-    notation = Notation(kind=kind, blank=cast("str | int | None", blank))
-    return Parsed(grid=grid, notation=notation)
+    return value_of
+
+
+def _require_known(
+    legend: Legend, value_of: Mapping[object, int], cell: object, name: Cell
+) -> None:
+    if not _is_scalar(cell) or cell not in value_of:
+        raise bad_character(name, cell, legend.described)
 
 
 def _is_scalar(value: object) -> bool:

@@ -47,12 +47,12 @@ def records_of_arrays(path: Path, puzzles: Sequence[Puzzle]) -> Iterator[Record]
         questions = next(iter(arrays.values()))
     if questions is None:
         raise DatasetError(f"{path} has the arrays {', '.join(arrays)[:80]}; {FORMS}.")
-    if answers is not None and answers.shape != questions.shape:
-        problem = f"the questions have the shape {questions.shape}, the answers {answers.shape}"
-        raise DatasetError(f"{path}: {problem}; {FORMS}.")
     if is_board(puzzles, _board_of(questions)):
         questions = questions[None]
         answers = None if answers is None else answers[None]
+    if answers is not None and len(answers) != len(questions):
+        problem = f"{path} has {len(questions)} questions and {len(answers)} answers"
+        raise DatasetError(f"{problem}; {FORMS}.")
     for number, question in enumerate(questions):
         answer = None if answers is None else _board_of(answers[number])
         yield Record(place=f"board {number + 1}", question=_board_of(question), answer=answer)

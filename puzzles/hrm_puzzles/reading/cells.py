@@ -1,5 +1,6 @@
 """Cells in a text: their values, and the question that they make."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -10,7 +11,13 @@ import numpy as np
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, Notation, Parsed
 from hrm_puzzles.reading.legend import Legend, ambiguous, bad_character
+from hrm_puzzles.reading.text import lines_of
 
+BOX_DRAWING = "".join(map(chr, range(0x2500, 0x2580)))
+FRAME = re.compile(rf"[-=_*~{BOX_DRAWING}]{{2}}")
+WORD = re.compile(rf"[^\s,;|!:'\"\[\](){{}}{BOX_DRAWING}]+")
+NUMBER = re.compile(r"(-?\d{1,3}|nan|None|[._*-])(?:\.0*)?")  # also a whole float
+AROUND_ARRAYS = ("array", "dtype")  # words that Python prints around an array
 MOST_UNKNOWN = 4  # unknown characters of a text that may be marks of other programs
 
 Span = tuple[int, int]
@@ -53,6 +60,30 @@ def numbers_in(legend: Legend) -> Values:
     for mark in open_marks(legend):
         values.setdefault(mark, legend.open_value)
     return values
+
+
+def number_rows(text: str) -> list[list[Span]] | None:
+    """The numbers of each line that has some, as a printed array has them; marks may be blanks.
+
+    None if anything else but frames is there, or if no line has several numbers.
+    """
+    rows: list[list[Span]] = []
+    for start, line in lines_of(text):
+        if FRAME.search(line) and not any(mark.isalnum() for mark in line):
+            continue
+        row: list[Span] = []
+        for word in WORD.finditer(line):
+            number = NUMBER.fullmatch(word[0])
+            if number is not None:
+                begin = start + word.start()
+                row.append((begin, begin + len(number[1])))
+            elif not word[0].startswith(AROUND_ARRAYS):
+                return None
+        if row:
+            rows.append(row)
+    if any(len(row) > 1 for row in rows):
+        return rows
+    return None
 
 
 def open_marks(legend: Legend) -> set[str]:

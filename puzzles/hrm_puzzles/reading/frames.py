@@ -7,30 +7,32 @@ Shapes: S digits and lines, T = S * S cells.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from hrm_puzzles.puzzle import Parsed, PuzzleError
 from hrm_puzzles.reading.cells import (
+    BOX_DRAWING,
+    FRAME,
+    WORD,
     Span,
     Values,
+    number_rows,
     numbers_in,
     parsed_cells,
     reject_doubtful_zero,
     solid_cells,
+    values_in,
 )
 from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
 from hrm_puzzles.reading.text import Line, is_heading, lines_of, plain
 
 Row = list[Span]
 
-BOX_DRAWING = "".join(map(chr, range(0x2500, 0x2580)))
 BETWEEN = frozenset("|!:+=~,;'\"[](){} \t" + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
-FRAME = re.compile(rf"[-=_*~{BOX_DRAWING}]{{2}}")
-WORD = re.compile(rf"[^\s,;|!:'\"\[\](){{}}{BOX_DRAWING}]+")
 TOKEN = re.compile(r"[^\s;,|:=\"']+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files
 REMARK = re.compile(r"#|//")
@@ -67,7 +69,10 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
         reject_doubtful_zero(legend, text)
         return parsed_cells(size.shape, legend, text, solid_cells(len(text)), legend.values)
     reject_other_forms(text)
-    board = _Text(size=size, legend=legend, box_cols=box_cols, text=plain(text))
+    text = plain(text)
+    values = values_in(legend, "".join(text.split()))
+    legend = replace(legend, values=values)
+    board = _Text(size=size, legend=legend, box_cols=box_cols, text=text)
     found: dict[bytes, Parsed] = {}
     for reading in board.readings():
         read = board.parsed(reading)
@@ -145,7 +150,7 @@ class _Text:
         if solid is not None:
             yield Reading(self.text, [solid], self.legend.values)
             return
-        for rows in (*self._fields(), self._words()):
+        for rows in (*self._fields(), number_rows(self.text) or []):
             if self._is_board(rows, numbers):
                 yield Reading(self.text, rows, numbers)
         marks = self._marks()
@@ -183,18 +188,6 @@ class _Text:
             counts = {line.text.count(separator) for line in self.lines}
             if len(self.lines) == self.side and counts == {self.side - 1}:
                 yield [_fields_of(line, separator) for line in self.lines]
-
-    def _words(self) -> list[Row]:
-        """The tokens between separators if some digits are numbers of two characters."""
-        if self.side < 10:
-            return []
-        rows: list[Row] = []
-        for start, line in self.lines:
-            spans = [match.span() for match in WORD.finditer(line)]
-            is_frame = not any(mark.isalnum() for mark in line) and FRAME.search(line)
-            if spans and not is_frame:
-                rows.append([(start + begin, start + end) for begin, end in spans])
-        return rows
 
     def _marks_of_rows(self) -> set[str]:
         """The marks of the lines that have a digit."""

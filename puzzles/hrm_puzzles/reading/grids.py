@@ -12,14 +12,20 @@ from math import isqrt
 
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Parsed, PuzzleError
-from hrm_puzzles.reading.cells import Span, Values, numbers_in, open_marks, parsed_cells, values_in
+from hrm_puzzles.reading.cells import (
+    Span,
+    Values,
+    number_rows,
+    numbers_in,
+    open_marks,
+    parsed_cells,
+    values_in,
+)
 from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
 from hrm_puzzles.reading.text import lines_of, plain
 
 WRITE_DOTS = "write . for open cells"
 DRAWN = re.compile(r"[+┌┏╔╭]\s?[-─━═]|^\s*[|│┃║]", re.MULTILINE)  # a wall between two cells
-NUMBERS = re.compile(r"[\s\d,;.\[\]-]*")
-NUMBER = re.compile(r"-?\d+")
 
 
 def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
@@ -29,22 +35,23 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
     """
     text = plain(text)
     shape = size.shape
-    numbers = _number_rows(text)
+    numbers = number_rows(text)
     if numbers is not None and _shape_of_rows(numbers) == shape:
         cells = [cell for row in numbers for cell in row]
         return parsed_cells(shape, legend, text, cells, numbers_in(legend), "words")
     lines = _lines_in(legend, text)
-    if len(lines) == 1:
-        size.require(lines[0], shape.num_cells, "the text", "characters")
-        step = 1
-    else:
+    step = 1
+    if len(lines) > 1:
         _reject_drawn_walls(legend, text)
         step = _step_of(legend, lines)
-        size.require(lines, shape.rows, "the text", "lines")
     values = values_in(legend, "".join(lines))
     for row, line in enumerate(lines):
         _require_known(legend, values, line[::step], row)
-        if len(lines) > 1:
+    if len(lines) == 1:
+        size.require(lines[0], shape.num_cells, "the text", "characters")
+    else:
+        size.require(lines, shape.rows, "the text", "lines")
+        for row, line in enumerate(lines):
             size.require_row(line[::step], "characters", row)
     cells = [(start, start + 1) for start in _starts(lines, step)]
     return parsed_cells(shape, legend, "\n".join(lines), cells, values)
@@ -59,7 +66,7 @@ def _require_known(legend: Legend, values: Values, line: str, row: int) -> None:
 def shape_in(legend: Legend, text: str) -> GridShape | None:
     """Rows and columns of a board in a text; None if the text does not show them."""
     text = plain(text)
-    numbers = _number_rows(text)
+    numbers = number_rows(text)
     if numbers is not None:
         return _shape_of_rows(numbers)
     lines = _lines_in(legend, text)
@@ -75,7 +82,7 @@ def values_shown(legend: Legend, text: str) -> set[int]:
     text = plain(text)
     values = values_in(legend, text)
     tokens: Iterable[str] = text
-    numbers = _number_rows(text)
+    numbers = number_rows(text)
     if numbers is not None:
         values = numbers_in(legend)
         tokens = [text[start:end] for row in numbers for start, end in row]
@@ -88,23 +95,6 @@ def square(num_cells: int) -> GridShape | None:
     if side * side != num_cells:
         return None
     return GridShape(rows=side, cols=side)
-
-
-def _number_rows(text: str) -> list[list[Span]] | None:
-    """The numbers of each line that has some, as a printed array has them.
-
-    None if anything else is there, or if no line has several numbers.
-    """
-    if NUMBERS.fullmatch(text) is None:
-        return None
-    rows: list[list[Span]] = []
-    for start, line in lines_of(text):
-        row = [match.span() for match in NUMBER.finditer(line)]
-        if row:
-            rows.append([(start + begin, start + end) for begin, end in row])
-    if any(len(row) > 1 for row in rows):
-        return rows
-    return None
 
 
 def _shape_of_rows(rows: list[list[Span]]) -> GridShape | None:

@@ -118,9 +118,18 @@ def _boards_in(
     elif _has_board_per_line(head, puzzles):
         for number, line in enumerate(lines, start=1):
             if not _is_ignored(line, puzzles):
-                yield Record(place=f"line {number}", question=line.rstrip("\r\n"))
+                yield _record_of_line(f"line {number}", line.rstrip("\r\n"), puzzles)
     else:
         yield from _blocks(lines, puzzles)
+
+
+def _record_of_line(place: str, line: str, puzzles: Sequence[Puzzle]) -> Record:
+    """A board, or a question and its answer with blanks between them."""
+    words = line.split()
+    lengths = {puzzle.seq_len for puzzle in puzzles}
+    if len(words) == 2 and len(words[0]) == len(words[1]) and len(words[0]) in lengths:
+        return Record(place=place, question=words[0], answer=words[1])
+    return Record(place=place, question=line)
 
 
 def _is_one_board(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:

@@ -19,8 +19,9 @@ from hrm_puzzles.reading.frames import parsed_framed
 
 BLANKS = ".0*_- "
 SYMBOLS = "123456789" + ascii_uppercase  # 10 is A; small letters are read too
+OTHER_BLANKS = "xX?"  # of other programs, in texts without a blank mark
 DOUBTFUL = {"0", "."}  # two blanks, or a digit and a blank
-EXTRA_BLANKS = {-1: 0, "": 0}  # in lists and tables
+EXTRA_BLANKS = {-1: 0, "": 0, "nan": 0, "None": 0}  # in lists and tables
 
 # The digit of each character in CSV files; OTHER for all other characters.
 OTHER = 127
@@ -98,6 +99,7 @@ class SudokuBoard:
             open_value=0,
             pads_lines=False,
             described=f"{digits}, and {blanks}",
+            others={0: OTHER_BLANKS},
             in_lists=EXTRA_BLANKS,
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import shipped
+from scripted_engine import Script, ScriptedEngine
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import parse_request
@@ -23,7 +24,6 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 

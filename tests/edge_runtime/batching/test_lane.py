@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from attempt_tools import Course, Seer, Tens, tokens
+from scripted_engine import Script, ScriptedEngine
 
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.scheduler import Scheduler
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 
 VERIFIED = HaltingPolicy(kind="verified", max_segments=4)
 LEARNED = HaltingPolicy(kind="learned", max_segments=100)

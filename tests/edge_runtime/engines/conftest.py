@@ -15,7 +15,7 @@ from hrm_edge_runtime.engines.trt import building
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
-    """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
+    """Sets up the stand-ins: `device(FAKE_CUDA_INTEGRATED="0")`."""
     monkeypatch.syspath_prepend(str(FAKES))
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
@@ -24,9 +24,8 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
     monkeypatch.setattr(building, "is_small", lambda _: False)  # tiny models stand for large
 
-    def set_up(version: str = "10.3.0", **settings: str) -> None:
+    def set_up(**settings: str) -> None:
         forget_stand_ins()
-        monkeypatch.setenv("FAKE_TENSORRT_VERSION", version)
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from scripted_engine import ScriptedEngine
 from stand_ins import with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import cpu_times, factory
 from hrm_edge_runtime.engines.engine import StepOutput, load_blanks
 from hrm_edge_runtime.engines.factory import choose, presumed
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import shlex
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import onnx
 import pytest
@@ -18,9 +18,11 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.engines import engine, factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.trt import api, building, cache, failures, profiles
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
-from hrm_edge_runtime.engines.trt import building, cache, profiles
 from hrm_edge_runtime.engines.trt.building import Build
+from hrm_edge_runtime.engines.trt.cache import EngineKey
+from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, cause_of
 
 
 def build(bundle: Bundle, *more: str) -> Result:
@@ -30,10 +32,9 @@ def build(bundle: Bundle, *more: str) -> Result:
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
-        ("builder", "TensorRT 10.3.0 does not start here (CUDA initialization failure"),
+        ("builder", "does not start here (CUDA initialization failure"),
         ("runtime", "does not start here (CUDA initialization failure with error: 35)"),
-        ("timing cache", "cannot create a timing cache (Error Code 2: no timing cache)"),
-        ("profile", "rejects profile 0 (Error in set optimization profile async"),
+        ("create_timing_cache", "cannot create a timing cache (Error Code 2: no timing cache)"),
     ],
 )
 def test_failing_tensorrt_is_retried(bundle: Bundle, device: SetUp, fault: str, error: str) -> None:
@@ -82,7 +83,7 @@ def test_a_precision_that_does_not_build_leaves_the_others(
     device(FAKE_TENSORRT_FAILS="step.int8.onnx")
     done = build(two_precisions, "--json")
     assert json.loads(done.stdout.splitlines()[-1])["chosen"] == "fp16"
-    assert "int8: TensorRT 10.3.0 cannot build" in caplog.text
+    assert f"int8: TensorRT {api.version()} cannot build" in caplog.text
 
 
 def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device: SetUp) -> None:
@@ -94,7 +95,7 @@ def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device:
     device(FAKE_TENSORRT_FAILS="nothing")
     refused = build(bundle)
     assert refused.exit_code == 1
-    assert "an earlier build failed (TensorRT 10.3.0 cannot build" in refused.stderr
+    assert f"an earlier build failed (TensorRT {api.version()} cannot build" in refused.stderr
     assert build(bundle, "--again").exit_code == 0
     assert build(bundle).exit_code == 0
 
@@ -117,6 +118,99 @@ def kill_once_building(build: Build) -> None:
     while not build.progress()["precision"]:
         time.sleep(0.01)
     build.kill()
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "cause"),
+    [
+        ("TensorRT 10.3.0 cannot build g (Error Code 2: OutOfMemory (none))", 1, "memory"),
+        ("TensorRT 10.3.0 cannot build g (CUDA error 2: out of memory)", 1, "memory"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", -6, "memory"),
+        ("", -9, "memory"),
+        ("cannot build g (Target GPU SM 87 is not supported by this TensorRT)", 1, "wrong GPU"),
+        ("no kernel image is available for execution on the device", 1, "wrong GPU"),
+        ("TensorRT 10.3.0 rejects g (node 'a' of type 'B': no importer)", 1, "rejected"),
+        ("TensorRT 11.1.0 cannot build g (Error Code 10: no implementation)", 1, "rejected"),
+        ("TensorRT 11.1.0 cannot build g (Error Code 10: no implementation)", -11, "unknown"),
+        ("CUDA initialization failure with error: 35", 1, "CUDA"),
+        ("cudaErrorLaunchFailure: unspecified launch failure", -6, "CUDA"),
+        ("timing a kernel", -15, "stopped"),
+        ("", -2, "stopped"),
+        ("", -11, "unknown"),
+        ("no reason", 1, "unknown"),
+    ],
+)
+def test_a_failed_build_has_one_cause(message: str, status: int, cause: Cause) -> None:
+    assert cause_of(message, status) == cause
+    assert REMEDIES[cause]
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+def test_only_a_cause_that_lasts_is_remembered(
+    bundle: Bundle, device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Cause
+) -> None:
+    del device
+    monkeypatch.setattr(failures, "BOOT_ID", tmp_path / "boot")
+    monkeypatch.setattr(failures, "DRIVERS", [tmp_path / "driver"])
+    (tmp_path / "boot").write_text("monday")
+    (tmp_path / "driver").write_text("540.3.0")
+    machine = cache.this_machine()
+    key = EngineKey.of(bundle, machine, precision="fp32", num_slots=1)
+    failures.remember(key, "it failed", cause)
+    assert (failures.find(key) is not None) == (cause in ("memory", "wrong GPU", "rejected"))
+    (tmp_path / "boot").write_text("tuesday")
+    assert (failures.find(key) is not None) == (cause in ("wrong GPU", "rejected"))
+    (tmp_path / "driver").write_text("580.1.0")
+    assert failures.find(key) is None
+
+
+@pytest.mark.process
+def test_a_crash_of_the_builder_is_not_remembered(bundle: Bundle, device: SetUp) -> None:
+    device(FAKE_TENSORRT_FAILS="crash step.fp32.onnx")
+    with pytest.raises(EngineUnavailableError, match="was killed by signal 11, a memory error"):
+        prepared(bundle, "tensorrt:fp32")
+    device(FAKE_TENSORRT_FAILS="nothing")
+    assert prepared(bundle, "tensorrt:fp32") == "tensorrt:fp32"
+
+
+@pytest.mark.process
+def test_cuda_that_does_not_start_is_named_before_a_build_and_passes(
+    bundle: Bundle, device: SetUp
+) -> None:
+    """NVIDIA's runtime is then a bad pointer, not null, and its first use ends the process."""
+    device(FAKE_TENSORRT_FAILS="bad pointer")
+    named = r"does not start here \(the trial was killed by signal 11.*restart the board"
+    with pytest.raises(EngineUnavailableError, match=named):
+        prepared(bundle, "tensorrt:fp32")
+    assert list(cache.plan_folder().glob("*.failure")) == []
+    device(FAKE_TENSORRT_FAILS="nothing")
+    assert prepared(bundle, "tensorrt:fp32") == "tensorrt:fp32"
+
+
+def test_an_exception_in_the_progress_display_does_not_end_a_build(
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    del device
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the terminal is gone")
+
+    monkeypatch.setattr("hrm_host.progress.Stages.show", broken)
+    assert build(bundle).exit_code == 0
+    assert "a callback of TensorRT failed" in caplog.text
+
+
+def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle, device: SetUp) -> None:
+    """10.3 to 10.12 end the process if they are asked for it."""
+    del device
+    assert build(bundle).exit_code == 0
+    key = EngineKey.of(bundle, cache.this_machine(), precision="fp32", num_slots=1)
+    _, plan = cache.read_plan(bundle, key)
+    opened = api.engine_from_plan(plan, api.LastError())
+    assert opened is not None
+    missing = opened.num_optimization_profiles
+    with pytest.raises(EngineUnavailableError, match=f"not profile {missing}: build the engine"):
+        api.context_for(opened, profile=missing, shapes={}, scratch=256, stream=1)
 
 
 @pytest.mark.parametrize(

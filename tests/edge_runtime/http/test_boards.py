@@ -155,23 +155,17 @@ def model_for(models: list[ServedModel], puzzle: object) -> str:
     ("puzzle", "messages"),
     [
         (SUDOKU[:-1], ["the text has 80 cells instead of 81"]),
-        ([[0] * 8 + [12], *[[0] * 9] * 8], ["the cell at row 1, column 9 is 12"]),
+        ([[0, 7, 9, 3, 0, 0, 0, 0, 12], *[[0] * 9] * 8], ["the cell at row 1, column 9 is 12"]),
         (MAZE[:-1], ["row 8 has 7 characters instead of 8"]),
         (MAZE.replace("G", "S"), ["the maze has 2 cells S, the second at row 3, column 7"]),
         (FIVE[:-2], ["row 5 has 3 characters instead of 5"]),
         (f"{'.' * 35}S\n{'.' * 35}G", ["a maze of 2x36 is larger than the boards served"]),
         ({"task": "0520fde7", "input": [[0, 11]]}, ["the cell at row 1, column 2 is 11"]),
-        ([[0, 1], [1, 0]], ["the rows do not name their task"]),
-        (
-            "1" * 35,
-            [
-                "as logistics-6x6: the text has 35 characters instead of 36",
-                "as sudoku-6x6: the text has 35 cells instead of 36",
-            ],
-        ),
+        ([[0, 1], [1, 0]], ["the list has 2 rows instead of 9"]),
+        ("1." * 17, ["the text has 34 cells instead of 81"]),
     ],
 )
-def test_rejection_by_best_fit(
+def test_rejection_of_the_kind_that_read_farthest(
     models: list[ServedModel], puzzle: object, messages: list[str]
 ) -> None:
     with pytest.raises(ServiceError) as refused:
@@ -220,5 +214,5 @@ def test_an_unknown_task_is_rejected_with_known_ones(models: list[ServedModel]) 
     with pytest.raises(ServiceError, match=problem) as refused:
         model_for(models, {"task": "nowhere", "input": [[0]]})
     first, second, third, *_ = shipped("arc-7x7").tasks()
-    learned = f"use one of its 76 tasks, such as {first}, {second}, {third}"
-    assert refused.value.detail.remedy == learned
+    learned = f"use one of its 76 tasks, such as {first}, {second}, {third}, or train on it: "
+    assert refused.value.detail.remedy.startswith(f"{learned}hrm-data build arc-7x7 --dataset")

@@ -344,6 +344,17 @@ async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
         assert await is_answered(busy)
 
 
+async def test_the_connection_that_holds_the_most_makes_room() -> None:
+    async with house(max_held_bytes=30_000) as there:
+        small, _ = await there.connect(with_length(9000).replace(b"/ ", b"/echo ") + b"x" * 8999)
+        large = await there.connect(with_length(60_000).replace(b"/ ", b"/echo ") + b"x" * 50_000)
+        assert (await ended(large)).startswith(b"HTTP/1.1 503")
+        there.writers[0].write(b"x")
+        assert await is_answered(small, b"x" * 9000)
+        assert there.limits.held_bytes == 0
+        assert there.limits.dropped == {"too-many": 1}
+
+
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from service_tools import PATIENCE_S, Server, hrm_serve, wait_for
 
 from hrm_edge_runtime.http import streams
 from hrm_edge_runtime.worker import admission
+from hrm_host.machine import cpu_seconds
 
 pytestmark = pytest.mark.process
 
@@ -27,7 +27,6 @@ OPEN = "123434122143432."
 MAZE = "S....\n.....\n.....\n.....\n....G"
 NDJSON = {"content-type": "application/x-ndjson"}
 NUM_ROUNDS = 100
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
@@ -91,13 +90,13 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> Cost:
         wait_for(lambda: waiting(server) > 100)
         time.sleep(1.0)
         livez_s: list[float] = []
-        before_s = cpu_s(server.process.pid)
+        before_s = cpu_seconds(server.process.pid)
         for _ in range(NUM_ROUNDS):
             assert server.solve(MAZE, model="mazes").status_code == 200
             began_s = time.perf_counter()
             assert server.status("/livez") == 200
             livez_s.append(time.perf_counter() - began_s)
-        spent_s = cpu_s(server.process.pid) - before_s
+        spent_s = cpu_seconds(server.process.pid) - before_s
     wait_for(lambda: waiting(server) == 0)
     return Cost(maze_cpu_s=spent_s / NUM_ROUNDS, livez_p99_s=float(np.percentile(livez_s, 99)))
 
@@ -116,12 +115,6 @@ def open_batch(server: Server, num_lines: int) -> socket.socket:
 
 def waiting(server: Server) -> int:
     return int(server.slots()["waiting"])
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 @pytest.mark.slow

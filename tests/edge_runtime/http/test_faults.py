@@ -21,13 +21,13 @@ import attackers
 import pytest
 from asgi_tools import QUICK, Http, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
+from scripted_engine import ScriptedEngine
 from scripted_server import LANE, PUZZLE, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, refusal, running, wait_for
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.client import EngineClient

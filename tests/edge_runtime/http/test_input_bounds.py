@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import select
+import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,8 @@ from key_tools import ADMIN, write_key_file
 from scripted_server import MAX_ATTEMPTS, examples
 from service_tools import PATIENCE_S, Server, asking, hrm_serve, running, wait_for
 
+from hrm_host import system
+
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
 GOOD = next(iter(examples()))
@@ -26,16 +30,23 @@ NUM_MAKERS = 60
 SLOW = "/puzzle?kind=logistics-30x30&difficulty=hard"
 
 
-def stated() -> dict[str, str]:
-    """What the page says happens past each bound, by the name of its probe."""
+def rows() -> Iterator[list[str]]:
+    """The cells of the page's table of inputs: probe, input, bound, memory, what happens."""
     text = PAGE.read_text(encoding="utf-8")
     section = text.partition("\n## Inputs\n")[2].partition("\n## ")[0]
-    outcomes: dict[str, str] = {}
     for line in section.splitlines():
         if line.startswith("| `"):
-            cells = [cell.strip(" `") for cell in line.strip("|").split("|")]
-            outcomes[cells[0]] = cells[-1]
-    return outcomes
+            yield [cell.strip(" `") for cell in line.strip("|").split("|")]
+
+
+def stated() -> dict[str, str]:
+    """What the page says happens past each bound, by the name of its probe."""
+    return {cells[0]: cells[-1] for cells in rows()}
+
+
+def stated_kib() -> dict[str, int]:
+    """What the page says that one connection holds within each bound, by the name of its probe."""
+    return {cells[0]: int(cells[3].split()[0]) for cells in rows() if " KiB" in cells[3]}
 
 
 @contextlib.contextmanager
@@ -184,6 +195,24 @@ def of_upload(server: Server) -> str:
             return outcome_of(board, head("/models/sudoku", *headers, length, method="PUT"))
 
 
+def of_held_bytes(server: Server) -> str:
+    """More connections than the budget has room for begin a body each."""
+    system.most_open_files(4000)
+    begun = head("/solve", JSON_TYPE, f"content-length: {64 * KIB}") + b" " * 62 * KIB
+    with contextlib.ExitStack() as held:
+        answered = held.enter_context(selectors.DefaultSelector())
+        refused: list[tuple[selectors.SelectorKey, int]] = []
+        while not refused:
+            assert len(answered.get_map()) < 2000, "none was refused"
+            connection = held.enter_context(connected(server))
+            connection.sendall(begun)
+            answered.register(connection, selectors.EVENT_READ, connection)
+            refused = answered.select(0)
+        answer = first_answer(refused[0][0].data)
+    wait_for(lambda: server.status("/livez") == 200)
+    return status_and_rule(answer)
+
+
 PROBES: dict[str, Callable[[Server], str]] = {
     "header-bytes": lambda to: outcome_of(to, head("/", "x: " + "y" * 17 * KIB, method="GET")),
     "header-time": lambda to: outcome_of(to, b"GET / HT"),
@@ -209,9 +238,80 @@ PROBES: dict[str, Callable[[Server], str]] = {
     "upload-bytes": of_upload,
     "path": lambda to: outcome_of(to, head(f"/models/{'m' * 201}/tasks", method="GET")),
     "connections": of_connections,
+    "held": of_held_bytes,
 }
 # They run beside the others.
 WAITING = ("header-time", "body-time", "unread-body", "connections", "upload-bytes")
+
+
+LINE = json.dumps({"puzzle": GOOD}).encode()
+CHUNKED = "transfer-encoding: chunked"
+BATCH = head("/solve/batch", CHUNKED)
+WITHIN: dict[str, bytes] = {
+    "header-bytes": head("/", method="GET")[:-2] + b"x: " + b"y" * 16_000,
+    "header-time": b"GET / HT",
+    "trailer-bytes": head("/solve", JSON_TYPE, CHUNKED) + b"1\r\n \r\n0\r\nx: " + b"y" * 16_000,
+    "crumbs": head("/solve", JSON_TYPE, CHUNKED) + b"18\r\n" + (b" " * 24 + b"\r\n18\r\n") * 2600,
+    "requests-ahead": head("/solve/batch", f"content-length: {len(LINE)}")
+    + LINE
+    + head("/livez", method="GET") * 400,
+    "body-bytes": head("/solve", JSON_TYPE, f"content-length: {64 * KIB}") + b" " * (64 * KIB - 1),
+    "body-time": head("/solve", JSON_TYPE, "content-length: 9"),
+    "unread-body": head("/solve", "content-type: a/b", "content-length: 99999") + b" " * 90_000,
+    "blank-lines": BATCH + b"3e8\r\n" + b"\n" * 1000 + b"\r\n",
+    "line-bytes": BATCH + b"10000\r\n" + b" " * (64 * KIB - 1),
+    "connections": head("/livez", method="GET"),
+    "unread-answer": head("/openapi.json", method="GET") * 10,
+}
+"""The most that a connection may send within a bound, and unfinished."""
+UNREAD_ANSWER_KIB = 64
+NUM_HOLDING = 200
+SETTLE_S = 0.5
+
+
+def settled_kib(server: Server) -> int:
+    """The server's memory when it no longer grows."""
+    before_kib = 0
+    grown_kib = resident_kib(server)
+    while grown_kib > before_kib:
+        time.sleep(SETTLE_S)
+        before_kib = grown_kib
+        grown_kib = resident_kib(server)
+    return grown_kib
+
+
+def resident_kib(server: Server) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+@contextlib.contextmanager
+def holding(server: Server, sent: bytes, count: int) -> Iterator[None]:
+    """Open connections that send within a bound and read nothing."""
+    with contextlib.ExitStack() as held:
+        for _ in range(count):
+            connection = held.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", server.port))
+            connection.settimeout(1.0)
+            with contextlib.suppress(OSError):
+                connection.sendall(sent)
+        wait_for(lambda: server.status("/livez") == 200)
+        yield
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_connection_holds_no_more_than_the_page_states(name: str) -> None:
+    """A server of its own for each: the C library keeps what was freed."""
+    stated = {**stated_kib(), "unread-answer": UNREAD_ANSWER_KIB}
+    assert set(stated) == set(WITHIN)
+    with running(step_s=0.2, segments=100) as server:
+        with holding(server, WITHIN[name], 10):
+            before_kib = settled_kib(server)
+        with holding(server, WITHIN[name], NUM_HOLDING):
+            each_kib = (settled_kib(server) - before_kib) / NUM_HOLDING
+        assert each_kib <= stated[name]
+        assert "Traceback" not in server.log
 
 
 @pytest.fixture(scope="module")

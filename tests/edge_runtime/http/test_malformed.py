@@ -101,6 +101,36 @@ def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Ser
     assert STOCK.search(lines.text) is None
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+def test_bodies_of_windows_tools_are_read(server: Server, encoding: str) -> None:
+    mark = "\ufeff" if encoding == "utf-16-le" else ""
+    body = (mark + json.dumps({"puzzle": GOOD}) + "\r\n").encode(encoding)
+    solved = server.http.post("/solve", content=body, headers=JSON)
+    assert solved.status_code == 200
+    assert "event: answer" in server.http.post("/solve/stream", content=body, headers=JSON).text
+    if encoding == "utf-8-sig":
+        lines = server.http.post("/solve/batch", content=body + body[3:], headers=NDJSON)
+        assert [json.loads(line)["answer"]["solved"] for line in lines.text.splitlines()] == [
+            True,
+            True,
+        ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{puzzle:%s}", "'{puzzle:%s}'", "{ puzzle : 53..7 }", "{\\\"puzzle\\\":\\\"%s\\\"}",
+        "{'puzzle': '%s'}", "'{\"puzzle\": \"%s\"}'", "{puzzle:[[1,2],[3,4]]}",
+    ],
+)  # fmt: skip
+def test_a_body_whose_quotes_the_shell_took_is_told_so(server: Server, body: str) -> None:
+    content = body.replace("%s", GOOD).encode()
+    told = checked_error(server.http.post("/solve", content=content, headers=JSON))
+    assert "shell" in told["message"]
+    line = server.http.post("/solve/batch", content=content, headers=NDJSON).json()
+    assert "shell" in line["error"]["message"]
+
+
 def test_refusals_say_what_is_wrong(server: Server) -> None:
     wrong = server.solve(GOOD, how="nothing").json()["error"]
     assert wrong["message"].endswith("it is not 'plain' or 'hypotheses'")

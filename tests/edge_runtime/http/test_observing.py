@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from asgi_tools import QUICK, app_over, lanes_over, serving
 from prometheus_client.parser import text_string_to_metric_families
+from scripted_engine import Script, ScriptedEngine
 from scripted_server import NAME, examples, scripted_model
 from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.lanes import Lanes

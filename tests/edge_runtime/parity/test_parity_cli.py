@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import install, restate
+from scripted_engine import ScriptedEngine
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity.cli import main as app
 from hrm_edge_runtime.parity.measures import SolveCounts
 from hrm_edge_runtime.parity.options import DEFAULT_FILE

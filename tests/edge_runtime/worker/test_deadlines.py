@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_engine import Script, ScriptedEngine
 from scripted_server import PUZZLE, examples, scripted_model
 from service_tools import PATIENCE_S, Server, ask_and_stay, asking, running, wait_for
 
@@ -25,7 +26,6 @@ from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.solve.client import Client
 from hrm_edge_runtime.solve.errors import ServerError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from asgi_tools import MAZE, MAZES, PLACES, QUICK, Http, app_of_two, serving, until
+from asgi_tools import MAZE, MAZES, PLACES, QUICK, Http, app_of_two, app_over, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import LANE, NAME, examples
@@ -22,9 +22,9 @@ from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
-from hrm_edge_runtime.worker import messages
+from hrm_edge_runtime.worker import messages, process
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
-from hrm_edge_runtime.worker.lanes import LaneKey, MakeLane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLane
 from hrm_edge_runtime.worker.loop import FairTurns
 
 MAZE_QUESTION = MAZE.sample([])
@@ -119,6 +119,30 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
             await asyncio.wait_for(
                 client.lane_manager.load(LaneKey("a"), cast(MakeLane, QUICK), beside=True), 60
             )
+
+
+def test_a_long_start_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process, "START_S", 1.0)
+    said = "the engine has been opening its models for"
+
+    def lanes() -> Lanes:
+        wait_for(lambda: said in caplog.text)
+        return QUICK()
+
+    with serving(*app_over(lanes)) as http:
+        assert http.get("/readyz").status_code == 200
+    assert caplog.text.count(said) == 1
+
+
+def test_without_a_model_that_can_answer_the_server_is_not_ready() -> None:
+    app, engine_client = app_over(QUICK)
+    with serving(app, engine_client) as http:
+        app.state.service.models.clear()
+        unready = http.get("/readyz")
+        assert (unready.status_code, unready.json()["state"]) == (503, "no-model")
+        assert unready.json()["error"]["reason"] == "no-model"
 
 
 def test_a_lane_that_was_idle_has_saved_nothing() -> None:

@@ -77,7 +77,7 @@ async def test_a_long_graph_is_given_up_while_the_loop_runs(tmp_path: Path) -> N
             await asyncio.sleep(0.01)
 
     counting = asyncio.ensure_future(count())
-    told = "its trial took more than 2 s: export the bundle again."
+    told = "its trial took more than 2 s of CPU time: export the bundle again."
     assert await fault_of(bundle, limit_s=2.0) == told
     counting.cancel()
     assert turns > 20

@@ -13,13 +13,15 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hrm_edge_runtime.contract.arrays import Shape
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.trt.causes import REMEDIES, cause_of
 from hrm_host import atomic
 from hrm_host.memory import WORKSPACE_MB
 from hrm_host.progress import Stages
@@ -37,10 +39,6 @@ LIBRARIES = (
     "or choose --engine cpu"
 )
 NO_START = "does not start here"
-START = "restart the board, or choose --engine cpu; `hrm-doctor --device` tests the driver"
-HEADLESS = (
-    "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
-)
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
@@ -70,6 +68,15 @@ class LastError:
     text = "TensorRT gives no reason"
 
 
+@contextmanager
+def harmless() -> Generator[None]:
+    """Log an exception instead of raising it: raised in a callback, it would cancel a build."""
+    try:
+        yield
+    except Exception:
+        _log.exception("a callback of TensorRT failed")
+
+
 def logger_for(last_error: LastError) -> tensorrt.ILogger:
     """A logger that forwards messages and keeps the last error."""
     import tensorrt as trt
@@ -89,15 +96,23 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
             level = levels.get(severity, logging.DEBUG)
             if level == logging.ERROR:
                 last_error.text = " ".join(msg.split())
-            _log.log(level, "TensorRT: %s", msg)
+            with harmless():
+                _log.log(level, "TensorRT: %s", msg)
 
     return Logger()
 
 
 def check_start() -> None:
-    """Create a builder, which starts CUDA; raises EngineUnavailableError if that fails."""
+    """Start CUDA as a build and an engine do; raises EngineUnavailableError if that fails.
+
+    Without CUDA some versions return a bad runtime whose first use ends the process, so call this
+    in a process of its own.
+    """
     last_error = LastError()
-    _builder_for(logger_for(last_error), last_error)
+    logger = logger_for(last_error)
+    _builder_for(logger, last_error)
+    runtime = _runtime_for(logger, last_error)
+    runtime.deserialize_cuda_engine(b"not a plan")
 
 
 def _builder_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Builder:
@@ -106,7 +121,7 @@ def _builder_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Bu
     try:
         return trt.Builder(logger)
     except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
-        raise _unavailable(NO_START, last_error, START) from error
+        raise _unavailable(NO_START, last_error, REMEDIES["CUDA"]) from error
 
 
 def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnavailableError:
@@ -163,9 +178,8 @@ def plan_from_onnx(
         adjust(config)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise ValueError(
-            f"TensorRT {trt.__version__} cannot build {graph} ({last_error.text}): {HEADLESS}."
-        )
+        problem = f"TensorRT {trt.__version__} cannot build {graph} ({last_error.text})"
+        raise ValueError(f"{problem}: {REMEDIES[cause_of(problem)]}.")
     if timing_cache is not None:
         timed = config.get_timing_cache()
         if timed is not None:
@@ -184,7 +198,7 @@ def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, last_error: L
         _log.warning("TensorRT does not take %s, so kernels are timed anew", file)
     empty = config.create_timing_cache(b"")
     if empty is None:
-        raise _unavailable("cannot create a timing cache", last_error, HEADLESS)
+        raise _unavailable("cannot create a timing cache", last_error, REMEDIES["memory"])
     config.set_timing_cache(empty, False)
 
 
@@ -257,18 +271,18 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             del parent_phase
-            with self._lock:
+            with self._lock, harmless():
                 self._num_steps[phase_name] = num_steps
                 stages.show(f"TensorRT: {phase_name}", 0, num_steps)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            with self._lock:
+            with self._lock, harmless():
                 if phase_name in self._num_steps:
                     stages.show(f"TensorRT: {phase_name}", step + 1, self._num_steps[phase_name])
             return True  # returning False would stop the build
 
         def phase_finish(self, phase_name: str) -> None:
-            with self._lock:
+            with self._lock, harmless():
                 if self._num_steps.pop(phase_name, None) is not None:
                     stages.remove(f"TensorRT: {phase_name}")
 
@@ -280,14 +294,17 @@ def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine
 
     Raises EngineUnavailableError if TensorRT does not start.
     """
+    runtime = _runtime_for(logger_for(last_error), last_error)
+    return runtime.deserialize_cuda_engine(plan)
+
+
+def _runtime_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Runtime:
     import tensorrt as trt
 
-    logger = logger_for(last_error)
     try:
-        runtime = trt.Runtime(logger)
+        return trt.Runtime(logger)
     except TypeError as error:  # as in `_builder_for`
-        raise _unavailable(NO_START, last_error, START) from error
-    return runtime.deserialize_cuda_engine(plan)
+        raise _unavailable(NO_START, last_error, REMEDIES["CUDA"]) from error
 
 
 def context_for(
@@ -301,6 +318,11 @@ def context_for(
     """An execution context on one profile and its shapes; contexts share `scratch` memory."""
     import tensorrt as trt
 
+    if profile >= engine.num_optimization_profiles:  # 10.3 to 10.12 would end the process
+        raise EngineUnavailableError(
+            f"the plan has {engine.num_optimization_profiles} profiles and not profile {profile}: "
+            "build the engine again."
+        )
     context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
     if context is None:
         raise EngineUnavailableError(

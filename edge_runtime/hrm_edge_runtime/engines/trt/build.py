@@ -2,7 +2,7 @@
 
     python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4
 
-One precision is built in this process. Several are built in one process each (`building`), as
+A named precision is built in this process. Others are built in one process each (`building`), as
 `hrm-serve` builds them.
 Not run on a GPU yet; the same code runs on TensorRT-RTX in the check without a GPU.
 """
@@ -22,6 +22,7 @@ from rich.console import Console
 
 from hrm_edge_runtime.contract.bundle import GOLDEN_NAME, Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import (
     INPUTS,
     EngineLostError,
@@ -35,6 +36,7 @@ from hrm_edge_runtime.engines.trt import api, cache, failures
 from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange
 from hrm_edge_runtime.engines.trt.building import Build, worth_a_try
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
+from hrm_edge_runtime.engines.trt.causes import REMEDIES, cause_of
 from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
 from hrm_edge_runtime.parity.report import breaks, read_gates
@@ -82,12 +84,13 @@ def build_command(
     """Build a bundle's TensorRT engines on this device, measure them and pick the fastest."""
     opened = Bundle.open(find_bundle(bundle))
     num_slots = slots or max_slots(opened)
-    precisions = [precision] if precision else worth_a_try(opened)
     console = Console(stderr=True)
-    if len(precisions) == 1:
+    if precision is None and worth_a_try(opened) == ["fp32"]:
+        precision = "fp32"
+    if precision is not None:
         one = _OneBuild(
             bundle=opened,
-            precision=precisions[0],
+            precision=precision,
             num_slots=num_slots,
             settings=BuildSettings(workspace_mb=workspace_mb, optimization_level=level),
             again=again,
@@ -151,6 +154,9 @@ class _OneBuild:
             return built
         if not self.again:
             self._check_history(key)
+        problem = factory.start_problem()
+        if problem is not None:
+            raise EngineUnavailableError(problem)
         if built is None:
             built = self._built_anew(key)
         measured = _judged(self.bundle, _measured(self.bundle, built))
@@ -180,7 +186,8 @@ class _OneBuild:
         except EngineUnavailableError:  # a state of the machine that may pass
             raise
         except ValueError as error:
-            failures.remember(key, str(error).rstrip("."))
+            problem, _, _ = str(error).rpartition(": ")
+            failures.remember(key, problem, cause_of(problem))
             raise
         self.console.print(_summary(built), markup=False, highlight=False)
         return built
@@ -196,7 +203,7 @@ def _check_memory(bundle: Bundle, precision: str, settings: BuildSettings) -> No
     if available.allocatable_mb < needs_mb:
         raise EngineUnavailableError(
             f"building an engine takes about {needs_mb} MB and this machine can give "
-            f"{available.allocatable_mb} MB: {api.HEADLESS}; --force tries it anyway."
+            f"{available.allocatable_mb} MB: {REMEDIES['memory']}; --force tries it anyway."
         )
 
 

@@ -25,12 +25,15 @@ from pydantic import TypeAdapter
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.trt import api, cache, failures
+from hrm_edge_runtime.engines.trt import cache, failures
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
+from hrm_edge_runtime.engines.trt.causes import REMEDIES, cause_of, describe_status
 from hrm_edge_runtime.engines.trt.profiles import is_small
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own
+HOPELESS = ("memory", "wrong GPU", "CUDA", "stopped")
+"""Causes that end the build of fp32 too, which needs more memory than the others."""
 CHUNK_BYTES = 4096
 TAIL_CHARACTERS = 500  # how much of a child's standard error is kept; enough for its last line
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colors and moves of the cursor
@@ -68,6 +71,7 @@ class Build:
     ) -> None:
         self._bundle = bundle
         self._precisions = [precision] if precision else worth_a_try(bundle)
+        self._falls_back = precision is None and "fp32" in bundle.manifest.precisions
         self._num_slots = num_slots
         self._options = options
         self._key: EngineKey | None = None  # key of the engine that is being built
@@ -107,24 +111,30 @@ class Build:
         precision = page.key.precision
         if not to_judge:
             raise EngineUnavailableError(
-                f"{precision} on TensorRT breaks parity here ({page.breaks[0]}): serve another "
-                "precision, or inspect it with "
+                f"{precision} on TensorRT breaks parity here ({page.breaks[0]}): {self._other()}, "
+                f"or inspect it with "
                 f"`hrm-parity {self._bundle.path} --engine tensorrt:{precision}`."
             )
         return precision
 
+    def _other(self) -> str:
+        """What to serve in place of a precision that breaks parity."""
+        if self._falls_back or "fp32" not in self._bundle.manifest.precisions:
+            return "serve another engine"
+        return "serve it with --engine tensorrt:fp32"
+
     def engines(self) -> list[Built]:
         """Build every precision; returns the pages of those that succeed.
 
-        Logs the failures of the others. Raises EngineUnavailableError if none succeeds.
+        If none of them is sound, fp32 is built too. Logs the failures of the others. Raises
+        EngineUnavailableError if none succeeds.
         """
         built: list[Built] = []
         failed: dict[str, BuildFailedError] = {}
         for precision in self._precisions:
-            try:
-                built.append(self._engine(precision))
-            except BuildFailedError as error:
-                failed[precision] = error
+            self._try(precision, built, failed)
+        if self._needs_fp32(built, failed):
+            self._try("fp32", built, failed)
         if not built:
             problems = [f"{precision}: {error.problem}" for precision, error in failed.items()]
             remedy = next(iter(failed.values())).remedy
@@ -135,6 +145,29 @@ class Build:
         for precision, error in failed.items():
             _log.warning("%s runs without %s: %s", name, precision, error)
         return built
+
+    def _try(self, precision: str, built: list[Built], failed: dict[str, BuildFailedError]) -> None:
+        try:
+            built.append(self._engine(precision))
+        except BuildFailedError as error:
+            failed[precision] = error
+
+    def _needs_fp32(self, built: list[Built], failed: dict[str, BuildFailedError]) -> bool:
+        """Whether only fp32 is left, which is then logged with the reasons."""
+        is_sound = any(not page.breaks for page in built)
+        if is_sound or not self._falls_back or "fp32" in self._precisions:
+            return False
+        if any(cause_of(error.problem) in HOPELESS for error in failed.values()):
+            return False
+        reasons = [f"{name}: {error.problem}" for name, error in failed.items()]
+        reasons += [f"{page.key.precision} breaks parity: {page.breaks[0]}" for page in built]
+        _log.warning(
+            "%s: %s is not sound here, so fp32 is built (%s)",
+            self._bundle.manifest.name,
+            " and ".join(self._precisions),
+            "; ".join(reasons),
+        )
+        return True
 
     def _engine(self, precision: str) -> Built:
         """Build one precision; raises BuildFailedError."""
@@ -191,14 +224,13 @@ class Build:
 
     def _death(self, status: int, last_line: str, command: list[str]) -> BuildFailedError:
         """The error of a child that did not report its end; remembers the failure."""
-        problem = f"the build {failures.describe_status(status)}"
+        problem = f"the build {describe_status(status)}"
         if last_line:
             problem += f"; its last line is {last_line!r}"
-        remedy = f"build it again with `{shlex.join(command)}`."
-        if status == -failures.KILLED:
-            remedy = f"{api.HEADLESS}, and {remedy}"
-        if self._key is not None and failures.is_worth_remembering(status):
-            failures.remember(self._key, problem)
+        cause = cause_of(last_line, status)
+        if self._key is not None:
+            failures.remember(self._key, problem, cause)
+        remedy = f"{REMEDIES[cause]}, and build it again with `{shlex.join(command)}`."
         return BuildFailedError(problem, remedy)
 
 

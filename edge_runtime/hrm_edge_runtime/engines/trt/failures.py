@@ -1,7 +1,7 @@
-"""Builds that failed on this machine, remembered beside the plans.
+"""Builds that failed on this machine, remembered beside the plans while their cause lasts.
 
-A build that runs out of memory does so again. A service that repeated it at each start would never
-serve.
+A service that repeated a failed build at each start would never serve. A failure counts for the
+same TensorRT (in the key) and driver; one for lack of memory counts until the next boot.
 """
 
 from __future__ import annotations
@@ -12,57 +12,46 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hrm_edge_runtime.engines.trt import cache
 from hrm_edge_runtime.engines.trt.cache import EngineKey
+from hrm_edge_runtime.engines.trt.causes import REMEMBERED, Cause
 from hrm_host import atomic
 
-KILLED = 9
-USUAL_CAUSES = {
-    4: "an instruction that this processor lacks",
-    6: "an error that a native library found",
-    7: "a memory error in a native library",
-    KILLED: "usually out of memory",
-    11: "a memory error in a native library",
-}
-STOPPED_BY = (1, 2, 15)  # hang-up, interrupt and terminate: somebody stopped the build
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/etc/nv_tegra_release"))
+"""Files whose first line names the driver of a card and of a Jetson."""
 
 
 class Failure(BaseModel):
-    """The page of an engine that could not be built, and why."""
+    """The page of an engine that could not be built, and why; `boot` is set for lack of memory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: EngineKey
     problem: str
+    driver: str
+    boot: str | None
 
 
-def describe_status(status: int) -> str:
-    """The exit status of a process in words; negative numbers are signals."""
-    if status >= 0:
-        return f"ended with status {status}"
-    number = -status
-    killed = f"was killed by signal {number}"
-    if number in USUAL_CAUSES:
-        return f"{killed}, {USUAL_CAUSES[number]}"
-    return killed
-
-
-def is_worth_remembering(status: int) -> bool:
-    return -status not in STOPPED_BY
-
-
-def remember(key: EngineKey, problem: str) -> None:
-    failure = Failure(key=key, problem=problem)
+def remember(key: EngineKey, problem: str, cause: Cause) -> None:
+    """Keep the failure if it would happen again."""
+    if cause not in REMEMBERED:
+        return
+    boot = _first_line(BOOT_ID) if cause == "memory" else None
+    failure = Failure(key=key, problem=problem, driver=_driver(), boot=boot)
     file = _file(key)
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(file, failure.model_dump_json(indent=2) + "\n")
 
 
 def find(key: EngineKey) -> str | None:
-    """Why the build of this engine failed; None if it did not fail here."""
+    """Why the build of this engine fails here; None if it did not, or if that may have changed."""
     try:
         failure = Failure.model_validate_json(_file(key).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError):
         return None
-    return failure.problem if failure.key == key else None
+    is_past = failure.boot is not None and failure.boot != _first_line(BOOT_ID)
+    if failure.key != key or failure.driver != _driver() or is_past:
+        return None
+    return failure.problem
 
 
 def forget(key: EngineKey) -> None:
@@ -71,3 +60,15 @@ def forget(key: EngineKey) -> None:
 
 def _file(key: EngineKey) -> Path:
     return cache.plan_folder() / f"{key.name}.failure"
+
+
+def _driver() -> str:
+    lines = [_first_line(file) for file in DRIVERS]
+    return " ".join(filter(None, lines))
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""

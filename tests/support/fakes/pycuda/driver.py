@@ -13,11 +13,11 @@ import fake_gpu
 import numpy as np
 
 Error = fake_gpu.RefusedError
-MemoryError = fake_gpu.OutOfMemoryError  # noqa: A001
+MemoryError = fake_gpu.OutOfMemoryError
 Stream = fake_gpu.Stream
 
 
-class device_attribute:  # noqa: N801
+class device_attribute:
     INTEGRATED = 18
     MULTIPROCESSOR_COUNT = 16
 

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.worker.lanes import LaneReport, OpenedLane
+from hrm_edge_runtime.worker.step_times import warm_up
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,3 +84,10 @@ class ScriptedEngine(Engine):
         if segment < script.segments:
             return tokens_T, -1.0
         return script.answer_T, 1.0
+
+
+def ready_lane(lane: TaskLane) -> OpenedLane:
+    """Warm up a lane that was not measured."""
+    warm_up(lane)
+    report = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
+    return OpenedLane(lane=lane, report=report)

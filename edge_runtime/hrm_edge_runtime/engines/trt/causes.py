@@ -1,0 +1,69 @@
+"""Why a TensorRT build failed, and what to do about it; `cause_of` decides for all of the program.
+
+A cause that stays until something changes is remembered, so that a service does not repeat the
+build at every start; see `failures`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+Cause = Literal["memory", "wrong GPU", "rejected", "CUDA", "stopped", "unknown"]
+KILLED = 9
+SIGNALS = {
+    4: "an instruction that this processor lacks",
+    6: "an error that a native library found",
+    7: "a memory error in a native library",
+    KILLED: "usually out of memory",
+    11: "a memory error in a native library",
+}
+"""What usually sends a signal to a build."""
+STOPPED_BY = (1, 2, 15)  # hang-up, interrupt and terminate: somebody stopped the build
+MARKS: Mapping[Cause, str] = {
+    "memory": r"out ?of ?memory|bad_alloc|(cannot|could not|failed to) allocate|"
+    r"(insufficient|not enough) memory|cudaErrorMemoryAllocation|needs? more memory",
+    "wrong GPU": r"SM \d+ is not supported|target GPU|not compatible with|no kernel image|"
+    r"compute capability [\d.]+ is not supported|unsupported (GPU|SM)",
+    "CUDA": r"CUDA (initialization|driver|error|runtime|failure)|cuInit|cudaError|"
+    r"no CUDA-capable device|driver version is insufficient|does not start here|"
+    r"illegal memory access|launch failure",
+    "rejected": r"TensorRT \S+ (rejects|cannot build)",
+}
+"""Words of an error by cause. The first cause with a match counts."""
+REMEDIES: Mapping[Cause, str] = {
+    "memory": "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower "
+    "--workspace-mb",
+    "wrong GPU": "use the TensorRT of this JetPack (apt-cache policy python3-libnvinfer), without "
+    "one from pip before it, or choose --engine cpu",
+    "rejected": "export the bundle again, or choose --engine tensorrt:fp32 or cpu",
+    "CUDA": "restart the board, or choose --engine cpu; `hrm-doctor --device` tests the driver",
+    "stopped": "start it again",
+    "unknown": "try it again, or choose --engine cpu; `hrm-doctor --device` tests the driver",
+}
+REMEMBERED: tuple[Cause, ...] = ("memory", "wrong GPU", "rejected")
+
+
+def cause_of(message: str, status: int = 0) -> Cause:
+    """The cause of a failed build by its message and its process's status.
+
+    A negative status is a signal. A process that crashed did not reject anything.
+    """
+    if -status in STOPPED_BY:
+        return "stopped"
+    if -status == KILLED:
+        return "memory"
+    for cause, words in MARKS.items():
+        if re.search(words, message, re.IGNORECASE):
+            return "unknown" if cause == "rejected" and status < 0 else cause
+    return "unknown"
+
+
+def describe_status(status: int) -> str:
+    """The exit status of a process in words; negative numbers are signals."""
+    if status >= 0:
+        return f"ended with status {status}"
+    number = -status
+    killed = f"was killed by signal {number}"
+    if number in SIGNALS:
+        return f"{killed}, {SIGNALS[number]}"
+    return killed

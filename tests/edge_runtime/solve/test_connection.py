@@ -1,0 +1,339 @@
+"""What stands between a client and its server: proxies, certificates, and other people's errors."""
+
+import json
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odd_server import MODEL, Reply, body, lines, odd_server, refused, solved
+from scripted_server import examples
+from service_tools import Server, free_port, scripted_command
+from solving_tools import OPEN, SOLVED
+from typer.testing import CliRunner, Result
+
+import hrm_edge
+from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.solve import batches
+from hrm_edge_runtime.solve.cli import main
+from hrm_edge_runtime.solve.push_cli import main as push_main
+
+PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
+ANOTHER_SHAPE = '{"error": "upstream connect error"}'
+OURS = json.dumps({"error": refused(1, reason="deadline-missed")["error"]})
+MODELS = json.dumps({"models": [MODEL]})
+TEMPORARY = (502, 503, 504, 520, 521, 522, 523, 524, 530)
+
+
+def failure(reply: Reply) -> hrm_edge.Error:
+    with (
+        odd_server(reply) as url,
+        hrm_edge.Client(url) as client,
+        pytest.raises(hrm_edge.Error) as raised,
+    ):
+        client.solve(OPEN)
+    return raised.value
+
+
+@pytest.mark.parametrize("content", [PAGE, ANOTHER_SHAPE, ""])
+@pytest.mark.parametrize("status", TEMPORARY)
+def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content: str) -> None:
+    error = failure(body(content, status, Via="1.1 nginx"))
+    assert isinstance(error, hrm_edge.UnreachableError)
+    assert error.retry_after_s is not None
+    assert f"answers {status}, not hrm-serve: start hrm-serve behind it" in str(error)
+    assert "BaseHTTP" in str(error)  # the header Server of this stand-in
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_an_error_in_our_shape_is_final(status: int) -> None:
+    error = failure(body(OURS, status))
+    assert isinstance(error, hrm_edge.ServerError)
+    assert not isinstance(error, hrm_edge.UnavailableError)
+    assert (error.status, error.detail.reason) == (status, "deadline-missed")
+
+
+def test_a_proxy_s_bound_on_bodies_and_its_rate_limit_are_told_apart() -> None:
+    assert "nginx: client_max_body_size" in str(failure(body(PAGE, 413)))
+    busy = failure(body(PAGE, 429, Retry_After="7"))
+    assert isinstance(busy, hrm_edge.UnavailableError)
+    assert busy.retry_after_s == 7.0
+
+
+def flaky(good: Reply, num_failures: int = 2) -> Reply:
+    """As a proxy whose server restarts: 502 a few times, then a good answer."""
+    left = [PAGE] * num_failures
+
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        if left:
+            body(left.pop(), 502, Retry_After="0")(handler)
+        else:
+            good(handler)
+
+    return reply
+
+
+def test_a_restart_behind_a_proxy_loses_nothing() -> None:
+    batch = flaky(lines(solved(1, SOLVED), solved(2, SOLVED)))
+    with odd_server(batch, flaky(body(MODELS))) as url:
+        asked = ["-", "--url", url, "--patience", "30"]
+        done = CliRunner().invoke(main, asked, input=f"{OPEN}\n{OPEN}\n")
+    assert (done.exit_code, done.stdout.split()) == (0, [SOLVED, SOLVED]), done.stderr
+
+
+DEAD = "http://127.0.0.1:9"
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "http": {"http_proxy": DEAD},
+    "a network": {"http_proxy": DEAD, "no_proxy": "localhost,127.0.0.0/8,::1"},
+    "brackets": {"http_proxy": DEAD, "no_proxy": "localhost,127.0.0.1,[::1]"},
+    "socks5": {"ALL_PROXY": "socks5://127.0.0.1:9", "NO_PROXY": "localhost"},
+    "socks": {"all_proxy": "socks://127.0.0.1:9/", "no_proxy": "localhost"},
+    "nonsense": {"http_proxy": "http://[", "HTTPS_PROXY": "::"},
+    "certificates": {"SSL_CERT_FILE": "/nonexistent.pem"},
+}
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0"])
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_no_proxy_stands_between_a_client_and_its_own_machine(
+    name: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, ENVIRONMENTS[name])
+    with odd_server(lines(), body(MODELS)) as url:
+        there = url.replace("127.0.0.1", host)
+        with hrm_edge.Client(there) as client:
+            assert [model.name for model in client.models()] == ["m"]
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def proxy(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        body(MODELS)(handler)
+
+    with odd_server(lines(), proxy) as url:
+        set_environment(monkeypatch, {variable: url})
+        with hrm_edge.Client("http://board.test:8000") as client:
+            client.models()
+        assert asked == ["http://board.test:8000/models"]
+        monkeypatch.setenv("no_proxy", ".test")
+        with (
+            hrm_edge.Client("http://board.test:8000") as client,
+            pytest.raises(hrm_edge.UnreachableError, match="start hrm-serve there"),
+        ):
+            client.models()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("value", ["socks://proxy:1080", "http://[", "http://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, {"all_proxy": value.replace("//", "//me:secret@")})
+    with pytest.raises(hrm_edge.UnreachableError, match="the variable all_proxy") as raised:
+        hrm_edge.Client("http://board.test:8000").models()
+    assert "secret" not in str(raised.value)
+
+
+CERTIFICATE = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+    "-subj /CN=board -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
+)
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A server with a certificate of its own, and the certificate."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on this machine to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
+    certificate = folder / "cert.pem"
+    command = scripted_command(tls_cert=certificate, tls_key=folder / "key.pem")
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with Server(command, "https", verify=trusting) as server:
+        server.wait_until_ready()
+        yield server.url, certificate
+
+
+def solve_at(url: str, *options: object) -> Result:
+    question = next(iter(examples()))
+    return CliRunner().invoke(main, [question, "--url", url, *map(str, options)])
+
+
+@pytest.mark.process
+def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
+    secure: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate = secure
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    untrusted = solve_at(url)
+    assert (untrusted.exit_code, untrusted.stderr.count("\n")) == (3, 1)
+    assert "pass the server's certificate with --cacert" in untrusted.stderr
+    assert solve_at(url, "--cacert", certificate).exit_code == 0
+    with hrm_edge.Client(url, cacert=certificate) as client:
+        assert len(client.models()) == 1
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert solve_at(url).exit_code == 0
+    other_name = solve_at(url.replace("127.0.0.1", "localhost"))
+    assert "use an address that the server's certificate names" in other_name.stderr
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_file_without_certificates_is_one_sentence(content: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "cert.pem"
+    if content is not None:
+        file.write_text(content)
+    done = solve_at(f"https://127.0.0.1:{free_port()}", "--cacert", file)
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
+    assert f"{file} is not a file of certificates" in done.stderr
+
+
+def test_https_to_a_plain_server_is_one_sentence() -> None:
+    with odd_server(lines()) as url:
+        done = solve_at(url.replace("http:", "https:"))
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
+
+
+BELL = "\x1b]52;c;ZXZpbA==\x07"
+
+
+def push(*arguments: object) -> Result:
+    return CliRunner().invoke(push_main, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("status", [200, 413, 422, 502])
+def test_a_push_prints_nothing_raw(status: int) -> None:
+    error = {"error": refused(1, reason=BELL, message=BELL, remedy=BELL)["error"]}
+    answer = {"model": {**MODEL, "name": BELL}, "replaced": False, "evicted": [BELL]}
+    content = json.dumps(answer if status == 200 else error)
+    with odd_server(body(content, status, Via=BELL)) as url:
+        done = push("sudoku-6x6", url, "--name", f"a{BELL}")
+    assert (done.exit_code == 0) == (status == 200)
+    assert "\x1b" not in done.output
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "step.fp32.onnx"])
+def test_a_push_follows_no_links(name: str, tmp_path: Path) -> None:
+    bundle = tmp_path / "my.bundle"
+    shutil.copytree(find_bundle("sudoku-6x6"), bundle)
+    (tmp_path / "secret").write_bytes((bundle / name).read_bytes())
+    (bundle / name).unlink()
+    (bundle / name).symlink_to(tmp_path / "secret")
+    done = push(bundle, "http://127.0.0.1:9")
+    assert done.exit_code == 2
+    assert "no answer" not in done.stderr
+
+
+class Boards:
+    """Answers batches slowly, and counts how many it answers at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._current = 0
+        self._lock = threading.Lock()
+
+    def reply(self, handler: BaseHTTPRequestHandler) -> None:
+        with self._lock:
+            self._current += 1
+            self.most = max(self.most, self._current)
+        time.sleep(0.2)
+        answers = [solved(number, SOLVED) for number in range(1, batches.NUM_PUZZLES + 1)]
+        with self._lock:
+            self._current -= 1
+        lines(*answers)(handler)
+
+
+@pytest.mark.parametrize(("connections", "most"), [(1, 1), (3, 3), (None, 4)])
+def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) -> None:
+    boards = Boards()
+    models = body(json.dumps({"models": [{**MODEL, "slots": 4}]}))
+    puzzles = [OPEN] * (6 * batches.NUM_PUZZLES)
+    with (
+        odd_server(boards.reply, models) as url,
+        hrm_edge.Client(url, connections=connections) as client,
+    ):
+        replies = client.solve_many(puzzles)
+    assert len(replies) == len(puzzles)
+    assert boards.most == most
+
+
+def answered(piece: batches.Piece) -> Iterator[batches.Numbered]:
+    for position in reversed(piece):
+        time.sleep(0.001 * (position % 3))
+        yield position, refusal()
+
+
+def refusal() -> hrm_edge.Refusal:
+    return hrm_edge.Refusal.model_validate(refused(1)["error"])
+
+
+def some_pieces(count: int) -> Iterator[batches.Piece]:
+    return batches.pieces_of([refusal()] * count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 32, 33, 500])
+def test_every_puzzle_of_every_piece_is_answered_once(count: int) -> None:
+    found = [position for position, _ in batches.merged(answered, some_pieces(count), 3)]
+    assert sorted(found) == list(range(count))
+
+
+def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
+    go_on = threading.Event()
+
+    def send(piece: batches.Piece) -> Iterator[batches.Numbered]:
+        if 0 in piece:
+            go_on.wait(30)
+        yield from answered(piece)
+
+    found: set[int] = set()
+    for position, _ in batches.merged(send, some_pieces(10_000), 2):
+        found.add(position)
+        if len(found) == (batches.MAX_AHEAD * 2 - 1) * batches.NUM_PUZZLES:
+            go_on.set()  # nothing else was begun
+    assert found == set(range(10_000))
+
+
+def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads() -> None:
+    sent: list[int] = []
+
+    def send(piece: batches.Piece) -> Iterator[batches.Numbered]:
+        sent.extend(piece)
+        if 64 in piece:
+            raise hrm_edge.UnreachableError("it is gone: start it.")
+        yield from answered(piece)
+
+    with pytest.raises(hrm_edge.UnreachableError, match="it is gone"):
+        list(batches.merged(send, some_pieces(10_000), 2))
+    assert len(sent) < 1000
+    sent.clear()
+    left = batches.merged(answered, some_pieces(10_000), 2)
+    next(left)
+    left.close()
+    wait_until(lambda: all(thread.name != "hrm-batch" for thread in threading.enumerate()))
+
+
+def wait_until(is_so: Callable[[], Any]) -> None:
+    end_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)

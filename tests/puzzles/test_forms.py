@@ -1,0 +1,117 @@
+"""Every form of the table through every door: the same question, or the same sentence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hrm_edge_runtime.api import decoding
+from hrm_edge_runtime.api.schema import SolveRequest
+from hrm_edge_runtime.solve.puzzles import SolvingError, opened
+from hrm_edge_runtime.solve.requests import request_from
+from hrm_puzzles import registry
+from hrm_puzzles.data.build import import_file
+from hrm_puzzles.data.datasets import DatasetError, open_split
+from hrm_puzzles.data.examples import read_examples
+from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.reading.forms import FORMS, QUESTIONS, Form
+
+Tokens = list[int]
+Door = Callable[[Form, Puzzle, Path], Tokens]
+
+
+def tokens_of(puzzle: Puzzle, question: object) -> Tokens:
+    return puzzle.encode(puzzle.parse(question).grid).tolist()
+
+
+def by_request(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+    """The body of `/solve`, and a line of `/solve/batch`."""
+    del folder
+    body = json.dumps({"puzzle": form.example}).encode()
+    return tokens_of(puzzle, decoding.validated(SolveRequest, body).puzzle)
+
+
+def by_python(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+    del folder
+    return tokens_of(puzzle, request_from(form.example, {}).puzzle)
+
+
+def by_argument(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+    del folder
+    text = form.example if isinstance(form.example, str) else json.dumps(form.example)
+    with opened(text, [puzzle]) as entries:
+        (entry,) = entries
+    return tokens_of(puzzle, entry.puzzle)
+
+
+def written(form: Form, folder: Path) -> Path:
+    file = folder / "puzzles.txt"
+    if isinstance(form.example, bytes):
+        file.write_bytes(form.example)
+    elif isinstance(form.example, str):
+        file.write_bytes(form.example.encode())
+    else:
+        file.write_text(json.dumps(form.example))
+    return file
+
+
+def by_file(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+    with opened(str(written(form, folder)), [puzzle]) as entries:
+        (entry,) = entries
+    return tokens_of(puzzle, entry.puzzle)
+
+
+def by_build(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+    rows = read_examples(written(form, folder), puzzle).rows
+    assert len(rows) == 1
+    return rows["inputs"][0].tolist()
+
+
+def by_import(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+    out = folder / "data"
+    import_file(written(form, folder), puzzle, out, split="train")
+    return open_split(out, "train").inputs(0).tolist()
+
+
+BOARD_DOORS: dict[str, Door] = {"request": by_request, "hrm_edge": by_python, "text": by_argument}
+FILE_DOORS: dict[str, Door] = {"hrm-solve": by_file, "build": by_build, "import": by_import}
+ERRORS = (PuzzleError, DatasetError, SolvingError)
+
+
+def doors_of(form: Form) -> dict[str, Door]:
+    if form.is_file:
+        return FILE_DOORS
+    if form.kind.startswith("arc"):  # its question has no label
+        return {**BOARD_DOORS, "hrm-solve": by_file}
+    return {**BOARD_DOORS, **FILE_DOORS}
+
+
+PAIRS = [
+    pytest.param(form, door, id=f"{form.kind}, {form.name}: {name}")
+    for form in FORMS
+    for name, door in doors_of(form).items()
+]
+
+
+@pytest.mark.parametrize(("form", "door"), PAIRS)
+def test_every_form_reads_alike_through_every_door(form: Form, door: Door, tmp_path: Path) -> None:
+    puzzle = registry.get(form.kind)
+    if form.rejected:
+        with pytest.raises(ERRORS) as rejected:
+            door(form, puzzle, tmp_path)
+        assert form.rejected in str(rejected.value)
+        assert "\n" not in str(rejected.value)
+    else:
+        assert door(form, puzzle, tmp_path) == tokens_of(puzzle, QUESTIONS[form.kind])
+
+
+def test_an_answer_has_the_form_of_its_question() -> None:
+    for form in FORMS:
+        if form.rejected or form.is_file or form.kind.startswith("arc"):
+            continue
+        puzzle = registry.get(form.kind)
+        parsed = puzzle.parse(form.example)
+        answer = puzzle.write(parsed.grid, parsed.notation)
+        assert puzzle.parse(answer).grid.tolist() == parsed.grid.tolist(), form.name
+        json.dumps(answer)

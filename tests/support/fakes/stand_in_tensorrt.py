@@ -1,0 +1,382 @@
+"""A stand-in for TensorRT: what the program uses of its Python module, and nothing else.
+
+`tensorrt` is this module, or NVIDIA's own bindings over these classes (`nvidia_bindings`). Public
+names, parameters and classes are NVIDIA's: `test_tensorrt_api.py` compares them with the program
+and with NVIDIA's. Tensor addresses are real addresses: a segment binds them to ONNX Runtime
+(`segments`), so what the engine around it computes is right or wrong as a whole. With
+FAKE_TENSORRT_PROVIDER=CUDAExecutionProvider it runs on a card under the real driver. It cannot show
+TensorRT's own numbers, times and memory.
+
+FAKE_TENSORRT_FAILS names what fails: a function that returns None, `builder` and `runtime` (CUDA
+does not start), `bad pointer` (the runtime, which ends the process at its first use), `profile`,
+`step`, `capture`, a graph's file, or `kill` or `crash` and a graph's file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import fake_gpu
+import segments
+
+__version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
+PROVIDER = os.environ.get("FAKE_TENSORRT_PROVIDER", segments.CPU)
+SCRATCH_BYTES = 4096
+RAISES_FOR_A_PROFILE = (10, 13)  # the bindings before it crash if TensorRT rejects a profile
+
+Size = int  # of 64 bits, as are addresses and streams
+BuilderFlag = IntEnum("BuilderFlag", ["TF32"])
+ExecutionContextAllocationStrategy = IntEnum("ExecutionContextAllocationStrategy", ["USER_MANAGED"])
+LayerInformationFormat = IntEnum("LayerInformationFormat", ["JSON"])
+MemoryPoolType = IntEnum("MemoryPoolType", ["WORKSPACE", "TACTIC_DRAM"])
+NetworkDefinitionCreationFlag = IntEnum("NetworkDefinitionCreationFlag", ["STRONGLY_TYPED"])
+ProfilingVerbosity = IntEnum("ProfilingVerbosity", ["DETAILED"])
+
+
+class Dims(tuple[int, ...]):
+    """A shape; any tuple passes for one."""
+
+
+class ILogger:
+    Severity = IntEnum("Severity", ["INTERNAL_ERROR", "ERROR", "WARNING"], start=0)
+
+    def log(self, severity: int, msg: str) -> None:
+        raise NotImplementedError
+
+
+class IProgressMonitor:
+    def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+        raise NotImplementedError
+
+    def step_complete(self, phase_name: str, step: int) -> bool:
+        raise NotImplementedError
+
+    def phase_finish(self, phase_name: str) -> None:
+        raise NotImplementedError
+
+
+def _fails(what: str) -> bool:
+    return os.environ.get("FAKE_TENSORRT_FAILS") == what
+
+
+def _unless_it_fails(function: str, made: Any) -> Any:
+    """What a function returns: `made`, or None if it is to fail."""
+    return None if _fails(function) else made
+
+
+def _start(what: str, logger: ILogger) -> None:
+    """Fail as pybind11 does when TensorRT's factory returns a null pointer."""
+    if _fails(what):
+        logger.log(ILogger.Severity.ERROR, "CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+
+class Builder:
+    def __init__(self, logger: ILogger) -> None:
+        _start("builder", logger)
+        self._logger = logger
+
+    def create_network(self, flags: int) -> INetworkDefinition | None:
+        del flags
+        return _unless_it_fails("create_network", INetworkDefinition())
+
+    def create_builder_config(self) -> IBuilderConfig | None:
+        return _unless_it_fails("create_builder_config", IBuilderConfig(self._logger))
+
+    def create_optimization_profile(self) -> IOptimizationProfile | None:
+        return _unless_it_fails("create_optimization_profile", IOptimizationProfile())
+
+    def build_serialized_network(
+        self, network: INetworkDefinition, config: IBuilderConfig
+    ) -> IHostMemory | None:
+        built: list[IHostMemory | None] = []
+        _on_another_thread(lambda: built.append(_build(network, config, self._logger)))
+        return built[0]
+
+
+def _on_another_thread(work: Callable[[], None]) -> None:
+    """Run `work` on a thread that Python did not start, as TensorRT's builder does."""
+    errors: list[BaseException] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    def run(_argument: object) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    library = ctypes.CDLL(None)
+    thread = ctypes.c_ulong()
+    assert library.pthread_create(ctypes.byref(thread), None, run, None) == 0
+    library.pthread_join(thread, None)
+    if errors:
+        raise errors[0]
+
+
+class INetworkDefinition:
+    _onnx = b""
+    _name = ""
+
+
+class IOptimizationProfile:
+    def __init__(self) -> None:
+        self._shapes: dict[str, dict[int, list[int]]] = {}
+
+    def set_shape(self, input: str, min: Dims, opt: Dims, max: Dims) -> None:
+        for selector, shape in enumerate((min, opt, max)):
+            if not self._set_dimensions(input, selector, shape):
+                raise RuntimeError("Shape provided for min is inconsistent with other shapes.")
+
+    def _set_dimensions(self, name: str, selector: int, shape: Dims) -> bool:
+        chosen = self._shapes.setdefault(name, {})
+        chosen[selector] = list(shape)
+        in_order = [chosen[key] for key in sorted(chosen)]
+        return all(size >= 0 for size in shape) and in_order == sorted(in_order)
+
+
+class IBuilderConfig:
+    builder_optimization_level: int = 3
+    profiling_verbosity: ProfilingVerbosity | None = None
+    max_aux_streams: int = -1
+    progress_monitor: IProgressMonitor | None = None
+
+    def __init__(self, logger: ILogger) -> None:
+        self._logger = logger
+        self._profiles: list[IOptimizationProfile] = []
+        self._cleared: set[str] = set()
+        self._limits: dict[str, int] = {}
+        self._timing_cache: ITimingCache | None = None
+
+    def set_memory_pool_limit(self, pool: MemoryPoolType, pool_size: Size) -> None:
+        self._limits[pool.name] = pool_size
+
+    def clear_flag(self, flag: BuilderFlag) -> None:
+        self._cleared.add(flag.name)
+
+    def add_optimization_profile(self, profile: IOptimizationProfile) -> int:
+        self._profiles.append(profile)
+        return len(self._profiles) - 1
+
+    def create_timing_cache(self, serialized_timing_cache: bytes) -> ITimingCache | None:
+        if _fails("create_timing_cache"):
+            self._logger.log(ILogger.Severity.ERROR, "Error Code 2: no timing cache")
+        return _unless_it_fails("create_timing_cache", ITimingCache(serialized_timing_cache))
+
+    def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
+        assert not ignore_mismatch
+        if cache._times.startswith(b"another"):
+            return False
+        self._timing_cache = cache
+        return True
+
+    def get_timing_cache(self) -> ITimingCache | None:
+        return _unless_it_fails("get_timing_cache", self._timing_cache)
+
+
+class ITimingCache:
+    def __init__(self, times: bytes) -> None:
+        self._times = times
+
+    def serialize(self) -> IHostMemory:
+        return IHostMemory(self._times + b"timed ")
+
+
+class OnnxParser:
+    def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
+        assert logger is not None
+        self._network = network
+        self._errors: list[ParserError] = []
+
+    @property
+    def num_errors(self) -> int:
+        return len(self._errors)
+
+    def parse_from_file(self, model: str) -> bool:
+        self._network._onnx = Path(model).read_bytes()
+        self._network._name = Path(model).name
+        if b"DynamicQuantizeLinear" in self._network._onnx:
+            self._errors.append(ParserError())
+        return not self._errors
+
+    def get_error(self, index: int) -> ParserError:
+        return self._errors[index]
+
+
+class ParserError:
+    def desc(self) -> str:
+        return "no importer for this operator"
+
+    def node_name(self) -> str:
+        return "a_node"
+
+    def node_operator(self) -> str:
+        return "DynamicQuantizeLinear"
+
+
+class IHostMemory:
+    _item_type = 2  # INT8
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._size = len(content)
+
+    def __bytes__(self) -> bytes:
+        return self._content
+
+
+def _build(
+    network: INetworkDefinition, config: IBuilderConfig, logger: ILogger
+) -> IHostMemory | None:
+    assert "TF32" in config._cleared
+    monitor, phase = config.progress_monitor, "Building Engine"
+    monitor.phase_start(phase, None, len(config._profiles))
+    for step in range(len(config._profiles)):
+        if not monitor.step_complete(phase, step):
+            return None
+    monitor.phase_finish(phase)
+    print(os.environ.get("FAKE_TENSORRT_PRINTS", ""), end="")
+    gate = os.environ.get("FAKE_TENSORRT_WAITS_FOR")
+    if network._name not in os.environ.get("FAKE_TENSORRT_WAITS_IN", network._name):
+        gate = None
+    while gate and not Path(gate).exists():
+        time.sleep(0.01)
+    for fault, sent in {"kill": signal.SIGKILL, "crash": signal.SIGSEGV}.items():
+        if _fails(f"{fault} {network._name}"):
+            print("[TRT] timing a kernel of", network._name, file=sys.stderr, flush=True)
+            os.kill(os.getpid(), sent)
+    if _fails("build") or _fails(network._name):
+        logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
+        return None
+    settings = {"limits": config._limits, "aux_streams": config.max_aux_streams}
+    profiles = [_ends(profile._shapes) for profile in config._profiles]
+    head = json.dumps({"version": __version__, "profiles": profiles, **settings})
+    return IHostMemory(head.encode() + b"\n" + network._onnx)
+
+
+def _ends(shapes: dict[str, dict[int, list[int]]]) -> dict[str, list[list[int]]]:
+    """The smallest and largest shape of every input of a profile."""
+    return {name: [chosen[0], chosen[2]] for name, chosen in shapes.items()}
+
+
+class Runtime:
+    def __init__(self, logger: ILogger) -> None:
+        _start("runtime", logger)
+        self._logger = logger
+
+    def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:
+        if _fails("bad pointer"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        head, separator, onnx = serialized_engine.partition(b"\n")
+        if not separator:
+            self._logger.log(ILogger.Severity.ERROR, "the plan is not one of TensorRT")
+            return None
+        described = json.loads(head)
+        if described["version"] != __version__:
+            problem = "The engine plan file is not compatible with this version"
+            self._logger.log(ILogger.Severity.ERROR, problem)
+            return None
+        engine = ICudaEngine(onnx, described["profiles"])
+        return _unless_it_fails("deserialize_cuda_engine", engine)
+
+
+class ICudaEngine:
+    device_memory_size_v2 = SCRATCH_BYTES
+
+    def __init__(self, onnx: bytes, profiles: list[dict[str, list[list[int]]]]) -> None:
+        self._onnx = onnx
+        self._session = segments.open_session(onnx, segments.CPU)
+        self._profiles = profiles
+        nodes = (*self._session.get_inputs(), *self._session.get_outputs())
+        drops = os.environ.get("FAKE_TENSORRT_DROPS_UNUSED") == "1"
+        self._names = [node.name for node in nodes if not (drops and 0 in node.shape)]
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self._names)
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return len(self._profiles)
+
+    def get_tensor_name(self, index: int) -> str:
+        return self._names[index]
+
+    def create_execution_context(
+        self, strategy: ExecutionContextAllocationStrategy
+    ) -> IExecutionContext | None:
+        assert strategy.name == "USER_MANAGED"
+        return _unless_it_fails("create_execution_context", IExecutionContext(self))
+
+    def create_engine_inspector(self) -> EngineInspector | None:
+        return _unless_it_fails("create_engine_inspector", EngineInspector())
+
+
+class EngineInspector:
+    def get_engine_information(self, format: LayerInformationFormat) -> str:
+        assert format.name == "JSON"
+        return '{"Layers": ["_gemm_mha_v2_0x0123456789abcdef", "another"]}'
+
+
+class IExecutionContext:
+    def __init__(self, engine: ICudaEngine) -> None:
+        self._engine = engine
+        self._addresses: dict[str, int] = {}
+        self._shapes: dict[str, list[int]] = {}
+        self._profile: dict[str, list[list[int]]] = {}
+        self._has_memory = False
+        self._segments: segments.OnHost | segments.OnCard | None = None
+
+    def set_device_memory(self, memory: Size, size: Size) -> None:
+        assert memory
+        assert self._shapes, "memory is given after the profile and the shapes"
+        assert size >= SCRATCH_BYTES
+        self._has_memory = True
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: Size) -> bool:
+        if self._set_profile(profile_index, stream_handle):
+            return True
+        release = tuple(map(int, __version__.split(".")[:2]))
+        if release < RAISES_FOR_A_PROFILE:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        raise RuntimeError("Error in set optimization profile async.")
+
+    def _set_profile(self, profile_index: int, stream_handle: Size) -> bool:
+        assert stream_handle
+        if _fails("profile") or profile_index >= len(self._engine._profiles):
+            return False
+        self._profile = self._engine._profiles[profile_index]
+        if PROVIDER == segments.CUDA:
+            self._segments = segments.OnCard(self._engine._onnx, stream_handle)
+        else:
+            self._segments = segments.OnHost(self._engine._session, stream_handle)
+        return True
+
+    def set_input_shape(self, name: str, shape: Dims) -> bool:
+        self._shapes[name] = list(shape)
+        low, high = self._profile[name]
+        return low <= list(shape) <= high
+
+    def set_tensor_address(self, name: str, memory: Size) -> bool:
+        assert memory, name
+        assert memory % fake_gpu.ALIGNMENT == 0, f"the address of {name} is not aligned"
+        self._addresses[name] = memory
+        return True
+
+    def execute_async_v3(self, stream_handle: Size) -> bool:
+        assert stream_handle
+        assert self._has_memory
+        assert self._segments is not None
+        if _fails("step"):
+            return False
+        assert set(self._addresses) == set(self._engine._names), "every tensor needs an address"
+        num_rows = self._shapes["tokens_BT"][0]
+        return self._segments.enqueue(num_rows, dict(self._addresses))
