@@ -173,8 +173,11 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
     constraints = without_comments((ROOT / "constraints.txt").read_text())
     pins = requirements_on(board, filter(None, constraints.splitlines()))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = requirements_on(board, project["optional-dependencies"]["jetson"])
-    for name, specifier in wanted.items():
+    extras = project["optional-dependencies"]
+    wanted = requirements_on(board, extras["jetson"])
+    compiled = requirements_on(board, extras["pycuda"])
+    assert wanted.keys() - compiled.keys() == {"cuda-bindings"}
+    for name, specifier in (*wanted.items(), *compiled.items()):
         pinned = pins[name] & specifier
         assert "==" in {one.operator for one in pinned}, name
     cuda_bindings = pins["cuda-bindings"] & wanted["cuda-bindings"]

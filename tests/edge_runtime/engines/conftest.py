@@ -9,6 +9,7 @@ import pytest
 from stand_ins import FAKES, SetUp, forget_stand_ins
 
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
 from hrm_edge_runtime.engines.trt import building
 
@@ -22,6 +23,8 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
+    # a process per build; builds in processes of their own still ask it
+    monkeypatch.setattr(factory, "start_problem", lambda: None)
     monkeypatch.setattr(building, "is_small", lambda _: False)  # tiny models stand for large
 
     def set_up(**settings: str) -> None:

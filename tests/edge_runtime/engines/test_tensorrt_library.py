@@ -20,7 +20,15 @@ from hrm_edge_runtime.engines.trt import build as tensorrt_build
 from hrm_edge_runtime.engines.trt.api import BuildSettings
 from hrm_host.progress import Stages
 
-MADE = ("create_timing_cache", "deserialize_cuda_engine", "create_execution_context")
+MADE = (
+    "create_network",
+    "create_builder_config",
+    "create_optimization_profile",
+    "create_timing_cache",
+    "deserialize_cuda_engine",
+    "create_execution_context",
+    "create_engine_inspector",
+)
 
 
 @pytest.mark.parametrize("function", MADE)

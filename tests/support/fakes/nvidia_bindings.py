@@ -34,7 +34,7 @@ OWN_TABLE = ("OnnxParser", "ParserError")
 NOT_OWNED = ("IOptimizationProfile", "ParserError")  # by Python; they end with what made them
 NEED_THEIR_MAKER = ("ICudaEngine", "EngineInspector", "IExecutionContext")
 VERSIONED = 4  # first slot of an interface that Python implements, after those of every interface
-LOG = {10: 0, 11: VERSIONED}  # a logger is such an interface since TensorRT 11
+LOG = (0, VERSIONED)  # of TensorRT 10 and 11, where a logger is such an interface too
 
 # Places in the tables of TensorRT 10 and 11; "=" sets an attribute.
 SLOTS = {
@@ -134,17 +134,17 @@ def _is_11() -> bool:
 
 
 def _new_builder(logger: int) -> int:
-    return _new("Builder", Logger(logger))
+    return _new("Builder", Implemented(logger))
 
 
 def _new_runtime(logger: int) -> int:
     if os.environ.get("FAKE_TENSORRT_FAILS") == "bad pointer":
         return BAD_POINTER
-    return _new("Runtime", Logger(logger))
+    return _new("Runtime", Implemented(logger))
 
 
 def _new_parser(network: int, logger: int) -> int:
-    return _new("OnnxParser", live[network].real, Logger(logger))
+    return _new("OnnxParser", live[network].real, Implemented(logger))
 
 
 def _new(kind: str, *arguments: Any) -> int:
@@ -272,7 +272,7 @@ def _argument(annotation: str, words: list[int]) -> Any:
         "bool": lambda: c_bool(word & 1).value,
         "Size": lambda: word,
         "str": lambda: ctypes.string_at(word).decode(),
-        "IProgressMonitor": lambda: Monitor(word),
+        "IProgressMonitor": lambda: Implemented(word),
     }
     if annotation in simple:
         return simple[annotation]()
@@ -297,7 +297,7 @@ def _word(this: Object, result: Any) -> int:
 
 
 class Implemented:
-    """An object of C++ whose functions Python implements."""
+    """A logger or a progress monitor of the program, through its C++ object."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -308,13 +308,9 @@ class Implemented:
         function = c_int64.from_address(table + slot * WORD).value
         return ctypes.CFUNCTYPE(c_bool, c_void_p, *kinds)(function)(self._pointer, *arguments)
 
-
-class Logger(Implemented):
     def log(self, severity: int, msg: str) -> None:
-        self._call(LOG[10 + _is_11()], int(severity), msg.encode())
+        self._call(LOG[_is_11()], int(severity), msg.encode())
 
-
-class Monitor(Implemented):
     def phase_start(self, name: str, parent: str | None, num_steps: int) -> None:
         assert parent is None
         self._call(VERSIONED, name.encode(), None, num_steps)

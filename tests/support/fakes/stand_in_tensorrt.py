@@ -129,7 +129,7 @@ class INetworkDefinition:
 
 class IOptimizationProfile:
     def __init__(self) -> None:
-        self._shapes: dict[str, dict[int, list[int]]] = {}
+        self._shapes: dict[str, list[list[int]]] = {}
 
     def set_shape(self, input: str, min: Dims, opt: Dims, max: Dims) -> None:
         for selector, shape in enumerate((min, opt, max)):
@@ -137,10 +137,10 @@ class IOptimizationProfile:
                 raise RuntimeError("Shape provided for min is inconsistent with other shapes.")
 
     def _set_dimensions(self, name: str, selector: int, shape: Dims) -> bool:
-        chosen = self._shapes.setdefault(name, {})
-        chosen[selector] = list(shape)
-        in_order = [chosen[key] for key in sorted(chosen)]
-        return all(size >= 0 for size in shape) and in_order == sorted(in_order)
+        chosen = self._shapes.setdefault(name, [])
+        assert selector == len(chosen), "the smallest shape comes first, and the largest last"
+        chosen.append(list(shape))
+        return all(size >= 0 for size in shape) and chosen == sorted(chosen)
 
 
 class IBuilderConfig:
@@ -257,14 +257,9 @@ def _build(
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None
     settings = {"limits": config._limits, "aux_streams": config.max_aux_streams}
-    profiles = [_ends(profile._shapes) for profile in config._profiles]
+    profiles = [profile._shapes for profile in config._profiles]
     head = json.dumps({"version": __version__, "profiles": profiles, **settings})
     return IHostMemory(head.encode() + b"\n" + network._onnx)
-
-
-def _ends(shapes: dict[str, dict[int, list[int]]]) -> dict[str, list[list[int]]]:
-    """The smallest and largest shape of every input of a profile."""
-    return {name: [chosen[0], chosen[2]] for name, chosen in shapes.items()}
 
 
 class Runtime:
@@ -362,7 +357,7 @@ class IExecutionContext:
 
     def set_input_shape(self, name: str, shape: Dims) -> bool:
         self._shapes[name] = list(shape)
-        low, high = self._profile[name]
+        low, _best, high = self._profile[name]
         return low <= list(shape) <= high
 
     def set_tensor_address(self, name: str, memory: Size) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from hrm_edge_runtime.contract.arrays import Shape
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
@@ -39,6 +39,8 @@ LIBRARIES = (
     "or choose --engine cpu"
 )
 NO_START = "does not start here"
+
+_Made = TypeVar("_Made")
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
@@ -128,6 +130,15 @@ def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnav
     return EngineUnavailableError(f"TensorRT {version()} {problem} ({last_error.text}): {remedy}.")
 
 
+def _made(what: str, made: _Made | None) -> _Made:
+    """Return `made`; raises EngineUnavailableError for None, TensorRT's answer without memory."""
+    if made is None:
+        raise EngineUnavailableError(
+            f"TensorRT {version()} cannot create {what}: {REMEDIES['memory']}."
+        )
+    return made
+
+
 class ShapeRange(NamedTuple):
     """The shapes of one input in a profile, in the order of TensorRT's `set_shape`."""
 
@@ -211,7 +222,8 @@ def network_from_onnx(
     """
     import tensorrt as trt
 
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    network = _made("a network", builder.create_network(flags))
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(graph)):
         reason = "without a reason"
@@ -229,7 +241,7 @@ def network_from_onnx(
 def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBuilderConfig:
     import tensorrt as trt
 
-    config = builder.create_builder_config()
+    config = _made("a configuration", builder.create_builder_config())
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
     config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, settings.tactic_mb << 20)
     config.builder_optimization_level = settings.optimization_level
@@ -245,7 +257,7 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
 def _profile(
     builder: tensorrt.Builder, ranges: Mapping[str, ShapeRange]
 ) -> tensorrt.IOptimizationProfile:
-    profile = builder.create_optimization_profile()
+    profile = _made("a profile", builder.create_optimization_profile())
     for name, shapes in ranges.items():
         try:
             # the binding accepts tuples as Dims
@@ -349,5 +361,5 @@ def context_for(
 def layer_names(engine: tensorrt.ICudaEngine) -> str:
     import tensorrt as trt
 
-    inspector = engine.create_engine_inspector()
+    inspector = _made("an inspector", engine.create_engine_inspector())
     return inspector.get_engine_information(trt.LayerInformationFormat.JSON)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import fake_gpu
@@ -110,40 +111,37 @@ def memcpy_dtod_async(target: int, source: int, num_bytes: int, stream: Stream) 
     stream.put_copy(target, source, num_bytes)
 
 
-def _status_of(call: Callable[..., Any], *arguments: Any, into: Any = None) -> int:
-    """Call a function with plain numbers; store its value in a handle and return the status."""
-    numbers = [argument.value or 0 for argument in arguments]
-    try:
-        value = call(*numbers)
-    except fake_gpu.RefusedError as refused:
-        return refused.status
-    if into is not None:
-        into._obj.value = value
-    return 0
-
-
 class Library:
     """libcuda's graph functions."""
 
-    def cuStreamBeginCapture_v2(self, stream: ctypes.c_void_p, mode: int) -> int:
-        return _status_of(fake_gpu.begin_capture, stream, ctypes.c_int(mode))
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return partial(_status_of, GRAPH_FUNCTIONS[name])
 
-    def cuStreamEndCapture(self, stream: ctypes.c_void_p, graph: Any) -> int:
-        return _status_of(fake_gpu.end_capture, stream, into=graph)
 
-    def cuGraphInstantiateWithFlags(
-        self, executable: Any, graph: ctypes.c_void_p, flags: Any
-    ) -> int:
-        return _status_of(fake_gpu.instantiate, graph, flags, into=executable)
+def _status_of(call: Callable[..., Any], *arguments: Any) -> int:
+    """Call a function with plain numbers; its result goes to the handle passed by reference."""
+    numbers: list[int] = []
+    handles: list[ctypes.c_void_p] = []
+    for argument in arguments:
+        if hasattr(argument, "_obj"):
+            handles.append(argument._obj)
+        else:
+            numbers.append(getattr(argument, "value", argument))
+    try:
+        result = call(*numbers)
+    except fake_gpu.RefusedError as refused:
+        return refused.status
+    for handle in handles:
+        handle.value = result
+    return 0
 
-    def cuGraphDestroy(self, graph: ctypes.c_void_p) -> int:
-        return _status_of(fake_gpu.graphs.__getitem__, graph)  # KeyError for one never made
 
-    def cuGraphExecDestroy(self, executable: ctypes.c_void_p) -> int:
-        return _status_of(fake_gpu.executables.pop, executable)
-
-    def cuGraphUpload(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> int:
-        return _status_of(lambda: fake_gpu.upload(executable.value or 0, stream.value or 0))
-
-    def cuGraphLaunch(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> int:
-        return _status_of(fake_gpu.launch, executable, stream)
+GRAPH_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "cuStreamBeginCapture_v2": fake_gpu.begin_capture,
+    "cuStreamEndCapture": fake_gpu.end_capture,
+    "cuGraphInstantiateWithFlags": fake_gpu.instantiate,
+    "cuGraphDestroy": fake_gpu.graphs.__getitem__,  # KeyError for one never made
+    "cuGraphExecDestroy": fake_gpu.executables.pop,
+    "cuGraphUpload": fake_gpu.upload,
+    "cuGraphLaunch": fake_gpu.launch,
+}

@@ -1,15 +1,13 @@
 """The part of `cuda.bindings.driver` that `engines/trt/drivers.py` uses, as in 12.9 and 13.5.
 
 Every function returns a tuple that begins with the status; if it fails the values are None. Handles
-and device addresses are objects of their own classes and are taken as those or as numbers; an
-enumeration is taken as itself alone. A host pointer is a plain number. Without a library the first
-call raises RuntimeError.
+and device addresses are objects and are taken as those or as numbers; an enumeration is taken as
+itself alone. A host pointer is a plain number.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
@@ -38,7 +36,9 @@ class CUstreamCaptureMode(IntEnum):
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1
 
 
-class _Handle:
+class Handle:
+    """A handle or a device address; the real module has a class of each kind."""
+
     def __init__(self, number: int) -> None:
         self._number = number
 
@@ -46,13 +46,6 @@ class _Handle:
         return self._number
 
 
-CUdevice = type("CUdevice", (_Handle,), {})
-CUcontext = type("CUcontext", (_Handle,), {})
-CUstream = type("CUstream", (_Handle,), {})
-CUevent = type("CUevent", (_Handle,), {})
-CUdeviceptr = type("CUdeviceptr", (_Handle,), {})
-CUgraph = type("CUgraph", (_Handle,), {})
-CUgraphExec = type("CUgraphExec", (_Handle,), {})
 Function = Callable[..., tuple[Any, ...]]
 
 
@@ -76,7 +69,7 @@ def _function(call: Callable[..., Any], kind: Callable[[Any], Any] | None = None
 
 
 def _number_of(argument: object) -> object:
-    return int(argument) if isinstance(argument, _Handle) else argument
+    return int(argument) if isinstance(argument, Handle) else argument
 
 
 def _require(value: object, kind: type) -> None:
@@ -87,8 +80,6 @@ def _require(value: object, kind: type) -> None:
 
 def _init(flags: int) -> None:
     assert flags == 0
-    if os.environ.get("FAKE_CUDA_FAILS") == "library":
-        raise RuntimeError("Failed to dlopen libcuda.so.1")
     fake_gpu.refuse("init", fake_gpu.NO_DEVICE)
 
 
@@ -134,33 +125,33 @@ def _record(event: int, stream: int) -> None:
 
 FUNCTIONS: dict[str, Function] = {
     "cuInit": _function(_init),
-    "cuDeviceGet": _function(lambda ordinal: ordinal, CUdevice),
+    "cuDeviceGet": _function(lambda ordinal: ordinal, Handle),
     "cuDeviceGetName": _function(_name, bytes),
     "cuDeviceGetAttribute": _function(_attribute, int),
     "cuDeviceTotalMem": _function(lambda _device: fake_gpu.memory_bytes(), int),
-    "cuDevicePrimaryCtxRetain": _function(lambda device: device, CUcontext),
+    "cuDevicePrimaryCtxRetain": _function(lambda device: device, Handle),
     "cuDevicePrimaryCtxRelease": _function(lambda device: device),
     "cuCtxPushCurrent": _function(lambda _context: fake_gpu.push()),
-    "cuCtxPopCurrent": _function(lambda: fake_gpu.pop() or 0, CUcontext),
-    "cuStreamCreate": _function(_create_stream, CUstream),
+    "cuCtxPopCurrent": _function(lambda: fake_gpu.pop() or 0, Handle),
+    "cuStreamCreate": _function(_create_stream, Handle),
     "cuStreamDestroy": _function(lambda stream: fake_gpu.streams.pop(stream)),
     "cuStreamSynchronize": _function(lambda stream: fake_gpu.streams[stream].synchronize()),
     "cuStreamBeginCapture": _function(_begin_capture),
-    "cuStreamEndCapture": _function(fake_gpu.end_capture, CUgraph),
-    "cuEventCreate": _function(lambda flags: fake_gpu.Event(flags).handle, CUevent),
+    "cuStreamEndCapture": _function(fake_gpu.end_capture, Handle),
+    "cuEventCreate": _function(lambda flags: fake_gpu.Event(flags).handle, Handle),
     "cuEventRecord": _function(_record),
     "cuEventSynchronize": _function(lambda event: fake_gpu.events[event].synchronize()),
     "cuEventDestroy": _function(lambda event: fake_gpu.events.pop(event)),
-    "cuMemAlloc": _function(fake_gpu.allocate, CUdeviceptr),
+    "cuMemAlloc": _function(fake_gpu.allocate, Handle),
     "cuMemFree": _function(lambda address: fake_gpu.memory.pop(address)),
     "cuMemsetD8": _function(ctypes.memset),
     "cuMemHostAlloc": _function(_allocate_host, int),
-    "cuMemHostGetDevicePointer": _function(_host_on_device, CUdeviceptr),
+    "cuMemHostGetDevicePointer": _function(_host_on_device, Handle),
     "cuMemFreeHost": _function(lambda pointer: fake_gpu.pinned.pop(pointer)),
     "cuMemcpyHtoDAsync": _function(_copy),
     "cuMemcpyDtoHAsync": _function(_copy),
     "cuMemcpyDtoDAsync": _function(_copy),
-    "cuGraphInstantiate": _function(fake_gpu.instantiate, CUgraphExec),
+    "cuGraphInstantiate": _function(fake_gpu.instantiate, Handle),
     "cuGraphDestroy": _function(lambda graph: fake_gpu.graphs[graph]),
     "cuGraphExecDestroy": _function(lambda executable: fake_gpu.executables.pop(executable)),
     "cuGraphUpload": _function(fake_gpu.upload),
