@@ -52,7 +52,7 @@ def proxy_process(
             wait_for(lambda: _answers(http, f"{url}/readyz"))
             yield
         finally:
-            process.kill()
+            process.terminate()
 
 
 def _configured(port: int, boards: Sequence[Server]) -> str:
