@@ -25,8 +25,8 @@ help:  ## List the targets
 demo: .venv-serve/ready  ## Set up the server alone, solve a puzzle of each kind and draw the answers
 	@$(SERVE)/hrm demo
 
-test: test-quick browser  ## Run the test suite (minutes)
-	$(DEV)/python -m pytest -m "not slow and process" -n auto --dist loadfile --no-loadscope-reorder
+test: .venv/ready browser  ## Run the test suite (minutes)
+	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder
 
 test-quick: .venv/ready  ## Run what starts no other process, one worker a core: the inner loop
 	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow and not process" -n auto -q

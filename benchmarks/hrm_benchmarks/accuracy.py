@@ -18,7 +18,7 @@ from hrm_edge_runtime.api.served_model import board_size
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.solve.puzzles import Entry, opened
-from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundle, options_of
+from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundles, options_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
@@ -139,7 +139,7 @@ def measured(
     `puzzle` has the size of the puzzles. `limits` are options of hrm-solve.
     """
     choice = choose(model, engine, num_slots=num_slots)
-    solver = from_bundle(model, choice, num_slots=num_slots, num_threads=num_threads)
+    solver = from_bundles([model], str(choice), num_slots=num_slots, num_threads=num_threads)
     graph = model.graph_path(choice.precision, device="cpu")
     options = options_of(limits)
     manifest = model.manifest

@@ -189,14 +189,18 @@ def step_seconds(step: Step, turn_s: float, *, cpu_clock: bool) -> float:
     return (clock() - began_s) / num_steps
 
 
-def beside_first(rates_RC: NDArray[np.float64]) -> list[Row]:
-    """Return how many times as fast as the first contestant each is: median and quartiles.
+def speeds(seconds_RC: NDArray[np.float64], work_C: Sequence[int]) -> list[Row]:
+    """Return the median of each contestant's step, and its speed over the first: median, quartiles.
 
-    Ratios are taken inside a round, so that a machine that slows down slows every contestant.
+    The speed is the work of a step per second. Ratios are taken inside a round, so that a machine
+    that slows down slows every contestant.
     """
+    rates_RC = np.array(work_C) / seconds_RC
     ratios_RC = rates_RC / rates_RC[:, :1]
+    steps_ms = 1e3 * np.median(seconds_RC, axis=0)
     quartiles_3C = np.quantile(ratios_RC, (0.25, 0.5, 0.75), axis=0)
     rows: list[Row] = []
-    for low, median, high in quartiles_3C.T.tolist():
-        rows.append({"ratio": median, "ratio_low": low, "ratio_high": high})
+    for step_ms, low, median, high in np.vstack([steps_ms, quartiles_3C]).T.tolist():
+        row = {"step_ms": step_ms, "ratio": median, "ratio_low": low, "ratio_high": high}
+        rows.append(row)
     return rows

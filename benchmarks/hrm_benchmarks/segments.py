@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_benchmarks.report import RATIO, Rounds, Row, Step, beside_first, take_turns, tell
+from hrm_benchmarks.report import RATIO, Rounds, Row, Step, speeds, take_turns, tell
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import INPUTS, shapes_of
 from hrm_edge_runtime.engines.factory import choose, engine_for
@@ -32,7 +32,7 @@ of product: the segment's multiplications per second over those of a product of 
 COLUMNS = {
     "batch": "{batch}",
     "engine": "{engine}",
-    "ms a segment": "{segment_ms:.2f}",
+    "ms a segment": "{step_ms:.2f}",
     "ratio": RATIO,
     "MFLOP": "{mflop:.1f}",
     "of product": "{share:.0%}",
@@ -81,18 +81,15 @@ def measure(
 def rows_of(seconds_RC: NDArray[np.float64], batch: int, flop: int | None) -> list[Row]:
     """Return the figures of each engine; the last contestant is the product."""
     segments_RC = seconds_RC[:, :-1]
-    product_per_s_R = 2 * SIDE**3 / seconds_RC[:, -1]
-    medians_ms = (1e3 * np.median(segments_RC, axis=0)).tolist()
+    num_engines = segments_RC.shape[1]
+    figures = speeds(segments_RC, [batch] * num_engines)
+    if flop is None:
+        return [{**row, "mflop": None, "share": None} for row in figures]
+    product_R1 = seconds_RC[:, -1:] / (2 * SIDE**3)  # seconds of an operation
+    shares_C = np.median(batch * flop * product_R1 / segments_RC, axis=0).tolist()
     rows: list[Row] = []
-    for number, ratio in enumerate(beside_first(1 / segments_RC)):
-        row: dict[str, Any] = {"segment_ms": medians_ms[number], **ratio}
-        row["mflop"] = None
-        row["share"] = None
-        if flop is not None:
-            per_s_R = batch * flop / segments_RC[:, number]
-            row["mflop"] = flop / 1e6
-            row["share"] = float(np.median(per_s_R / product_per_s_R))
-        rows.append(row)
+    for row, share in zip(figures, shares_C, strict=True):
+        rows.append({**row, "mflop": flop / 1e6, "share": share})
     return rows
 
 

@@ -1,11 +1,17 @@
 """Two runs over the same puzzles, compared puzzle by puzzle with an interval."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.parity.measures import Z_95, loss_interval
+
+GROWTH = 1.1
+"""Factor between two numbers of puzzles that `num_deciding` tries."""
+MOST_DECIDING = 10**6
+"""A gate that needs more puzzles lies almost on the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +51,17 @@ def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
         low=low,
         high=high,
     )
+
+
+def num_deciding(exact: Paired, max_loss: float) -> int | None:
+    """The rough number of puzzles that would decide, if losses and wins keep their rates."""
+    count = exact.num_puzzles
+    while count < MOST_DECIDING:
+        count = math.ceil(GROWTH * count)
+        scale = count / exact.num_puzzles
+        num_lost = round(exact.num_lost * scale)
+        num_won = round(exact.num_won * scale)
+        low, high = loss_interval(num_lost, num_won, count)
+        if 100 * high <= max_loss or 100 * low > max_loss:
+            return count
+    return None

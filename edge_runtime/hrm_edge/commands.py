@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -48,9 +47,7 @@ COMMANDS = {
     ),
     "import": CommandEntry("hrm_model.import_cli:main", "convert a published checkpoint", "train"),
     "export": CommandEntry("hrm_export.cli:main", "turn a checkpoint into a bundle", "export"),
-    "eval": CommandEntry(
-        "hrm_export.eval_cli:main", "measure a model on held-out puzzles", "export"
-    ),
+    "eval": CommandEntry("hrm_export.eval_cli:main", "measure a model on held-out puzzles"),
     "calibrate": CommandEntry(
         "hrm_calibration.cli:main", "choose the INT8 scales of a bundle", "export"
     ),
@@ -60,8 +57,6 @@ COMMANDS = {
     "bench": CommandEntry("hrm_benchmarks.cli:app", "measure serving and training", "serve,bench"),
     "doctor": CommandEntry("hrm_host.doctor.cli:main", "check this machine and name what to fix"),
 }
-PACKAGE_OF_EXTRA = {"serve": "fastapi", "train": "torch", "export": "onnx", "bench": "aiohttp"}
-"""A package that only the extra brings."""
 EXAMPLES = "Examples: hrm demo maze; hrm serve --port 8000; hrm solve puzzles.txt --bundle sudoku"
 HELP = "Train, export and serve small reasoning models. Run COMMAND --help for its options."
 
@@ -124,13 +119,5 @@ def _listing() -> Command:
     listing = Command("hrm", help=HELP)
     listing.callback(epilog=EXAMPLES)(lambda: None)
     for name, entry in COMMANDS.items():
-        listing.command(name, help=_help_of(entry))(lambda: None)
+        listing.command(name, help=entry.help)(lambda: None)
     return listing
-
-
-def _help_of(entry: CommandEntry) -> str:
-    """The command's line of help, or how to install the packages that it needs."""
-    for extra in entry.extra.split(","):
-        if importlib.util.find_spec(PACKAGE_OF_EXTRA[extra]) is None:
-            return f"needs pip install 'hrm-edge[{entry.extra}]'"
-    return entry.help

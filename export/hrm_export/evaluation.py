@@ -11,21 +11,17 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hrm_calibration.halting_curve import HaltingReport, report_on, roll_out
 from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
+from hrm_edge_runtime.contract.manifest import MANIFEST_NAME
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_export.eval_options import EvaluationOptions
-from hrm_export.inputs import checkpoint_of_run
-from hrm_export.torch_engine import TorchEngine, torch_device
 from hrm_host.machine import num_cores
 from hrm_host.progress import Stages
-from hrm_model import checkpoint, geometry
-from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import Puzzle, Voting
 
@@ -46,36 +42,16 @@ class Subject:
 
 
 def subject_of(options: EvaluationOptions) -> Subject:
-    """Open the checkpoint or the bundle that the options name."""
+    """Open the checkpoint or the bundle that the options name. A bundle needs no PyTorch."""
     path = Path(options.source)
-    path = checkpoint.resolve(checkpoint_of_run(path) or path)
-    if (path / checkpoint.CONFIG).is_file():
-        return open_checkpoint(path, options)
-    return open_bundle(path, options)
+    if not path.exists() or (path / MANIFEST_NAME).is_file():
+        return open_bundle(path, options)
+    from hrm_export.checkpoint_subject import find_checkpoint, open_checkpoint
 
-
-def open_checkpoint(path: Path, options: EvaluationOptions) -> Subject:
-    model, meta = checkpoint.load(path)
-    puzzle = registry.get(options.board or str(meta.get("puzzle")))
-    model = geometry.on_board(model, puzzle)
-    config = model.config
-    if (config.seq_len, config.vocab_size) != (puzzle.seq_len, puzzle.vocab_size):
-        sizes = f"{config.seq_len} positions of {config.vocab_size} tokens"
-        raise ValueError(f"{path} has {sizes}, which does not fit {puzzle.name}; give its --board")
-    if options.engine not in ("auto", "cpu", "cuda"):
-        problem = f"--engine {options.engine} is for bundles"
-        raise ValueError(f"{problem}; a checkpoint runs in PyTorch on cpu or cuda")
-    device = torch_device(options.engine, "--engine")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    return Subject(
-        name=str(path),
-        precision=f"PyTorch on {device}",
-        puzzle=puzzle,
-        puzzle_table=model.puzzle_table.float().numpy(),
-        max_segments=options.max_segments or config.max_segments,
-        engine=TorchEngine(model.to(device), options.slots),
-    )
+    found = find_checkpoint(path)
+    if found is None:
+        return open_bundle(path, options)
+    return open_checkpoint(found, options)
 
 
 def open_bundle(path: Path, options: EvaluationOptions) -> Subject:

@@ -1,15 +1,13 @@
 """Compare a measured precision with PyTorch and float32; reject one that loses too much."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from hrm_calibration.paired import Paired
+from hrm_calibration.paired import MOST_DECIDING, Paired, num_deciding
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.parity import walk
-from hrm_edge_runtime.parity.measures import loss_interval
 from hrm_edge_runtime.parity.report import (
     GOLDEN_FP32,
     LOGIT_TOLERANCE,
@@ -25,10 +23,6 @@ ROUNDINGS = 4.0
 
 Another processor was up to three times as far.
 """
-GROWTH = 1.1
-"""Factor between two numbers of puzzles that `num_deciding` tries."""
-MOST_DECIDING = 10**6
-"""A gate that needs more puzzles lies almost on the loss."""
 
 
 class ParityError(ValueError):
@@ -91,7 +85,8 @@ def tolerance_for(rounding: float) -> float:
 
 def require_parity(reports: Mapping[str, ParityReport], rounding: float) -> None:
     """Raise ParityError if a float32 graph differs from PyTorch on the golden traces."""
-    worst = {**GOLDEN_FP32.every_segment.worst, "logit_gap": tolerance_for(rounding)}
+    worst = dict(GOLDEN_FP32.every_segment.worst)
+    worst["logit_gap"] = tolerance_for(rounding)
     limits = SegmentLimits(worst=worst)
     gates = GOLDEN_FP32.model_copy(update={"every_segment": limits})
     for report in reports.values():
@@ -131,20 +126,6 @@ def doubt_about(exact: Paired, max_loss: float) -> str | None:
     if count is not None:
         needed = f"about {count:,} puzzles"
     return f"loss {middle:.1f} ± {half:.1f} points, {needed} would decide"
-
-
-def num_deciding(exact: Paired, max_loss: float) -> int | None:
-    """The rough number of puzzles that would decide, if losses and wins keep their rates."""
-    count = exact.num_puzzles
-    while count < MOST_DECIDING:
-        count = math.ceil(GROWTH * count)
-        scale = count / exact.num_puzzles
-        num_lost = round(exact.num_lost * scale)
-        num_won = round(exact.num_won * scale)
-        low, high = loss_interval(num_lost, num_won, count)
-        if 100 * high <= max_loss or 100 * low > max_loss:
-            return count
-    return None
 
 
 def require_finite(precision: str, reports: Mapping[str, ParityReport]) -> None:

@@ -7,11 +7,10 @@ from functools import partial
 from rich.table import Table
 
 from hrm_calibration.halting_curve import Outcomes, Score, learned_policy, roll_out
-from hrm_calibration.paired import Paired, paired
+from hrm_calibration.paired import Paired, num_deciding, paired
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export.eval_options import EvaluationOptions
 from hrm_export.evaluation import Subject, held_out, subject_of
-from hrm_export.judge import num_deciding
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
 

@@ -10,7 +10,6 @@ P rows of the puzzle table, V vocabulary, X all values of a puzzle.
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,16 +17,12 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
-from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.parity import measures
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_host.progress import OnProgress, unheard
-from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
-from hrm_model.geometry import on_board
 from hrm_model.hrm import HRM, Carry
-from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 
 SIZES = (
@@ -247,19 +242,3 @@ class TorchEngine(Engine):
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         high_BND, low_BND = (rows[:num_active].float().cpu().numpy() for rows in self._carry)
         return high_BND, low_BND
-
-
-def open_checkpoint(path: Path, manifest: Manifest, num_slots: int) -> tuple[TorchEngine, Float32]:
-    """A checkpoint, or a run's file latest or best, as an engine with its puzzle table.
-
-    Raises ValueError if its sizes are not the bundle's.
-    """
-    model, _ = checkpoint.load(checkpoint.resolve(path))
-    model = on_board(model, registry.get(manifest.puzzle))
-    for name in SIZES:
-        found = getattr(model.config, name)
-        expected = getattr(manifest, name)
-        if found != expected:
-            problem = f"{path} has {name} {found} but the bundle {manifest.name} has {expected}"
-            raise ValueError(f"{problem}; give the checkpoint that was exported")
-    return TorchEngine(model, num_slots), model.puzzle_table.float().numpy()

@@ -104,7 +104,7 @@ class BuildOptions:
     ] = None
     csv_train: Annotated[
         Path | None,
-        typer.Option(help="File for training: CSV with any header, or boards as text."),
+        typer.Option(help="File for training: a table, JSON, text, .npy or .npz."),
     ] = None
     csv_test: Annotated[Path | None, typer.Option(help="File for the test split.")] = None
     csv_sample: Annotated[
@@ -117,7 +117,7 @@ class BuildOptions:
     ] = False
     dataset: Annotated[
         str,
-        typer.Option(help="arcagi, arcagi2 or a folder of task files."),
+        typer.Option(help="arcagi, arcagi2, a folder of task files, or Kaggle's challenges."),
     ] = "arcagi"
     tasks: Annotated[
         str | None,
@@ -277,7 +277,7 @@ def merge_(
 def import_(
     file: Annotated[
         Path,
-        typer.Argument(help='JSON: a list of {"puzzle": ..., "solution": ...}, or one per line.'),
+        typer.Argument(help="Puzzles with answers: JSON, a table, text, .npy or .npz."),
     ],
     puzzle: PuzzleName,
     out: Out,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench_tools import figures_of, refusal_of
-from solving_tools import answer
+from odd_server import answer
 
 from hrm_benchmarks.accuracy import KnownPuzzle, generated, measure, puzzles_from_file
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest

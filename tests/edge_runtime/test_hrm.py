@@ -161,16 +161,3 @@ def test_a_shell_completes_options_bundles_and_kinds(
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     status, out, _ = run("hrm")
     assert (status, set(out.split())) == (0, offered)
-
-
-def test_missing_extras(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = commands.importlib.util.find_spec
-    monkeypatch.setattr(
-        commands.importlib.util,
-        "find_spec",
-        lambda name: None if name in ("torch", "aiohttp") else found(name),
-    )
-    _, shown, _ = run("hrm")
-    assert re.search(r"^  train +needs pip install 'hrm-edge\[train\]'$", shown, re.MULTILINE)
-    assert re.search(r"^  bench +needs pip install 'hrm-edge\[serve,bench\]'$", shown, re.MULTILINE)
-    assert re.search(r"^  solve +solve puzzles", shown, re.MULTILINE)

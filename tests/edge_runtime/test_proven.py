@@ -16,10 +16,9 @@ from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.solve.output import summary
-from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_edge_runtime.solve.solvers import from_bundles
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid
 from hrm_puzzles.sudoku import solver
@@ -144,7 +143,7 @@ def test_an_undecided_question_gets_no_false_proof(kind: Literal["none", "many"]
     question = nine.parse(UNDECIDED[kind]).grid  # passes
     assert num_solutions(nine, question) == (0 if kind == "none" else 2)
     whole = shipped("sudoku")
-    ours = from_bundle(whole, Choice(engine="cpu", precision="fp32"), num_threads=1)
+    ours = from_bundles([whole], "cpu:fp32", num_threads=1)
     request = SolveRequest(puzzle=UNDECIDED[kind], attempts=4, max_segments=40)
     ((_, answer),) = ours.solve_all([request])
     assert isinstance(answer, SolveAnswer)
@@ -161,9 +160,7 @@ def test_the_words_for_proven_promise_the_rules_and_no_more() -> None:
     assert "every given" in field
     assert "another answer" in field
     puzzle = small().generate(np.random.default_rng(0), "easy")
-    solve_one = from_bundle(
-        shipped("sudoku-6x6"), Choice(engine="cpu", precision="fp32"), num_threads=1
-    )
+    solve_one = from_bundles([shipped("sudoku-6x6")], "cpu:fp32", num_threads=1)
     ((_, answer),) = solve_one.solve_all([SolveRequest(puzzle=small().asked(puzzle.question))])
     assert isinstance(answer, SolveAnswer)
     assert "proven to keep every rule" in summary(answer)

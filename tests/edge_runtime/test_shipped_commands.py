@@ -16,10 +16,9 @@ from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, shipped_bundles
 from hrm_edge_runtime.engines import cpu_times
-from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.solve.shipped import about, demo, models
-from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_edge_runtime.solve.solvers import from_bundles
 
 CARDS = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 
@@ -138,7 +137,7 @@ STUCK = (  # held-out puzzles on which one plain attempt is undecided after 60 s
 
 def test_the_9x9_model_proves_with_hypotheses_what_it_leaves_undecided_without() -> None:
     bundle = shipped("sudoku")
-    solver = from_bundle(bundle, Choice(engine="cpu", precision="fp32"), num_threads=1)
+    solver = from_bundles([bundle], "cpu:fp32", num_threads=1)
     ways: tuple[Literal["plain", "hypotheses"], ...] = ("plain", "hypotheses")
     proven = dict.fromkeys(ways, 0)
     for how in ways:

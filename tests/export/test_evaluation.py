@@ -1,6 +1,8 @@
 """hrm-eval of one model and of two side by side: its output for readers and for scripts."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,28 @@ def test_what_a_checkpoint_cannot_do_is_rejected(
 ) -> None:
     checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
     assert saying in rejected(app, tmp_path / "step_1", "--data", data, *options).stderr
+
+
+WITHOUT_PYTORCH = """
+import sys
+for name in ("torch", "onnx", "safetensors"):
+    sys.modules[name] = None
+from hrm_export.eval_cli import main
+main()
+"""
+
+
+@pytest.mark.process
+def test_a_bundle_is_evaluated_on_an_install_without_pytorch(bundle: Path, data: Path) -> None:
+    run = [sys.executable, "-c", WITHOUT_PYTORCH]
+    sides = [[bundle], [bundle, bundle]]
+    for subjects in sides:
+        command = [*run, *subjects, "--data", data, "--json"]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout)
+    ended = subprocess.run([*run, data, "--data", data], capture_output=True, text=True)
+    assert "pip install 'hrm-edge[export]'" in ended.stderr
 
 
 def test_unfit_data_of_a_bundle_is_rejected(bundle: Path, data: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import CUDA, engine_from_bundle
 from hrm_edge_runtime.parity.report import breaks
 from hrm_edge_runtime.parity.walk import run_questions
-from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_edge_runtime.solve.solvers import from_bundles
 from hrm_export.cli import main as app
 from hrm_export.inputs import data_of, find_checkpoint, find_puzzles
 from hrm_export.options import Options
@@ -196,7 +196,7 @@ def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_
     for tokens_T in made_questions(SUDOKU, 3).tokens_NT:
         asked.append(SolveRequest(puzzle=SUDOKU.decode(tokens_T).tolist()))
     for engine in engines:
-        solver = from_bundle(bundle, choose(bundle, engine, num_slots=2))
+        solver = from_bundles([bundle], engine)
         replies = dict(solver.solve_all(asked))
         assert len(replies) == 3
         assert all(isinstance(reply, SolveAnswer) for reply in replies.values())

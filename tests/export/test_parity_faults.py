@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from bundle_tools import install, restate
-from cli_tools import rejected
+from bundle_tools import restate
 from export_tools import random_inputs, random_questions, run_once, small_model
 from onnx import TensorProto, numpy_helper
 from step_bundle import write_step_bundle
@@ -23,14 +22,10 @@ from hrm_edge_runtime.parity.cli import main as app
 from hrm_export.half import half_graph
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import golden_traces
-from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 
 QKV = "low_level.layers.0.self_attn.qkv_proj.weight"
 SWAPPED_SITES = ("low_3/layer_0/attention/qkv", "low_3/layer_1/attention/o")
-ENTRY_POINTS = """[hrm_edge.parity]
-checkpoint = hrm_export.torch_engine:open_checkpoint
-"""
 Stored = dict[str, TensorProto]  # initializers of a graph by name
 
 
@@ -45,10 +40,9 @@ def min_max_scales(graph: onnx.ModelProto, model: HRM) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint, its bundle, and the entry points that an installation registers."""
+    """A bundle of three precisions with the traces of its model."""
     folder = tmp_path_factory.mktemp("desk")
     model = small_model(max_segments=4)
-    checkpoint.save(folder / "checkpoint", model, {"puzzle": "sudoku-4x4"})
     graph = segment_graph(model)
     half = half_graph(graph, ())
     signed = quantize(graph, min_max_scales(graph, model))
@@ -65,13 +59,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tasks=["one", "two"],
         golden=vars(golden),
     )
-    install(folder, ENTRY_POINTS)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _installed(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(desk))
 
 
 def parity(bundle: Path, *arguments: object) -> dict[str, Any]:
@@ -106,19 +94,15 @@ def flip_bit(tensor: TensorProto, bit: int) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_an_honest_bundle_agrees_with_its_checkpoint(desk: Path, precision: str) -> None:
-    checkpoint_path = desk / "checkpoint"
-    engine = f"cpu:{precision}"
-    found = parity(desk / "honest.bundle", "--engine", engine, "--checkpoint", checkpoint_path)
+def test_an_honest_bundle_agrees_with_pytorch(desk: Path, precision: str) -> None:
+    found = parity(desk / "honest.bundle", "--engine", f"cpu:{precision}")
     assert found["passed"], found["breaks"]
 
 
 @pytest.mark.parametrize("bit", [22, 30])  # the first of the mantissa, the first of the exponent
 def test_a_flipped_bit_of_a_weight_is_caught(desk: Path, tmp_path: Path, bit: int) -> None:
     bundle = faulty(desk, tmp_path, "fp32", lambda stored: flip_bit(stored[QKV], bit))
-    assert not parity(bundle, "--engine", "cpu:fp32")["passed"]
-    found = parity(bundle, "--engine", "cpu:fp32", "--checkpoint", desk / "checkpoint")
-    assert_breaks_in_segment_1(found)
+    assert_breaks_in_segment_1(parity(bundle, "--engine", "cpu:fp32"))
 
 
 def test_swapped_scales_of_two_call_sites_are_caught(desk: Path, tmp_path: Path) -> None:
@@ -132,11 +116,3 @@ def test_swapped_scales_of_two_call_sites_are_caught(desk: Path, tmp_path: Path)
     bundle = faulty(desk, tmp_path, "int8", swap)
     found = parity(bundle, "--engine", "cpu:int8", "--against", "cpu:fp32")
     assert_breaks_in_segment_1(found)
-
-
-def test_a_checkpoint_of_other_sizes_is_rejected(desk: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    checkpoint.save(other, small_model(num_puzzle_ids=5), {"puzzle": "sudoku-4x4"})
-    bundle = desk / "honest.bundle"
-    ended = rejected(app, bundle, "--checkpoint", other)
-    assert "num_puzzle_ids 5 but the bundle small has 3" in ended.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
+from odd_server import SOLVED
 from service_tools import command
-from solving_tools import SOLVED
 
 pytestmark = pytest.mark.process
 CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
+from odd_server import OPEN, SOLVED
 from service_tools import command
-from solving_tools import OPEN, SOLVED
 from terminal_tools import shown
 
 from hrm_puzzles.data.build import DataRecipe, build

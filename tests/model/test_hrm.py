@@ -130,6 +130,11 @@ def test_impossible_sizes_are_rejected(changes: dict[str, Any], sentence: str) -
         fresh_model(**changes)
 
 
+def test_a_class_rejects_the_configuration_of_another_family() -> None:
+    with pytest.raises(ValueError, match="of a trm model; use model_of"):
+        HRM(HRMConfig(**{**vars(SIZES), **TRM}))
+
+
 @pytest.mark.parametrize(
     "change",
     [{"positions": "rope", "high_layers": 2}, TRANSFORMER, TRM, {**TRM, "blocks": "mixer"}],

@@ -35,8 +35,7 @@ from torch import Tensor
 
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_edge_runtime.solve.solvers import from_bundles
 from hrm_export.cli import main as export_main
 from hrm_export.eval_cli import main as eval_main
 from hrm_export.segment import segment_graph
@@ -324,6 +323,9 @@ ACCEPTED: dict[str, dict[str, object]] = {
     "TRM's HRM": {"name": "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1"},
     "no name": {"name": None},
     "YAML's text": {"rms_norm_eps": "1e-5"},
+    "a size": {"hidden_size": WIDTH, "puzzle_emb_ndim": 40},
+    "a reference": {"batch_size": 40, "puzzle_emb_ndim": "${.batch_size}"},
+    "a long reference": {"batch_size": 40, "puzzle_emb_ndim": "${arch.batch_size}"},
 }
 
 
@@ -331,15 +333,6 @@ ACCEPTED: dict[str, dict[str, object]] = {
 def test_settings_that_change_nothing_are_read(name: str, tmp_path: Path) -> None:
     config = model_from_published(run_with(tmp_path, **ACCEPTED[name]), SEQ_LEN).config
     assert (config.arch, config.halt_rule, config.rms_norm_eps) == ("hrm", "difference", 1e-5)
-
-
-def test_a_reference_names_another_setting(tmp_path: Path) -> None:
-    for text in ("${.hidden_size}", "${hidden_size}", "${arch.hidden_size}"):
-        run_with(tmp_path, puzzle_emb_ndim=text)
-        state = published_state(table=(3, WIDTH))
-        torch.save(tensors_of(state), tmp_path / "step_100")
-        config = model_from_published(tmp_path, SEQ_LEN).config
-        assert config.puzzle_vector_size == WIDTH
 
 
 def wrapped(kind: str, state: dict[str, Tensor]) -> dict[str, Any]:
@@ -363,29 +356,24 @@ AVERAGED = ("ema_state_dict", "ema", "model_ema", "shadow", "prefix", "swa", "li
 
 
 @pytest.mark.parametrize("kind", [*RAW, *AVERAGED])
-def test_a_state_is_unwrapped(kind: str, tmp_path: Path) -> None:
-    write_published(tmp_path)
-    state = tensors_of(published_state(seed=9), "module.")
-    torch.save(wrapped(kind, state), tmp_path / "step_100")
-    model = model_from_published(tmp_path, SEQ_LEN)
-    assert torch.equal(model.puzzle_table, state["module.inner.puzzle_emb.weights"])
-
-
-@pytest.mark.parametrize("kind", AVERAGED)
-def test_of_raw_and_averaged_weights_one_must_be_chosen(kind: str, tmp_path: Path) -> None:
+def test_a_state_is_unwrapped_and_of_two_one_must_be_chosen(kind: str, tmp_path: Path) -> None:
     write_published(tmp_path)
     raw = tensors_of(published_state(seed=9), "model.")
-    average = tensors_of(published_state(seed=10), "model.")
-    both = {"model_state_dict": raw, **wrapped(kind, average)}
-    if kind == "lightning":
-        both = {"state_dict": {**raw, **both["state_dict"]}}
-    torch.save(both, tmp_path / "step_100")
-    options = [tmp_path, "--puzzle", "sudoku-4x4", "--out", tmp_path / "out"]
-    assert "--weights raw or --weights average" in rejected(app, *options).stderr
-    for chosen, state in {"raw": raw, "average": average}.items():
-        ran(import_main, *options, "--weights", chosen)
-        model, _ = checkpoint.load(tmp_path / "out")
-        assert torch.equal(model.puzzle_table, state["model.inner.puzzle_emb.weights"])
+    average = tensors_of(published_state(seed=10), "module.")
+
+    def table_of(contents: dict[str, Any], weights: Any = None) -> Tensor:
+        torch.save(contents, tmp_path / "step_100")
+        return model_from_published(tmp_path, SEQ_LEN, weights=weights).puzzle_table
+
+    averaged = wrapped(kind, average)
+    assert torch.equal(table_of(averaged), average["module.inner.puzzle_emb.weights"])
+    if kind in RAW:
+        return
+    both = {"state_dict": {**raw, **averaged.pop("state_dict", {})}, **averaged}
+    with pytest.raises(CheckpointError, match="--weights raw or --weights average"):
+        table_of(both)
+    assert torch.equal(table_of(both, "raw"), raw["model.inner.puzzle_emb.weights"])
+    assert torch.equal(table_of(both, "average"), average["module.inner.puzzle_emb.weights"])
 
 
 def test_an_average_of_parameters_takes_the_buffers_of_the_raw_weights(tmp_path: Path) -> None:
@@ -762,7 +750,7 @@ def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path)
     assert names_of(bundle) == ["<blank>"]
     assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:1].numpy())
     requests = [SolveRequest(puzzle=question) for question in questions_of(bundle)]
-    solver = from_bundle(bundle, choose(bundle, "cpu", num_slots=2), num_slots=2)
+    solver = from_bundles([bundle], "cpu", num_slots=2)
     replies = [reply for _, reply in solver.solve_all(requests)]
     assert all(isinstance(reply, SolveAnswer) for reply in replies)
 

@@ -232,6 +232,23 @@ def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> N
     assert len(report.faults) == 2
 
 
+@pytest.mark.parametrize("ignored", [0, -100])
+def test_inspection_judges_only_the_labels_that_training_counts(
+    tmp_path: Path, ignored: int
+) -> None:
+    data = tmp_path / "data"
+    build(DataRecipe(puzzle="sudoku-4x4", num_train=8, num_test=4), data)
+    for split in ("train", "test"):
+        inputs_NT = open_split(data, split).inputs(slice(None))
+        labels_NT = open_split(data, split).labels(slice(None))
+        labels_NT[inputs_NT == labels_NT] = ignored
+        np.save(data / split / "all__labels.npy", labels_NT)
+        meta = json.loads((data / split / "dataset.json").read_text())
+        meta["ignore_label_id"] = ignored
+        (data / split / "dataset.json").write_text(json.dumps(meta))
+    assert inspect(data).faults == []
+
+
 def exported(count: int) -> list[dict[str, object]]:
     rng = np.random.default_rng(0)
     objects: list[dict[str, object]] = []

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,23 @@ def test_a_maze_that_shows_two_shapes_is_rejected(text: str) -> None:
         MAZE.framed(text)
     assert rejected.value.rule == "ambiguous"
     assert rejected.value.remedy == "write . for open cells"
+
+
+@pytest.mark.parametrize("kind", registry.names())
+@pytest.mark.parametrize("text", ["", "\n", " \n \n", "\t\n\t\t\n", "\ufeff\u200b", "|\n|", "[\n]"])
+def test_a_text_without_cells_is_rejected(kind: str, text: str) -> None:
+    with pytest.raises(PuzzleError):
+        registry.get(kind).parse(text)
+
+
+@pytest.mark.parametrize("piece", ["\n", " \n", "1\n", "\t", "-", "E", "EX@*", "nan ", "[", "+-"])
+def test_a_text_of_the_greatest_length_is_judged_in_bounded_time(piece: str) -> None:
+    text = piece * (4000 // len(piece))
+    began = time.process_time()
+    for kind in ("sudoku", "maze", "logistics"):
+        with pytest.raises(PuzzleError):
+            registry.get(kind).parse(text)
+    assert time.process_time() - began < 0.5  # at most 30 ms each on an idle core
 
 
 def one_line_mazes(count: int) -> list[str]:

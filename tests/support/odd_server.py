@@ -1,4 +1,4 @@
-"""A real HTTP server that answers /models and /solve/batch as the test says."""
+"""Answers and solvers for tests, and a real HTTP server that answers as the test says."""
 
 from __future__ import annotations
 
@@ -11,15 +11,43 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from scripted_server import scripted_model
-from solving_tools import answer
 
-from hrm_edge_runtime.api.schema import ErrorDetail
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
+from hrm_edge_runtime.solve.solvers import SolveAll, Solver
+from hrm_puzzles import registry
 
+SOLVED = "1234341221434321"
+OPEN = "123434122143432."
+PUZZLE = registry.get("sudoku-4x4")
+USUAL: dict[str, Any] = {
+    "how": "plain",
+    "segments": 2,
+    "margin": 1.0,
+    "queue_ms": 0.0,
+    "compute_ms": 1.0,
+    "model": "m",
+    "attempts": 1,
+    "total_segments": 2,
+    "votes": None,
+    "vote_share": None,
+}
 Reply = Callable[[BaseHTTPRequestHandler], None]
 MODEL: dict[str, Any] = scripted_model(num_slots=1).view().model_dump(mode="json") | {"name": "m"}
 REFUSAL = ErrorDetail(
     reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
 )
+
+
+def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
+    """Return a proven answer, or one that ran out of segments."""
+    status = "proven" if solved else "unfinished"
+    halted_by = "proven" if solved else "max_segments"
+    verdict = {"status": status, "halted_by": halted_by, "solved": solved, "verified": solved}
+    return SolveAnswer(solution=puzzle, **verdict, **USUAL)
+
+
+def solver_of(solve_all: SolveAll) -> Solver:
+    return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)
 
 
 def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:

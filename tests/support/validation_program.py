@@ -20,8 +20,8 @@ from hrm_train.options import Intervals
 from hrm_train.run import TrainingRun
 
 NUM_PUZZLES = 40
-ROW_S = 0.1  # for each row and segment: 16 s for all puzzles
-LIMIT_S = 12
+ROW_S = 0.2  # for each row and segment: 32 s for all puzzles, 16 s for each share
+LIMIT_S = 24
 
 
 def slowed(model: HRM, carry: Carry, tokens_BT: torch.Tensor, ids_B: torch.Tensor) -> SegmentOutput:

@@ -60,14 +60,7 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank. All ranks get the same answer, so they act
         together."""
-        if self.world == 1:
-            return flag
-        device = "cpu"
-        if dist.get_backend() == "nccl":
-            device = "cuda"
-        votes = torch.tensor(int(flag), device=device)
-        dist.all_reduce(votes)
-        return bool(votes)
+        return any(self.gathered(flag))
 
     def gathered(self, value: T) -> list[T]:
         """Returns the values of all ranks, in order, on every rank."""

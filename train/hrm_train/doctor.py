@@ -18,7 +18,6 @@ from hrm_train import doctor_machine
 TRIALS = 3  # repetitions; the first one warms up
 ATTENTION_SHAPE = (3, 1, 8, 900, 64)  # query, key and value; batch, heads, tokens, width
 NEWEST_CUDA = re.compile(r"CUDA Version:\s*(\d+)\.(\d+)")
-KERNEL_VERSION = re.compile(r"(\d+)(\d)")
 
 Version = tuple[int, int]
 
@@ -31,7 +30,6 @@ class TrainingSoftware:
     torch: str | None
     torch_cuda: str | None  # CUDA version that PyTorch was built for
     sees_gpu: bool
-    architectures: tuple[str, ...]  # architectures of PyTorch's GPU kernels
     has_triton: bool
     compiler: str | None
 
@@ -56,7 +54,6 @@ def look() -> TrainingSoftware:
         torch=None,
         torch_cuda=None,
         sees_gpu=False,
-        architectures=(),
         has_triton=importlib.util.find_spec("triton") is not None,
         compiler=_compiler(),
     )
@@ -69,7 +66,6 @@ def look() -> TrainingSoftware:
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
         sees_gpu=torch.cuda.is_available(),
-        architectures=tuple(torch.cuda.get_arch_list()),
     )
 
 
@@ -86,7 +82,10 @@ def _compiler() -> str | None:
 
 
 def attention() -> Iterator[Finding]:
-    """Runs attention, which every model uses, forward and backward over 900 tokens."""
+    """Runs attention, which every model uses, forward and backward over 900 tokens.
+
+    It fails if PyTorch lacks kernels for the card.
+    """
     import torch
 
     device = "cpu"
@@ -114,14 +113,10 @@ def attention() -> Iterator[Finding]:
 
 
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
-    """Python, PyTorch, its GPU kernels, and what torch.compile needs."""
+    """Python, PyTorch, and what torch.compile needs."""
     driver_cuda = _driver_cuda(machine)
     yield python_finding(software.python)
     yield torch_finding(software, driver_cuda)
-    answer = machine.ask(("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"))
-    capabilities = (answer or "").split()
-    if software.sees_gpu and capabilities:
-        yield architecture(software, capabilities[0])
     if software.torch is not None:
         yield _compile_finding(software, has_gpu=driver_cuda is not None)
 
@@ -169,26 +164,3 @@ def torch_finding(software: TrainingSoftware, driver_cuda: Version | None) -> Fi
     supported = f"{driver_cuda[0]}.{driver_cuda[1]}"
     text = f"{build}, the driver supports CUDA {supported}, and PyTorch sees no GPU"
     return fail("PyTorch", text, remedy)
-
-
-def architecture(software: TrainingSoftware, capability: str) -> Finding:
-    """Whether PyTorch has kernels for the card."""
-    major, minor = map(int, capability.split("."))
-    for kernel in software.architectures:
-        if _runs_on(kernel, (major, minor)):
-            return ok("GPU kernels", f"{kernel} serves compute capability {capability}")
-    names = ", ".join(software.architectures)
-    text = f"PyTorch has no kernels for compute capability {capability} (it has {names})"
-    return fail("GPU kernels", text, f"{CUDA_BUILD}, for a newer CUDA version")
-
-
-def _runs_on(kernel: str, card: Version) -> bool:
-    """Kernels (sm_86) run on their major version from their minor on; PTX (compute_*) on newer."""
-    kind, _, digits = kernel.partition("_")
-    found = KERNEL_VERSION.match(digits)
-    if found is None:
-        return False
-    built = (int(found[1]), int(found[2]))
-    if kind == "compute" and built <= card:
-        return True
-    return built[0] == card[0] and built[1] <= card[1]

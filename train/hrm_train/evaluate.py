@@ -19,6 +19,7 @@ from hrm_train import distributed, recipe, window
 from hrm_train.batches import Batch, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
+SHOWN = 32  # puzzles among which right and wrong boards are drawn
 SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more are recorded but not shown
 Kind = Literal["fast", "whole"]
 FAST_SHARE = 10  # one puzzle in ten
@@ -46,6 +47,8 @@ class Evaluation:
     halted_exact: float  # share of exact puzzles if the model itself halts
     loss: float  # loss of the answers after the last segment
     pass_at: Mapping[int, float]  # k: share of tasks right in k trials, by votes
+    shown: Batch  # the first puzzles, to draw them
+    shown_answers_BT: NDArray[np.int32]  # after the last segment
 
     @property
     def score(self) -> float:
@@ -128,13 +131,9 @@ def evaluate(
         halted_exact=float(halted_exact_1B.mean()),
         loss=float(found["loss"].mean()),
         pass_at=_pass_at(puzzle, rows, found, identifiers),
+        shown=rows.rows(slice(SHOWN)),
+        shown_answers_BT=found["answers"][-1][:SHOWN],
     )
-
-
-@torch.no_grad()
-def answers_of(model: HRM, puzzle: Puzzle, rows: Batch) -> NDArray[np.int32]:
-    """The model's answers [B, T] after the last segment."""
-    return _rollout(model, puzzle, rows, "softmax")["answers"][-1]
 
 
 def _joined(parts: Sequence[_Figures]) -> _Figures:

@@ -19,7 +19,7 @@ from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_train import batches, status
 from hrm_train.hardware import hardware_from_name, prepare
 from hrm_train.memory import FILLED
-from hrm_train.options import PlanOptions, TrainOptions
+from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft
 from hrm_train.run_plan import RunPlan, filled, read_plan
 from hrm_train.window import Slots, window_loss
@@ -121,7 +121,7 @@ def _expected_ids(plan: RunPlan, options: PlanOptions) -> int:
     recipe = ArcRecipe(puzzle=puzzle.name, **options.examples)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
     num_fitting = sum(task.side <= puzzle.side for task in tasks)
-    return round(UNIQUE * num_fitting * recipe.augment)
+    return 1 + round(UNIQUE * num_fitting * recipe.augment)
 
 
 def _model_line(plan: RunPlan) -> str:
@@ -164,18 +164,26 @@ def disk(plan: RunPlan) -> str:
     folder = next(path for path in plan.run.absolute().parents if path.is_dir())
     size = plan.memory().checkpoint
     most_held = plan.intervals.keep + SPARE
-    num_written = -(-plan.num_steps // plan.intervals.checkpoint_steps)
+    num_written = _num_written(plan.num_steps, plan.intervals)
     free = shutil.disk_usage(folder).free
     held_gib = most_held * size / GIB
     written_gib = num_written * size / GIB
     text = (
         f"a checkpoint takes {size / GIB:.2f} GiB; held: {held_gib:.2f} GiB, {most_held} at most; "
-        f"written: {written_gib:.1f} GiB, {num_written:,} and one every "
+        f"written: up to {written_gib:.1f} GiB, {num_written:,} and one every "
         f"{plan.intervals.checkpoint_minutes:g} minutes; {free / GIB:.1f} GiB are free"
     )
     if most_held * size < free:
         return text
     return f"warning: {text}; give --run on a larger disk"
+
+
+def _num_written(num_steps: int, intervals: Intervals) -> int:
+    """The checkpoints of a run whose every validation is the best yet."""
+    saved = intervals.checkpoint_steps
+    validated = intervals.validate_steps
+    both = math.lcm(saved, validated)
+    return 1 + (num_steps - 1) // saved + (num_steps - 1) // validated - (num_steps - 1) // both
 
 
 def warnings(plan: RunPlan, options: PlanOptions) -> list[str]:

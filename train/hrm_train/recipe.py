@@ -1,11 +1,9 @@
 """What a training run is: every setting that shapes its result, as one frozen record of the run."""
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -137,11 +135,6 @@ class Recipe:
         num_windows = -(-max_segments // self.window)
         num_open = 1 + (num_windows - 1) * samples // self.deepening_samples
         return min(max_segments, self.window * num_open)
-
-    @property
-    def digest(self) -> str:
-        text = json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def in_samples(

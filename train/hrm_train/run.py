@@ -18,7 +18,7 @@ from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
 from hrm_train import batches, checkpoints, figures, pictures, status, telemetry
-from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, answers_of, evaluate, held_out
+from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
@@ -26,7 +26,6 @@ from hrm_train.run_plan import RunPlan
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 GIT_TIMEOUT_S = 10
-SHOWN = 32  # held-out puzzles among which right and wrong boards are shown
 
 
 class TrainingRun:
@@ -132,7 +131,6 @@ class TrainingRun:
             "best_epoch": best and best.get("passes"),
             "best_loss": lowest and lowest["loss"],
             "best_loss_step": lowest and lowest["step"],
-            "recipe_digest": self.trainer.recipe.digest,
             "time": time.strftime(TIME_FORMAT, time.gmtime()),
         }
 
@@ -185,8 +183,7 @@ class TrainingRun:
             if evaluation is not None and self.trainer.ranks.is_first:
                 self.say(f"step {step}: {evaluation.summary()}")
                 pictures.draw_curve(self.path)
-                shown = self.held_out.whole.rows(slice(SHOWN))
-                self.telemetry.show(shown, answers_of(model, self.trainer.feed.puzzle, shown))
+                self.telemetry.show(evaluation)
         if is_best:
             self.save()
             if self.trainer.ranks.is_first:

@@ -263,7 +263,7 @@ def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
         "step": f"{status['step']:,}",
         "samples": f"{samples:,} of {total:,} ({share})",
     }
-    if status["eta_s"] is not None:
+    if status["eta_s"]:
         rows["remaining"] = f"{duration(status['eta_s'])} {when}"
     return rows
 

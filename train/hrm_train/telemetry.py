@@ -22,7 +22,7 @@ import torch
 
 from hrm_host import system
 from hrm_host.progress import duration
-from hrm_train import batches, evaluate, figures, hardware, loop, meter, pictures, status
+from hrm_train import evaluate, figures, hardware, loop, meter, pictures, status
 
 
 class TensorBoard:
@@ -166,14 +166,14 @@ class Telemetry:
                 found[f"{name}_at_{count}"] = curve[min(count, num_segments) - 1]
         self._write({f"val/{kind}/{name}": value for name, value in found.items()})
 
-    def show(self, rows: batches.Batch, answers_BT: batches.Int32Array) -> None:
+    def show(self, evaluation: evaluate.Evaluation) -> None:
         """Adds a picture of right and wrong boards to TensorBoard."""
         puzzle = self._trainer.feed.puzzle
         if math.prod(puzzle.geometry.board) != puzzle.seq_len:
             return
         for writer in self._writers:
             if isinstance(writer, TensorBoard):
-                boards = pictures.boards(puzzle, rows, answers_BT)
+                boards = pictures.boards(puzzle, evaluation.shown, evaluation.shown_answers_BT)
                 writer.show(boards, self._trainer.progress.samples)
 
     def _write(self, named: Mapping[str, float]) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
-from hrm_benchmarks.report import RATIO, Rounds, Row, beside_first, take_turns, tell
+from hrm_benchmarks.report import RATIO, Rounds, Row, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
@@ -98,17 +97,24 @@ def compiled(trainers: Sequence[TrainerUnderTest]) -> list[TrainerUnderTest]:
 
 
 def measure(trainers: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
-    """Return a row for each trainer, see `speeds`.
+    """Return a row for each trainer.
 
     Raises ValueError if a trainer with equal work does not have the losses of the first.
     """
     tell(f"starting {len(trainers)} trainers and comparing their first {CHECKED_STEPS} losses")
     preparing = [partial(_prepared, trainer) for trainer in trainers]
-    seconds_RC = take_turns(preparing, rounds, partial(_require_equal, trainers))
-    return speeds(trainers, seconds_RC)
+    seconds_RC = take_turns(preparing, rounds, partial(require_equal, trainers))
+    samples_C = [trainer.samples_per_step for trainer in trainers]
+    rows: list[Row] = []
+    for trainer, row in zip(trainers, speeds(seconds_RC, samples_C), strict=True):
+        samples_per_s = 1e3 * trainer.samples_per_step / row["step_ms"]
+        names = {"name": trainer.name, "equal_work": trainer.equal_work}
+        rows.append({**names, "samples_per_s": samples_per_s, **row})
+    return rows
 
 
-def _require_equal(trainers: Sequence[TrainerUnderTest], losses: Sequence[Sequence[float]]) -> None:
+def require_equal(trainers: Sequence[TrainerUnderTest], losses: Sequence[Sequence[float]]) -> None:
+    """Raise ValueError if a trainer with equal work does not have the losses of the first."""
     plain = losses[0]
     for trainer, own in zip(trainers, losses, strict=True):
         gap = float(np.abs(np.subtract(own, plain)).max())
@@ -118,22 +124,6 @@ def _require_equal(trainers: Sequence[TrainerUnderTest], losses: Sequence[Sequen
                 f"{trainer.name!r} has the losses {own}, the plain step has {plain}, so the work "
                 "is not equal: report this as a fault of the benchmark."
             )
-
-
-def speeds(trainers: Sequence[TrainerUnderTest], seconds_RC: NDArray[np.float64]) -> list[Row]:
-    """Return medians over the rounds, and ratios to the first trainer taken inside a round."""
-    samples_C = np.array([trainer.samples_per_step for trainer in trainers])
-    rates_RC = samples_C / seconds_RC
-    samples_per_s = np.median(rates_RC, axis=0).tolist()
-    steps_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
-    ratios = beside_first(rates_RC)
-    rows: list[Row] = []
-    for index, trainer in enumerate(trainers):
-        row: dict[str, Any] = {"name": trainer.name, "equal_work": trainer.equal_work}
-        row["samples_per_s"] = samples_per_s[index]
-        row["step_ms"] = steps_ms[index]
-        rows.append({**row, **ratios[index]})
-    return rows
 
 
 def _prepared(trainer: TrainerUnderTest) -> tuple[list[float], Callable[[], float]]:

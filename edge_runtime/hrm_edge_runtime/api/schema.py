@@ -153,6 +153,14 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+class BatchLine(BaseModel):
+    """One line of the answer of /solve/batch: an answer or an error."""
+
+    line: int = Field(description="The number of the request's line, from 1.")
+    answer: SolveAnswer | None = None
+    error: ErrorDetail | None = None
+
+
 ServerState = Literal["ready", "partial", "no-model", "loading", "draining", "failed"]
 
 

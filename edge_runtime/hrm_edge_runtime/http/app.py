@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from hrm_edge_runtime.api.errors import ServiceError, refusal_from
+from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.http.body import ClientGoneError
 from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.http.middleware import Access, RequestMiddleware, response_to
-from hrm_edge_runtime.http.openapi import Description
+from hrm_edge_runtime.http.openapi import SOLVING, Description
 from hrm_edge_runtime.http.pages import WebFiles
 from hrm_edge_runtime.http.routes import ROUTES
 from hrm_edge_runtime.http.solve import ReadyRule, SolveService
@@ -93,15 +93,25 @@ async def _client_gone(_: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_GONE)
 
 
-async def _not_routed(_: Request, error: Exception) -> Response:
+async def _not_routed(request: Request, error: Exception) -> Response:
     """Answer a request whose path or method no route takes."""
     fault = cast(HTTPException, error)
     default = ("refused", str(fault.detail))
     reason, message = _ROUTE_FAULTS.get(fault.status_code, default)
     headers = dict(fault.headers or {})
     remedy = "see /docs for every path and its method"
+    if fault.status_code == 405 and request.url.path in SOLVING:
+        remedy = _command_for(request)
     refusal = ServiceError(fault.status_code, reason, message, remedy, headers=headers)
     return response_to(refusal)
+
+
+def _command_for(request: Request) -> str:
+    """A command that solves a puzzle of a served model, to copy."""
+    service = cast(SolveService, request.app.state.service)
+    bodies = [as_json({"puzzle": model.sample}) for model in service.models.values()]
+    body = min(bodies, key=len, default='{"puzzle":...}')
+    return f"send a puzzle: curl {request.url} -d '{body}'"
 
 
 _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {

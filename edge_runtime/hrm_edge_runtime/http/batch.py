@@ -15,7 +15,7 @@ import anyio
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
+from hrm_edge_runtime.api.errors import JSON, ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.request import outline_of
 from hrm_edge_runtime.api.schema import BatchOrder, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -28,7 +28,7 @@ from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import NoAnswerError
 
 BATCH_TYPE = "application/x-ndjson"
-BATCH_TYPES = (BATCH_TYPE, "application/ndjson", "application/jsonl")
+BATCH_TYPES = (BATCH_TYPE, "application/ndjson", "application/jsonl", JSON)
 PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client that is owed no answer may send nothing
 PATIENCE_S = 60.0  # how long a line waits for an engine that does not run
@@ -220,7 +220,8 @@ class BatchStream(GrowingAnswer):
 
 def _window_size(service: solve.SolveService) -> int:
     places = service.engine_client.places
-    return max(places[model.lane].batch_limit for model in service.models.values())
+    limits = [places[model.lane].batch_limit for model in service.models.values()]
+    return max(limits, default=1)
 
 
 def _too_many_blank_lines() -> ServiceError:

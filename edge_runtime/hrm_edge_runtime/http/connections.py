@@ -25,7 +25,7 @@ from hrm_edge_runtime.http.growing import CUT
 HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 100
 READ_BYTES = 4096  # per turn of the event loop
-EVENTS_A_TURN = 100  # of h11, 12 us each: other connections get turns between
+EVENTS_A_TURN = 8  # of h11, 12 us each: other connections get turns between
 # A body of more pieces must average LEAST_PIECE bytes.
 MANY_PIECES = 1000
 LEAST_PIECE = 16  # bytes
@@ -124,16 +124,23 @@ class ClientBytes(h11.Connection):
         self.events_left -= 1
         try:
             if self.their_state is h11.IDLE:
+                self._skip_blank_lines()
                 self._check_header(self.trailing_data[0])
             event = super().next_event()
             if isinstance(event, h11.Request):
                 self._check_request(event)
+                event = in_origin_form(event)
             elif isinstance(event, h11.Data):
                 self._check_piece(len(event.data))
         except h11.RemoteProtocolError as error:
             self.fault = error.error_status_hint
             raise
         return event
+
+    def _skip_blank_lines(self) -> None:
+        """Old clients send one after a body (RFC 9112, 2.2)."""
+        while self.trailing_data[0].startswith(b"\r\n"):
+            self._receive_buffer.maybe_extract_next_line()
 
     @staticmethod
     def _check_header(unparsed: bytes) -> None:
@@ -160,6 +167,19 @@ class ClientBytes(h11.Connection):
         self._body_bytes += size
         if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
             raise h11.RemoteProtocolError("a body in crumbs")
+
+
+def in_origin_form(request: h11.Request) -> h11.Request:
+    """The request with a path as its target, if a client named the whole URL as to a proxy."""
+    _, scheme, rest = request.target.partition(b"://")
+    if not scheme or request.target.startswith(b"/"):
+        return request
+    return h11.Request(
+        method=request.method,
+        target=b"/" + rest.partition(b"/")[2],
+        headers=list(request.headers),
+        http_version=request.http_version,
+    )
 
 
 class SmallReads(asyncio.BufferedProtocol):
@@ -229,7 +249,7 @@ class GuardedProtocol(H11Protocol):
             owed = None
         elif self.conn.their_state is h11.SEND_BODY:
             owed = "unread-body"
-        elif not self.cycle or self.conn.num_unparsed:
+        elif self.timeout_keep_alive_task is None:  # it waits for no new request
             owed = "slow-header"
         if owed != self._owed:
             self._owed = owed

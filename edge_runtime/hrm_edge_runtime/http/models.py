@@ -186,7 +186,8 @@ class ModelManager:
     async def _tried(self, text: str) -> Path:
         """Find a bundle and try it in a process of its own; rejects what fails there."""
         try:
-            path = await asyncio.to_thread(self.library.find, text)
+            with needing_a_thread():
+                path = await asyncio.to_thread(self.library.find, text)
         except BundleError as error:
             raise _refusal(422, "bad-bundle", error) from None
         engine_bytes = resident_bytes(self._engine_client.process.pid)

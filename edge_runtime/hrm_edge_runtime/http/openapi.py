@@ -5,11 +5,19 @@ from typing import Any
 
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
 from hrm_edge_runtime.api.errors import JSON, as_json
 from hrm_edge_runtime.api.request import answer_from, parse_request
-from hrm_edge_runtime.api.schema import ErrorAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import (
+    BatchLine,
+    BundleRequest,
+    ErrorAnswer,
+    LabelRequest,
+    SegmentView,
+    SolveRequest,
+)
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result
 from hrm_edge_runtime.http.middleware import OPEN_PATHS
@@ -18,6 +26,8 @@ from hrm_puzzles.puzzle import Described
 TITLE = "HRM Edge"
 VERSION = "0.1.0"
 ABOUT = "Puzzles solved by a Hierarchical Reasoning Model, a segment at a time."
+SERVERS = [{"url": "./", "description": "The server of this description."}]
+REFERENCE = "#/components/schemas/"
 PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
 VOTED: Any = {
     "status": "halted",
@@ -98,26 +108,35 @@ def query_of(fields: type[BaseModel]) -> dict[str, Any]:
     return {"parameters": parameters}
 
 
+COMPONENTS = (SolveRequest, LabelRequest, BundleRequest, SegmentView, BatchLine)
+"""Schemas that no route names as its answer. The answers' own come from the routes."""
+
+
+def schema_of(*fields: type[BaseModel]) -> dict[str, Any]:
+    """A schema that refers to one component, or to any of several."""
+    references = [{"$ref": f"{REFERENCE}{one.__name__}"} for one in fields]
+    return references[0] if len(references) == 1 else {"anyOf": references}
+
+
+def event_of(*fields: type[BaseModel]) -> dict[str, Any]:
+    """The schema of a server-sent event whose data is JSON of one of these kinds."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema_of(*fields)}
+    properties = {"event": {"type": "string"}, "data": data}
+    return {"type": "object", "required": ["event", "data"], "properties": properties}
+
+
 def request_bodies(schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """A body in one of several types, each with its schema."""
     content = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def puzzle_body(media_type: str, description: str) -> dict[str, Any]:
-    schema = SolveRequest.model_json_schema()
-    schema["description"] = description
-    return request_bodies({media_type: schema})
-
-
 def free_answer(
-    media_type: str,
-    description: str,
-    *refusals: int,
+    media_type: str, schema: dict[str, Any], description: str, *refusals: int
 ) -> dict[int | str, dict[str, Any]]:
-    """The responses of a route: the refusals, and 200 with a body that has no schema."""
+    """The responses of a route: the refusals, and 200 with a body of this schema."""
     answers = error_answers(*refusals)
-    answers[200] = {"description": description, "content": {media_type: {"schema": {}}}}
+    answers[200] = {"description": description, "content": {media_type: {"schema": schema}}}
     return answers
 
 
@@ -141,12 +160,19 @@ class Description:
     ) -> dict[str, Any]:
         """OpenAPI with examples of these models, and with the keys if the server requires them."""
         description = get_openapi(title=TITLE, version=VERSION, description=ABOUT, routes=routes)
+        description["servers"] = SERVERS
         paths = description["paths"]
+        schemas = description["components"]["schemas"]
+        _, described = models_json_schema(
+            [(one, "validation") for one in COMPONENTS], ref_template=REFERENCE + "{model}"
+        )
+        schemas.update(described["$defs"])
         kinds = {model.puzzle.name: model for model in models}
+        examples = _describe_puzzles(schemas["SolveRequest"]["properties"]["puzzle"], kinds)
         for path in SOLVING:
             contents = paths[path]["post"]["requestBody"]["content"]
             for body in contents.values():
-                _describe_puzzles(body, kinds)
+                body["examples"] = examples
         solved = paths["/solve"]["post"]["responses"]["200"]["content"][JSON]
         solved["examples"] = _answer_examples(kinds)
         description["components"]["securitySchemes"] = KEY_SCHEMES
@@ -157,9 +183,8 @@ class Description:
         return description
 
 
-def _describe_puzzles(body: dict[str, Any], kinds: Mapping[str, ServedModel]) -> None:
-    """Add what the puzzles of these kinds are, and examples of them, to a request body."""
-    puzzle = body["schema"]["properties"]["puzzle"]
+def _describe_puzzles(puzzle: dict[str, Any], kinds: Mapping[str, ServedModel]) -> dict[str, Any]:
+    """Add what the puzzles of these kinds are to their schema; returns examples of bodies."""
     paragraphs = [puzzle["description"]]
     samples: list[object] = []
     examples: dict[str, Any] = {}
@@ -173,7 +198,7 @@ def _describe_puzzles(body: dict[str, Any], kinds: Mapping[str, ServedModel]) ->
             examples[f"{kind}, {form}"] = {"value": {"puzzle": question}}
     puzzle["description"] = "\n\n".join(paragraphs)
     puzzle["examples"] = samples
-    body["examples"] = examples
+    return examples
 
 
 def _answer_examples(kinds: Mapping[str, ServedModel]) -> dict[str, Any]:

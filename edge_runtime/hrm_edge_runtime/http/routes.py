@@ -65,7 +65,12 @@ class RequestRoute(APIRoute):
         self.app = respond
 
 
-router = fastapi.APIRouter(route_class=RequestRoute)
+router = fastapi.APIRouter(
+    route_class=RequestRoute, generate_unique_id_function=lambda route: route.name
+)
+ONE_PUZZLE = openapi.request_bodies({JSON: openapi.schema_of(schema.SolveRequest)})
+PUZZLE_LINES = openapi.request_bodies({batch.BATCH_TYPE: openapi.schema_of(schema.SolveRequest)})
+EVENT = openapi.event_of(schema.SegmentView, schema.SolveAnswer, schema.ErrorAnswer)
 
 
 def answer_of(fields: BaseModel, status: int = 200) -> Response:
@@ -76,7 +81,7 @@ def answer_of(fields: BaseModel, status: int = 200) -> Response:
     "/solve",
     response_model=schema.SolveAnswer,
     responses=error_answers(*SOLVE_REFUSALS, 504),
-    openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
+    openapi_extra=ONE_PUZZLE,
 )
 async def solve(request: Request) -> Response:
     """Solve one puzzle.
@@ -97,10 +102,11 @@ async def solve(request: Request) -> Response:
     response_class=Response,
     responses=openapi.free_answer(
         EVENT_TYPE,
-        "`segment` events, then one `answer` or `error`.",
+        EVENT,
+        "The data of `segment` events, then one `answer` or `error`.",
         *SOLVE_REFUSALS,
     ),
-    openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
+    openapi_extra=ONE_PUZZLE,
 )
 async def solve_stream(request: Request) -> Response:
     """Solve one puzzle and send the model's answer after every segment.
@@ -120,13 +126,13 @@ async def solve_stream(request: Request) -> Response:
     response_class=Response,
     responses=openapi.free_answer(
         batch.BATCH_TYPE,
+        openapi.schema_of(schema.BatchLine),
         'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.',
         403,
         415,
         422,
     ),
-    openapi_extra=openapi.puzzle_body(batch.BATCH_TYPE, "One puzzle per line.")
-    | openapi.query_of(schema.BatchQuery),
+    openapi_extra=PUZZLE_LINES | openapi.query_of(schema.BatchQuery),
 )
 async def solve_batch(request: Request) -> Response:
     """Solve any number of puzzles over one connection; read the answers while you send."""
@@ -146,7 +152,7 @@ async def models(request: Request) -> Response:
 @router.get(
     "/models/{name}/tasks",
     response_class=Response,
-    responses=openapi.free_answer(JSON, "The bundle's tasks.json.", 404, 422),
+    responses=openapi.free_answer(JSON, {}, "The bundle's tasks.json.", 404, 422),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def tasks(request: Request) -> Response:
@@ -183,7 +189,7 @@ async def puzzle(request: Request) -> Response:
     "/puzzle",
     response_model=schema.LabelAnswer,
     responses=error_answers(408, 413, 415, 422, 429, 503),
-    openapi_extra=openapi.request_bodies({JSON: schema.LabelRequest.model_json_schema()}),
+    openapi_extra=openapi.request_bodies({JSON: openapi.schema_of(schema.LabelRequest)}),
 )
 async def label(request: Request) -> Response:
     """Check whether an answer that a person drew solves its puzzle. No model runs."""
@@ -211,7 +217,7 @@ async def livez(request: Request) -> Response:
     return answer_of(schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s))
 
 
-@router.get("/health", response_model=schema.ReadyAnswer, responses=UNREADY)
+@router.get("/health", name="health", response_model=schema.ReadyAnswer, responses=UNREADY)
 @router.get("/readyz", response_model=schema.ReadyAnswer, responses=UNREADY)
 async def readyz(request: Request) -> Response:
     """Whether the server takes new work, in one word; with a key also how many models, and why."""
@@ -274,7 +280,7 @@ async def description(request: Request) -> Response:
         **error_answers(403, 404, 408, 413, 415, 422, 503, 507),
     },
     openapi_extra=openapi.request_bodies(
-        {JSON: schema.BundleRequest.model_json_schema(), ARCHIVE_TYPE: openapi.FILE}
+        {JSON: openapi.schema_of(schema.BundleRequest), ARCHIVE_TYPE: openapi.FILE}
     )
     | openapi.MODEL_NAME,
 )

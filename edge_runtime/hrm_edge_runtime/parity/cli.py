@@ -14,7 +14,7 @@ main = command.Command("hrm-parity")
 
 
 @main.command(
-    groups={"Puzzles": "data puzzles seed", "Findings": "gates as_json"},
+    groups={"Puzzles": "data puzzles seed", "Findings": "as_json"},
     epilog="Example: "
     "hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku",
 )

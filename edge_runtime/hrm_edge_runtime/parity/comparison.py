@@ -1,16 +1,8 @@
-"""One comparison from its engines to its verdict; read `compare_engines` first.
-
-PyTorch runs only on a desktop, as the plug-in `checkpoint` of the entry-point group
-`hrm_edge.parity`.
-
-Shapes: E puzzle-vector size, P puzzle-table rows.
-"""
+"""One comparison from its engines to its verdict; read `compare_engines` first."""
 
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -21,13 +13,13 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.parity.options import ParityOptions
 from hrm_edge_runtime.parity.report import (
+    GATES,
     Break,
     Gates,
     Kind,
     ParityReport,
     breaks,
     not_judged,
-    read_gates,
     segment_rows,
     summary_rows,
     undecided,
@@ -82,7 +74,7 @@ def compare_engines(
     """Run the comparison and judge it.
 
     Without `data` and `puzzles`, the golden puzzles run as far as their traces; other puzzles run
-    until both sides have halted. Without `against` and `checkpoint`, the reference is the golden
+    until both sides have halted. Without `against`, the reference is the golden
     traces for golden puzzles and cpu:fp32 for others. The reference of an unrolled graph is the
     loop over its step graph, and both halt by the learned rule, the only one that a graph knows.
     Raises ValueError if options contradict each other.
@@ -90,7 +82,7 @@ def compare_engines(
     stages = stages or progress.Stages()
     choice, source = _choices(bundle, options)
     questions = questions_for(bundle, options, stages)
-    gates = read_gates(options.gates, choice.precision, _kind_of(choice, source))
+    gates = GATES[choice.precision][_kind_of(choice, source)]
     num_slots = min(options.slots, len(questions))
     candidate = _side(bundle, choice, num_slots, options.threads)
     with closing(candidate.engine):
@@ -113,7 +105,7 @@ def compare_engines(
     return Comparison(report=report, gates=gates, breaks=breaks(report, gates))
 
 
-def _kind_of(choice: Choice, source: Choice | Path | None) -> Kind:
+def _kind_of(choice: Choice, source: Choice | None) -> Kind:
     if choice.engine == "unrolled":
         return "unrolled"
     return "golden" if source is None else "live"
@@ -142,40 +134,26 @@ def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stage
     return questions
 
 
-def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | Path | None]:
+def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | None]:
     """The candidate and its reference; None stands for the golden traces."""
-    against = options.against
-    source: Choice | Path | None = options.checkpoint
-    if against is not None and source is not None:
-        raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
-    is_unrolled = options.engine.startswith("unrolled")
-    if is_unrolled and (against is not None or source is not None):
+    if options.engine.startswith("unrolled") and options.against is not None:
         raise ValueError(
-            "an unrolled graph is compared with the loop over its own step graph: "
-            "omit --against and --checkpoint."
+            "an unrolled graph is compared with the loop over its own step graph: omit --against."
         )
     to_judge = partial(prepare, bundle, num_slots=options.slots, to_judge=True)
     candidate = to_judge(options.engine)
-    if source is None and (against is not None or not options.is_golden):
-        source = to_judge(against or "cpu:fp32")
+    source: Choice | None = None
+    if options.against is not None or not options.is_golden:
+        source = to_judge(options.against or "cpu:fp32")
     if source == candidate:
-        raise ValueError(
-            f"{candidate} would be compared with itself; give --against or --checkpoint."
-        )
+        raise ValueError(f"{candidate} would be compared with itself; give --against.")
     return candidate, source
 
 
-def _side(
-    bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None
-) -> Side:
+def _side(bundle: Bundle, source: Choice | None, num_slots: int, num_threads: int | None) -> Side:
     policy = bundle.manifest.halting_policy()
     if source is None:
         return golden_side(bundle.golden(), num_slots, policy)
-    if isinstance(source, Path):
-        open_checkpoint = _open_checkpoint()
-        engine, table_PE = open_checkpoint(source, bundle.manifest, num_slots)
-        name = f"PyTorch ({source.name})"
-        return Side(name=name, engine=engine, puzzle_table=table_PE, policy=policy)
     if source.engine == "unrolled":
         return _unrolled_side(bundle, source.precision, num_slots, num_threads)
     name = str(source)
@@ -211,22 +189,6 @@ def _loop_of(unrolled: Side, bundle: Bundle, precision: str, num_threads: int | 
     path = bundle.graph_path(precision)
     engine = OnnxEngine(path, num_slots=num_slots, num_threads=num_threads)
     return replace(unrolled, name=f"the loop over {path.name}", engine=engine)
-
-
-def _open_checkpoint() -> Any:
-    """The plug-in that opens a checkpoint as an engine with its puzzle table [P, E].
-
-    Raises ValueError if it is not installed.
-    """
-    remedy = "pip install 'hrm-edge[export]'"
-    for entry in entry_points(group="hrm_edge.parity", name="checkpoint"):
-        try:
-            return entry.load()
-        except ImportError as error:
-            raise ValueError(
-                f"--checkpoint needs {error.name}, which is not installed: {remedy}."
-            ) from error
-    raise ValueError(f"--checkpoint is not part of this installation: {remedy}.")
 
 
 def show(bundle: Bundle, comparison: Comparison) -> None:

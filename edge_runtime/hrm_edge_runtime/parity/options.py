@@ -8,9 +8,6 @@ import typer
 
 from hrm_edge_runtime.contract.completion import bundles_from
 
-DEFAULT_FILE = Path(__file__).with_name("gates.json")
-GATES_HELP = "JSON file with the limits. Default: the limits of this package."
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParityOptions:
@@ -27,10 +24,6 @@ class ParityOptions:
             help="Reference engine. Default: golden traces, or cpu:fp32 with --data or --puzzles."
         ),
     ] = None
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Use this checkpoint in PyTorch as the reference (on a desktop)."),
-    ] = None
     data: Annotated[
         Path | None,
         typer.Option(
@@ -43,7 +36,6 @@ class ParityOptions:
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads per engine. Default: all cores.")
     ] = None
-    gates: Annotated[Path, typer.Option(help=GATES_HELP, show_default=False)] = DEFAULT_FILE
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as one JSON object.")
     ] = False

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
 
 from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.parity.measures import (
@@ -32,7 +32,6 @@ from hrm_edge_runtime.parity.measures import (
     Measure,
     SolveCounts,
 )
-from hrm_edge_runtime.parity.options import DEFAULT_FILE
 
 MOST_SHOWN = 6  # columns of the table, besides the last segment; as many as a terminal is wide
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -257,28 +256,10 @@ class Gates(BaseModel, extra="forbid", frozen=True):
     end: EndLimits = EndLimits()
 
 
-GATES_BY_PRECISION = TypeAdapter(dict[str, dict[Kind, Gates]])
-
-
-def read_gates(file: Path, precision: str, kind: Kind) -> Gates:
-    """The gates of a precision; ValueError if the file cannot be read or lacks them."""
-    try:
-        known = GATES_BY_PRECISION.validate_json(file.read_bytes())
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _unreadable(file, first) from error
-    if kind not in known.get(precision, ()):
-        raise ValueError(f"{file} has no {kind} gates for {precision!r}; add them.")
-    return known[precision][kind]
-
-
-def _unreadable(file: Path, reason: object) -> ValueError:
-    return ValueError(f"{file} is not a file of gates ({reason}); start from {DEFAULT_FILE}.")
-
-
-GOLDEN_FP32 = read_gates(DEFAULT_FILE, "fp32", "golden")
+GATES_FILE = Path(__file__).with_name("gates.json")
+GATES = TypeAdapter(dict[str, dict[Kind, Gates]]).validate_json(GATES_FILE.read_bytes())
+"""The gates by precision and kind of reference."""
+GOLDEN_FP32 = GATES["fp32"]["golden"]
 LOGIT_TOLERANCE = GOLDEN_FP32.first_segment.worst["logit_gap"]
 """For float32 sums in another order; a wrong operator is off by far more.
 

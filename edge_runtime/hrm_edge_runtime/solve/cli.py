@@ -67,19 +67,8 @@ class SolveOptions:
             min=1, help="Number of attempts per puzzle; further ones solve transformed copies."
         ),
     ] = None
-    how: Annotated[
-        str | None,
-        typer.Option(help="Method of every attempt: plain or hypotheses. Default: the model's."),
-    ] = None
     deadline_ms: Annotated[
         int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")
-    ] = None
-    best_so_far: Annotated[
-        bool | None,
-        typer.Option("--best-so-far", help="At the deadline, return the best answer so far."),
-    ] = None
-    priority: Annotated[
-        int | None, typer.Option(min=-3, max=3, help="Higher priorities run first.")
     ] = None
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts per batch.")] = 4
     threads: Annotated[
@@ -124,9 +113,8 @@ class SolveOptions:
 
 @main.command(
     groups={
-        "Answer": "kind model policy max_segments attempts how",
-        "With a server": "url key_file cacert connections patience deadline_ms best_so_far "
-        "priority",
+        "Answer": "kind model policy max_segments attempts",
+        "With a server": "url key_file cacert connections patience deadline_ms",
         "On this machine": "bundle slots threads engine",
     },
     epilog="Examples: hrm-solve "
@@ -177,7 +165,7 @@ def _stated(options: SolveOptions) -> dict[str, Any]:
 
     stated: dict[str, Any] = {}
     for name in SolveRequest.model_fields:
-        value = getattr(options, name)
+        value = getattr(options, name, None)
         if name != "puzzle" and value is not None:
             stated[name] = value
     return stated

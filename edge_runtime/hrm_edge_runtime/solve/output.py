@@ -19,13 +19,13 @@ from rich.console import Console
 
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
-from hrm_edge_runtime.solve import puzzles, solvers
+from hrm_edge_runtime.solve import puzzles
 from hrm_edge_runtime.solve.puzzles import Entry, OutOfReachError, SolvingError
-from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, solve_in_order
+from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, grids_of, solve_in_order
 from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
-from hrm_puzzles.puzzle import PuzzleError, sized
+from hrm_puzzles.puzzle import PuzzleError
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.solve.cli import SolveOptions
@@ -71,7 +71,7 @@ def run(options: "SolveOptions", solver: Solver, fields: Options) -> int:
             reply = judged(solver, entry, unlabelled)
             write(entry, reply)
             tally.add(reply)
-            stages.show("puzzles", tally.num_puzzles, total, tally.note())
+            stages.show("puzzles", tally.num_puzzles, total, f"{tally.counts['solved']} solved")
     if not tally.num_puzzles:
         raise SolvingError(f"{options.puzzle!r} holds no puzzle: write one per line.")
     if options.out is not None and options.as_json:
@@ -99,14 +99,12 @@ def _num_puzzles(options: "SolveOptions", solver: Solver) -> int | None:
 
 def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
     """The reply, marked as solved if the answer equals the entry's known solution."""
-    if isinstance(reply, ErrorDetail) or entry.known is None:
-        return reply
-    if reply.model not in solver.puzzles:
+    if isinstance(reply, ErrorDetail) or entry.known is None or reply.model not in solver.puzzles:
         return reply
     puzzle = solver.puzzles[reply.model]
     try:
-        found = solvers.answered(puzzle, entry.puzzle, reply.solution)
-        known = solvers.answered(puzzle, entry.puzzle, entry.known)
+        _, _, found = grids_of(puzzle, entry.puzzle, reply.solution)
+        _, _, known = grids_of(puzzle, entry.puzzle, entry.known)
     except PuzzleError:  # a label that is not a board decides nothing
         return reply
     is_solved = reply.solved or np.array_equal(found, known)
@@ -134,15 +132,15 @@ def board(solver: Solver, entry: Entry, reply: Reply) -> str | None:
     """
     if isinstance(reply, ErrorDetail) or reply.model not in solver.puzzles:
         return None
-    puzzle = sized(solver.puzzles[reply.model], entry.puzzle)
     try:
-        question_grid = puzzle.parse(entry.puzzle).grid
-        answer_grid = solvers.answered(puzzle, entry.puzzle, reply.solution)
+        puzzle, question, answer = grids_of(
+            solver.puzzles[reply.model], entry.puzzle, reply.solution
+        )
     except PuzzleError:
         return None
-    pictures = [puzzle.render(answer_grid, question_grid)]
+    pictures = [puzzle.render(answer, question)]
     if not puzzle.proof_exists:
-        pictures.insert(0, f"{puzzle.render(question_grid)}\n")
+        pictures.insert(0, f"{puzzle.render(question)}\n")
     return "\n".join([*pictures, summary(reply)])
 
 
@@ -210,13 +208,6 @@ class Tally:
     def mean_segments(self) -> float:
         num_answered = self.num_puzzles - self.refused.total()
         return self.total_segments / max(1, num_answered)
-
-    def note(self) -> str:
-        """Progress in a few words."""
-        text = f"{self.counts['solved']} solved"
-        if self.refused:
-            text += f", {self.refused.total()} refused"
-        return text
 
     def text(self) -> str:
         parts = [f"{self.counts[status]} {status}" for status in VERDICTS if self.counts[status]]

@@ -14,7 +14,7 @@ from hrm_edge_runtime.api.request import (
     candidate_models,
     parse_request,
 )
-from hrm_edge_runtime.api.schema import ErrorDetail, ModelView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -59,20 +59,13 @@ def from_server(client: Client, *, kind: str | None = None, model: str | None = 
     puzzles: dict[str, Puzzle] = {}
     for served in client.models():
         if model in (None, served.name) and kind in (None, served.kind):
-            puzzles |= _installed_puzzle(served)
+            with contextlib.suppress(PuzzleError):  # it is not installed here
+                puzzles[served.name] = registry.get(served.kind)
     if not puzzles:
         problem = f"{client.url} serves no such model of a puzzle that is installed here"
         remedy = f"run curl {client.url}/models to list its models"
         raise OutOfReachError(f"{problem}: {remedy}.")
     return Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
-
-
-def _installed_puzzle(served: ModelView) -> dict[str, Puzzle]:
-    """A model's puzzle by the model's name; empty if the puzzle is not installed here."""
-    try:
-        return {served.name: registry.get(served.kind)}
-    except PuzzleError:
-        return {}
 
 
 def _checked(
@@ -99,29 +92,26 @@ def _checked(
 
 
 def _is_right(puzzle: Puzzle, question: object, solution: object) -> bool:
-    puzzle = sized(puzzle, question)
     try:
-        question_T = puzzle.encode(puzzle.parse(question).grid)
-        answer_T = puzzle.encode(answered(puzzle, question, solution))
+        board, question_grid, answer_grid = grids_of(puzzle, question, solution)
+        question_T = board.encode(question_grid)
+        answer_T = board.encode(answer_grid)
     except PuzzleError:
         return False
-    (verdict,) = puzzle.check_BT(question_T[None], answer_T[None])
+    (verdict,) = board.check_BT(question_T[None], answer_T[None])
     return bool(verdict == RIGHT)
 
 
-def answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
-    """The grid of a solution; for an ARC question with a task name it may be a bare grid."""
+def grids_of(puzzle: Puzzle, question: object, solution: object) -> tuple[Puzzle, Grid, Grid]:
+    """The puzzle in the question's size, and the grids of both; raises PuzzleError.
+
+    The solution of an ARC question with a task name may be a bare grid.
+    """
     if isinstance(question, dict) and not isinstance(solution, dict):
         fields = cast("dict[str, object]", question)
         solution = {**fields, "input": solution}
-    return sized(puzzle, question).parse(solution).grid
-
-
-def from_bundle(
-    bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threads: int | None = None
-) -> Solver:
-    """As `from_bundles`, with one bundle and its chosen engine."""
-    return from_bundles([bundle], str(choice), num_slots=num_slots, num_threads=num_threads)
+    board = sized(puzzle, question)
+    return board, board.parse(question).grid, board.parse(solution).grid
 
 
 def from_bundles(

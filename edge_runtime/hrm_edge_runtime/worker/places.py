@@ -22,6 +22,7 @@ class LanePlaces:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.num_taken = 0
+        self.is_open = True
         self.is_served = False
         """Whether the engine runs the lane. Until then no line gets a place."""
         self._turns: OrderedDict[Turn, None] = OrderedDict()
@@ -86,14 +87,13 @@ class Places:
 
     def __init__(self, limits: Mapping[LaneKey, int]) -> None:
         self._lanes = {lane: LanePlaces(limit) for lane, limit in limits.items()}
-        self._closing: set[LaneKey] = set()
 
     def __getitem__(self, lane: LaneKey) -> LanePlaces:
         return self._lanes[lane]
 
     def is_open(self, lane: LaneKey) -> bool:
         """Whether the lane admits requests."""
-        return lane in self._lanes and lane not in self._closing
+        return lane in self._lanes and self._lanes[lane].is_open
 
     def num_taken(self, lane: LaneKey) -> int:
         return self._lanes[lane].num_taken if lane in self._lanes else 0
@@ -117,11 +117,11 @@ class Places:
 
     async def close(self, lane: LaneKey) -> None:
         """Admit nothing more to a lane, and remove it when its last place is given back."""
-        self._closing.add(lane)
-        self._lanes[lane].stop()
-        await self._lanes[lane].vacant()
+        places = self._lanes[lane]
+        places.is_open = False
+        places.stop()
+        await places.vacant()
         del self._lanes[lane]
-        self._closing.discard(lane)
 
     async def vacant(self) -> None:
         """Wait until no place of any lane is taken."""

@@ -139,7 +139,7 @@ def _from_path(path: Path) -> list[ArcTask]:
 def _from_file(file: Path, parts: Sequence[str]) -> list[ArcTask]:
     """The task of a file, which has the name of the file, or all tasks of a file of Kaggle's."""
     values = _json(file)
-    is_held_out = any(HELD_OUT in part for part in parts)
+    is_held_out = HELD_OUT in parts[:-1]
     if not values or "train" in values or not all(map(_is_task, values.values())):
         return [_task(file.stem, values, str(file), is_held_out=is_held_out)]
     answers: dict[str, Any] = {}
@@ -148,7 +148,8 @@ def _from_file(file: Path, parts: Sequence[str]) -> list[ArcTask]:
         answers = _json(beside)
     # Without evaluation tasks beside them, the test pairs of training tasks are held out.
     evaluation = file.with_name(file.name.replace("training", HELD_OUT))
-    is_held_out = is_held_out or evaluation == file or not evaluation.exists()
+    is_training = evaluation != file and evaluation.exists()
+    is_held_out = is_held_out or not is_training
     tasks: list[ArcTask] = []
     for name, value in values.items():
         said = answers.get(name)

@@ -171,7 +171,6 @@ def _report(name: str, split: Split, facts: Facts, num_ambiguous: int) -> SplitR
 def _named_facts(split: Split, facts: Facts) -> dict[str, object]:
     givens, counts = np.unique(facts["givens"], return_counts=True)
     count_of_givens = dict(zip(givens.tolist(), counts.tolist(), strict=True))
-    examples_of_group = np.diff(split.puzzle_offsets[split.group_offsets])
     ratings = None
     if split.ratings_N is not None:
         ratings = _quantiles(split.ratings_N)
@@ -181,18 +180,10 @@ def _named_facts(split: Split, facts: Facts) -> dict[str, object]:
         "puzzles": len(split.puzzle_offsets) - 1,
         "groups": len(split.group_offsets) - 1,
         "puzzle ids": len(np.unique(split.puzzle_ids_N)),
-        "examples of a group": _quantiles(examples_of_group),
-        "tokens": _range(split.inputs_NT),
-        "labels": _range(split.labels_NT),
         "givens": count_of_givens,
-        "filled positions of a label": _quantiles(facts["length"]),
         "rating": ratings,
-        "questions that stand there before": num_repeated,
+        "repeated questions": num_repeated,
     }
-
-
-def _range(tokens_NT: IntArray) -> tuple[int, int]:
-    return int(tokens_NT.min()), int(tokens_NT.max())
 
 
 def _facts(puzzle: Puzzle, split: Split) -> Facts:
@@ -210,21 +201,30 @@ def _facts(puzzle: Puzzle, split: Split) -> Facts:
 def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
     """The facts of each example, [B] each. A label is wrong if it is disproven or malformed."""
     inputs_BT = np.asarray(split.inputs_NT[block])
-    labels_BT = np.asarray(split.labels_NT[block])
+    labels_BT = _counting_BT(puzzle, split, inputs_BT, np.asarray(split.labels_NT[block]))
     ids_B1 = split.puzzle_ids_N[block, None]
     numbered_inputs_BT = np.concatenate([ids_B1, inputs_BT], axis=1)
     is_given_BT = inputs_BT == labels_BT
-    is_filled_BT = labels_BT != split.meta.pad_id
     num_outside_B = _num_outside_B(puzzle, inputs_BT) + _num_outside_B(puzzle, labels_BT)
     return {
         "is_wrong": _is_wrong_B(puzzle, inputs_BT, labels_BT),
         "givens": is_given_BT.sum(axis=1, dtype=np.int32),
-        "length": is_filled_BT.sum(axis=1, dtype=np.int32),
         "num_outside": num_outside_B,
         "question": _hash_B(inputs_BT),
         "example": _hash_B(numbered_inputs_BT),
         "equivalence": puzzle.equivalence_hash_B(inputs_BT, labels_BT),
     }
+
+
+def _counting_BT(
+    puzzle: Puzzle, split: Split, inputs_BT: IntArray, labels_BT: IntArray
+) -> IntArray:
+    """The labels, with the question or the pad token where training ignores a label."""
+    ignored = split.meta.ignore_label_id
+    if ignored is None:
+        return labels_BT
+    unjudged = inputs_BT if puzzle.proof_exists else split.meta.pad_id
+    return np.where(labels_BT == ignored, unjudged, labels_BT)
 
 
 def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:

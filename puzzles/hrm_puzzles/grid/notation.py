@@ -13,7 +13,7 @@ import numpy as np
 
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
-from hrm_puzzles.reading.cells import numbers_in, reject_doubtful_zero, values_in
+from hrm_puzzles.reading.cells import reject_doubtful_zero, values_in
 from hrm_puzzles.reading.grids import lines_parsed
 from hrm_puzzles.reading.legend import (
     MAX_TEXT,
@@ -90,26 +90,32 @@ def written(legend: Legend, grid: Grid, notation: Notation) -> object:
 
 def _written_text(legend: Legend, grid: Grid, notation: Notation) -> str:
     """The text of a question with another token in each cell of another value."""
-    text = notation.template
-    tokens = [text[start:end] for start, end in notation.cells]
+    values = grid.reshape(-1).tolist()
     if notation.kind == "words":
-        values = numbers_in(legend)
-        characters = {value: str(value) for value in legend.characters}
-    else:
-        values = values_in(legend, tokens)
-        characters = dict(legend.characters)
-    characters[legend.open_value] = str(notation.blank)
+        return _with_words(legend, values, notation)
+    text = list(notation.template)
+    value_of = legend.values
+    if not value_of.keys() >= set(text):
+        value_of = values_in(legend, [text[start] for start, _ in notation.cells])
+    characters = {**legend.characters, legend.open_value: str(notation.blank)}
+    for (start, _), value in zip(notation.cells, values, strict=True):
+        if value_of[text[start]] != value:
+            text[start] = characters[value]
+    return "".join(text)
+
+
+def _with_words(legend: Legend, values: list[int], notation: Notation) -> str:
+    """Numbers of several digits, and empty cells."""
     pieces: list[str] = []
     end = 0
-    places = zip(notation.cells, tokens, grid.reshape(-1).tolist(), strict=True)
-    for (start, next_end), token, value in places:
-        pieces.append(text[end:start])
-        if values.get(token) == value:
-            pieces.append(token)
-        else:
-            pieces.append(characters[value].rjust(len(token)))
+    for (start, next_end), value in zip(notation.cells, values, strict=True):
+        pieces.append(notation.template[end:start])
+        token = notation.template[start:next_end]
+        word = str(notation.blank) if value == legend.open_value else str(value)
+        is_kept = legend.of_tokens[token] == value
+        pieces.append(token if is_kept else word.rjust(len(token)))
         end = next_end
-    pieces.append(text[end:])
+    pieces.append(notation.template[end:])
     return "".join(pieces)
 
 
@@ -175,16 +181,13 @@ def _of_values(size: BoardSize, legend: Legend, cells: list[object], kind: str) 
     return Parsed(grid=grid, notation=notation)
 
 
-def _known_values(legend: Legend, cells: list[object]) -> dict[object, int]:
+def _known_values(legend: Legend, cells: list[object]) -> Mapping[object, int]:
     """The values of cells: numbers, also whole floats or as text, and characters."""
     texts = [cell for cell in cells if isinstance(cell, str)]
-    value_of: dict[object, int] = {**numbers_in(legend), **values_in(legend, texts)}
-    for number in legend.characters:
-        value_of[number] = number
-    for extra, value in legend.in_lists.items():
-        value_of[extra] = value
-    value_of[None] = legend.open_value
-    return value_of
+    values = values_in(legend, texts)
+    if values is legend.values:
+        return legend.of_scalars
+    return {**legend.of_scalars, **values}
 
 
 def _require_known(

@@ -67,6 +67,8 @@ def _named(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:
 
 def _board_of(array: Array) -> object:
     """The values of a board: whole floats as they are, and None for NaN."""
+    if array.dtype.kind == "S":
+        return array.astype(str).tolist()
     if array.dtype.kind != "f":
         return array.tolist()
     values = array.astype(object)

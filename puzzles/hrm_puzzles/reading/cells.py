@@ -53,15 +53,6 @@ def solid_cells(count: int) -> tuple[Span, ...]:
     return tuple((place, place + 1) for place in range(count))
 
 
-def numbers_in(legend: Legend) -> Values:
-    """The value of each number as text, and of each mark of an open cell."""
-    values = {str(value): value for value in legend.characters}
-    values |= {str(extra): value for extra, value in legend.in_lists.items()}
-    for mark in open_marks(legend):
-        values.setdefault(mark, legend.open_value)
-    return values
-
-
 def number_rows(text: str) -> list[list[Span]] | None:
     """The numbers of each line that has some, as a printed array has them; marks may be blanks.
 
@@ -69,6 +60,8 @@ def number_rows(text: str) -> list[list[Span]] | None:
     """
     rows: list[list[Span]] = []
     for start, line in lines_of(text):
+        if not line:
+            continue
         if FRAME.search(line) and not any(mark.isalnum() for mark in line):
             continue
         row: list[Span] = []
@@ -86,21 +79,17 @@ def number_rows(text: str) -> list[list[Span]] | None:
     return None
 
 
-def open_marks(legend: Legend) -> set[str]:
-    """The characters of an open cell."""
-    return {mark for mark, value in legend.values.items() if value == legend.open_value}
-
-
-def values_in(legend: Legend, text: Iterable[str]) -> Values:
+def values_in(legend: Legend, text: Sequence[str]) -> Values:
     """The value of each character of a text.
 
     A character that the legend lacks is a mark of another program if exactly one reading exists:
     a wall is there several times, any other mark once, and the text has no usual mark for it.
     """
-    counts = Counter(text)
-    unknown = [mark for mark in counts if mark not in legend.values and not mark.isspace()]
+    unknown = [mark for mark in set(text) if mark not in legend.values and not mark.isspace()]
     if not unknown or not legend.others or len(unknown) > MOST_UNKNOWN:
         return legend.values
+    unknown.sort()
+    counts = Counter(text)
     known = {legend.values[mark] for mark in counts if mark in legend.values}
     choices: list[list[int]] = []
     for mark in unknown:
@@ -135,7 +124,7 @@ def reject_doubtful_zero(legend: Legend, cells: Iterable[object]) -> None:
         return
     found = {str(mark).upper() for mark in marks}
     last = max(legend.characters)
-    blanks = {*map(str, legend.in_lists), *open_marks(legend), "NONE"}
+    blanks = {*map(str, legend.in_lists), *legend.open_marks, "NONE"}
     has_both = "0" in found and not found.isdisjoint(blanks - {"0"})
     if has_both and found.isdisjoint({str(last), legend.characters[last]}):
         reason = f"another mark is a blank and {last} is absent"

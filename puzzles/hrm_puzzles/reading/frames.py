@@ -20,7 +20,6 @@ from hrm_puzzles.reading.cells import (
     Span,
     Values,
     number_rows,
-    numbers_in,
     parsed_cells,
     reject_doubtful_zero,
     solid_cells,
@@ -35,7 +34,6 @@ BETWEEN = frozenset("|!:+=~,;'\"[](){} \t" + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
 TOKEN = re.compile(r"[^\s;,|:=\"']+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files
-REMARK = re.compile(r"#|//")
 FIELD_SEPARATORS = ",;\t"
 PITCHES = ((0, 1), (1, 2), (0, 2), (1, 3))  # first column and step of the cells of a box
 ROWS = (("row", "plus"), ("row",), ("row", "plus", "dashes"))  # kinds of lines that may be rows
@@ -47,6 +45,7 @@ OTHER_FORMS = (
         "the text is XML or HTML",
         "send the text of the board in it",
     ),
+    (r"\s*\[?\s*\{", "the text begins like JSON and is not", "send the whole value"),
     (r"\s*=", "the text is a formula of a spreadsheet", AS_TEXT),
     (r"\s*\d([.,]\d+)?E\+\d+\s*$", "the text is a number that a spreadsheet rounded", AS_TEXT),
 )
@@ -71,7 +70,8 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
     reject_other_forms(text)
     text = plain(text)
     values = values_in(legend, "".join(text.split()))
-    legend = replace(legend, values=values)
+    if values is not legend.values:
+        legend = replace(legend, values=values)
     board = _Text(size=size, legend=legend, box_cols=box_cols, text=text)
     found: dict[bytes, Parsed] = {}
     for reading in board.readings():
@@ -108,44 +108,40 @@ class _Text:
     def num_cells(self) -> int:
         return self.size.shape.num_cells
 
-    @cached_property
+    @property
     def blanks(self) -> frozenset[str]:
         """The blank marks except the space."""
-        values = self.legend.values.items()
-        marks = frozenset(mark for mark, value in values if value == self.legend.open_value)
-        return marks - {" "}
+        return self.legend.open_marks - {" "}
 
     @cached_property
-    def all_lines(self) -> list[Line]:
-        """The lines without headings and remarks; of several sections only [Puzzle]."""
+    def lines(self) -> list[Line]:
+        """The lines with text, without headings and remarks; of several sections only [Puzzle]."""
         lines: list[Line] = []
         section = "puzzle"
         for start, line in lines_of(self.text):
+            if not line.strip():
+                continue
             heading = SECTION.fullmatch(line)
             if heading is not None:
                 section = heading[1].lower()
             elif section == "puzzle" and not is_heading(line):
-                remark = REMARK.search(line)
-                end = len(line) if remark is None else remark.start()
-                lines.append(Line(start, line[:end]))
+                text, _, _ = line.partition("#")
+                text, _, _ = text.partition("//")
+                if text.strip():
+                    lines.append(Line(start, text))
         return lines
-
-    @cached_property
-    def lines(self) -> list[Line]:
-        """The lines that are not blank."""
-        return [line for line in self.all_lines if line.text.strip()]
 
     def parsed(self, reading: Reading) -> Parsed:
         cells = list(chain.from_iterable(reading.rows))
         tokens = [reading.text[start:end] for start, end in cells]
         reject_doubtful_zero(self.legend, tokens)
-        kind = "words" if any(len(token) > 1 for token in tokens) else "text"
+        kind = "words" if any(len(token) != 1 for token in tokens) else "text"
         shape = self.size.shape
         return parsed_cells(shape, self.legend, reading.text, cells, reading.values, kind)
 
     def readings(self) -> Iterator[Reading]:
         """Every form that makes a board of the text."""
-        numbers = {**numbers_in(self.legend), **self.legend.values}
+        numbers = self.legend.of_tokens
         solid = self._solid()
         if solid is not None:
             yield Reading(self.text, [solid], self.legend.values)
@@ -153,9 +149,8 @@ class _Text:
         for rows in (*self._fields(), number_rows(self.text) or []):
             if self._is_board(rows, numbers):
                 yield Reading(self.text, rows, numbers)
-        marks = self._marks()
-        if self._is_board(marks, self.legend.values):
-            yield Reading(self.text, marks, self.legend.values)
+        if self._is_board(self.marks, self.legend.values):
+            yield Reading(self.text, self.marks, self.legend.values)
         elif not self.blanks & self._marks_of_rows():
             yield from self._columns()
 
@@ -198,16 +193,16 @@ class _Text:
                 marks |= found
         return marks
 
-    def _marks(self) -> list[Row]:
+    @cached_property
+    def marks(self) -> list[Row]:
         """One character a cell, in the lines that are no frames."""
         used = self._marks_of_rows() or set(self.blanks)
+        lines: list[tuple[str, Row]] = []
+        for line in self.lines:
+            lines.append((self._kind_of(line.text, used), _cells_of(line)))
         choices: list[list[Row]] = []
         for chosen in ROWS:
-            rows: list[Row] = []
-            for line in self.lines:
-                if self._kind_of(line.text, used) in chosen:
-                    rows.append(_cells_of(line))
-            choices.append(rows)
+            choices.append([row for kind, row in lines if kind in chosen])
         for rows in choices:
             if sum(map(len, rows)) == self.num_cells:
                 return rows
@@ -229,11 +224,9 @@ class _Text:
 
     def _columns(self) -> Iterator[Reading]:
         """Boards whose blanks are spaces: each cell has its column in a line or a box."""
-        lines = [text for _, text in self.all_lines]
+        lines = [text for _, text in self.lines]
         if any(map(BARS.search, lines)):
             lines = [line for line in lines if BARS.search(line) and not FRAME.search(line)]
-        else:
-            lines = [text for _, text in self.lines]
         longest = max(map(len, lines), default=0)
         is_indented = all(line.startswith(" ") for line in lines) and longest < self.side
         if len(lines) != self.side or is_indented or any("\t" in line for line in lines):
@@ -273,7 +266,7 @@ class _Text:
 
     def error(self) -> PuzzleError:
         """Why no form makes a board of the text."""
-        rows = self._marks()
+        rows = self.marks
         cells = list(chain.from_iterable(rows))
         words = [word for _, line in self.lines for word in WORD.findall(line)]
         is_list = len(cells) == self.side * self.num_cells

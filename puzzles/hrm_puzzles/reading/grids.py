@@ -16,8 +16,6 @@ from hrm_puzzles.reading.cells import (
     Span,
     Values,
     number_rows,
-    numbers_in,
-    open_marks,
     parsed_cells,
     values_in,
 )
@@ -38,15 +36,16 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
     numbers = number_rows(text)
     if numbers is not None and _shape_of_rows(numbers) == shape:
         cells = [cell for row in numbers for cell in row]
-        return parsed_cells(shape, legend, text, cells, numbers_in(legend), "words")
+        return parsed_cells(shape, legend, text, cells, legend.of_tokens, "words")
     lines = _lines_in(legend, text)
     step = 1
     if len(lines) > 1:
         _reject_drawn_walls(legend, text)
         step = _step_of(legend, lines)
     values = values_in(legend, "".join(lines))
-    for row, line in enumerate(lines):
-        _require_known(legend, values, line[::step], row)
+    if not values.keys() >= set("".join(lines)):
+        for row, line in enumerate(lines):
+            _require_known(legend, values, line[::step], row)
     if len(lines) == 1:
         size.require(lines[0], shape.num_cells, "the text", "characters")
     else:
@@ -84,7 +83,7 @@ def values_shown(legend: Legend, text: str) -> set[int]:
     tokens: Iterable[str] = text
     numbers = number_rows(text)
     if numbers is not None:
-        values = numbers_in(legend)
+        values = legend.of_tokens
         tokens = [text[start:end] for row in numbers for start, end in row]
     return {values[token] for token in tokens if token in values}
 
@@ -126,7 +125,7 @@ def _one_line(legend: Legend, line: str) -> str:
 
 def _spaces_are_cells(legend: Legend, text: str) -> bool:
     """Whether spaces are open cells: the legend has them, and the text has no other open mark."""
-    marks = open_marks(legend)
+    marks = legend.open_marks
     others = legend.others.get(legend.open_value, "")
     return " " in marks and not (marks - {" "} | set(others)) & set(text)
 
@@ -148,6 +147,8 @@ def _of_spaces(lines: list[str]) -> list[str]:
 
 def _without_margins(lines: list[str]) -> list[str]:
     """Remove the common indent, blanks at the ends of lines, and blank lines around the board."""
+    if not "".join(lines).strip():
+        return [""]
     bare = [line.rstrip() for line in lines]
     while not bare[-1]:
         bare.pop()

@@ -5,6 +5,7 @@ Shapes: R rows, C columns.
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, cast, runtime_checkable
 
 from hrm_puzzles.grid.board import GridShape
@@ -38,6 +39,29 @@ class Legend:
     others: Mapping[int, str] = field(default_factory=dict[int, str])
     once: tuple[int, ...] = ()
     in_lists: Mapping[int | str, int] = field(default_factory=dict[int | str, int])
+
+    @cached_property
+    def open_marks(self) -> frozenset[str]:
+        """The characters of an open cell."""
+        marks = self.values.items()
+        return frozenset(mark for mark, value in marks if value == self.open_value)
+
+    @cached_property
+    def row_marks(self) -> frozenset[str]:
+        """The characters that a line of a board may hold."""
+        return frozenset(self.values).union(*self.others.values())
+
+    @cached_property
+    def of_tokens(self) -> Mapping[str, int]:
+        """The value of each number as text, and of each character."""
+        extras = {str(extra): value for extra, value in self.in_lists.items()}
+        return {**{str(value): value for value in self.characters}, **extras, **self.values}
+
+    @cached_property
+    def of_scalars(self) -> Mapping[object, int]:
+        """The value of each number, also as text, of each character, and of null."""
+        numbers = {value: value for value in self.characters}
+        return {**self.of_tokens, **numbers, **self.in_lists, None: self.open_value}
 
 
 @runtime_checkable

@@ -131,8 +131,22 @@ def _records_of_object(
     elif fields and all(_is_task(value) for value in fields.values()):
         for task, value in fields.items():
             yield from _records_of_task(f"task {task[:40]}", cast("Fields", value), task)
+    elif _inner_objects(fields):
+        for number, inner in enumerate(_inner_objects(fields), start=1):
+            yield from _records_of_object(f"object {number}", inner, puzzles, name)
     else:
         yield Record(place=place, question=fields)
+
+
+def _inner_objects(fields: Fields) -> list[Fields]:
+    """The objects with questions under any names, or in the list under the only name."""
+    inner = list(fields.values())
+    if len(inner) == 1 and isinstance(inner[0], list):
+        inner = cast("list[object]", inner[0])
+    objects = [cast("Fields", value) for value in inner if isinstance(value, dict)]
+    if len(objects) == len(inner) and all(map(question_key, objects)):
+        return objects
+    return []
 
 
 def _records_of_question(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.legend import Lettered
+from hrm_puzzles.reading.legend import Legend
 from hrm_puzzles.reading.objects import begins_json, records_of_lines, records_of_text
 from hrm_puzzles.reading.record import Record, error_at_place, is_board
 from hrm_puzzles.reading.tables import columns_error, table_of
@@ -164,12 +164,12 @@ def _blocks(lines: Iterable[str], puzzles: Sequence[Puzzle]) -> Iterator[Record]
     """The boards between blank lines and headings, without remarks before and after a board."""
     numbered = enumerate(lines, start=1)
     for parts, group in itertools.groupby(numbered, key=lambda pair: _parts_boards(pair[1])):
-        block = list(group)
+        block = [] if parts else list(group)
         while block and _is_ignored(block[0][1], puzzles):
             block.pop(0)
         while block and _is_ignored(block[-1][1], puzzles):
             block.pop()
-        if block and not parts:
+        if block:
             text = "".join(line for _, line in block)
             yield Record(place=f"line {block[-1][0]}", question=text.rstrip("\r\n"))
 
@@ -187,7 +187,7 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 
 
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
-    if not isinstance(puzzle, Lettered):
+    legend: Legend | None = getattr(puzzle, "legend", None)
+    if legend is None:
         return not line.startswith("# ")
-    marks = {*puzzle.legend.values, *"".join(puzzle.legend.others.values())}
-    return marks.issuperset(line)
+    return legend.row_marks.issuperset(line)

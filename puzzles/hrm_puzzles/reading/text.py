@@ -47,9 +47,9 @@ def lines_of(text: str) -> list[Line]:
     """The lines of a text with any line ends."""
     lines: list[Line] = []
     start = 0
-    for line in text.splitlines(keepends=True):
-        lines.append(Line(start, line.splitlines()[0]))
-        start += len(line)
+    for line, with_end in zip(text.splitlines(), text.splitlines(keepends=True), strict=True):
+        lines.append(Line(start, line))
+        start += len(with_end)
     return lines
 
 

@@ -7,7 +7,13 @@ from hrm_host.reading import json_from
 
 QUESTION_KEYS = ("puzzle", "puzzles", "question", "questions", "quiz", "quizzes")
 ANSWER_KEYS = ("solution", "solutions", "answer", "answers")
-GRID_KEYS = ("grid", "board", "sudoku")  # keys of a question if the object names no stops
+GRID_KEYS = (
+    "grid",
+    "board",
+    "sudoku",
+    "maze",
+    "city",
+)  # keys of a question if the object names no stops
 STOP_KEYS = ("start", "depot", "task")  # keys of an object that is a question itself
 
 

@@ -36,7 +36,7 @@ LINES = 100  # of a batch
 FLOOD = 500  # connections of a flood
 CRUMBLING = 8  # clients that send a body in chunks of one byte
 LEAVING = 20  # clients that leave before their answer
-ANSWERS_BETWEEN = 200  # correct answers that each trouble must let through
+ANSWERS_BETWEEN = 100  # correct answers that each trouble must let through
 PROMISED_S = 0.1  # p99 of /livez in docs/promises.md
 MANY_ROUNDS = pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
 

@@ -22,7 +22,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def with_int8(bundle: Bundle) -> Bundle:
+def with_int8(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.setattr(cpu_times, "MEASURING_S", 0.01)
+    monkeypatch.setattr(cpu_times, "LONGER_S", 0.01)
     graph = onnx.load(bundle.graph_path("fp32"))
     graph.doc_string = "another file"
     return with_precisions(bundle, int8=graph)

@@ -51,6 +51,7 @@ class House:
     port: int = 0
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     num_waiting: int = 0
     num_left: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -70,6 +71,7 @@ class House:
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"]
+        self.paths.append(path)
         if path == "/wait":
             await self._wait_for_its_leaving(receive)
             return
@@ -215,6 +217,34 @@ async def test_an_unread_body_in_crumbs_ends_the_connection_after_the_answer() -
         writer.write(CRUMBS + GET)
         assert await ended((reader, writer)) == b""
         assert there.limits.dropped == {"unread-body": 1}
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\r\n" + GET,
+        b"\r\n\r\n" + GET,
+        GET.replace(b"/ ", b"http://test/ "),
+        GET.replace(b"/ ", b"http://test "),
+        GET.replace(b"/ ", b"/?url=http://other/ "),
+    ],
+)
+async def test_unusual_requests_are_read(request_bytes: bytes) -> None:
+    async with house() as there:
+        reader, writer = await there.connect(request_bytes)
+        assert await is_answered(reader)
+        assert there.paths == ["/"]
+        writer.write(with_length(2) + b"xx" + request_bytes)
+        assert await is_answered(reader)
+        assert await is_answered(reader)
+
+
+async def test_blank_lines_keep_no_connection() -> None:
+    async with house(header_s=SHORT_S) as there:
+        reader, writer = await there.connect(GET)
+        assert await is_answered(reader)
+        assert await ended((reader, writer), b"\r\n") == b""
+        assert there.limits.dropped == {"slow-header": 1}
 
 
 async def test_requests_sent_ahead_are_answered_in_their_turn() -> None:

@@ -5,6 +5,7 @@ over a real socket.
 """
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -53,3 +54,19 @@ def test_every_answer_is_declared(server: Server, mode: Any, num_examples: int) 
         if operation.body or mode != NEGATIVE:  # the others take nothing to get wrong
             chosen(given(operation.as_strategy(generation_mode=mode))(check))()
     assert server.status("/readyz") == 200
+
+
+def test_generators_find_short_names_and_components(server: Server) -> None:
+    described = server.http.get("/openapi.json").json()
+    schemas = described["components"]["schemas"]
+    for name in ("SolveRequest", "SolveAnswer", "SegmentView", "BatchLine", "ErrorAnswer"):
+        assert name in schemas
+    names = [one["operationId"] for path in described["paths"].values() for one in path.values()]
+    assert len(set(names)) == len(names)
+    assert {"solve", "solve_stream", "solve_batch", "models", "put_model"} <= set(names)
+    text = json.dumps(described)
+    for reference in re.findall(r'"#/components/schemas/([^"]+)"', text):
+        assert reference in schemas
+    streamed = described["paths"]["/solve/stream"]["post"]["responses"]["200"]["content"]
+    assert streamed["text/event-stream"]["schema"]["properties"]["data"]["contentSchema"]
+    assert described["servers"]

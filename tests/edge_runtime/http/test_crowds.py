@@ -17,7 +17,7 @@ from echo_bundle import write_echo_bundle
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, hrm_serve, wait_for
 
-from hrm_edge_runtime.http import streams
+from hrm_edge_runtime.http import batch
 from hrm_edge_runtime.worker import admission
 from hrm_host.machine import cpu_seconds
 
@@ -63,7 +63,7 @@ def test_no_line_that_names_no_model_is_refused(server: Server) -> None:
 async def test_a_line_waits_for_its_place_however_long_that_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streams, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(batch, "PATIENCE_S", 0.05)
     monkeypatch.setattr(admission, "LOOK_AGAIN_S", 0.02)
     app, engine_client = app_over(lambda: QUICK(step_s=0.02))
     question = next(iter(examples()))

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import subprocess
 from typing import Any
 
 import httpx
@@ -40,7 +42,7 @@ BAD_PUZZLES: list[Any] = [
     "5" * 16, "." * 16, "11..............", "\u0661" * 16, "\U0001f600" * 16, "\x00" * 16, GOOD * 2,
     [], [[]], [[], [], [], []], [1], [0] * 15, [5] * 16, [-1] * 16, [1.0] * 16, [True] * 16,
     [ROW] * 3, [ROW] * 4, [[0, 0, 0], ROW, ROW, ROW], [[1, 1, 0, 0], *[ROW] * 3], [[[0]] * 4] * 4,
-    [["1", None, 0, "."], ROW, ROW, ROW], {}, {"grid": GOOD}, {"rows": [ROW] * 4}, [10**17] * 16,
+    [["1", None, 0, "."], ROW, ROW, ROW], {}, {"nothing": GOOD}, {"rows": [ROW] * 4}, [10**17] * 16,
 ]  # fmt: skip
 
 BAD_FIELDS: list[dict[str, Any]] = [
@@ -99,6 +101,14 @@ def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Ser
     assert checked_error(wrong)["field"] == "order"
     lines = server.http.post("/solve/batch", content=b"[]\n{}\n", headers=NDJSON)
     assert STOCK.search(lines.text) is None
+
+
+@pytest.mark.parametrize("path", ["/solve", "/solve/stream", "/solve/batch"])
+def test_a_bare_get_is_told_a_command_that_works(server: Server, path: str) -> None:
+    remedy = checked_error(server.http.get(path))["remedy"]
+    command = shlex.split(remedy.partition(": ")[2])
+    answer = subprocess.run([*command, "-s"], capture_output=True, text=True, check=True).stdout
+    assert "solution" in answer
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])

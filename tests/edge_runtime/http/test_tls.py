@@ -2,40 +2,24 @@
 
 import contextlib
 import select
-import shutil
 import socket
-import ssl
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 from scripted_server import examples
-from service_tools import Server, scripted_command
+from service_tools import Server, secure_server
 
 from hrm_edge_runtime.http.connections import HEADER_SECONDS
 
 pytestmark = pytest.mark.process
 
 GOOD = next(iter(examples()))
-CERTIFICATE = (
-    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-    "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
-)
 
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on this machine to make a certificate with")
-    folder: Path = tmp_path_factory.mktemp("tls")
-    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
-    command = scripted_command(tls_cert=folder / "cert.pem", tls_key=folder / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(folder / "cert.pem"))
-    with Server(command, "https", verify=trusting) as server:
-        server.wait_until_ready()
+    with secure_server(tmp_path_factory.mktemp("tls")) as server:
         yield server
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundle_tools import install, restate
+from bundle_tools import restate
 from scripted_engine import ScriptedEngine
 from typer.testing import CliRunner, Result
 
@@ -20,8 +20,7 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.parity.cli import main as app
 from hrm_edge_runtime.parity.measures import SolveCounts
-from hrm_edge_runtime.parity.options import DEFAULT_FILE
-from hrm_edge_runtime.parity.report import GOLDEN_FP32, ParityReport, breaks, read_gates
+from hrm_edge_runtime.parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged
 from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
@@ -96,8 +95,7 @@ def test_too_few_puzzles(two_precisions: Path, tmp_path: Path, count: int, is_un
     ("arguments", "said"),
     [
         (["--puzzles", "4"], "compared with itself"),
-        (["--against", "cpu:fp32", "--checkpoint", "x"], "one reference"),
-        (["--gates", "nowhere.json"], "start from"),
+        (["--against", "cpu"], "compared with itself"),
     ],
 )
 def test_wrong_options_are_one_sentence(tiny_bundle: Path, arguments: list[str], said: str) -> None:
@@ -105,36 +103,6 @@ def test_wrong_options_are_one_sentence(tiny_bundle: Path, arguments: list[str],
     assert ended.exit_code == 2
     assert said in ended.stderr
     assert ended.stderr.startswith("hrm-parity: ")
-
-
-def test_gates_come_from_a_file_with_known_names(tiny_bundle: Path, tmp_path: Path) -> None:
-    gates = json.loads(DEFAULT_FILE.read_text())
-    file = tmp_path / "gates.json"
-    every_segment = gates["fp32"]["golden"]["every_segment"]
-    every_segment["worst"] = {"logit_drift": 0.5}
-    file.write_text(json.dumps(gates))
-    found = json.loads(parity(tiny_bundle, "--gates", file, "--json").output)
-    assert found["gates"]["every_segment"]["worst"] == {"logit_drift": 0.5}
-    every_segment["worst"] = {"logit_drfit": 0.5}
-    file.write_text(json.dumps(gates))
-    assert "logit_drfit" in parity(tiny_bundle, "--gates", file).stderr
-    every_segment["worst"] = {}
-    gates["fp32"]["golden"]["first_segment"] = {"mean": {"carry_drift": 0.1}}
-    file.write_text(json.dumps(gates))
-    ended = parity(tiny_bundle, "--gates", file)  # golden traces hold no carry
-    assert ended.exit_code == 0
-    assert "not judged, since an engine keeps its carry to itself: carry_drift" in ended.output
-
-
-def test_a_missing_desktop_part_is_named(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, "[hrm_edge.parity]\ncheckpoint = no_such_package:open\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    ended = parity(tiny_bundle, "--checkpoint", tmp_path)
-    assert ended.exit_code == 2
-    remedy = "needs no_such_package, which is not installed: pip install 'hrm-edge[export]'"
-    assert remedy in ended.stderr
 
 
 MAX_SEGMENTS = 6
@@ -312,8 +280,13 @@ def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken
     broken = ["share of different_final_answers at the end: 0.6 where 0.5 is allowed"]
     expected = broken if is_broken else []
     for precision, kind in itertools.product(("fp16", "int8"), ("golden", "live")):
-        gates = read_gates(DEFAULT_FILE, precision, kind)
+        gates = GATES[precision][kind]
         assert [str(one) for one in breaks(found, gates)] == expected
+
+
+def test_a_measure_without_values_is_named(bundle: Bundle) -> None:
+    report = golden_report(bundle, side(bundle))  # golden traces hold no carry
+    assert not_judged(report, GATES["fp16"]["live"]) == ["carry_drift"]
 
 
 def test_no_puzzle_and_no_logits_are_no_comparison(bundle: Bundle) -> None:

@@ -2,20 +2,16 @@
 
 import json
 import shutil
-import ssl
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
-from odd_server import MODEL, Reply, body, lines, odd_server, refused, solved
+from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
 from scripted_server import examples
-from service_tools import Server, free_port, scripted_command
-from solving_tools import OPEN, SOLVED
+from service_tools import free_port, secure_server, wait_for
 from typer.testing import CliRunner, Result
 
 import hrm_edge
@@ -51,19 +47,25 @@ def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content:
     assert "BaseHTTP" in str(error)  # the header Server of this stand-in
 
 
-@pytest.mark.parametrize("status", [500, 502, 504])
-def test_an_error_in_our_shape_is_final(status: int) -> None:
-    error = failure(body(OURS, status))
-    assert isinstance(error, hrm_edge.ServerError)
-    assert not isinstance(error, hrm_edge.UnavailableError)
-    assert (error.status, error.detail.reason) == (status, "deadline-missed")
-
-
-def test_a_proxy_s_bound_on_bodies_and_its_rate_limit_are_told_apart() -> None:
-    assert "nginx: client_max_body_size" in str(failure(body(PAGE, 413)))
-    busy = failure(body(PAGE, 429, Retry_After="7"))
-    assert isinstance(busy, hrm_edge.UnavailableError)
-    assert busy.retry_after_s == 7.0
+@pytest.mark.parametrize(
+    ("status", "content", "kind", "said"),
+    [
+        (500, OURS, hrm_edge.ServerError, "no; fix it"),
+        (502, OURS, hrm_edge.ServerError, "no; fix it"),
+        (504, OURS, hrm_edge.ServerError, "no; fix it"),
+        (413, PAGE, hrm_edge.ServerError, "nginx: client_max_body_size"),
+        (429, PAGE, hrm_edge.UnavailableError, "answered 429 without a reason"),
+        (429, OURS, hrm_edge.UnavailableError, "no; fix it"),
+    ],
+)
+def test_an_error_in_our_shape_and_other_answers_of_a_proxy_are_told_apart(
+    status: int, content: str, kind: type[hrm_edge.ServerError], said: str
+) -> None:
+    error = failure(body(content, status, Retry_After="7"))
+    assert type(error) is kind
+    assert said in str(error)
+    if isinstance(error, hrm_edge.UnavailableError):
+        assert error.retry_after_s == 7.0
 
 
 def flaky(good: Reply, num_failures: int = 2) -> Reply:
@@ -153,26 +155,12 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
     assert "secret" not in str(raised.value)
 
 
-CERTIFICATE = (
-    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-    "-subj /CN=board -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
-)
-
-
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A server with a certificate of its own, and the certificate."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on this machine to make a certificate with")
+    """The address of a server with a certificate of its own, and the certificate."""
     folder = tmp_path_factory.mktemp("tls")
-    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
-    certificate = folder / "cert.pem"
-    command = scripted_command(tls_cert=certificate, tls_key=folder / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    with Server(command, "https", verify=trusting) as server:
-        server.wait_until_ready()
-        yield server.url, certificate
+    with secure_server(folder) as server:
+        yield server.url, folder / "cert.pem"
 
 
 def solve_at(url: str, *options: object) -> Result:
@@ -208,12 +196,6 @@ def test_a_file_without_certificates_is_one_sentence(content: str | None, tmp_pa
     assert f"{file} is not a file of certificates" in done.stderr
 
 
-def test_https_to_a_plain_server_is_one_sentence() -> None:
-    with odd_server(lines()) as url:
-        done = solve_at(url.replace("http:", "https:"))
-    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
-
-
 BELL = "\x1b]52;c;ZXZpbA==\x07"
 
 
@@ -244,37 +226,22 @@ def test_a_push_follows_no_links(name: str, tmp_path: Path) -> None:
     assert "no answer" not in done.stderr
 
 
-class Boards:
-    """Answers batches slowly, and counts how many it answers at once."""
-
-    def __init__(self) -> None:
-        self.most = 0
-        self._current = 0
-        self._lock = threading.Lock()
-
-    def reply(self, handler: BaseHTTPRequestHandler) -> None:
-        with self._lock:
-            self._current += 1
-            self.most = max(self.most, self._current)
-        time.sleep(0.2)
-        answers = [solved(number, SOLVED) for number in range(1, batches.NUM_PUZZLES + 1)]
-        with self._lock:
-            self._current -= 1
-        lines(*answers)(handler)
-
-
 @pytest.mark.parametrize(("connections", "most"), [(1, 1), (3, 3), (None, 4)])
 def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) -> None:
-    boards = Boards()
+    in_progress: set[int] = set()
+    counts: list[int] = []
+
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        in_progress.add(threading.get_ident())
+        counts.append(len(in_progress))
+        time.sleep(0.2)
+        in_progress.remove(threading.get_ident())
+        lines(*[solved(number, SOLVED) for number in range(1, 33)])(handler)
+
     models = body(json.dumps({"models": [{**MODEL, "slots": 4}]}))
-    puzzles = [OPEN] * (6 * batches.NUM_PUZZLES)
-    with (
-        odd_server(boards.reply, models) as url,
-        hrm_edge.Client(url, connections=connections) as client,
-    ):
-        replies = client.solve_many(puzzles)
-    assert len(replies) == len(puzzles)
-    assert boards.most == most
+    with odd_server(reply, models) as url, hrm_edge.Client(url, connections=connections) as client:
+        assert len(client.solve_many([OPEN] * 192)) == 192
+    assert max(counts) == most
 
 
 def answered(piece: batches.Piece) -> Iterator[batches.Numbered]:
@@ -329,11 +296,4 @@ def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads() -> None:
     left = batches.merged(answered, some_pieces(10_000), 2)
     next(left)
     left.close()
-    wait_until(lambda: all(thread.name != "hrm-batch" for thread in threading.enumerate()))
-
-
-def wait_until(is_so: Callable[[], Any]) -> None:
-    end_s = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_for(lambda: all(thread.name != "hrm-batch" for thread in threading.enumerate()))

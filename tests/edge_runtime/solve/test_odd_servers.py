@@ -8,9 +8,8 @@ import time
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-from odd_server import MODEL, Reply, body, lines, odd_server, refused, solved
+from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
 from service_tools import command
-from solving_tools import OPEN, SOLVED
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.solve.cli import main

@@ -76,6 +76,30 @@ def test_late_tasks_keep_what_was_pasted(page: Page, text: str) -> None:
     assert len(sentences(page)) == 1
 
 
+ODD_PAIRS = [{"input": 1}, {"input": [], "output": []}, {"input": [[1.5]], "output": [["a"]]}]
+ODD_TASKS = [None, 7, {}, {"train": []}, {"train": None}, {"train": [{}], "test": []}]
+ODD_TASKS += [{"train": [pair], "test": [pair]} for pair in ODD_PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("sent", "num_shown"),
+    [
+        ("{", 0),
+        ("null", 0),
+        ("[]", 0),
+        ("7", 0),
+        (json.dumps({"good": TASK, **{f"odd-{n}": odd for n, odd in enumerate(ODD_TASKS)}}), 1),
+    ],
+)
+def test_odd_tasks_of_a_bundle_leave_the_board(page: Page, sent: str, num_shown: int) -> None:
+    page.route("**/models/arc-7x7/tasks", lambda route: route.fulfill(body=sent))
+    choose(page, "arc-7x7")
+    paste(page, json.dumps(TASK))
+    expect(page.locator("#verdict-title")).to_be_visible()
+    assert page.locator(".demonstration").count() == 2
+    assert page.locator("#tasks-list .task").count() == num_shown
+
+
 @pytest.mark.parametrize("text", [LARGE_MAZE, "hello, this is no puzzle", '{"a": 1}'])
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "arc-7x7"])
 def test_unfit_text_is_explained_once(page: Page, model: str, text: str) -> None:

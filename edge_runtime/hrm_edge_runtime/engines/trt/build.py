@@ -38,8 +38,7 @@ from hrm_edge_runtime.engines.trt.building import Build, worth_a_try
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, cause_of
 from hrm_edge_runtime.engines.trt.profiles import Profile
-from hrm_edge_runtime.parity.options import DEFAULT_FILE
-from hrm_edge_runtime.parity.report import breaks, read_gates
+from hrm_edge_runtime.parity.report import GATES, breaks
 from hrm_edge_runtime.parity.walk import compare
 from hrm_host import memory
 from hrm_host.command import Command
@@ -280,7 +279,7 @@ def _judged(bundle: Bundle, built: Built) -> Built:
         )
     if not bundle.puzzle.proof_exists:
         report = replace(report, proven=None)
-    broken = breaks(report, read_gates(DEFAULT_FILE, precision, "golden"))
+    broken = breaks(report, GATES[precision]["golden"])
     return built.model_copy(update={"breaks": tuple(map(str, broken))})
 
 

@@ -43,16 +43,21 @@ function fieldTable(schema) {
   return wideTable(head, element("tbody", {}, ...rows));
 }
 
+/** The schema itself, if it only refers to one. */
+function resolved(schema, schemas) {
+  return schema?.$ref ? schemas[typeOf(schema)] : schema;
+}
+
 function contentSchema(part) {
   const content = part && part.content && Object.values(part.content)[0];
   return content ? content.schema : null;
 }
 
-function operation(path, method, described) {
+function operation(path, method, described, schemas) {
   const name = element("span", { class: "method" }, method.toUpperCase());
   const [about] = (described.description || described.summary || "").split("\n");
   const made = element("details", {}, element("summary", {}, name, code(path), ` ${about}`));
-  const body = contentSchema(described.requestBody);
+  const body = resolved(contentSchema(described.requestBody), schemas);
   if (body) made.append(element("p", {}, "Request, application/json"), fieldTable(body));
   const rows = Object.entries(described.responses)
     .sort()
@@ -126,7 +131,9 @@ async function start() {
   tryIt(api.paths["/solve"].post.requestBody.content["application/json"].examples);
   $("paths").append(
     ...Object.entries(api.paths).flatMap(([path, methods]) =>
-      Object.entries(methods).map(([method, described]) => operation(path, method, described))
+      Object.entries(methods).map(([method, described]) =>
+        operation(path, method, described, api.components.schemas)
+      )
     )
   );
   $("schemas").append(...Object.entries(api.components.schemas).map(schemaDetails));

@@ -6,13 +6,21 @@ import { $, element } from "./dom.js";
 import { isSame } from "./grids.js";
 import { still } from "./picture.js";
 
-/** The tasks of a model by name; none where its bundle carries none. */
+const isRow = (row) => Array.isArray(row) && row.every((cell) => Number.isInteger(cell));
+const isGrid = (grid) =>
+  Array.isArray(grid) && isRow(grid[0]) && grid.every((row) => isRow(row) && row.length);
+const isPair = (pair) => isGrid(pair?.input) && isGrid(pair?.output);
+const isPairs = (pairs) => Array.isArray(pairs) && pairs.length > 0 && pairs.every(isPair);
+const isTask = (task) => isPairs(task?.train) && isPairs(task.test);
+
+/** The tasks of a model by name, without those that nobody can draw; none if it has none. */
 export async function tasksOf(model) {
   if (!model.tasks) return {};
   try {
-    return await getJson(`models/${encodeURIComponent(model.name)}/tasks`);
+    const sent = await getJson(`models/${encodeURIComponent(model.name)}/tasks`);
+    return Object.fromEntries(Object.entries(sent ?? {}).filter(([, task]) => isTask(task)));
   } catch (error) {
-    if (!(error instanceof Refusal)) throw error;
+    if (!(error instanceof Refusal || error instanceof SyntaxError)) throw error;
     return {};
   }
 }

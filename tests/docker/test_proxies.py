@@ -1,0 +1,70 @@
+"""The shipped configurations of nginx and Caddy in front of a server: page, stream and batch."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from scripted_server import examples
+from service_tools import Server, free_port, running, wait_for
+
+import hrm_edge
+
+FOLDER = Path(__file__).parents[2] / "docker"
+PUZZLES = examples()
+PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+COMMANDS = {
+    "nginx.conf": ["nginx", "-p", "FOLDER", "-e", "stderr", "-g", "daemon off; pid pid;", "-c"],
+    "Caddyfile": ["caddy", "run", "--adapter", "caddyfile", "--config"],
+}
+pytestmark = [pytest.mark.process, pytest.mark.parametrize("name", COMMANDS)]
+
+
+@contextlib.contextmanager
+def proxied(name: str, board: Server, folder: Path) -> Iterator[str]:
+    """Run a proxy with its shipped configuration, and yield its address."""
+    program, *options = COMMANDS[name]
+    path = shutil.which(program, path=PATH)
+    if path is None:
+        pytest.skip(f"no {program} on this machine: install the package {program}")
+    port = free_port()
+    text = (FOLDER / name).read_text()
+    for old, new in {":8000": f":{board.port}", "8080": str(port)}.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    arguments = [option.replace("FOLDER", str(folder)) for option in options]
+    command = [path, *arguments, str(folder / name)]
+    home = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
+    with subprocess.Popen(command, env=home, stderr=subprocess.DEVNULL) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_for(lambda: _is_there(url))
+            yield url
+        finally:
+            process.terminate()
+
+
+def _is_there(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_proxy_passes_page_answers_streams_and_batches(name: str, tmp_path: Path) -> None:
+    with running() as board, proxied(name, board, tmp_path) as url, hrm_edge.Client(url) as client:
+        assert "<html" in httpx.get(url).text
+        for puzzle, reply in zip(PUZZLES, client.solve_many([*PUZZLES]), strict=True):
+            assert isinstance(reply, hrm_edge.Answer)
+            assert reply.solution == PUZZLES[puzzle]
+        *segments, answer = client.stream(next(iter(PUZZLES)))
+        assert isinstance(answer, hrm_edge.Answer)
+        assert len(segments) == answer.segments
+        own_page = {"origin": url, "sec-fetch-site": "same-origin"}
+        sent = httpx.post(f"{url}/solve", json={"puzzle": next(iter(PUZZLES))}, headers=own_page)
+        assert sent.status_code == 200
