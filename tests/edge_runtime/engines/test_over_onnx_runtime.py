@@ -53,8 +53,8 @@ def test_a_shipped_model_builds_and_holds_its_golden_traces(
     monkeypatch.setenv("FAKE_TENSORRT_PROVIDER", CUDA)
     monkeypatch.setattr(factory, "start_problem", lambda: None)
     forget_stand_ins()
-    for name in ("fake_gpu", "segments", "stand_in_tensorrt", "tensorrt"):  # and no driver
-        shutil.copy(FAKES / f"{name}.py", tmp_path)
+    for module in ("fake_gpu", "segments", "stand_in_tensorrt", "tensorrt"):  # and no driver
+        shutil.copy(FAKES / f"{module}.py", tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     path = str(shipped(name).path)
     done = succeeded(build.app, path, "--precision", precision, "--force", "--json")
