@@ -83,7 +83,6 @@ browser: .venv/ready
 .rtx/ready: | .venv/ready
 	$(DEV)/python -m pip install --quiet --no-deps --target .rtx \
 		tensorrt-rtx-cu13-bindings==1.7.1.116 onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0
-	$(DEV)/python -m pip install --quiet --no-deps --target .rtx/stubs tensorrt-stubs==10.13.0.35.1
 	touch $@
 
 .trt/ready: $(TRT_VERSIONS:%=.trt/%/ready)

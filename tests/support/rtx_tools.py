@@ -1,7 +1,6 @@
 """NVIDIA's own parser and strongly typed builder without a GPU: TensorRT-RTX builds ahead of time.
 
     python -m pip install --no-deps --target WHEELS REQUIREMENTS
-    python -m pip install --no-deps --target WHEELS/stubs STUBS
     PYTHONPATH=WHEELS python -m pytest -m rtx
     PYTHONPATH=WHEELS python tests/support/rtx_tools.py
 
@@ -48,7 +47,6 @@ REQUIREMENTS = (
     "tensorrt-rtx-cu13-bindings==1.7.1.116",
     "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0",
 )
-STUBS = "tensorrt-stubs==10.13.0.35.1"
 LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
 LARGE = (Profile.fixed(1), Profile.fixed(8))
 SMALL = (Profile(min_rows=1, best_rows=8, max_rows=16),)
@@ -102,18 +100,6 @@ class Figures:
 def is_installed() -> bool:
     modules = ("tensorrt_rtx_bindings", "onnxruntime_ep_nv_tensorrt_rtx")
     return all(importlib.util.find_spec(module) for module in modules)
-
-
-def stubs_folder() -> Path | None:
-    """Return the folder of `tensorrt-stubs`, beside the wheels.
-
-    It is not on Python's path, because it would pass for TensorRT itself.
-    """
-    spec = importlib.util.find_spec("tensorrt_rtx_bindings")
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parents[1] / "stubs"
-    return folder if folder.is_dir() else None
 
 
 def load_rtx() -> Any:

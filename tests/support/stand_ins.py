@@ -1,6 +1,5 @@
 """The stand-ins for TensorRT and CUDA in `fakes`, as modules of the running process."""
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -42,14 +41,3 @@ def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:
         onnx.save(graph, bundle.path / names[precision])
     restate(bundle.path, precisions=names)
     return Bundle.open(bundle.path)
-
-
-def play_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put TensorRT's stand-in in its place; CUDA's Python modules stay the real ones."""
-    for name in ("fake_gpu", "segments", "stand_in_tensorrt", "tensorrt"):
-        spec = importlib.util.spec_from_file_location(name, FAKES / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)

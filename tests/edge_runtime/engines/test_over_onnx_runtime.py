@@ -5,13 +5,14 @@ driver is real too, and ONNX Runtime computes each segment at the addresses that
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import onnxruntime as ort
 import pytest
 from bundle_tools import shipped
 from cli_tools import succeeded
-from stand_ins import forget_stand_ins, play_tensorrt
+from stand_ins import FAKES, forget_stand_ins
 
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.trt import build
@@ -50,9 +51,11 @@ def test_a_shipped_model_builds_and_holds_its_golden_traces(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("FAKE_TENSORRT_PROVIDER", CUDA)
-    monkeypatch.setattr(factory, "start_problem", lambda: None)  # a child would need the stand-in
+    monkeypatch.setattr(factory, "start_problem", lambda: None)
     forget_stand_ins()
-    play_tensorrt(monkeypatch)
+    for module in ("fake_gpu", "segments", "stand_in_tensorrt", "tensorrt"):  # and no driver
+        shutil.copy(FAKES / f"{module}.py", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     path = str(shipped(name).path)
     done = succeeded(build.app, path, "--precision", precision, "--force", "--json")
     (engine,) = json.loads(done.stdout.splitlines()[-1])["engines"]

@@ -4,7 +4,6 @@
 """
 
 import gc
-import threading
 from contextlib import closing
 
 import numpy as np
@@ -17,8 +16,6 @@ from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
-from hrm_edge_runtime.engines.trt.api import BuildSettings
-from hrm_host.progress import Stages
 
 MADE = (
     "create_network",
@@ -49,27 +46,6 @@ def test_a_rejected_profile_crashes_before_10_13_and_raises_since(
     problem = "rejects profile 0" if release >= (10, 13) else "killed by signal 11"
     with pytest.raises(EngineUnavailableError, match=problem):
         factory.prepare(bundle, "tensorrt:fp32", num_slots=1)
-
-
-def test_progress_comes_from_threads_that_python_did_not_start(
-    bundle: Bundle, device: SetUp
-) -> None:
-    del device
-    threads: set[str] = set()
-
-    class Recorder(Stages):
-        def show(self, name: str, done: int, total: int) -> None:
-            del name, done, total
-            threads.add(type(threading.current_thread()).__name__)
-
-    api.plan_from_onnx(
-        bundle.graph_path("fp32"),
-        [],
-        settings=BuildSettings(),
-        stages=Recorder(),
-        timing_cache=None,
-    )
-    assert threads == {"_DummyThread"}
 
 
 @pytest.mark.skipif(not NVIDIA, reason="`make check-trt` downloads NVIDIA's bindings")

@@ -26,6 +26,7 @@ FOLDER = Path(os.environ["FAKE_TENSORRT_BINDINGS"])
 LIBRARIES = ("libnvinfer.so", "libnvonnxparser.so", "libnvinfer_plugin.so")
 SOME_CLASS = "_ZTISt9exception"  # one that the bindings do not know, so they take the declared one
 BAD_POINTER = 0x228  # what the runtime is on a machine where CUDA does not start
+CREATED = ("Builder", "Runtime", "OnnxParser")  # by the number that `below.c` passes
 NUM_SLOTS = 100  # more than any table has
 WORD = 8  # bytes
 INNER = 2 * WORD  # offset of the inner object
@@ -115,12 +116,10 @@ def module() -> ModuleType:
 
 
 def _load() -> ModuleType:
-    entries = {"new_builder": _new_builder, "new_runtime": _new_runtime, "new_parser": _new_parser}
     for name in LIBRARIES:
         (file,) = FOLDER.glob(f"{name}.*")
         library = ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-        for entry, function in entries.items():
-            c_void_p.in_dll(library, entry).value = _pointer_to(function)
+        c_void_p.in_dll(library, "create").value = _pointer_to(_create)
     sys.path.append(str(FOLDER))
     return importlib.import_module("tensorrt_bindings")
 
@@ -133,23 +132,14 @@ def _is_11() -> bool:
     return module().__version__.startswith("11.")
 
 
-def _new_builder(logger: int) -> int:
-    return _new("Builder", Implemented(logger))
-
-
-def _new_runtime(logger: int) -> int:
-    if os.environ.get("FAKE_TENSORRT_FAILS") == "bad pointer":
+def _create(kind: int, network: int, logger: int) -> int:
+    """Make one of CREATED; a parser needs a network."""
+    arguments: list[Any] = [live[network].real] if network else []
+    name = CREATED[kind & INT32_MASK]
+    if name == "Runtime" and os.environ.get("FAKE_TENSORRT_FAILS") == "bad pointer":
         return BAD_POINTER
-    return _new("Runtime", Implemented(logger))
-
-
-def _new_parser(network: int, logger: int) -> int:
-    return _new("OnnxParser", live[network].real, Implemented(logger))
-
-
-def _new(kind: str, *arguments: Any) -> int:
     try:
-        real = getattr(_stand_in(), kind)(*arguments)
+        real = getattr(_stand_in(), name)(*arguments, Implemented(logger))
     except TypeError:  # of a null pointer
         return 0
     return _address_of(real, maker=0)

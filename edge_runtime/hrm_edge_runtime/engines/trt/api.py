@@ -3,8 +3,7 @@
 It uses only names that all versions from 10.3 (JetPack 6.1) to 11 have.
 """
 
-# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against
-# tensorrt-stubs.
+# Without TensorRT the types below are unknown; `make check-trt` runs them through its bindings.
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 # pyright: reportUnknownParameterType=false, reportUnnecessaryComparison=false
 

@@ -15,8 +15,7 @@ Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V 
 Not run on a GPU yet: the tests run it over a stand-in for TensorRT and CUDA.
 """
 
-# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against
-# tensorrt-stubs.
+# Without TensorRT the types below are unknown; `make check-trt` runs them through its bindings.
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 # pyright: reportUnknownParameterType=false
 
