@@ -93,8 +93,8 @@ def test_without_arguments_every_shipped_model_answers_over_http() -> None:
         for model in models:
             answer = server.solve(model["sample"], model=model["name"])
             assert answer.json()["model"] == model["name"]
-        described = server.http.get("/openapi.json").json()["paths"]["/solve"]["post"]
-        schema = described["requestBody"]["content"]["application/json"]["schema"]
+        described = server.http.get("/openapi.json").json()
+        schema = described["components"]["schemas"]["SolveRequest"]
         example = schema["properties"]["puzzle"]["examples"][0]
         answer = server.solve(example).json()
         assert answer["model"] == find_bundle().stem

@@ -9,7 +9,6 @@ import logging
 import os
 import queue
 import re
-import sys
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from hrm_host.text import printable
 
 LogForm = Literal["text", "json"]
 
+STANDARD_ERROR = 2  # the descriptor of the process; sys.stderr may be a stream without one
 MAX_LINES = 10_000  # lines that wait while nobody reads the log; more are dropped
 LAST_LINES_S = 1.0  # `flush` waits this long for the queued lines
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -97,7 +97,7 @@ def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
 
 
 def configure(form: LogForm) -> None:
-    handler = QueuedLines(sys.stderr.fileno())
+    handler = QueuedLines(STANDARD_ERROR)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 

@@ -325,7 +325,7 @@ def _array(directory: Path, subset: str, name: str) -> NDArray[Any]:
     path = directory / f"{subset}__{name}.npy"
     try:
         array = cast("NDArray[Any]", np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DatasetError(f"cannot read {path} ({error}); build the data set again.") from error
     if array.dtype.kind not in "iu" or array.ndim == 0 or len(array) == 0:
         raise _disagreement(directory, f"{name} is {array.dtype}")

@@ -143,11 +143,16 @@ class GridPuzzle(ABC):
             return None
         if shape.rows <= self.rows and shape.cols <= self.cols:
             return _framed(self, shape)
-        problem = f"a {self.noun} of {shape.rows}x{shape.cols} is larger than the boards served"
-        board = f"{shape.rows}x{shape.cols}"
-        remedy = f"send a smaller one, or serve its size: hrm-export CHECKPOINT --board {board}"
-        if shape.rows not in self.sides or shape.cols not in self.sides:
-            remedy = f"send at most {self.sides[-1]} rows of {self.sides[-1]} cells"
+        least = self.sides[0]
+        most = self.sides[-1]
+        size = f"{shape.rows}x{shape.cols}"
+        problem = f"a {self.noun} of {size} is larger than the boards served"
+        remedy = f"send a smaller one, or serve its size: hrm-export CHECKPOINT --board {size}"
+        if shape.rows > most or shape.cols > most:
+            remedy = f"send at most {most} rows of {most} cells"
+        elif shape.rows < least or shape.cols < least:
+            problem = f"a {self.noun} of {size} is smaller than every board"
+            remedy = f"send at least {least} rows of {least} cells"
         raise PuzzleError(problem, "too-large", remedy)
 
     def _looks_alike(self, notation: object) -> bool:

@@ -160,6 +160,10 @@ def model_for(models: list[ServedModel], puzzle: object) -> str:
         (MAZE.replace("G", "S"), ["the maze has 2 cells S, the second at row 3, column 7"]),
         (FIVE[:-2], ["row 5 has 3 characters instead of 5"]),
         (f"{'.' * 35}S\n{'.' * 35}G", ["a maze of 2x36 is larger than the boards served"]),
+        (
+            "D...C....\n.###.###.\n.........\nC...C....",
+            ["a city of 4x9 is smaller than every board"],
+        ),
         ({"task": "0520fde7", "input": [[0, 11]]}, ["the cell at row 1, column 2 is 11"]),
         ([[0, 1], [1, 0]], ["the list has 2 rows instead of 9"]),
         ("1." * 17, ["the text has 34 cells instead of 81"]),
