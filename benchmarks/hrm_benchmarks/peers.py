@@ -16,9 +16,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from statistics import median
 
 import hrm_edge_runtime
 import hrm_host
@@ -69,7 +67,6 @@ MEDIANS = (
     "open_p50_ms",
     "open_p99_ms",
     "cpu_ms_a_proof",
-    "ratio",
     "num_proven",
     "ready_s",
     "memory_mb",
@@ -109,10 +106,13 @@ class Peer:
         return json.dumps(question).encode()
 
     def num_proven(self, replies: Sequence[loading.Reply]) -> int:
-        answers: list[Any] = [reply.answer for reply in replies]
-        if self.server == "bentoml":
-            answers = [answer for (answer,) in answers]
-        return sum(bool(answer["verified"]) for answer in answers)
+        num_proven = 0
+        for reply in replies:
+            answer = reply.answer
+            if self.server == "bentoml":  # a list of one
+                (answer,) = answer
+            num_proven += bool(answer["verified"])
+        return num_proven
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +151,15 @@ class Contest:
             peers.append(self._best(Peer(server=server, form=form)))
         rows: list[Row] = []
         for load in self.loads:
-            turns: list[list[Row]] = []
+            turns: dict[Peer, list[Row]] = {peer: [] for peer in peers}
             for number in range(1, rounds + 1):
                 tell(f"{load.name}, round {number} of {rounds}")
-                turns.append([self._turn(peer, load) for peer in peers])
-            for peer, of_peer in zip(peers, zip(*with_ratios(turns), strict=True), strict=True):
+                for peer in peers:
+                    turns[peer].append(self._turn(peer, load))
+            for peer, of_peer in turns.items():
+                figures = summary(of_peer, turns[peers[0]])
                 names = {"load": load.name, "server": peer.server, "form": peer.form}
-                rows.append({**names, "batch": peer.batch, **summary(of_peer)})
+                rows.append({**names, "batch": peer.batch, **figures})
         return rows
 
     def _best(self, peer: Peer) -> Peer:
@@ -195,17 +197,20 @@ class Contest:
         }
 
 
-def with_ratios(turns: Sequence[Sequence[Row]]) -> list[list[Row]]:
-    """Add the CPU time per proof over that of the first peer of the same round."""
-    added: list[list[Row]] = []
-    for rows in turns:
-        ours_ms = rows[0]["cpu_ms_a_proof"]
-        added.append([{**row, "ratio": row["cpu_ms_a_proof"] / ours_ms} for row in rows])
-    return added
+def summary(rows: Sequence[Row], ours: Sequence[Row]) -> Row:
+    """Return the median of each figure over the rounds.
 
-
-def summary(rows: Sequence[Row]) -> Row:
-    """Return the median of each figure over the rounds, and the range of the ratio."""
-    medians = {name: float(np.median([row[name] for row in rows])) for name in MEDIANS}
-    ratios = [row["ratio"] for row in rows]
-    return {**medians, "ratio_low": min(ratios), "ratio_high": max(ratios)}
+    `ratio` is the CPU time per proof over ours in the same round, with its range.
+    """
+    found: dict[str, float] = {}
+    for name in MEDIANS:
+        found[name] = median(row[name] for row in rows)
+    ratios: list[float] = []
+    for row, own in zip(rows, ours, strict=True):
+        ratios.append(row["cpu_ms_a_proof"] / own["cpu_ms_a_proof"])
+    return {
+        **found,
+        "ratio": median(ratios),
+        "ratio_low": min(ratios),
+        "ratio_high": max(ratios),
+    }

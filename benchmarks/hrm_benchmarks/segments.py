@@ -81,15 +81,17 @@ def measure(
 def rows_of(seconds_RC: NDArray[np.float64], batch: int, flop: int | None) -> list[Row]:
     """Return the figures of each engine; the last contestant is the product."""
     segments_RC = seconds_RC[:, :-1]
+    product_per_s_R = 2 * SIDE**3 / seconds_RC[:, -1]
     num_engines = segments_RC.shape[1]
     figures = speeds(segments_RC, [batch] * num_engines)
-    if flop is None:
-        return [{**row, "mflop": None, "share": None} for row in figures]
-    product_R1 = seconds_RC[:, -1:] / (2 * SIDE**3)  # seconds of an operation
-    shares_C = np.median(batch * flop * product_R1 / segments_RC, axis=0).tolist()
     rows: list[Row] = []
-    for row, share in zip(figures, shares_C, strict=True):
-        rows.append({**row, "mflop": flop / 1e6, "share": share})
+    for number, figure in enumerate(figures):
+        row: dict[str, Any] = {**figure, "mflop": None, "share": None}
+        if flop is not None:
+            share_R = batch * flop / segments_RC[:, number] / product_per_s_R
+            row["mflop"] = flop / 1e6
+            row["share"] = float(np.median(share_R))
+        rows.append(row)
     return rows
 
 
@@ -137,14 +139,23 @@ def flop_of(bundle: Bundle) -> int:
         feed = {name: np.zeros(shape, INPUTS[name]) for name, shape in inputs.items()}
         session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    nodes = [event["args"] for event in events if event["cat"] == "Node"]
-    return sum(_flop_of_node(node) for node in nodes if node["op_name"] in PRODUCTS)
+    flop = 0
+    for event in events:
+        if event["cat"] == "Node" and event["args"]["op_name"] in PRODUCTS:
+            flop += _flop_of_node(event["args"])
+    return flop
 
 
 def _flop_of_node(node: dict[str, Any]) -> int:
-    inputs = [shape for value in node["input_type_shape"] for shape in value.values()]
-    ((sums,),) = [value.values() for value in node["output_type_shape"]]
-    terms = inputs[0][-1:]
+    inputs = node["input_type_shape"]
+    terms = _shape_of(inputs[0])[-1:]
     if node["op_name"] == "Conv":
-        terms = inputs[1][1:]  # the kernel's inputs, rows, columns
+        terms = _shape_of(inputs[1])[1:]  # the kernel's inputs, rows, columns
+    sums = _shape_of(node["output_type_shape"][0])
     return 2 * math.prod(terms) * math.prod(sums)
+
+
+def _shape_of(value: dict[str, list[int]]) -> list[int]:
+    """Return the shape of a tensor that ONNX Runtime describes as {type: shape}."""
+    (shape,) = value.values()
+    return shape

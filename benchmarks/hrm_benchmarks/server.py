@@ -115,12 +115,9 @@ class RunningServer:
             return {**totals, "at_s": time.monotonic()}
         slots = answer.json()
         age_s = slots["snapshot_age_ms"] / 1e3
-        lane = slots["lanes"][0]["lane"]
-        return {
-            **totals,
-            "at_s": time.monotonic() - age_s,
-            **{name: lane[name] for name in OF_LANE},
-        }
+        for name in OF_LANE:
+            totals[name] = slots["lanes"][0]["lane"][name]
+        return {**totals, "at_s": time.monotonic() - age_s}
 
     def usage(self) -> Usage:
         """Return what the process and all its descendants use now, together."""
@@ -131,9 +128,12 @@ class RunningServer:
         tree = [self._pid]
         for pid in tree:  # the loop appends to `tree`
             tree += [child for child, stat in stats.items() if int(stat[PARENT]) == pid]
-        of_each = [_usage_of(stats[pid]) for pid in tree]
-        cpu_s = sum(usage.cpu_s for usage in of_each)
-        resident_mb = sum(usage.resident_mb for usage in of_each)
+        cpu_s = 0.0
+        resident_mb = 0.0
+        for pid in tree:
+            usage = _usage_of(stats[pid])
+            cpu_s += usage.cpu_s
+            resident_mb += usage.resident_mb
         return Usage(cpu_s=cpu_s, resident_mb=resident_mb)
 
 

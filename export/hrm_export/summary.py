@@ -116,8 +116,10 @@ def figures(form: Form, size_of: Mapping[str, int]) -> dict[str, Any]:
     if graphs.cpu is not None:
         cpu_size_bytes = size_of[list(graphs.files())[-1]]
     lost = None
+    proofs_lost = None
     if form.lost is not None:
         lost = asdict(form.lost["exact"])
+        proofs_lost = asdict(form.lost["proven"])
     return {
         "precision": form.precision,
         "size_bytes": size_of[graphs.file_name],
@@ -127,7 +129,9 @@ def figures(form: Form, size_of: Mapping[str, int]) -> dict[str, Any]:
         "proven": score.proven,
         "mean_segments": score.mean_segments,
         "threshold": form.policy.threshold,
+        "num_puzzles": score.num_puzzles,
         "lost": lost,
+        "proofs_lost": proofs_lost,
         "undecided": form.undecided,
     }
 
@@ -142,9 +146,11 @@ def cells(row: Row) -> dict[str, str]:
         column["form for CPUs"] = f"{row['cpu_size_bytes']:,} bytes"
     column |= {
         "logit gap to PyTorch": f"{row['logit_gap']:.1e}",
+        "held-out puzzles": f"{row['num_puzzles']:,}",
         "exact solves": f"{100 * row['exact']:.1f} %",
         "points lost (95 %)": loss_cell(row["lost"]),
         "verified solves": f"{100 * row['proven']:.1f} %",
+        "proofs lost (95 %)": loss_cell(row["proofs_lost"]),
         "mean segments": f"{row['mean_segments']:.2f}",
         "halting threshold": f"{row['threshold']:.3g}",
     }

@@ -220,7 +220,9 @@ def test_every_peer_has_a_server_and_pinned_packages() -> None:
 
 
 def test_ratios_are_taken_within_a_round() -> None:
-    turns = [[{"cpu_ms_a_proof": 2.0}, {"cpu_ms_a_proof": 6.0}], [{"cpu_ms_a_proof": 10.0}] * 2]
-    first, second = peers.with_ratios(turns)
-    assert [row["ratio"] for row in first] == [1, 3]
-    assert [row["ratio"] for row in second] == [1, 1]
+    figures = dict.fromkeys(peers.MEDIANS, 1.0)
+    ours = [{**figures, "cpu_ms_a_proof": 2.0}, {**figures, "cpu_ms_a_proof": 10.0}]
+    theirs = [{**figures, "cpu_ms_a_proof": 6.0}, {**figures, "cpu_ms_a_proof": 10.0}]
+    summary = peers.summary(theirs, ours)
+    assert (summary["ratio_low"], summary["ratio"], summary["ratio_high"]) == (1, 2, 3)
+    assert peers.summary(ours, ours)["ratio"] == 1

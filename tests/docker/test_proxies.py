@@ -3,14 +3,14 @@
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from proxy_tools import proxy_process
 from scripted_server import examples
-from service_tools import Server, free_port, running, wait_for
+from service_tools import Server, free_port, running
 
 import hrm_edge
 
@@ -38,22 +38,10 @@ def proxied(name: str, board: Server, folder: Path) -> Iterator[str]:
         text = text.replace(old, new)
     (folder / name).write_text(text)
     arguments = [option.replace("FOLDER", str(folder)) for option in options]
-    command = [path, *arguments, str(folder / name)]
+    url = f"http://127.0.0.1:{port}"
     home = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-    with subprocess.Popen(command, env=home, stderr=subprocess.DEVNULL) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            wait_for(lambda: _is_there(url))
-            yield url
-        finally:
-            process.terminate()
-
-
-def _is_there(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz").status_code == 200
-    except httpx.TransportError:
-        return False
+    with proxy_process([path, *arguments, str(folder / name)], url, home):
+        yield url
 
 
 def test_a_proxy_passes_page_answers_streams_and_batches(name: str, tmp_path: Path) -> None:

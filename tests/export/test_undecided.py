@@ -98,6 +98,13 @@ def test_an_undecided_precision_is_marked(undecided: tuple[Path, str]) -> None:
         assert doubt.startswith("loss ")
         assert f"{precision} is undecided: {doubt}" in said
     assert "auto serves fp32 on this CPU" in said
+    cells: dict[str, str] = {}
+    for line in said.splitlines():
+        name, _, text = line.strip("│ ").partition("│")
+        cells[name.strip()] = text
+    assert cells["held-out puzzles"].count("40") == 3
+    for name in ("points lost (95 %)", "proofs lost (95 %)"):
+        assert cells[name].count("(") == 2  # an interval beside each loss
 
 
 def test_auto_skips_an_undecided_precision(undecided: tuple[Path, str]) -> None:

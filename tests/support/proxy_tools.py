@@ -36,13 +36,23 @@ def proxy(
     configuration = folder / "haproxy.cfg"
     configuration.write_text(_configured(port, boards).replace("gt 50000", f"gt {limit}"))
     command = [str(HAPROXY), "-db", "-f", str(configuration)]
-    process = subprocess.Popen(command, env=environment(secret), stdout=subprocess.DEVNULL)
+    with proxy_process(command, url, environment(secret), secret):
+        yield url
+
+
+@contextlib.contextmanager
+def proxy_process(
+    command: list[str], url: str, environment: dict[str, str], secret: str = ""
+) -> Iterator[None]:
+    """Run a proxy; begins when a server behind it is ready."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env=environment, **quiet)
     with process, httpx.Client(headers={"x-api-key": secret}) as http:
         try:
             wait_for(lambda: _answers(http, f"{url}/readyz"))
-            yield url
+            yield
         finally:
-            process.kill()
+            process.terminate()
 
 
 def _configured(port: int, boards: Sequence[Server]) -> str:

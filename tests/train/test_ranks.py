@@ -87,14 +87,14 @@ def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Pa
     trainer = rank_program.trainer_on(data)
     trainer.step()
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    moments = [tensor.clone() for tensor in trainer.optimizer.exp_avg_sq]
+    moments = [tensor.clone() for tensor in trainer.optimizer.moments["exp_avg_sq"]]
     slots = trainer.slots
     slots.carry.z_high_BND.fill_(float("nan"))
     slots.halted_B.fill_(False)
     assert float(trainer.step().skipped) == 1
     for name, tensor in trainer.model.state_dict().items():
         assert torch.equal(tensor, before[name])
-    assert all(map(torch.equal, trainer.optimizer.exp_avg_sq, moments))
+    assert all(map(torch.equal, trainer.optimizer.moments["exp_avg_sq"], moments))
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
@@ -102,44 +102,6 @@ def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(ValueError, match=sentence):
         Ranks(rank=0, world=3).slots(8)
     assert Ranks(rank=1, world=2).slots(8) == range(4, 8)
-
-
-JOINS = """
-import os, sys, time
-from hrm_train.distributed import joined
-time.sleep(float(sys.argv[1]))
-with joined() as ranks:
-    ranks.wait()
-    os._exit(0)  # as if killed: nothing is taken back
-"""
-
-
-@pytest.mark.process
-def test_ranks_that_are_started_again_meet_each_other_and_not_those_before() -> None:
-    """They meet in the store that torchrun keeps; the second rank is a second late."""
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    shared = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "WORLD_SIZE": "2",
-        "GROUP_WORLD_SIZE": "1",
-    }
-    for restarts in "01":
-        with ExitStack() as stack:
-            ranks = []
-            for rank in "01":
-                variables = {**shared, "RANK": rank, "LOCAL_RANK": rank}
-                variables["TORCHELASTIC_RESTART_COUNT"] = restarts
-                command = [sys.executable, "-c", JOINS, rank]
-                process = subprocess.Popen(
-                    command, env=variables, text=True, stderr=subprocess.PIPE
-                )
-                ranks.append(stack.enter_context(process))
-                stack.callback(process.kill)
-            said = [process.communicate(timeout=60)[1] for process in ranks]
-            assert [process.returncode for process in ranks] == [0, 0], said
 
 
 @pytest.mark.slow

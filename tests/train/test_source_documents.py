@@ -14,13 +14,13 @@ from train_tools import STEP_SAMPLES, fresh
 from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_train.cli import main as app
-from hrm_train.doctor_machine import read_log
+from hrm_train.doctor import read_log
 from hrm_train.hardware import GIGABYTE, PRESETS, hardware_from_name, threads_for
 from hrm_train.options import PlanOptions
 from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
 from hrm_train.run_plan import filled
-from hrm_train.telemetry import AnomalyMonitor
+from hrm_train.telemetry import LossMonitor
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,13 +53,14 @@ def test_no_default_warms_up_for_more_than_a_tenth_of_the_run(preset: str, puzzl
 
 
 def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document() -> None:
-    monitor = AnomalyMonitor()
+    monitor = LossMonitor()
     for step in range(20):
-        assert monitor.see(0.0, loss=1.0 + 0.01 * (step % 3)) == []
-    (warning,) = monitor.see(0.0, loss=2.5)
+        assert monitor.see(1.0 + 0.01 * (step % 3)) is None
+    warning = monitor.see(2.5)
+    assert warning is not None
     assert "lr" in warning
     assert "warmup_samples" in warning
-    assert monitor.see(0.0, loss=2.6) == []
+    assert monitor.see(2.6) is None
 
 
 def test_a_hung_driver_gets_the_remedy_of_the_document() -> None:

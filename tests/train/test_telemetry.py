@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import math
 import re
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,8 +22,7 @@ from hrm_host.progress import Stages, stages_on
 from hrm_train import meter, telemetry
 from hrm_train.batches import open_source
 from hrm_train.cli import main as app
-from hrm_train.evaluate import HeldOut, held_out
-from hrm_train.loop import StepReport, Trainer
+from hrm_train.evaluate import held_out
 from hrm_train.meter import TABLE, TRACE, PhaseTimer, profile_steps
 from hrm_train.options import Intervals
 from hrm_train.run import TrainingRun
@@ -71,7 +68,7 @@ def test_a_pipe_gets_lines_a_terminal_a_bar(data: Path, tmp_path: Path, is_termi
     assert "samples/s, loss " in shown
     if not is_terminal:
         first, last = shown.splitlines()
-        assert first.startswith("training: 8 of 480, ")
+        assert first.startswith("training: 0 of 480, the first step also compiles")
         assert last.startswith("training: 480 done in ")
 
 
@@ -97,72 +94,6 @@ def test_a_resumed_run_keeps_its_history_in_wandb(
     assert ("id" in first) == (shared == "id")
 
 
-def test_waiting_for_rows_is_said_once_and_only_when_it_lasts() -> None:
-    monitor = telemetry.AnomalyMonitor()
-    warnings = [monitor.see(0.16, loss=0.0) for _ in range(telemetry.LASTING + 3)]
-    (warning,) = warnings.pop(telemetry.LASTING - 1)
-    assert "16% of each step" in warning
-    assert warnings == [[]] * (telemetry.LASTING + 2)
-    monitor = telemetry.AnomalyMonitor()
-    waits = [0.2, 0.2, 0.01] * 5
-    assert [monitor.see(wait, loss=0.0) for wait in waits] == [[]] * 15
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_ends_the_run(value: float) -> None:
-    telemetry.require_finite({"loss": [1.0]}, 7, "advice")
-    with pytest.raises(FloatingPointError, match=f"gradient_norm is {value} at step 7.*advice"):
-        telemetry.require_finite(
-            {"loss": [1.0, 1.0, 1.0], "gradient_norm": [1.0, value, 1.0]}, 8, "advice"
-        )
-
-
-SPEED = re.compile(r"measured: ([\d,.]+(?:e\+\d+)?) samples/s; ([\d,]+) samples to go take about")
-
-
-def sentences_of(trainer: Trainer, data: Path, path: Path) -> list[str]:
-    """What a run of this trainer says."""
-    said: list[str] = []
-    rows = held_out(open_source(data, "test", PUZZLE), 8, seed=0)
-    run = TrainingRun(path, trainer, rows, Intervals(), {}, [], said.append)
-    run.finish(Stages())
-    return said
-
-
-def test_a_run_reports_first_step_and_speed(data: Path, tmp_path: Path) -> None:
-    trainer = small_trainer(data, total_samples=60 * 8)
-    first, speed, *_ = sentences_of(trainer, data, tmp_path)
-    assert re.fullmatch(r"first step: \d+\.\d s", first)
-    found = SPEED.match(speed)
-    assert found is not None, speed
-    assert found[2] == "320"  # the report of step 20
-
-
-def test_a_slow_first_step_is_announced_again_and_again(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry.Opening, "slow_s", 0.05)
-    monkeypatch.setattr(telemetry.Opening, "speed_s", 0.1)
-    trainer = small_trainer(data, total_samples=6 * 8)
-    plain_step = trainer.step
-
-    def slow_step() -> StepReport:
-        time.sleep(0.2)
-        return plain_step()
-
-    trainer.step = slow_step
-    said = sentences_of(trainer, data, tmp_path)
-    slow = [line for line in said if line.startswith("the first step still runs after")]
-    first, speed, *_ = said[len(slow) :]
-    assert said[: len(slow)] == slow
-    assert len(slow) >= 2
-    assert first.startswith("first step: ")
-    found = SPEED.match(speed)
-    assert found is not None, speed
-    assert float(found[1]) <= 8 / 0.2
-    assert found[2] == "32"  # after the second step
-
-
 def test_a_dry_run_takes_the_speed_of_a_run_like_it(data: Path, tmp_path: Path) -> None:
     run = [f"--run={tmp_path / 'run'}"]
     before = CliRunner().invoke(app, [*run, *fresh(data, 40), "--dry-run"])
@@ -184,20 +115,6 @@ def test_a_short_run_prints_each_validation_once(data: Path, tmp_path: Path) -> 
     assert [int(step) for step in printed] == sorted(set(steps))
     assert ended.output.count("% after 1/4 segments") == len(printed)
     assert "finished at step 43; checkpoint" in ended.output
-
-
-def test_a_step_with_two_validations_is_printed_once(data: Path, tmp_path: Path) -> None:
-    source = open_source(data, "test", PUZZLE)
-    whole = held_out(source, 40, seed=0).whole
-    rows = HeldOut(whole=whole, fast=whole.rows(slice(8)))
-    said: list[str] = []
-    trainer = small_trainer(data, total_samples=2 * 8)
-    TrainingRun(tmp_path, trainer, rows, Intervals(validate_steps=1), {}, [], said.append).finish(
-        Stages()
-    )
-    assert {row["kind"] for row in History(tmp_path).rows()} == {"fast", "whole"}
-    printed = [line.partition(":")[0] for line in said if line.startswith("step ")]
-    assert printed == ["step 1", "step 2"]
 
 
 CPU = torch.device("cpu")
@@ -226,7 +143,7 @@ def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.Mo
     clock.now_s += 0.5
     reading = timer.drain()
     assert (reading.samples_per_s, reading.step_ms, reading.cpu_cores) == (16.0, 1000.0, 0.5)
-    assert (reading.share("forward"), reading.share("data")) == (0.5, 0.0)
+    assert reading.phase_ms == {"forward": 500.0}
 
 
 @pytest.mark.gpu
@@ -245,33 +162,22 @@ def test_phases_on_a_gpu_are_device_time() -> None:
 def test_a_gpu_without_the_library_says_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     said: list[str] = []
-    assert meter.sensors_of(torch.device("cuda"), said.append) is None
+    for device in ("cuda", "cpu"):
+        meter.warn_of_missing_sensors(torch.device(device), said.append)
     assert [sentence.count("pip install nvidia-ml-py") for sentence in said] == [1]
-
-
-def test_what_a_card_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoAnswer(Exception):  # noqa: N818
-        """As nvidia-ml-py raises for what a laptop's card does not support."""
-
-    def refuse(_: torch.device) -> float:
-        raise NoAnswer
-
-    monkeypatch.setattr(torch.cuda, "utilization", lambda _: 93)
-    monkeypatch.setattr(torch.cuda, "temperature", refuse)
-    monkeypatch.setattr(torch.cuda, "power_draw", lambda _: 120_500)
-    monkeypatch.setattr(torch.cuda, "clock_rate", refuse)
-    card = meter.Sensors(torch.device("cuda"), SimpleNamespace(NVMLError=NoAnswer))
-    assert card.sample() == {"gpu_utilisation_percent": 93.0, "gpu_power_w": 120.5}
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_a_card_reports_its_sensors() -> None:
-    card = meter.sensors_of(torch.device("cuda"), print)
-    assert card is not None
-    found = card.sample()
+def test_a_card_reports_its_sensors_and_what_it_lacks_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = torch.device("cuda")
+    found = meter.gpu_figures(card)
     assert 0 < found["gpu_power_w"] < 2000
     assert 0 < found["gpu_temperature_c"] < 120
+    monkeypatch.setitem(meter.SENSORS, "gpu_power_w", (lambda _: 1 // 0, 1))
+    assert meter.gpu_figures(card).keys() == found.keys() - {"gpu_power_w"}
 
 
 def test_a_profile_names_phases_and_operators(data: Path, tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from hrm_host.command import runnable
 from hrm_host.system import try_lock
 from hrm_model import checkpoint
 from hrm_train.batches import Progress
-from hrm_train.recipe import Recipe
 
 TENSORS = "trainer.safetensors"
 VALUES = "trainer.json"
@@ -129,15 +127,12 @@ def write_trainer(
 
 @torch.no_grad()
 def read_trainer(
-    directory: Path,
-    targets: Mapping[str, torch.Tensor],
-    mine: Mapping[str, Any],
-    changed: Collection[str] = (),
+    directory: Path, targets: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], Progress]:
     """Restores `targets` in place; returns the slots and the progress.
 
-    Raises CheckpointError if the state is damaged, or if its recipe differs from `mine` in a
-    setting that is not in `changed`.
+    Raises CheckpointError if the state is damaged or of another model. `run.json` owns the recipe;
+    the copy beside the progress is only for readers.
     """
     file = directory / TENSORS
     values = checkpoint.read_json(directory / VALUES)
@@ -145,13 +140,10 @@ def read_trainer(
         tensors = safetensors.torch.load_file(file)
         saved_at = values["progress"]
         progress = Progress(step=saved_at["step"], samples=saved_at["samples"])
-        saved = Recipe.from_mapping(values["recipe"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
         raise checkpoint.CheckpointError(
             f"the trainer's state in {directory} cannot be read ({error})"
         ) from error
-    same = {name: value for name, value in mine.items() if name not in changed}
-    _require_same_recipe(directory, asdict(saved), same)
     for name, target in targets.items():
         if name not in tensors or tensors[name].shape != target.shape:
             raise checkpoint.CheckpointError(
@@ -163,18 +155,6 @@ def read_trainer(
         if name.startswith(SLOTS):
             slots[name.removeprefix(SLOTS)] = tensor
     return slots, progress
-
-
-def _require_same_recipe(
-    directory: Path, saved: Mapping[str, Any], mine: Mapping[str, Any]
-) -> None:
-    """Compares two recipes. A setting that a checkpoint lacks had no effect on it."""
-    for key in sorted(mine):
-        if saved[key] != mine[key]:
-            raise checkpoint.CheckpointError(
-                f"{directory} was trained with {key}={saved[key]!r}, not {mine[key]!r}; "
-                "resume with the run's own settings, or start a new run with --init"
-            )
 
 
 @contextmanager

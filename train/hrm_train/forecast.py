@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from hrm_host.memory import GIB
 from hrm_host.progress import duration
@@ -17,14 +16,12 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe
 from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_train import batches, status
-from hrm_train.hardware import hardware_from_name, prepare
-from hrm_train.memory import FILLED
+from hrm_train.hardware import GIGABYTE, hardware_from_name, prepare
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft
 from hrm_train.run_plan import RunPlan, filled, read_plan
 from hrm_train.window import Slots, window_loss
 
-SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # factors of the planned micro-batch
 SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s; the forecast shows the hours at each
 PROBED_ROWS = 4  # largest micro-batch whose speed is measured for a forecast
 LONGEST_PROBE_S = 5.0  # a window that takes longer is measured once
@@ -46,13 +43,24 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.fill is not None:
         plan = filled(plan, options.fill)
-    lines = [_model_line(plan), schedule(plan), disk(plan), *warnings(plan, options)]
-    for line in lines:
+    needs = [_model_line(plan), *needs_of(plan, options), BASIS]
+    for line in [*needs, *times(plan, options.samples_per_s)]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    console.print(_memory_table(plan))
-    console.print(BASIS, soft_wrap=True, markup=False, highlight=False)
-    for line in times(plan, options.samples_per_s):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def needs_of(plan: RunPlan, options: PlanOptions) -> list[str]:
+    """Memory, steps and disk of a new run, then warnings."""
+    return [_memory(plan), _schedule(plan), _disk(plan), *warnings(plan, options)]
+
+
+def _memory(plan: RunPlan) -> str:
+    """The estimate for the planned micro-batch, and its share of a card of known memory."""
+    needed = plan.memory()
+    text = f"{needed.summary()} at a micro-batch of {plan.micro_batch}"
+    if not plan.hardware.memory_gb:
+        return text
+    share = needed.total / (plan.hardware.memory_gb * GIGABYTE)
+    return f"{text}, {share:.0%} of the device"
 
 
 def times(plan: RunPlan, samples_per_s: float | None) -> list[str]:
@@ -136,7 +144,7 @@ def _model_line(plan: RunPlan) -> str:
     )
 
 
-def schedule(plan: RunPlan) -> str:
+def _schedule(plan: RunPlan) -> str:
     """Steps, samples, learning rates and warm-up of the run."""
     recipe = plan.recipe
     lr = f"{recipe.scaled(recipe.lr):.3g}"
@@ -159,7 +167,7 @@ def _passes(plan: RunPlan) -> str:
     return f" ({plan.recipe.total_samples / source.num_groups:.3g} passes)"
 
 
-def disk(plan: RunPlan) -> str:
+def _disk(plan: RunPlan) -> str:
     """The bytes that the run's checkpoints hold and write; a warning if the disk has less."""
     folder = next(path for path in plan.run.absolute().parents if path.is_dir())
     size = plan.memory().checkpoint
@@ -210,30 +218,3 @@ def _warm_up_warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
         f"warning: the warm-up of {recipe.warmup_samples:,} samples takes more than a tenth of "
         "the run; --set warmup_samples=10% would be a tenth"
     ]
-
-
-def _memory_table(plan: RunPlan) -> Table:
-    """Estimates of `hrm_train.memory` by micro-batch, without the savings of torch.compile."""
-    planned = plan.micro_batch
-    num_slots = plan.recipe.batch_size
-    sizes = {min(num_slots, max(1, round(share * planned))) for share in SHARES}
-    table = Table("micro-batch", "for each update", "memory", "of the device", title_justify="left")
-    for rows in sorted(sizes):
-        total = plan.with_micro_batch(rows).memory().total
-        name = str(rows)
-        if rows == planned:
-            name = f"{rows} (planned)"
-        num_parts = -(-num_slots // rows)
-        share = _filled(total, plan.hardware.memory_gb)
-        table.add_row(name, str(num_parts), f"{total / GIB:.2f} GiB", share)
-    return table
-
-
-def _filled(total_bytes: int, memory_gb: int) -> str:
-    """The share of a device's memory, if the device is known."""
-    if not memory_gb:
-        return "unknown"
-    share = total_bytes / (memory_gb * 1e9)
-    if share > FILLED:
-        return f"{100 * share:.0f} %, too much"
-    return f"{100 * share:.0f} %"

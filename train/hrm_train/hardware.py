@@ -93,7 +93,7 @@ class Hardware:
         """Compiles the functions of a step, or reports why this machine cannot."""
         if not self.compile:
             return
-        problem = self._compile_problem()
+        problem = compile_problem(has_gpu=self.device == "cuda")
         if problem:
             say(f"training without torch.compile: {problem}; --set compile=false hides this line")
             return
@@ -102,13 +102,17 @@ class Hardware:
         model.think = torch.compile(model.think)
         model.halting = torch.compile(model.halting)
 
-    def _compile_problem(self) -> str | None:
-        if self.device == "cuda":
-            if not importlib.util.find_spec("triton"):
-                return "Triton is not installed (Windows: pip install triton-windows)"
-        elif not any(map(shutil.which, COMPILERS)):
-            return "no C++ compiler is found"
-        return None
+
+def compile_problem(*, has_gpu: bool) -> str | None:
+    """What torch.compile lacks on this machine, and the remedy after a colon; None if nothing."""
+    if has_gpu and not importlib.util.find_spec("triton"):
+        return "Triton is not installed: pip install triton (Windows: triton-windows)"
+    if not any(map(shutil.which, COMPILERS)):
+        return (
+            "no C++ compiler is found: sudo apt install build-essential "
+            "(Windows: the Visual Studio build tools)"
+        )
+    return None
 
 
 PRESETS = {name: Hardware(name=name, **row) for name, row in TABLES["machines"].items()}

@@ -3,7 +3,7 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -314,14 +314,10 @@ class Trainer:
             checkpoint.save(path, self.averaged_model(), meta, write_trainer)
         self.ranks.wait()
 
-    def restore(self, path: Path, changed: Collection[str] = ()) -> None:
-        """Continues exactly from the checkpoint at `path`, with any number of ranks.
-
-        The recipe may differ from that of the checkpoint in the settings `changed`.
-        """
+    def restore(self, path: Path) -> None:
+        """Continues exactly from the checkpoint at `path`, with any number of ranks."""
         averaged, _ = checkpoint.load(path)
-        recipe = asdict(self.recipe)
-        slots, self.progress = checkpoints.read_trainer(path, self._tensors(), recipe, changed)
+        slots, self.progress = checkpoints.read_trainer(path, self._tensors())
         self.optimizer.num_steps = self.progress.step
         for name, parameter in averaged.named_parameters():
             self.average.state[name] = parameter.detach().to(self.device)

@@ -80,7 +80,7 @@ def estimate(
     return Estimate(
         weights=weights + model.puzzle_table.numel() * FLOAT_BYTES,
         gradients=gradients,
-        optimizer=OPTIMIZERS[recipe.optimizer].num_moments * weights,
+        optimizer=len(OPTIMIZERS[recipe.optimizer].moment_names) * weights,
         average=weights,
         slots=2 * slots * slot_bytes,  # slots of this step, and the earlier ones for a repeat
         activations=_activation_bytes(config, recipe, dtype, micro_batch, recompute=recompute),

@@ -5,6 +5,7 @@ have passed, and nothing waits for them. So "data" is the time in which the devi
 rows. On a CPU a phase is wall time.
 """
 
+import importlib.util
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Mapping
@@ -51,12 +52,6 @@ class Reading:
     cpu_cores: float = 0.0  # cores that this process kept busy
     samples_per_s: float
     phase_ms: Mapping[str, float]
-
-    def share(self, phase: str) -> float:
-        """The part of a step that a phase takes; 0 if nothing was measured."""
-        if not self.step_ms:
-            return 0.0
-        return self.phase_ms.get(phase, 0.0) / self.step_ms
 
 
 class _Span(NamedTuple):
@@ -170,6 +165,13 @@ ROWS = 40  # rows of the profile's table
 NAME_WIDTH = 40  # characters of an operator's name
 TABLE = "profile.txt"
 TRACE = "trace.json.gz"
+# The readers of a card's sensors, and the factor to the unit in the name.
+SENSORS: dict[str, tuple[Callable[[torch.device], int], float]] = {
+    "gpu_utilisation_percent": (torch.cuda.utilization, 1),
+    "gpu_temperature_c": (torch.cuda.temperature, 1),
+    "gpu_power_w": (torch.cuda.power_draw, 1e-3),
+    "gpu_sm_clock_mhz": (torch.cuda.clock_rate, 1),
+}
 
 
 def profile_steps(
@@ -198,48 +200,26 @@ def profile_steps(
     return table
 
 
-class Sensors:
-    """The sensors of one card, through PyTorch and the module pynvml."""
-
-    def __init__(self, device: torch.device, library: Any) -> None:
-        self._device = device
-        self._errors = (library.NVMLError, RuntimeError)
-
-    def sample(self) -> dict[str, float]:
-        """The figures that the card reports; laptops and virtual cards lack some."""
-        sensors = {
-            "gpu_utilisation_percent": torch.cuda.utilization,
-            "gpu_temperature_c": torch.cuda.temperature,
-            "gpu_power_mw": torch.cuda.power_draw,
-            "gpu_sm_clock_mhz": torch.cuda.clock_rate,
-        }
-        found: dict[str, float] = {}
-        for name, read in sensors.items():
-            with suppress(*self._errors):
-                found[name] = float(read(self._device))
-        if "gpu_power_mw" in found:
-            found["gpu_power_w"] = found.pop("gpu_power_mw") / 1000
-        return found
-
-
-def sensors_of(device: torch.device, say: Say) -> Sensors | None:
-    """The sensors of the card that trains; None on a CPU, or if the library is missing."""
-    if device.type != "cuda":
-        return None
-    try:
-        import pynvml
-    except ImportError:
+def warn_of_missing_sensors(device: torch.device, say: Say) -> None:
+    """Says once which package shows the sensors of the card that trains."""
+    if device.type == "cuda" and not importlib.util.find_spec("pynvml"):
         say("GPU temperature, power and clocks are not shown; pip install nvidia-ml-py to see them")
-        return None
-    return Sensors(device, pynvml)
 
 
-def gpu_memory(device: torch.device) -> dict[str, float]:
-    """GPU memory as PyTorch sees it, in GiB; nothing on a CPU."""
+def gpu_figures(device: torch.device) -> dict[str, float]:
+    """Memory of a GPU as PyTorch sees it, in GiB, and its sensors; nothing on a CPU.
+
+    Sensors that the card does not report are absent: laptops and virtual cards lack some. All are
+    absent without the module pynvml.
+    """
     if device.type != "cuda":
         return {}
-    return {
+    found = {
         "memory_allocated_gib": torch.cuda.memory_allocated(device) / GIB,
         "memory_reserved_gib": torch.cuda.memory_reserved(device) / GIB,
         "memory_peak_gib": torch.cuda.max_memory_allocated(device) / GIB,
     }
+    for name, (read, unit) in SENSORS.items():
+        with suppress(Exception):  # pynvml's errors are known only if it is installed
+            found[name] = float(read(device)) * unit
+    return found

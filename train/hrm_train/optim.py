@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 
 class Optimizer:
-    """The parameters, their first moments, and how an update is called."""
+    """The parameters, their moments by name, and how an update is called."""
 
-    num_moments = 1
+    moment_names = ("exp_avg",)
 
     def __init__(
         self,
@@ -32,12 +32,9 @@ class Optimizer:
         self.weight_decay = weight_decay
         self.num_steps = 0
         self.params: list[Tensor] = list(params)
-        self.exp_avg = self._zeros()
-
-    @property
-    def moments(self) -> dict[str, list[Tensor]]:
-        """The state that a checkpoint keeps, by its name there."""
-        return {"exp_avg": self.exp_avg}
+        self.moments: dict[str, list[Tensor]] = {}  # by their names in a checkpoint
+        for name in self.moment_names:
+            self.moments[name] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
 
     @torch.no_grad()
     def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
@@ -62,9 +59,6 @@ class Optimizer:
         for parameter in self.params:
             parameter.grad = None
 
-    def _zeros(self) -> list[Tensor]:
-        return [torch.zeros_like(p, requires_grad=False) for p in self.params]
-
     def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
         raise NotImplementedError
 
@@ -75,26 +69,20 @@ class AdamATan2(Optimizer):
     w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
     """
 
-    num_moments = 2
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.exp_avg_sq = self._zeros()
-
-    @property
-    def moments(self) -> dict[str, list[Tensor]]:
-        return {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}
+    moment_names = ("exp_avg", "exp_avg_sq")
 
     def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
         beta1, beta2 = self.betas
+        means = self.moments["exp_avg"]
+        squares = self.moments["exp_avg_sq"]
         torch._foreach_mul_(self.params, 1 - lr * self.weight_decay * keep)
-        torch._foreach_mul_(self.exp_avg, 1 - (1 - beta1) * keep)
-        torch._foreach_add_(self.exp_avg, gradients, alpha=1 - beta1)
-        torch._foreach_mul_(self.exp_avg_sq, 1 - (1 - beta2) * keep)
-        torch._foreach_addcmul_(self.exp_avg_sq, gradients, gradients, value=1 - beta2)
+        torch._foreach_mul_(means, 1 - (1 - beta1) * keep)
+        torch._foreach_add_(means, gradients, alpha=1 - beta1)
+        torch._foreach_mul_(squares, 1 - (1 - beta2) * keep)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
         scale = -lr / (1 - beta1**self.num_steps) * keep
         root = math.sqrt(1 - beta2**self.num_steps)
-        for parameter, m, v in zip(self.params, self.exp_avg, self.exp_avg_sq, strict=True):
+        for parameter, m, v in zip(self.params, means, squares, strict=True):
             direction = torch.atan2(m, v.sqrt().div_(root))
             parameter.addcmul_(direction, scale)
 
@@ -107,8 +95,8 @@ class AdamW(AdamATan2):
         torch._fused_adamw_(
             self.params,
             gradients,
-            self.exp_avg,
-            self.exp_avg_sq,
+            self.moments["exp_avg"],
+            self.moments["exp_avg_sq"],
             [],
             steps,
             lr=lr,
@@ -142,11 +130,11 @@ class Lion(Optimizer):
         self._lion = require_lion().Lion(
             self.params, lr=1.0, betas=self.betas, weight_decay=self.weight_decay
         )
-        for parameter, moment in zip(self.params, self.exp_avg, strict=True):
+        for parameter, moment in zip(self.params, self.moments["exp_avg"], strict=True):
             self._lion.state[parameter]["exp_avg"] = moment
 
     def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
-        state = [*self.params, *self.exp_avg]
+        state = [*self.params, *self.moments["exp_avg"]]
         before = [tensor.detach().clone() for tensor in state]
         for parameter, gradient in zip(self.params, gradients, strict=True):
             parameter.grad = gradient

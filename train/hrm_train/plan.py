@@ -1,6 +1,6 @@
-"""Plans a run once: turns the options of `hrm-train` into a plan, and writes it.
+"""Plans a run once: turns the options of `hrm-train` into a plan.
 
-plan = open_plan(PlanOptions(puzzle="arc", hw="rtx4090"))  # builds data/arc if it is absent
+plan = plan_of(PlanOptions(puzzle="arc", hw="rtx4090"))  # builds data/arc if it is absent
 trainer = trainer_from(plan)
 """
 
@@ -9,20 +9,22 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.for_training import build_if_absent, meta_for
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import batches, distributed, status
+from hrm_train import batches, checkpoints, distributed, status
 from hrm_train.hardware import Hardware, Say, hardware_from_name, threads_for, usable_cores
 from hrm_train.optim import require_lion
-from hrm_train.options import Intervals, PlanOptions
+from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_texts
-from hrm_train.run_plan import RunPlan, filled, read_plan, write_plan
+from hrm_train.run_plan import Changes, Event, RunPlan, filled, read_plan
 
 Adjust = Callable[[RunPlan], RunPlan]
 
@@ -45,22 +47,14 @@ DECIDED = {
     "target_batch",
     "refusal",
 }
+# Settings that the checkpoints of a run depend on; a resume cannot change them.
+FIXED = {*HRMConfig.__dataclass_fields__, "puzzle", "optimizer", "seed", "init"}
 # The records of a plan that hold settings, by their name in it.
 RECORDS = {"config": HRMConfig, "recipe": Recipe, "hardware": Hardware}
 
 
-def open_plan(options: PlanOptions, say: Say = print, adjust: Adjust | None = None) -> RunPlan:
-    """Returns the plan of a run as `plan_of` does, and writes that of a new run."""
-    plan = plan_of(options, say, adjust)
-    ranks = distributed.ranks()
-    if ranks.is_first and plan.is_new:
-        write_plan(plan)
-    ranks.wait()
-    return plan
-
-
 def plan_of(options: PlanOptions, say: Say = print, adjust: Adjust | None = None) -> RunPlan:
-    """Returns the plan of a new run, or the plan of the run to resume.
+    """Returns the plan of a new run, or the plan of the run to resume (then see `with_changes`).
 
     Builds the usual data set of the puzzle, or of the named recipe, if it is absent. `adjust`
     changes a new plan. With several ranks the first one plans for all.
@@ -209,3 +203,87 @@ def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:
             "build it first, or give samples"
         )
     return usual_counts(puzzle)[0]
+
+
+def with_changes(plan: RunPlan, options: TrainOptions) -> RunPlan:
+    """Returns the plan of a resumed run; changes that its options request are its last event.
+
+    Writes nothing. The caller must hold the run's lock. Raises ValueError if an option names what
+    cannot change.
+    """
+    recorded = read_plan(plan.run)
+    changed = _changed(plan, recorded, options)
+    changes = _differences(recorded.values, changed.values)
+    for name in changes:
+        if name in FIXED:
+            raise _fixed(plan, name, *changes[name])
+    start = checkpoints.start_of(plan.run)
+    if options.data is not None and start is not None:
+        changes |= _changed_data(changed, start, is_allowed=options.data_changed)
+    if not changes:
+        return changed
+    step, samples = _progress(start)
+    event = Event(step=step, samples=samples, changes=changes)
+    return replace(changed, events=(*recorded.events, event))
+
+
+def _changed(plan: RunPlan, recorded: RunPlan, options: TrainOptions) -> RunPlan:
+    hardware = plan.hardware
+    if not hardware.threads:  # --hw names a machine, and the threads belong to the run
+        hardware = replace(hardware, threads=recorded.hardware.threads)
+    config = plan.config
+    if options.preset and plan.init is None:
+        puzzle = registry.get(plan.recipe.puzzle)
+        config = config_for(options.preset, puzzle, plan.config.num_puzzle_ids)
+    changed = replace(
+        plan,
+        data=options.data or plan.data,
+        init=options.init_path or plan.init,
+        config=config,
+        hardware=hardware,
+        intervals=options.intervals_after(plan.intervals),
+    )
+    named_here = replace(options, recipe=None)  # the run already has the recipe's
+    return with_settings(changed, named_here)
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> Changes:
+    changes: Changes = {}
+    for key, old in before.items():
+        new = after[key]
+        if old != new:
+            changes[key] = [old, new]
+    return changes
+
+
+def _fixed(plan: RunPlan, name: str, old: object, new: object) -> ValueError:
+    return ValueError(
+        f"{name} is {old!r} in {plan.run} and cannot become {new!r}; "
+        f"omit it, or start another --run with --init {plan.run}"
+    )
+
+
+def _changed_data(plan: RunPlan, start: Path, *, is_allowed: bool) -> Changes:
+    """The old and new fingerprints if a resume uses other data than the run; otherwise empty."""
+    puzzle = registry.get(plan.recipe.puzzle)
+    num_puzzle_ids = meta_for(puzzle, plan.data, "train").num_puzzle_identifiers
+    if num_puzzle_ids != plan.config.num_puzzle_ids:
+        raise _fixed(plan, "num_puzzle_ids", plan.config.num_puzzle_ids, num_puzzle_ids)
+    before = checkpoint.read_json(start / checkpoint.META).get("data_fingerprint")
+    now = datasets.fingerprint(plan.data)
+    if before in (None, now):
+        return {}
+    if not is_allowed:
+        raise ValueError(
+            f"{plan.data} is not the data set of {plan.run}, by its fingerprint; "
+            "name the same data, or add --data-changed to train on this one from here"
+        )
+    return {"data_fingerprint": [before, now]}
+
+
+def _progress(start: Path | None) -> tuple[int, int]:
+    """The step and the samples of a checkpoint; 0 without one."""
+    if start is None:
+        return 0, 0
+    progress = checkpoint.read_json(start / checkpoints.VALUES)["progress"]
+    return progress["step"], progress["samples"]

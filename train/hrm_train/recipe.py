@@ -19,10 +19,6 @@ Values = dict[str, Any]
 LENGTHS = ("total_samples", "warmup_samples", "deepening_samples")
 # A length in passes over the data, or in percent.
 LENGTH = re.compile(r"(\d+\.?\d*|\.\d+) *(%|pass|passes)")
-# Settings of older runs, which acted only before the first step, or were a part of another.
-GONE = ("geometric_start", "curriculum_target")
-# Settings of older runs that this version lacks; only runs that did not use them go on.
-REMOVED = ("quantization_aware", "curriculum")
 BOOLEANS = {"true": True, "false": False}
 
 
@@ -100,18 +96,6 @@ class Recipe:
         value = getattr(self, name)
         if value not in choices:
             raise ValueError(f"{name} is {value!r}; choose {' or '.join(choices)}")
-
-    @staticmethod
-    def from_mapping(values: Mapping[str, Any]) -> "Recipe":
-        """Reads what a run has written."""
-        for name in REMOVED:
-            if values.get(name):
-                raise ValueError(
-                    f"the run was trained with {name}={values[name]}, which was removed; "
-                    "start another --run with --init"
-                )
-        gone = (*GONE, *REMOVED)
-        return Recipe(**{key: value for key, value in values.items() if key not in gone})
 
     def scaled(self, lr: float) -> float:
         """Scales a learning rate of this recipe to its real batch."""

@@ -56,7 +56,6 @@ class TrainingRun:
         self.telemetry = telemetry.Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
-        self._opening = telemetry.Opening(trainer.recipe.total_samples, say)
 
     def finish(self, stages: Stages) -> Evaluation | None:
         """Trains to `total_samples` and returns the last validation, or None if a signal came.
@@ -68,8 +67,9 @@ class TrainingRun:
         with self._until_signalled():
             evaluation = self._catch_up()
             while not self._is_over() and not is_stopping:
-                with self._opening.watching():
-                    self.telemetry.add(self.trainer.step())
+                if not self._latest_figures:
+                    self._show(stages, "the first step also compiles and warms up")
+                self.telemetry.add(self.trainer.step())
                 self._report(stages)
                 if self._is_over() or self._every(self.intervals.validate_steps):
                     evaluation = self._validate()
@@ -82,15 +82,15 @@ class TrainingRun:
         return evaluation
 
     def _report(self, stages: Stages) -> None:
-        if self._every(self.intervals.log_steps) or self._opening.is_due:
+        if self._every(self.intervals.log_steps) or not self._latest_figures:
             row = self.telemetry.flush()
             if row is not None:
                 self._latest_figures = figures.line(row, figures.TRAINING)
-                self._opening.take(row)
-        if self._latest_figures:
-            samples = self.trainer.progress.samples
-            total = self.trainer.recipe.total_samples
-            stages.show("training", samples, total, self._latest_figures)
+        self._show(stages, self._latest_figures)
+
+    def _show(self, stages: Stages, note: str) -> None:
+        progress = self.trainer.progress
+        stages.show("training", progress.samples, self.trainer.recipe.total_samples, note)
 
     def _is_save_due(self) -> bool:
         age_s = time.monotonic() - self._saved_at

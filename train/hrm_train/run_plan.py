@@ -1,19 +1,28 @@
-"""The record of what a run will do, in `run.json` of its directory. A resume needs nothing else."""
+"""The record of what a run will do, in `run.json` of its directory, and the trainer of a record.
+
+A resume needs nothing else.
+"""
 
 import bisect
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hrm_host import atomic
-from hrm_model import checkpoint
+from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
-from hrm_train import distributed, memory, status
-from hrm_train.hardware import GIGABYTE, Hardware
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Puzzle
+from hrm_train import batches, distributed, memory, status
+from hrm_train.hardware import GIGABYTE, Hardware, Say, prepare
+from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
@@ -53,14 +62,6 @@ class RunPlan:
     def is_new(self) -> bool:
         """Whether the run's directory lacks a plan."""
         return not (self.run / status.SETTINGS).exists()
-
-    @property
-    def changed(self) -> set[str]:
-        """Names of all settings that any resume changed."""
-        names: set[str] = set()
-        for event in self.events:
-            names.update(event.changes)
-        return names
 
     @property
     def num_steps(self) -> int:
@@ -188,7 +189,7 @@ def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> R
         run=run,
         data=_data_of(values),
         hardware=machine or Hardware(**values["hardware"]),
-        recipe=Recipe.from_mapping(values["recipe"]),
+        recipe=Recipe(**values["recipe"]),
         config=HRMConfig.from_mapping(values["model"]),
         init=init and Path(init),
         intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
@@ -203,3 +204,56 @@ def _data_of(values: dict[str, Any]) -> Path:
     if absolute.exists() and absolute != given.absolute():
         return absolute
     return given
+
+
+def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
+    """Returns the trainer at its first step; `Trainer.restore` moves it to a checkpoint.
+
+    Raises ValueError if the planned device is missing.
+    """
+    recipe = plan.recipe
+    puzzle = registry.get(recipe.puzzle)
+    prepare(plan.hardware)
+    source = batches.open_source(plan.data, "train", puzzle)
+    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
+    torch.manual_seed(recipe.seed)
+    model = model_of(plan.config)
+    # A checkpoint of the run itself replaces these weights anyway.
+    if plan.init and not checkpoint.steps_of(plan.run):
+        start = checkpoint.resolve(plan.init)
+        state = _initial_state(start, model, puzzle, source.identifiers)
+        checkpoint.load_state(model, state, start)
+    micro_batch = plan.micro_batch_of(model.num_parameters)
+    return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch, say=say)
+
+
+def _initial_state(
+    path: Path, model: HRM, puzzle: Puzzle, names: Callable[[], Sequence[str]]
+) -> dict[str, Tensor]:
+    """The weights of a checkpoint in the shapes of `model`, on the puzzle's board.
+
+    `names` returns the names of the puzzle ids of the data.
+    """
+    loaded, meta = checkpoint.load(path)
+    start = geometry.on_board(loaded, puzzle)
+    config = model.config
+    state = start.state_dict()
+    if start.config.hidden_size != config.hidden_size:
+        state = geometry.widened(start, model)
+    table_NE = state["puzzle_table"]
+    if checkpoint.PUZZLE_IDS in meta:
+        state["puzzle_table"] = _vectors_of(names(), table_NE, meta[checkpoint.PUZZLE_IDS])
+    elif len(table_NE) != config.num_puzzle_ids:
+        state["puzzle_table"] = table_NE.mean(0).expand_as(model.puzzle_table)
+    return state
+
+
+def _vectors_of(names: Sequence[str], table_NE: Tensor, known: Sequence[str]) -> Tensor:
+    """The table for puzzles of these names: known ones keep their vector, others get the mean."""
+    row_of = {name: row for row, name in enumerate(known)}
+    mean_E = table_NE.mean(0)
+    vectors: list[Tensor] = []
+    for name in names:
+        row = row_of.get(name)
+        vectors.append(mean_E if row is None else table_NE[row])
+    return torch.stack(vectors)

@@ -18,16 +18,14 @@ from hrm_train import (
     distributed,
     forecast,
     meter,
-    resume,
     telemetry,
     tuning,
 )
 from hrm_train.hardware import hardware_from_name
 from hrm_train.options import PlanOptions, TrainOptions
-from hrm_train.plan import plan_of
+from hrm_train.plan import plan_of, with_changes
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan, read_plan, write_plan
-from hrm_train.start import trainer_from
+from hrm_train.run_plan import RunPlan, read_plan, trainer_from, write_plan
 
 FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
@@ -59,7 +57,7 @@ def train(options: TrainOptions) -> None:
         lock = checkpoints.sole_writer(plan.run)
     with lock:
         if options.resume:
-            plan = ranks.first(lambda: resume.with_changes(plan, options))
+            plan = ranks.first(lambda: with_changes(plan, options))
         _train(plan, options)
 
 
@@ -99,12 +97,9 @@ def _is_default(options: PlanOptions) -> bool:
 def _plan(options: TrainOptions) -> RunPlan:
     plan = plan_of(options, _say, partial(_adjusted, options))
     if not options.resume:
-        _say(plan.memory().summary())
-        _say(forecast.schedule(plan))
+        for line in forecast.needs_of(plan, options):
+            _say(line)
         _say("time: unknown until the first steps are measured")
-        _say(forecast.disk(plan))
-        for warning in forecast.warnings(plan, options):
-            _say(warning)
     return plan
 
 
@@ -123,11 +118,10 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     is_new = plan.is_new
     is_changed = not is_new and plan.events != read_plan(path).events
     if is_changed:
-        with telemetry.Opening(plan.recipe.total_samples, _say).watching():
-            trainer.rehearse_fitting()
+        trainer.rehearse_fitting()
     start = checkpoints.start_of(path)
     if start is not None:
-        trainer.restore(start, plan.changed)
+        trainer.restore(start)
     if options.profile:
         if is_new:
             _record(plan)

@@ -8,11 +8,9 @@ board/           TensorBoard: train/* system/* val/*
 import math
 import os
 import secrets
-import threading
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -21,7 +19,6 @@ from typing import Any
 import torch
 
 from hrm_host import system
-from hrm_host.progress import duration
 from hrm_train import evaluate, figures, hardware, loop, meter, pictures, status
 
 
@@ -94,8 +91,8 @@ class Telemetry:
         self._trainer = trainer
         self._writers = writers
         self._say = say
-        self._sensors = meter.sensors_of(trainer.device, say)
-        self._monitor = AnomalyMonitor()
+        meter.warn_of_missing_sensors(trainer.device, say)
+        self._monitor = LossMonitor()
         self._reports: list[loop.StepReport] = []
 
     def add(self, report: loop.StepReport) -> None:
@@ -124,8 +121,11 @@ class Telemetry:
             "passes": trainer.passes,
             **asdict(reading),
             "train": means,
-            "system": self._machine(reading, means["loss"]),
+            "system": self._machine(),
         }
+        warning = self._monitor.see(means["loss"])
+        if warning is not None:
+            self._say(f"warning: {warning}")
         if trainer.ranks.is_first:
             status.append_line(self._run / status.METRICS, row)
             self._write(figures.named(row))
@@ -138,13 +138,8 @@ class Telemetry:
         means["max_segments"] = self._trainer.max_segments
         return means
 
-    def _machine(self, reading: meter.Reading, loss: float) -> dict[str, float]:
-        """The machine's figures; warns of what they and the loss show."""
-        found = meter.gpu_memory(self._trainer.device)
-        if self._sensors:
-            found |= self._sensors.sample()
-        for warning in self._monitor.see(reading.share("data"), loss):
-            self._say(f"warning: {warning}")
+    def _machine(self) -> dict[str, float]:
+        found = meter.gpu_figures(self._trainer.device)
         load = system.load_average()
         if load is not None:
             found["cpu_load"] = load
@@ -194,51 +189,29 @@ def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:
     return series
 
 
-STARVED = 0.15  # share of a step spent waiting for rows; above it the data is the bottleneck
 SPIKE = 2.0  # a loss this many times the usual one is reported
 USUAL_LOSSES = 20  # readings; the usual loss is their median
-# Readings in a row that count as a state. The first holds the warm-up; one may be an accident.
-LASTING = 3
 
 
-class AnomalyMonitor:
-    """Finds signs of trouble in the readings of a run, and names a remedy."""
+class LossMonitor:
+    """Finds jumps of the loss, and names a remedy."""
 
     def __init__(self) -> None:
-        self._num_starved = 0
         self._losses: deque[float] = deque(maxlen=USUAL_LOSSES)
 
-    def see(self, data_share: float, loss: float) -> list[str]:
-        """The warnings of a reading: the share of a step spent waiting for rows, and the loss."""
-        return [*self._see_wait(data_share), *self._see_loss(loss)]
-
-    def _see_wait(self, share: float) -> list[str]:
-        """Report a wait once, when it has lasted."""
-        if self._num_starved == LASTING:
-            return []
-        self._num_starved += 1
-        if share <= STARVED:
-            self._num_starved = 0
-        if self._num_starved < LASTING:
-            return []
-        return [
-            f"training waits for rows during {share:.0%} of each step; "
-            "use more threads (--set workers=N), or put the data set on a faster disk"
-        ]
-
-    def _see_loss(self, loss: float) -> list[str]:
-        """Report a loss far above the recent ones; the next report needs as many new losses."""
+    def see(self, loss: float) -> str | None:
+        """A warning of a loss far above the recent ones; the next needs as many new losses."""
         usual = math.inf
         if len(self._losses) == USUAL_LOSSES:
             usual = median(self._losses)
         if loss <= SPIKE * usual:
             self._losses.append(loss)
-            return []
+            return None
         self._losses.clear()
-        return [
+        return (
             f"the loss jumped from {usual:.3g} to {loss:.3g}; if it stays there, start another run "
             "with --init from an earlier checkpoint and a lower lr or more warmup_samples"
-        ]
+        )
 
 
 def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice: str) -> None:
@@ -255,61 +228,3 @@ def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice
                     f"{name} is {values[step]} at step {first_step + step}, "
                     f"so training cannot continue; {advice}"
                 )
-
-
-class Opening:
-    """The first reports of a process: its first step, then the time for the rest.
-
-    The speed excludes the first step, which is the slowest.
-    """
-
-    slow_s = 30.0  # seconds between two lines while the first step runs
-    speed_s = 20.0  # seconds after which the speed is reported, even after few steps
-
-    def __init__(self, total_samples: int, say: hardware.Say) -> None:
-        self._total_samples = total_samples
-        self._say = say
-        self._began_s = time.monotonic()
-        self._rows = 0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the run should report now, before its usual interval."""
-        if self._rows == 0:
-            return True
-        return self._rows == 1 and time.monotonic() - self._began_s >= self.speed_s
-
-    @contextmanager
-    def watching(self) -> Generator[None]:
-        """Says every half minute that the first step still runs; does nothing for later ones."""
-        if self._rows:
-            yield
-            return
-        self._began_s = time.monotonic()
-        ended = threading.Event()
-        threading.Thread(target=self._say_slow, args=[ended], daemon=True).start()
-        try:
-            yield
-        finally:
-            ended.set()
-
-    def _say_slow(self, ended: threading.Event) -> None:
-        while not ended.wait(self.slow_s):
-            seconds = time.monotonic() - self._began_s
-            self._say(
-                f"the first step still runs after {seconds:.0f} s; it also compiles and warms up, "
-                "so later steps are faster"
-            )
-
-    def take(self, row: status.Row) -> None:
-        """Prints the time of the first step and, at the second row, the time for the rest."""
-        self._rows += 1
-        if self._rows == 1:
-            first_s = time.monotonic() - self._began_s
-            self._say(f"first step: {first_s:.1f} s")
-        samples_per_s = row["samples_per_s"]
-        num_left = self._total_samples - row["samples"]
-        if self._rows == 2 and num_left > 0 and samples_per_s:
-            left = duration(num_left / samples_per_s)
-            speed = f"{samples_per_s:,.3g} samples/s"
-            self._say(f"measured: {speed}; {num_left:,} samples to go take about {left}")

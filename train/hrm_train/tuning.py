@@ -11,8 +11,7 @@ from hrm_train import distributed, memory
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.memory import FILLED, MIB
-from hrm_train.run_plan import RunPlan
-from hrm_train.start import trainer_from
+from hrm_train.run_plan import RunPlan, trainer_from
 
 FACTORS = (0.5, 1, 2, 4)  # factors of the wanted micro-batch to try
 REPEATS = 3  # trials per micro-batch; the first one warms up

@@ -45,6 +45,8 @@ MAX_SHOWN_KEYS = 6  # keys of an object that an error quotes
 
 MAX_TOKEN = 2  # characters of the longest number of a cell
 
+SCALARS = frozenset((int, float, str, type(None)))
+
 FromText = Callable[[str], Parsed]
 
 
@@ -147,29 +149,37 @@ def _from_strings(size: BoardSize, legend: Legend, from_text: FromText, lines: l
 def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
     """Read a list of rows, each a list of characters or of numbers."""
     lists = [cast("list[object]", row) for row in values if isinstance(row, list)]
-    value_of = _known_values(legend, list(chain.from_iterable(lists)))
-    for number, row in enumerate(lists, start=1):
-        for col, cell in enumerate(row, start=1):
-            _require_known(legend, value_of, cell, (number, col))
-    rows = size.rows_of(values)
-    cells = list(chain.from_iterable(rows))
+    cells = list(chain.from_iterable(lists))
+    value_of = _known_values(legend, cells)
+    if not _are_known(value_of, cells):
+        for number, row in enumerate(lists, start=1):
+            for col, cell in enumerate(row, start=1):
+                _require_known(legend, value_of, cell, (number, col))
+    size.rows_of(values)
     kind = "numbers"
     if _are_strings(cells) and all(len(cell) <= 1 for cell in cast("list[str]", cells)):
         kind = "rows"
-    return _of_values(size, legend, cells, kind)
+    return _of_values(size, legend, cells, value_of, kind)
 
 
 def _from_flat_list(size: BoardSize, legend: Legend, cells: list[object]) -> Parsed:
     """Read a list of all cells."""
     size.require(cells, size.shape.num_cells, "the list", "values")
-    return _of_values(size, legend, cells, "flat")
-
-
-def _of_values(size: BoardSize, legend: Legend, cells: list[object], kind: str) -> Parsed:
-    """The question of these values."""
     value_of = _known_values(legend, cells)
-    for place, cell in enumerate(cells):
-        _require_known(legend, value_of, cell, size.shape.cell_name(place))
+    if not _are_known(value_of, cells):
+        for place, cell in enumerate(cells):
+            _require_known(legend, value_of, cell, size.shape.cell_name(place))
+    return _of_values(size, legend, cells, value_of, "flat")
+
+
+def _of_values(
+    size: BoardSize,
+    legend: Legend,
+    cells: list[object],
+    value_of: Mapping[object, int],
+    kind: str,
+) -> Parsed:
+    """The question of values that are known."""
     reject_doubtful_zero(legend, cells)
     values = [value_of[cell] for cell in cells]
     has_texts = any(isinstance(cell, str) for cell in cells)
@@ -184,10 +194,17 @@ def _of_values(size: BoardSize, legend: Legend, cells: list[object], kind: str) 
 def _known_values(legend: Legend, cells: list[object]) -> Mapping[object, int]:
     """The values of cells: numbers, also whole floats or as text, and characters."""
     texts = [cell for cell in cells if isinstance(cell, str)]
+    if not texts:
+        return legend.of_scalars
     values = values_in(legend, texts)
     if values is legend.values:
         return legend.of_scalars
     return {**legend.of_scalars, **values}
+
+
+def _are_known(value_of: Mapping[object, int], cells: list[object]) -> bool:
+    """Whether all cells are numbers, texts or null with a value; a quick answer for most boards."""
+    return SCALARS.issuperset(map(type, cells)) and value_of.keys() >= set(cells)
 
 
 def _require_known(

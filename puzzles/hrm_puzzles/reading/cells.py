@@ -47,10 +47,25 @@ def parsed_cells(
     return Parsed(grid=grid, notation=notation)
 
 
+def plain_cells(shape: GridShape, text: str) -> tuple[Span, ...] | None:
+    """The cells of a text of one line, or of its lines, without anything between them."""
+    if len(text) == shape.num_cells and "\n" not in text:
+        return _cells(1, shape.num_cells)
+    step = shape.cols + 1
+    is_long = len(text) == shape.rows * step - 1
+    if is_long and text[shape.cols :: step] == "\n" * (shape.rows - 1):
+        return _cells(shape.rows, shape.cols)
+    return None
+
+
 @cache
-def solid_cells(count: int) -> tuple[Span, ...]:
-    """The cells of a text without anything else."""
-    return tuple((place, place + 1) for place in range(count))
+def _cells(rows: int, cols: int) -> tuple[Span, ...]:
+    """The cells of lines of `cols` characters."""
+    cells: list[Span] = []
+    for row in range(rows):
+        start = row * (cols + 1)
+        cells += [(place, place + 1) for place in range(start, start + cols)]
+    return tuple(cells)
 
 
 def number_rows(text: str) -> list[list[Span]] | None:
@@ -120,13 +135,14 @@ def reject_doubtful_zero(legend: Legend, cells: Iterable[object]) -> None:
     Other programs count the digits from 0, in hexadecimal or in lists with -1 for a blank.
     """
     marks = set(cells)
-    if not legend.in_lists or marks.isdisjoint({"0", 0}):
+    last = max(legend.characters)
+    has_last = not marks.isdisjoint({last, str(last), legend.characters[last]})
+    if has_last or not legend.in_lists or marks.isdisjoint({"0", 0}):
         return
     found = {str(mark).upper() for mark in marks}
-    last = max(legend.characters)
     blanks = {*map(str, legend.in_lists), *legend.open_marks, "NONE"}
     has_both = "0" in found and not found.isdisjoint(blanks - {"0"})
-    if has_both and found.isdisjoint({str(last), legend.characters[last]}):
+    if has_both and legend.characters[last] not in found:
         reason = f"another mark is a blank and {last} is absent"
         problem = f"0 can be a blank or a digit, because {reason}"
         remedy = f"use one blank mark and the digits from 1: {legend.described}"

@@ -21,8 +21,8 @@ from hrm_puzzles.reading.cells import (
     Values,
     number_rows,
     parsed_cells,
+    plain_cells,
     reject_doubtful_zero,
-    solid_cells,
     values_in,
 )
 from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
@@ -32,6 +32,7 @@ Row = list[Span]
 
 BETWEEN = frozenset("|!:+=~,;'\"[](){} \t" + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
+OFTEN_FRAMES = frozenset("-_* ")  # blanks that are as often between the cells
 TOKEN = re.compile(r"[^\s;,|:=\"']+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files
 FIELD_SEPARATORS = ",;\t"
@@ -64,9 +65,13 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
 
     Raises PuzzleError with the rule of `size`, `bad-character`, `ambiguous` or `not-a-board`.
     """
-    if len(text) == size.shape.num_cells and legend.values.keys() >= set(text):
-        reject_doubtful_zero(legend, text)
-        return parsed_cells(size.shape, legend, text, solid_cells(len(text)), legend.values)
+    cells = plain_cells(size.shape, text)
+    marks = set(text)
+    is_line = "\n" not in marks
+    is_plain = is_line or marks.isdisjoint(OFTEN_FRAMES)
+    if cells is not None and is_plain and legend.values.keys() >= marks - {"\n"}:
+        reject_doubtful_zero(legend, marks)
+        return parsed_cells(size.shape, legend, text, cells, legend.values)
     reject_other_forms(text)
     text = plain(text)
     values = values_in(legend, "".join(text.split()))

@@ -17,6 +17,7 @@ from hrm_puzzles.reading.cells import (
     Values,
     number_rows,
     parsed_cells,
+    plain_cells,
     values_in,
 )
 from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
@@ -31,8 +32,11 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
 
     Raises PuzzleError with the rule of `size`, `bad-character`, `drawn-walls` or `ambiguous`.
     """
-    text = plain(text)
     shape = size.shape
+    plain_board = plain_cells(shape, text)
+    if plain_board is not None and legend.values.keys() - {" "} >= set(text) - {"\n"}:
+        return parsed_cells(shape, legend, text, plain_board, legend.values)
+    text = plain(text)
     numbers = number_rows(text)
     if numbers is not None and _shape_of_rows(numbers) == shape:
         cells = [cell for row in numbers for cell in row]
