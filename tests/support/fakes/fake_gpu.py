@@ -14,15 +14,9 @@ import ctypes
 import itertools
 import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-NUMPY_OF: dict[str, Any] = {
-    "tensor(int32)": np.int32,
-    "tensor(float)": np.float32,
-    "tensor(bool)": np.bool_,
-}
 GARBAGE = 0xA5
 THREAD_LOCAL = 1
 MAPPED = 2

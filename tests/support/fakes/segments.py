@@ -13,10 +13,16 @@ import sys
 from typing import Any
 
 import fake_gpu
+import numpy as np
 import onnxruntime as ort
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+NUMPY_OF: dict[str, Any] = {
+    "tensor(int32)": np.int32,
+    "tensor(float)": np.float32,
+    "tensor(bool)": np.bool_,
+}
 
 
 def open_session(onnx: bytes, provider: str, **settings: str) -> ort.InferenceSession:
@@ -38,15 +44,11 @@ def bound(
     for node in session.get_inputs():
         shape = [num_rows, *node.shape[1:]]
         address = addresses.get(node.name, unused)
-        binding.bind_input(node.name, device, 0, _type_of(node), shape, address)
+        binding.bind_input(node.name, device, 0, NUMPY_OF[node.type], shape, address)
     for node in session.get_outputs():
         shape = [num_rows, *node.shape[1:]]
-        binding.bind_output(node.name, device, 0, _type_of(node), shape, addresses[node.name])
+        binding.bind_output(node.name, device, 0, NUMPY_OF[node.type], shape, addresses[node.name])
     return binding
-
-
-def _type_of(node: Any) -> Any:
-    return fake_gpu.NUMPY_OF[node.type]
 
 
 class OnHost:
