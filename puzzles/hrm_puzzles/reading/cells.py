@@ -49,7 +49,7 @@ def parsed_cells(
 
 def plain_cells(shape: GridShape, text: str) -> tuple[Span, ...] | None:
     """The cells of a text of one line, or of its lines, without anything between them."""
-    if len(text) == shape.num_cells:
+    if len(text) == shape.num_cells and "\n" not in text:
         return _cells(1, shape.num_cells)
     step = shape.cols + 1
     is_long = len(text) == shape.rows * step - 1
