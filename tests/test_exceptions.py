@@ -20,7 +20,6 @@ PACKAGES = sorted(set(re.findall(r'"\w+/(hrm_\w+)",', PYPROJECT)))
 SOLVABLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 SAMPLES: dict[object, object] = {
     str: "text",
-    bytes: b"text",
     int: 503,
     float: 1.5,
     ErrorDetail: ErrorDetail(
