@@ -31,10 +31,6 @@ SLOTS = "slots."  # prefix of the slots' tensors
 UNREADABLE = "?"  # instead of a process id
 
 
-class SaveError(OSError):
-    """A checkpoint could not be written; the message names the last whole one and a remedy."""
-
-
 class Checkpoints:
     """Writes, names and removes the checkpoints under `run`; keeps the last `keep` and the best."""
 
@@ -53,7 +49,8 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Calls write(step_N), then points `latest` to it.
 
-        Raises SaveError if the write fails (a full disk); the previous checkpoint stays whole.
+        Raises OSError if the write fails (a full disk); the previous checkpoint stays whole. The
+        message names it and a remedy.
         """
         path = self.run / f"step_{step}"
         try:
@@ -62,7 +59,7 @@ class Checkpoints:
         except (OSError, safetensors.SafetensorError) as error:
             self.sweep()
             problem = f"{path} could not be written ({_reason(error)})"
-            raise SaveError(f"{problem}, {self._remedy()}") from error
+            raise OSError(f"{problem}, {self._remedy()}") from error
         self._prune()
 
     def _remedy(self) -> str:

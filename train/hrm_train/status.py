@@ -232,7 +232,9 @@ def table_of(status: Mapping[str, Any]) -> Table:
         rows["a step"] = ", ".join(shares)
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
-    rows["checkpoints"] = _checkpoints(status)
+    rows["checkpoints"] = ", ".join(status["checkpoints"]) or "none yet"
+    for pointer in ("latest", "best"):
+        rows[pointer] = status[pointer] or "none yet"
     for event in status["events"]:
         rows[f"changed at sample {event['samples']:,}"] = changes_text(event["changes"])
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
@@ -266,17 +268,6 @@ def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
     if status["eta_s"]:
         rows["remaining"] = f"{duration(status['eta_s'])} {when}"
     return rows
-
-
-def _checkpoints(status: Mapping[str, Any]) -> str:
-    names: list[str] = []
-    for name in status["checkpoints"]:
-        shown = name
-        for pointer in ("latest", "best"):
-            if status[pointer] == name:
-                shown += f" ({pointer})"
-        names.append(shown)
-    return ", ".join(names) or "none yet"
 
 
 def _validation(row: Mapping[str, Any] | None) -> str:
