@@ -9,7 +9,6 @@ since draws depend only on seed and step.
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -58,7 +57,7 @@ class Checkpoints:
             checkpoint.point(self.run / "latest", path)
         except (OSError, safetensors.SafetensorError) as error:
             self.sweep()
-            problem = f"{path} could not be written ({_reason(error)})"
+            problem = f"{path} could not be written ({error})"
             raise OSError(f"{problem}, {self._remedy()}") from error
         self._prune()
 
@@ -101,16 +100,6 @@ def start_of(run: Path) -> Path | None:
             f"{run} has no latest and no whole checkpoint; start another --run"
         )
     return whole
-
-
-def _reason(error: Exception) -> str:
-    """The system's words for an error; safetensors hides the error's number in its message."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    number = re.search(r"os error (\d+)", str(error))
-    if number:
-        return os.strerror(int(number[1]))
-    return str(error)
 
 
 def write_trainer(
