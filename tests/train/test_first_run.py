@@ -11,7 +11,6 @@ from terminal_tools import shown
 from hrm_train import session
 from hrm_train.cli import main as app
 from hrm_train.options import PlanOptions
-from hrm_train.recipe import NAMED
 from hrm_train.session import FOR_A_CPU
 
 STYLED = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # every command that rich writes
@@ -57,5 +56,4 @@ def test_whoever_names_it_is_not_asked(option: str) -> None:
 
 def test_a_recipe_for_a_cpu_is_a_named_recipe_with_its_own_data() -> None:
     for name in FOR_A_CPU:
-        assert name in NAMED
         assert PlanOptions(recipe=name).examples

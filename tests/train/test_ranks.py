@@ -83,20 +83,6 @@ def test_out_of_memory_halves_it(
     assert "continuing with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
 
 
-def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Path) -> None:
-    trainer = rank_program.trainer_on(data)
-    trainer.step()
-    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    moments = [tensor.clone() for tensor in trainer.optimizer.moments["exp_avg_sq"]]
-    slots = trainer.slots
-    slots.carry.z_high_BND.fill_(float("nan"))
-    slots.halted_B.fill_(False)
-    assert float(trainer.step().skipped) == 1
-    for name, tensor in trainer.model.state_dict().items():
-        assert torch.equal(tensor, before[name])
-    assert all(map(torch.equal, trainer.optimizer.moments["exp_avg_sq"], moments))
-
-
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     sentence = "batch_size 8 cannot be shared by 3 ranks; set a multiple of 3"
     with pytest.raises(ValueError, match=sentence):

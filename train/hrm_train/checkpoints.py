@@ -9,7 +9,6 @@ since draws depend only on seed and step.
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -31,10 +30,6 @@ SLOTS = "slots."  # prefix of the slots' tensors
 UNREADABLE = "?"  # instead of a process id
 
 
-class SaveError(OSError):
-    """A checkpoint could not be written; the message names the last whole one and a remedy."""
-
-
 class Checkpoints:
     """Writes, names and removes the checkpoints under `run`; keeps the last `keep` and the best."""
 
@@ -53,7 +48,8 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Calls write(step_N), then points `latest` to it.
 
-        Raises SaveError if the write fails (a full disk); the previous checkpoint stays whole.
+        Raises OSError if the write fails (a full disk); the previous checkpoint stays whole. The
+        message names it and a remedy.
         """
         path = self.run / f"step_{step}"
         try:
@@ -61,8 +57,8 @@ class Checkpoints:
             checkpoint.point(self.run / "latest", path)
         except (OSError, safetensors.SafetensorError) as error:
             self.sweep()
-            problem = f"{path} could not be written ({_reason(error)})"
-            raise SaveError(f"{problem}, {self._remedy()}") from error
+            problem = f"{path} could not be written ({error})"
+            raise OSError(f"{problem}, {self._remedy()}") from error
         self._prune()
 
     def _remedy(self) -> str:
@@ -104,16 +100,6 @@ def start_of(run: Path) -> Path | None:
             f"{run} has no latest and no whole checkpoint; start another --run"
         )
     return whole
-
-
-def _reason(error: Exception) -> str:
-    """The system's words for an error; safetensors hides the error's number in its message."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    number = re.search(r"os error (\d+)", str(error))
-    if number:
-        return os.strerror(int(number[1]))
-    return str(error)
 
 
 def write_trainer(

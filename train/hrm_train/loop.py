@@ -3,6 +3,7 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hrm_model import checkpoint
 from hrm_model.families import model_of
@@ -21,7 +22,7 @@ from hrm_train import checkpoints, distributed, memory
 from hrm_train.batches import Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware, Say
 from hrm_train.meter import PhaseTimer
-from hrm_train.optim import OPTIMIZERS, Average, clip_, step_puzzle_table
+from hrm_train.optim import OPTIMIZERS, Average, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import HintTensors, Slots, recompute_blocks, window_loss
 
@@ -43,7 +44,6 @@ class StepSums:
 @dataclass(frozen=True, kw_only=True)
 class StepReport(StepSums):
     gradient_norm: Tensor
-    skipped: Tensor  # updates of this run with a gradient that was not finite
     lr: float
 
 
@@ -87,7 +87,6 @@ class Trainer:
         if hardware.recompute:
             recompute_blocks(model)
         hardware.compile_(model, say)
-        self._skipped = torch.zeros((), device=self.device)
         num_slots = len(self._mine)
         self._parts = [Slots.empty(model, num_slots, self.device, hardware.dtype)]
         self.regroup(micro_batch or num_slots)
@@ -110,7 +109,6 @@ class Trainer:
         return StepReport(
             **vars(sums),
             gradient_norm=norm,
-            skipped=self._skipped.clone(),
             lr=self.optimizer.lr * rate,
         )
 
@@ -219,30 +217,25 @@ class Trainer:
         self.meter = PhaseTimer(self.device)
 
     def _update(self, sums: StepSums, vector_gradient_BE: Tensor, rate: float) -> Tensor:
-        """Updates once from the gradients of all ranks, unless they are not finite.
-
-        Returns their norm.
-        """
+        """Updates once from the gradients of all ranks; returns their norm before clipping."""
         params = self.optimizer.params
         gradients = [parameter.grad for parameter in params if parameter.grad is not None]
         self.ranks.sum_([*vars(sums).values(), *gradients])
-        norm, keep = clip_(params, self.recipe.clip_norm)
+        norm = nn.utils.clip_grad_norm_(params, self.recipe.clip_norm or math.inf)
         if self.model.config.puzzle_vector_size:
-            self._update_puzzle_table(vector_gradient_BE, rate, keep)
-        self.optimizer.step(rate, keep)
+            self._update_puzzle_table(vector_gradient_BE, rate)
+        self.optimizer.step(rate)
         self.average.update(self.model, self.progress.step + 1)
-        self._skipped += 1 - keep
         return norm
 
-    def _update_puzzle_table(self, gradient_BE: Tensor, rate: float, keep: Tensor) -> None:
+    def _update_puzzle_table(self, gradient_BE: Tensor, rate: float) -> None:
         recipe = self.recipe
         my_ids_B = torch.cat([part.puzzle_ids_B for part in self._parts])
         ids_B = self.ranks.everyones(my_ids_B)
         all_BE = self.ranks.everyones(gradient_BE)
-        kept_BE = torch.where(keep > 0, all_BE, 0)
-        lr = recipe.scaled(recipe.puzzle_lr) * rate * keep
+        lr = recipe.scaled(recipe.puzzle_lr) * rate
         table = self.model.puzzle_table
-        step_puzzle_table(table, ids_B, kept_BE, lr, recipe.puzzle_weight_decay)
+        step_puzzle_table(table, ids_B, all_BE, lr, recipe.puzzle_weight_decay)
 
     @property
     def max_segments(self) -> int:

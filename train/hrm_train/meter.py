@@ -45,11 +45,9 @@ class Reading:
     """Means over the steps since the last reading."""
 
     step_ms: float  # wall time, so phases need not add up to it
-    step_p50_ms: float = (
-        0.0  # over the last MOST_PENDING steps, each from the end of the step before
-    )
-    step_p99_ms: float = 0.0
-    cpu_cores: float = 0.0  # cores that this process kept busy
+    step_p50_ms: float  # over the last MOST_PENDING steps, each from the end of the step before
+    step_p99_ms: float
+    cpu_cores: float  # cores that this process kept busy
     samples_per_s: float
     phase_ms: Mapping[str, float]
 

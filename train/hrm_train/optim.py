@@ -8,7 +8,7 @@ the published HRM, AdamW (Loshchilov and Hutter, 2019), and Lion (Chen et al., 2
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,14 +37,11 @@ class Optimizer:
             self.moments[name] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
 
     @torch.no_grad()
-    def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
+    def step(self, rate: float = 1.0) -> None:
         """Updates every parameter with `rate` times the learning rate, and frees the gradients.
 
-        The gradients must be finite. If `keep` is 0, nothing changes, and the gradients must be
-        zeros; it is a tensor on the device, so nothing waits for it.
+        A gradient that is not finite spoils the weights: the run must end before it saves them.
         """
-        if keep is None:
-            keep = torch.ones((), device=self.params[0].device)
         self.num_steps += 1
         gradients: list[Tensor] = []
         for parameter in self.params:
@@ -52,14 +49,14 @@ class Optimizer:
                 gradients.append(torch.zeros_like(parameter))
             else:
                 gradients.append(parameter.grad)
-        self._move(gradients, self.lr * rate, keep)
+        self._move(gradients, self.lr * rate)
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
         for parameter in self.params:
             parameter.grad = None
 
-    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
+    def _move(self, gradients: list[Tensor], lr: float) -> None:
         raise NotImplementedError
 
 
@@ -71,16 +68,17 @@ class AdamATan2(Optimizer):
 
     moment_names = ("exp_avg", "exp_avg_sq")
 
-    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
+    def _move(self, gradients: list[Tensor], lr: float) -> None:
         beta1, beta2 = self.betas
         means = self.moments["exp_avg"]
         squares = self.moments["exp_avg_sq"]
-        torch._foreach_mul_(self.params, 1 - lr * self.weight_decay * keep)
-        torch._foreach_mul_(means, 1 - (1 - beta1) * keep)
+        torch._foreach_mul_(self.params, 1 - lr * self.weight_decay)
+        torch._foreach_mul_(means, beta1)
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
-        torch._foreach_mul_(squares, 1 - (1 - beta2) * keep)
+        torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
-        scale = -lr / (1 - beta1**self.num_steps) * keep
+        rate = -lr / (1 - beta1**self.num_steps)
+        scale = torch.full((), rate, device=self.params[0].device)
         root = math.sqrt(1 - beta2**self.num_steps)
         for parameter, m, v in zip(self.params, means, squares, strict=True):
             direction = torch.atan2(m, v.sqrt().div_(root))
@@ -88,10 +86,11 @@ class AdamATan2(Optimizer):
 
 
 class AdamW(AdamATan2):
-    """PyTorch's fused kernel, which skips an update by itself if `keep` is 0."""
+    """PyTorch's fused kernel."""
 
-    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
-        steps = [torch.full_like(keep, self.num_steps)] * len(self.params)
+    def _move(self, gradients: list[Tensor], lr: float) -> None:
+        num_steps = torch.full((), float(self.num_steps), device=self.params[0].device)
+        steps = [num_steps] * len(self.params)
         torch._fused_adamw_(
             self.params,
             gradients,
@@ -106,7 +105,6 @@ class AdamW(AdamATan2):
             eps=1e-8,
             amsgrad=False,
             maximize=False,
-            found_inf=1 - keep,
         )
 
 
@@ -133,15 +131,11 @@ class Lion(Optimizer):
         for parameter, moment in zip(self.params, self.moments["exp_avg"], strict=True):
             self._lion.state[parameter]["exp_avg"] = moment
 
-    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
-        state = [*self.params, *self.moments["exp_avg"]]
-        before = [tensor.detach().clone() for tensor in state]
+    def _move(self, gradients: list[Tensor], lr: float) -> None:
         for parameter, gradient in zip(self.params, gradients, strict=True):
             parameter.grad = gradient
         self._lion.param_groups[0]["lr"] = lr
         self._lion.step()
-        for tensor, old in zip(state, before, strict=True):
-            tensor.copy_(torch.where(keep > 0, tensor, old))
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
@@ -152,22 +146,8 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 
 @torch.no_grad()
-def clip_(params: Sequence[Tensor], most: float) -> tuple[Tensor, Tensor]:
-    """Scales gradients to a norm of at most `most` (0: any); to zeros if it is not finite.
-
-    Returns the norm before, and 1 if it is finite, else 0. Nothing waits for the device.
-    """
-    norm = nn.utils.clip_grad_norm_(params, most or math.inf)
-    finite = norm.isfinite()
-    for parameter in params:
-        if parameter.grad is not None:
-            parameter.grad = torch.where(finite, parameter.grad, 0)
-    return norm, finite.to(norm.dtype)
-
-
-@torch.no_grad()
 def step_puzzle_table(
-    table: Tensor, puzzle_ids_B: Tensor, gradient_BE: Tensor, lr: float | Tensor, decay: float
+    table: Tensor, puzzle_ids_B: Tensor, gradient_BE: Tensor, lr: float, decay: float
 ) -> None:
     """Sign descent on the rows that the batch touched, in place.
 

@@ -17,7 +17,7 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import batches, checkpoints, figures, pictures, status, telemetry
+from hrm_train import batches, checkpoints, pictures, status, telemetry
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
@@ -85,7 +85,7 @@ class TrainingRun:
         if self._every(self.intervals.log_steps) or not self._latest_figures:
             row = self.telemetry.flush()
             if row is not None:
-                self._latest_figures = figures.line(row, figures.TRAINING)
+                self._latest_figures = status.figures_line(row, status.TRAINING)
         self._show(stages, self._latest_figures)
 
     def _show(self, stages: Stages, note: str) -> None:

@@ -30,11 +30,7 @@ from hrm_train.run_plan import RunPlan, read_plan, trainer_from, write_plan
 FIRST_LINE_S = 0.0  # seconds before progress shows
 LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
 
-FOR_A_CPU = {
-    "sudoku-small": "9x9 Sudoku, minutes on one core",
-    "maze-small": "10x10 mazes",
-    "arc-small": "76 small ARC tasks",
-}
+FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
 
 console = Console(stderr=True)
 
@@ -77,8 +73,8 @@ def _confirm(options: PlanOptions) -> None:
     size_gib = largest_bytes(puzzle, options.examples) / memory.GIB
     _say(f"Without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB)")
     _say("and trains a large model, which is too much for a CPU. Recipes for a CPU:")
-    for name, description in FOR_A_CPU.items():
-        _say(f"  {hrm_train} --recipe {name:<14}# {description}")
+    for name in FOR_A_CPU:
+        _say(f"  {hrm_train} --recipe {name}")
     if not sys.stdin.isatty():
         raise ValueError(f"ARC on a CPU needs --yes; or {example}")
     if not typer.confirm("Build and train ARC here?", err=True):

@@ -1,4 +1,8 @@
-"""Reads the state of a run from its files alone; another process may be writing them."""
+"""Reads the state of a run from its files alone; another process may be writing them.
+
+A row of metrics.ndjson holds the means since the row before it: its step, samples and passes over
+the data, times of a step, and the groups `train` and `system`.
+"""
 
 import json
 import math
@@ -16,7 +20,7 @@ from rich.table import Table
 from hrm_host.progress import duration
 from hrm_host.reading import json_from, text_of
 from hrm_model import checkpoint
-from hrm_train import checkpoints, evaluate, figures
+from hrm_train import checkpoints, evaluate
 
 SETTINGS = "run.json"
 METRICS = "metrics.ndjson"
@@ -26,6 +30,30 @@ WATCH_S = 2.0  # seconds between refreshes
 NUMBER = int | float
 Row = dict[str, Any]
 
+MEASURED = ("samples_per_s", "step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")
+"""Figures of the machine that every row has."""
+
+# What a terminal shows of training, and of the machine.
+TRAINING = {
+    "system/samples_per_s": "{:.4g} samples/s",
+    "train/loss": "loss {:.3f}",
+    "train/answer_loss": "answers {:.3f}",
+    "train/exact": "exact {:.1%}",
+    "train/cells": "cells {:.2%}",
+    "train/segments": "{:.2f} segments",
+    "train/passes": "{:.3g} passes",
+    "train/lr": "lr {:.3g}",
+    "system/data_wait_share": "data wait {:.0%}",
+    "system/gpu_utilisation_percent": "GPU {:.0f} %",
+}
+MACHINE = {
+    "system/step_p50_ms": "a step {:.1f} ms",
+    "system/step_p99_ms": "one in a hundred {:.1f} ms",
+    "system/cpu_cores": "{:.3g} cores",
+    "system/gpu_temperature_c": "{:.0f} °C",
+    "system/gpu_power_w": "{:.0f} W",
+    "system/memory_peak_gib": "memory {:.2f} GiB",
+}
 # Fields of a line without which it is passed over.
 METRICS_FIELDS = {
     "time": NUMBER,
@@ -49,7 +77,7 @@ VALIDATION_FIELDS = {
 }
 # The figures of a run without a step.
 NOTHING_YET: Row = {
-    **dict.fromkeys(("time", *figures.MEASURED)),
+    **dict.fromkeys(("time", *MEASURED)),
     **dict.fromkeys(("step", "samples", "passes"), 0),
     **{name: {} for name in ("phase_ms", "train", "system")},
 }
@@ -147,6 +175,42 @@ class History:
         return max(self.rows(kind, until_step), key=worth, default=None)
 
 
+def phase_shares(row: Mapping[str, Any]) -> dict[str, float]:
+    """Each phase's share of a step, and the rest; nothing if no step was measured."""
+    step_ms = row["step_ms"]
+    if not step_ms:
+        return {}
+    shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()}
+    shares["other"] = max(0.0, 1 - sum(shares.values()))
+    return shares
+
+
+def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """All figures of a row."""
+    figures: dict[str, float] = {}
+    for group in ("train", "system"):
+        for name, value in row[group].items():
+            figures[f"{group}/{name}"] = value
+    figures["train/passes"] = row["passes"]
+    for phase, value in row["phase_ms"].items():
+        figures[f"system/{phase}_ms"] = value
+    for name in MEASURED:
+        figures[f"system/{name}"] = row[name]
+    figures["system/data_wait_share"] = phase_shares(row).get("data", 0.0)
+    return figures
+
+
+def figures_line(row: Mapping[str, Any], forms: Mapping[str, str]) -> str:
+    """The figures of a row that have one of the forms (TRAINING or MACHINE)."""
+    figures = figures_of(row)
+    shown: list[str] = []
+    for name, form in forms.items():
+        value = figures.get(name)
+        if value is not None:
+            shown.append(form.format(value))
+    return ", ".join(shown)
+
+
 def read_status(run: Path) -> Row:
     """What `hrm-train status --json` prints; None for what the run has not reached.
 
@@ -169,7 +233,7 @@ def read_status(run: Path) -> Row:
         "total_samples": recipe["total_samples"],
         "eta_s": num_left / speed if speed else None,
         "age_s": time.time() - row["time"] if row["time"] else None,
-        "phase_share": figures.phase_shares(row),
+        "phase_share": phase_shares(row),
         "last_validation": _short(history.last()),
         "best_validation": _short(history.best("whole", math.inf)),
         "events": record.get("events", []),
@@ -227,12 +291,14 @@ def table_of(status: Mapping[str, Any]) -> Table:
     rows = _progress_rows(status)
     shares = [f"{phase} {share:.0%}" for phase, share in status["phase_share"].items()]
     if shares:
-        rows["training"] = figures.line(status, figures.TRAINING)
-        rows["machine"] = figures.line(status, figures.MACHINE)
+        rows["training"] = figures_line(status, TRAINING)
+        rows["machine"] = figures_line(status, MACHINE)
         rows["a step"] = ", ".join(shares)
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
-    rows["checkpoints"] = _checkpoints(status)
+    rows["checkpoints"] = ", ".join(status["checkpoints"]) or "none yet"
+    for pointer in ("latest", "best"):
+        rows[pointer] = status[pointer] or "none yet"
     for event in status["events"]:
         rows[f"changed at sample {event['samples']:,}"] = changes_text(event["changes"])
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
@@ -266,17 +332,6 @@ def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
     if status["eta_s"]:
         rows["remaining"] = f"{duration(status['eta_s'])} {when}"
     return rows
-
-
-def _checkpoints(status: Mapping[str, Any]) -> str:
-    names: list[str] = []
-    for name in status["checkpoints"]:
-        shown = name
-        for pointer in ("latest", "best"):
-            if status[pointer] == name:
-                shown += f" ({pointer})"
-        names.append(shown)
-    return ", ".join(names) or "none yet"
 
 
 def _validation(row: Mapping[str, Any] | None) -> str:

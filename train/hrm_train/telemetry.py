@@ -1,7 +1,7 @@
 """Report a run every few steps: to its files, to TensorBoard, and to W&B on request. Warn of
 trouble.
 
-metrics.ndjson   a row every few steps (`figures.py`); `hrm-train status` reads it
+metrics.ndjson   a row every few steps (`status.py`); `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hrm_host import system
-from hrm_train import evaluate, figures, hardware, loop, meter, pictures, status
+from hrm_train import evaluate, hardware, loop, meter, pictures, status
 
 
 class TensorBoard:
@@ -128,7 +128,7 @@ class Telemetry:
             self._say(f"warning: {warning}")
         if trainer.ranks.is_first:
             status.append_line(self._run / status.METRICS, row)
-            self._write(figures.named(row))
+            self._write(status.figures_of(row))
         return row
 
     def _means(self, series: Mapping[str, Sequence[float]]) -> dict[str, float]:
