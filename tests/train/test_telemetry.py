@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +20,11 @@ from train_tools import PUZZLE, fresh, small_trainer
 from typer.testing import CliRunner
 
 from hrm_host.progress import Stages, stages_on
-from hrm_train import meter, telemetry
+from hrm_train import meter, run, telemetry
 from hrm_train.batches import open_source
 from hrm_train.cli import main as app
 from hrm_train.evaluate import held_out
+from hrm_train.loop import StepReport
 from hrm_train.meter import TABLE, TRACE, PhaseTimer, profile_steps
 from hrm_train.options import Intervals
 from hrm_train.run import TrainingRun
@@ -45,6 +47,25 @@ def small_run(data: Path, path: Path, steps: int, writers: list[telemetry.Writer
     trainer = small_trainer(data, total_samples=steps * 8)
     rows = held_out(open_source(data, "test", PUZZLE), 40, seed=0)
     return TrainingRun(path, trainer, rows, Intervals(), {}, writers, lambda _: None)
+
+
+def test_a_slow_first_step_is_announced_again_and_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SLOW_STEP_S", 0.05)
+    training = small_run(data, tmp_path, 2, [])
+    said: list[str] = []
+    training.say = said.append
+    plain_step = training.trainer.step
+
+    def slow_step() -> StepReport:
+        time.sleep(0.2)
+        return plain_step()
+
+    training.trainer.step = slow_step
+    training.finish(Stages())
+    slow = [line for line in said if line.startswith("the first step still runs after")]
+    assert 2 <= len(slow) <= 4
 
 
 def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path) -> None:

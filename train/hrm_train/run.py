@@ -6,6 +6,7 @@ run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson  
 import json
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from hrm_train.run_plan import RunPlan
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 GIT_TIMEOUT_S = 10
+SLOW_STEP_S = 30.0  # seconds between two lines while the first step runs
 
 
 class TrainingRun:
@@ -67,9 +69,8 @@ class TrainingRun:
         with self._until_signalled():
             evaluation = self._catch_up()
             while not self._is_over() and not is_stopping:
-                if not self._latest_figures:
-                    self._show(stages, "the first step also compiles and warms up")
-                self.telemetry.add(self.trainer.step())
+                with self._announcing_a_first_step(stages):
+                    self.telemetry.add(self.trainer.step())
                 self._report(stages)
                 if self._is_over() or self._every(self.intervals.validate_steps):
                     evaluation = self._validate()
@@ -80,6 +81,26 @@ class TrainingRun:
         if self.stopped_by:
             return None
         return evaluation
+
+    @contextmanager
+    def _announcing_a_first_step(self, stages: Stages) -> Generator[None]:
+        """Says every half minute that the first step still runs; does nothing for later ones."""
+        if self._latest_figures:
+            yield
+            return
+        self._show(stages, "the first step also compiles and warms up")
+        ended = threading.Event()
+        threading.Thread(target=self._say_slow, args=[ended], daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _say_slow(self, ended: threading.Event) -> None:
+        began_s = time.monotonic()
+        while not ended.wait(SLOW_STEP_S):
+            seconds = time.monotonic() - began_s
+            self.say(f"the first step still runs after {seconds:.0f} s; later steps are faster")
 
     def _report(self, stages: Stages) -> None:
         if self._every(self.intervals.log_steps) or not self._latest_figures:
