@@ -15,25 +15,33 @@ FOLDERS = {
     "hrm_model": "model",
     "hrm_train": "train",
     "hrm_edge_runtime": "edge_runtime",
+    "hrm_parity": "edge_runtime",
+    "hrm_edge_server": "edge_runtime",
+    "hrm_edge": "edge_runtime",
     "hrm_calibration": "calibration",
     "hrm_export": "export",
     "hrm_benchmarks": "benchmarks",
     "hrm_benchmarks.desktop": "benchmarks",
 }
+SERVING = {"hrm_host", "hrm_puzzles", "hrm_edge_runtime", "hrm_parity"}
 MAY_IMPORT = {
     "hrm_host": set[str](),
     "hrm_puzzles": {"hrm_host"},
     "hrm_model": {"hrm_host", "hrm_puzzles"},
     "hrm_train": {"hrm_host", "hrm_puzzles", "hrm_model"},
     "hrm_edge_runtime": {"hrm_host", "hrm_puzzles"},
-    "hrm_calibration": {"hrm_host", "hrm_puzzles", "hrm_edge_runtime"},
-    "hrm_export": {"hrm_host", "hrm_puzzles", "hrm_model", "hrm_edge_runtime", "hrm_calibration"},
-    "hrm_benchmarks": {"hrm_host", "hrm_puzzles", "hrm_edge_runtime"},
+    "hrm_parity": {"hrm_host", "hrm_puzzles", "hrm_edge_runtime"},
+    "hrm_edge_server": SERVING,
+    "hrm_edge": SERVING,
+    "hrm_calibration": SERVING,
+    "hrm_export": {*SERVING, "hrm_model", "hrm_calibration"},
+    "hrm_benchmarks": {*SERVING, "hrm_edge_server", "hrm_edge"},
     "hrm_benchmarks.desktop": {
         "hrm_benchmarks",
         "hrm_host",
         "hrm_puzzles",
         "hrm_edge_runtime",
+        "hrm_parity",
         "hrm_model",
         "hrm_train",
         "hrm_export",
@@ -91,35 +99,33 @@ def test_the_lowest_room_names_no_other_not_even_in_a_string() -> None:
         assert set(named) <= {"hrm_host", "hrm_edge"}, file
 
 
-FLOORS = ("contract", "engines", "batching", "parity", "worker", "api", "http", "solve")
-"""The packages of hrm_edge_runtime; each imports only from those before it."""
-STAIRS = {"engines/trt/build.py": {"parity"}}
-"""An engine is judged by its golden traces in the process that builds it."""
+LAYERS = ("contract", "engines", "batching", "worker", "api")
+"""The folders of hrm_edge_runtime; each imports only from those before it."""
 
 
-def floors_named_in(source: str) -> set[str]:
-    """Return the packages of the runtime that a source imports, or names in a string."""
+def modules_named_in(source: str) -> set[str]:
+    """Return the modules that a source imports, or names in a string that is nothing else."""
     names = modules_imported_by(source)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names.update(re.findall(r"\bhrm_edge_runtime(?:\.\w+)+", node.value))
-    floors: set[str] = set()
-    for name in names:
-        package, *parts = name.split(".")
-        if package == "hrm_edge_runtime" and parts:
-            floors.add(parts[0])
-    return floors & set(FLOORS)
+            names.update(re.findall(r"^hrm_\w+(?:\.\w+)+$", node.value))
+    return names
 
 
-def test_each_floor_of_the_runtime_imports_only_those_below_it() -> None:
+def test_each_layer_of_the_runtime_names_only_those_below_it() -> None:
     runtime = ROOT / "edge_runtime" / "hrm_edge_runtime"
     found: dict[str, set[str]] = {}
-    for floor in FLOORS:
-        below = set(FLOORS[: FLOORS.index(floor) + 1]) - ({"http"} if floor == "solve" else set())
-        for file in sorted(runtime.glob(f"{floor}/**/*.py")):
+    for layer in LAYERS:
+        below = LAYERS[: LAYERS.index(layer) + 1]
+        for file in sorted(runtime.glob(f"{layer}/**/*.py")):
             name = str(file.relative_to(runtime))
-            above = floors_named_in(file.read_text(encoding="utf-8")) - below
-            above -= STAIRS.get(name, set())
+            above: set[str] = set()
+            for module in modules_named_in(file.read_text(encoding="utf-8")):
+                package, *parts = module.split(".")
+                if package == "hrm_edge_runtime" and parts[0] in LAYERS and parts[0] not in below:
+                    above.add(parts[0])
+                if package in ("hrm_parity", "hrm_edge_server", "hrm_edge"):
+                    above.add(package)
             if above:
                 found[name] = above
     assert found == {}
@@ -127,15 +133,15 @@ def test_each_floor_of_the_runtime_imports_only_those_below_it() -> None:
 
 SERVE = """
 import sys
-from hrm_edge_runtime.http import server
+from hrm_edge_server import server
 from hrm_edge_runtime.worker import lanes, loop
 """
 SERVE_SOLVE_AND_MEASURE = (
     SERVE
     + """
 from hrm_benchmarks import accuracy, load, policies, segments
-from hrm_edge_runtime import cli
-from hrm_edge_runtime.solve import output, solvers
+from hrm_edge_server import cli
+from hrm_edge import output, solvers
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 Bundle.open(find_bundle())

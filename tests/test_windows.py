@@ -25,9 +25,9 @@ PROGRAMS = {
     "data": "hrm_puzzles.cli:main",
     "train": "hrm_train.cli:main",
     "export": "hrm_export.cli:main",
-    "solve": "hrm_edge_runtime.solve.cli:main",
-    "key": "hrm_edge_runtime.key_cli:main",
-    "serve": "hrm_edge_runtime.cli:serve",
+    "solve": "hrm_edge.cli:main",
+    "key": "hrm_edge_server.key_cli:main",
+    "serve": "hrm_edge_server.cli:serve",
     "doctor": "hrm_host.doctor.cli:main",
 }
 OPEN = "1...4..3.1..3.2."

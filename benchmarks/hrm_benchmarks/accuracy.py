@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hrm_benchmarks.report import Row
+from hrm_edge.puzzles import Entry, opened
+from hrm_edge.solvers import Reply, SolveAll, from_bundles, options_of
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import board_size
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.puzzles import Entry, opened
-from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundles, options_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized

@@ -37,7 +37,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def serve_command(*arguments: str) -> list[str]:
     """Return the command line of `hrm-serve` in this Python environment."""
-    program = "from hrm_edge_runtime.cli import serve; serve()"
+    program = "from hrm_edge_server.cli import serve; serve()"
     return [sys.executable, "-c", program, *arguments]
 
 

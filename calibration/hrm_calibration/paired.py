@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.parity.measures import Z_95, loss_interval
+from hrm_parity.measures import Z_95, loss_interval
 
 GROWTH = 1.1
 """Factor between two numbers of puzzles that `num_deciding` tries."""

@@ -27,8 +27,8 @@ from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
-from hrm_edge_runtime.parity.walk import run_questions
 from hrm_host.progress import OnProgress, unheard
+from hrm_parity.walk import run_questions
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 

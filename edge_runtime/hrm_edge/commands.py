@@ -22,25 +22,21 @@ class CommandEntry(NamedTuple):
 
 COMMANDS = {
     "demo": CommandEntry(
-        "hrm_edge_runtime.solve.shipped:demo",
+        "hrm_edge.shipped:demo",
         "watch the shipped models solve a puzzle of each kind",
     ),
     "models": CommandEntry(
-        "hrm_edge_runtime.solve.shipped:models", "list the shipped models: boards and accuracy"
+        "hrm_edge.shipped:models", "list the shipped models: boards and accuracy"
     ),
     "solve": CommandEntry(
-        "hrm_edge_runtime.solve.cli:main",
+        "hrm_edge.cli:main",
         "solve puzzles through a server or with a bundle on this machine",
     ),
-    "serve": CommandEntry(
-        "hrm_edge_runtime.cli:serve", "serve bundles over HTTP, with a page at /"
-    ),
+    "serve": CommandEntry("hrm_edge_server.cli:serve", "serve bundles over HTTP, with a page at /"),
     "key": CommandEntry(
-        "hrm_edge_runtime.key_cli:main", "create, list and remove the keys of a server"
+        "hrm_edge_server.key_cli:main", "create, list and remove the keys of a server"
     ),
-    "push": CommandEntry(
-        "hrm_edge_runtime.solve.push_cli:main", "bring a bundle to a running server"
-    ),
+    "push": CommandEntry("hrm_edge.push_cli:main", "bring a bundle to a running server"),
     "data": CommandEntry("hrm_puzzles.cli:main", "build, import, inspect and show data sets"),
     "train": CommandEntry(
         "hrm_train.cli:main", "train a model: a data set becomes a checkpoint", "train"
@@ -52,7 +48,7 @@ COMMANDS = {
         "hrm_calibration.cli:main", "choose the INT8 scales of a bundle", "export"
     ),
     "parity": CommandEntry(
-        "hrm_edge_runtime.parity.cli:main", "compare an engine with PyTorch, segment by segment"
+        "hrm_parity.cli:main", "compare an engine with PyTorch, segment by segment"
     ),
     "bench": CommandEntry("hrm_benchmarks.cli:app", "measure serving and training", "serve,bench"),
     "doctor": CommandEntry("hrm_host.doctor.cli:main", "check this machine and name what to fix"),

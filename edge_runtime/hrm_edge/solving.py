@@ -4,6 +4,17 @@ import functools
 from collections.abc import Iterable
 from pathlib import Path
 
+from hrm_edge.async_client import AsyncClient
+from hrm_edge.batches import Reply
+from hrm_edge.client import Client, in_order
+from hrm_edge.errors import (
+    RefusedError,
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+)
+from hrm_edge.requests import request_from, requests_from
+from hrm_edge.solvers import Solver, from_bundles
 from hrm_edge_runtime.api.schema import ErrorDetail as Refusal
 from hrm_edge_runtime.api.schema import ModelView as Model
 from hrm_edge_runtime.api.schema import SegmentView as Segment
@@ -14,17 +25,6 @@ from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.manifest import MANIFEST_NAME, BundleError
 from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.solve.async_client import AsyncClient
-from hrm_edge_runtime.solve.batches import Reply
-from hrm_edge_runtime.solve.client import Client, in_order
-from hrm_edge_runtime.solve.errors import (
-    RefusedError,
-    ServerError,
-    UnavailableError,
-    UnreachableError,
-)
-from hrm_edge_runtime.solve.requests import request_from, requests_from
-from hrm_edge_runtime.solve.solvers import Solver, from_bundles
 
 __all__ = [
     "Answer",

@@ -48,5 +48,5 @@ def export(options: Options) -> None:
         typer.echo(f"Next: {command.runnable('hrm-serve')} {shlex.quote(str(out))}")
     if options.build_engine:
         # in a process of its own, whose memory is free again once the engines are built
-        build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
+        build = [sys.executable, "-m", "hrm_parity.trt_build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)

@@ -25,11 +25,11 @@ from hrm_calibration.int8 import calibrate
 from hrm_calibration.paired import Paired, paired
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.parity.report import ParityReport
 from hrm_export.half import float32_nodes, half_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.options import Options
 from hrm_host.progress import Stages
+from hrm_parity.report import ParityReport
 from hrm_puzzles.data.sources import Questions
 
 HALTING_LOSS = 0.005

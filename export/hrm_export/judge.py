@@ -7,16 +7,16 @@ import numpy as np
 from hrm_calibration.paired import MOST_DECIDING, Paired, num_deciding
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Golden
-from hrm_edge_runtime.parity import walk
-from hrm_edge_runtime.parity.report import (
+from hrm_export.forms import Form, Measured
+from hrm_host import command
+from hrm_parity import walk
+from hrm_parity.report import (
     GOLDEN_FP32,
     LOGIT_TOLERANCE,
     ParityReport,
     SegmentLimits,
     breaks,
 )
-from hrm_export.forms import Form, Measured
-from hrm_host import command
 
 ROUNDINGS = 4.0
 """A graph may be this many times as far from float64 as PyTorch's own float32.

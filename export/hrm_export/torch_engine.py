@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
-from hrm_edge_runtime.parity import measures
-from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_host.progress import OnProgress, unheard
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, Carry
+from hrm_parity import measures
+from hrm_parity.report import LOGIT_TOLERANCE
 from hrm_puzzles.data.sources import Questions
 
 SIZES = (

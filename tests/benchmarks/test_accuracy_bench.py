@@ -10,9 +10,9 @@ from bench_tools import figures_of, refusal_of
 from odd_server import answer
 
 from hrm_benchmarks.accuracy import KnownPuzzle, generated, measure, puzzles_from_file
+from hrm_edge.solvers import Reply
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
-from hrm_edge_runtime.solve.solvers import Reply
 from hrm_puzzles import registry
 from hrm_puzzles.maze import Maze
 

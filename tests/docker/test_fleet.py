@@ -21,8 +21,8 @@ from service_tools import PATIENCE_S, Server, starting, wait_for
 
 import hrm_edge
 from hrm_edge_runtime.api.schema import ErrorDetail
-from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
-from hrm_edge_runtime.http.routes import CLIENT, ROUTES
+from hrm_edge_server.auth import Key, hash_of, new_secret, write_keys
+from hrm_edge_server.routes import CLIENT, ROUTES
 
 SECRET = new_secret()
 PUZZLES = examples()

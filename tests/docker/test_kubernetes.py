@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hrm_edge_runtime.http.middleware import OPEN_PATHS
+from hrm_edge_server.middleware import OPEN_PATHS
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")

@@ -47,4 +47,4 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def passed(*_: object, **__: object) -> None:
         pass
 
-    monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_bundle", passed)
+    monkeypatch.setattr("hrm_parity.trial.try_bundle", passed)

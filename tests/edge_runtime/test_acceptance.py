@@ -12,8 +12,8 @@ import pytest
 from bundle_tools import restate
 from typer.testing import CliRunner
 
-from hrm_edge_runtime import acceptance
 from hrm_edge_runtime.engines.factory import num_gpus
+from hrm_parity import acceptance
 
 ROOT = Path(__file__).parents[2]
 

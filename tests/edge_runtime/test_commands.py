@@ -11,9 +11,9 @@ from echo_bundle import write_echo_bundle
 from key_tools import USER, write_key_file
 from service_tools import PATIENCE_S, command, free_port, hrm_serve
 
-from hrm_edge_runtime.cli import serve
+from hrm_edge.cli import main as solve_app
 from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
-from hrm_edge_runtime.solve.cli import main as solve_app
+from hrm_edge_server.cli import serve
 
 pytestmark = pytest.mark.process
 

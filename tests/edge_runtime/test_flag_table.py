@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer.main
 
-from hrm_edge_runtime.cli import serve
+from hrm_edge_server.cli import serve
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 NOT_OURS = ("help", "install_completion", "show_completion")

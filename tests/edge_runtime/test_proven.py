@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from bundle_tools import shipped
 
+from hrm_edge.output import summary
+from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.solve.output import summary
-from hrm_edge_runtime.solve.solvers import from_bundles
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid
 from hrm_puzzles.sudoku import solver

@@ -12,13 +12,13 @@ from cli_tools import succeeded
 from echo_bundle import write_echo_bundle
 from typer.testing import CliRunner
 
+from hrm_edge.shipped import about, demo, models
+from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, shipped_bundles
 from hrm_edge_runtime.engines import cpu_times
-from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
-from hrm_edge_runtime.solve.shipped import about, demo, models
-from hrm_edge_runtime.solve.solvers import from_bundles
+from hrm_parity.comparison import ParityOptions, compare_engines
 
 CARDS = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 

@@ -9,7 +9,7 @@ from cli_tools import succeeded
 from service_tools import Server, hrm_serve
 
 import hrm_edge
-from hrm_edge_runtime.solve.cli import main
+from hrm_edge.cli import main
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Puzzle
 

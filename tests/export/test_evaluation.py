@@ -14,10 +14,10 @@ from echo_bundle import write_echo_bundle
 from export_tools import relational_sizes, small_model
 
 from hrm_calibration.paired import paired
-from hrm_edge_runtime.parity.measures import loss_interval
 from hrm_export.eval_cli import main as app
 from hrm_export.side_by_side import ModelComparison, ModelScore, Score
 from hrm_model import checkpoint
+from hrm_parity.measures import loss_interval
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc

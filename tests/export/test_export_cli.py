@@ -17,14 +17,12 @@ from click.testing import Result
 from export_tools import TRM_MIXER, made_questions, relational_sizes, replayed, small_model
 from train_tools import small_trainer
 
+from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle
 from hrm_edge_runtime.engines import cpu_times
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import CUDA, engine_from_bundle
-from hrm_edge_runtime.parity.report import breaks
-from hrm_edge_runtime.parity.walk import run_questions
-from hrm_edge_runtime.solve.solvers import from_bundles
 from hrm_export.cli import main as app
 from hrm_export.inputs import data_of, find_checkpoint, find_puzzles
 from hrm_export.options import Options
@@ -32,6 +30,8 @@ from hrm_export.torch_engine import record
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
+from hrm_parity.report import breaks
+from hrm_parity.walk import run_questions
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc

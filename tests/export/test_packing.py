@@ -17,11 +17,6 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
-from hrm_edge_runtime.parity.cli import main as parity_main
-from hrm_edge_runtime.parity.comparison import compare_engines
-from hrm_edge_runtime.parity.options import ParityOptions
-from hrm_edge_runtime.parity.report import breaks
-from hrm_edge_runtime.parity.walk import run_questions
 from hrm_export.contents import Contents, served_graph
 from hrm_export.judge import ParityError
 from hrm_export.limit import LimitedStages, OutOfTimeError
@@ -30,6 +25,11 @@ from hrm_export.precisions import judge_precisions
 from hrm_export.recipe import write_bundle
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages, stages_on
+from hrm_parity.cli import main as parity_main
+from hrm_parity.comparison import compare_engines
+from hrm_parity.options import ParityOptions
+from hrm_parity.report import breaks
+from hrm_parity.walk import run_questions
 from hrm_puzzles import registry
 
 SUDOKU = registry.get("sudoku-4x4")

@@ -18,11 +18,11 @@ from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration.quantize import call_sites, quantize, with_outputs
-from hrm_edge_runtime.parity.cli import main as app
 from hrm_export.half import half_graph
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import golden_traces
 from hrm_model.hrm import HRM
+from hrm_parity.cli import main as app
 
 QKV = "low_level.layers.0.self_attn.qkv_proj.weight"
 SWAPPED_SITES = ("low_3/layer_0/attention/qkv", "low_3/layer_1/attention/o")

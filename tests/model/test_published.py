@@ -33,9 +33,9 @@ from safetensors.torch import save_file
 from service_tools import hrm_serve
 from torch import Tensor
 
+from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.solve.solvers import from_bundles
 from hrm_export.cli import main as export_main
 from hrm_export.eval_cli import main as eval_main
 from hrm_export.segment import segment_graph

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hrm_edge.puzzles import SolvingError, opened
+from hrm_edge.requests import request_from
 from hrm_edge_runtime.api import decoding
 from hrm_edge_runtime.api.schema import SolveRequest
-from hrm_edge_runtime.solve.puzzles import SolvingError, opened
-from hrm_edge_runtime.solve.requests import request_from
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import import_file
 from hrm_puzzles.data.datasets import DatasetError, open_split

@@ -10,11 +10,11 @@ import torch
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
-from hrm_edge_runtime.parity.report import ParityReport
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
+from hrm_parity.comparison import ParityOptions, compare_engines
+from hrm_parity.report import ParityReport
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.data.sources import Questions, questions_made

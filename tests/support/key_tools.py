@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
+from hrm_edge_server.auth import Key, hash_of, new_secret, write_keys
 
 USER = new_secret()
 ADMIN = new_secret()

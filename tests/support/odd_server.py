@@ -12,8 +12,8 @@ from typing import Any
 
 from scripted_server import scripted_model
 
+from hrm_edge.solvers import SolveAll, Solver
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
-from hrm_edge_runtime.solve.solvers import SolveAll, Solver
 from hrm_puzzles import registry
 
 SOLVED = "1234341221434321"

@@ -145,9 +145,9 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     # The engine process imports this module too and does not need these.
     from hrm_edge_runtime.contract.logs import configure
-    from hrm_edge_runtime.http.auth import KeyRing
-    from hrm_edge_runtime.http.middleware import Access
-    from hrm_edge_runtime.http.server import ServerOptions, run_server
+    from hrm_edge_server.auth import KeyRing
+    from hrm_edge_server.middleware import Access
+    from hrm_edge_server.server import ServerOptions, run_server
 
     given = _arguments()
     configure(given.log)

@@ -94,15 +94,15 @@ def free_port() -> int:
 
 
 IMPORT_OF = {
-    "serve": "from hrm_edge_runtime.cli import serve as main",
-    "solve": "from hrm_edge_runtime.solve.cli import main",
-    "push": "from hrm_edge_runtime.solve.push_cli import main",
+    "serve": "from hrm_edge_server.cli import serve as main",
+    "solve": "from hrm_edge.cli import main",
+    "push": "from hrm_edge.push_cli import main",
     "data": "from hrm_puzzles.cli import main",
     "train": "from hrm_train.cli import main",
     "eval": "from hrm_export.eval_cli import main",
     "export": "from hrm_export.cli import main",
-    "parity": "from hrm_edge_runtime.parity.cli import main",
-    "key": "from hrm_edge_runtime.key_cli import main",
+    "parity": "from hrm_parity.cli import main",
+    "key": "from hrm_edge_server.key_cli import main",
 }
 
 

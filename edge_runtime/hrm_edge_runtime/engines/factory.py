@@ -17,7 +17,7 @@ import importlib.util
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -126,12 +126,14 @@ def prepare(
     engine: str = "auto",
     *,
     num_slots: int | None,
+    build_command: Sequence[str],
     to_judge: bool = False,
     watch: Callable[[Build], None] | None = None,
 ) -> Choice:
     """Like `choose`, but first builds the TensorRT engines that it needs, which takes minutes.
 
-    `num_slots` defaults to `max_slots`. `watch` is called with the build before it begins. Raises
+    `num_slots` defaults to `max_slots`. `build_command` starts a build of a precision. `watch` is
+    called with the build before it begins. Raises
     EngineUnavailableError for a TensorRT engine that breaks the golden traces, unless it is opened
     `to_judge` it.
     """
@@ -141,7 +143,12 @@ def prepare(
     from hrm_edge_runtime.engines.trt.building import Build
 
     _, precision = parse_choice(engine)
-    build = Build(bundle, precision=precision, num_slots=num_slots or max_slots(bundle))
+    build = Build(
+        bundle,
+        precision=precision,
+        num_slots=num_slots or max_slots(bundle),
+        command=build_command,
+    )
     if watch is not None:
         watch(build)
     return replace(choice, precision=build.result(to_judge=to_judge))

@@ -10,8 +10,8 @@ from stand_ins import FAKES, SetUp, forget_stand_ins
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
-from hrm_edge_runtime.engines.trt import build as tensorrt_build
 from hrm_edge_runtime.engines.trt import building
+from hrm_parity import trt_build as tensorrt_build
 
 
 @pytest.fixture

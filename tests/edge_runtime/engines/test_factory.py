@@ -85,12 +85,13 @@ def test_a_graph_that_is_not_a_step_graph_is_rejected(
 
 WITHOUT_ONNX_RUNTIME = """
 import sys
-from hrm_edge_runtime import acceptance, cli
-from hrm_edge_runtime.solve import output, solvers
+from hrm_edge_server import cli
+from hrm_parity import acceptance
+from hrm_edge import output, solvers
 from hrm_edge_runtime.engines import factory
-from hrm_edge_runtime.engines.trt import build
-from hrm_edge_runtime.parity import comparison
-from hrm_edge_runtime.http import server
+from hrm_parity import trt_build as build
+from hrm_parity import comparison
+from hrm_edge_server import server
 from hrm_edge_runtime.worker import loop
 late = {"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib", "opentelemetry.sdk"}
 print(sorted(late & set(sys.modules)))

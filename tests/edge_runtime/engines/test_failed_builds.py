@@ -19,10 +19,11 @@ from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.engines import engine, factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api, building, cache, failures, profiles
-from hrm_edge_runtime.engines.trt import build as tensorrt_build
 from hrm_edge_runtime.engines.trt.building import Build
 from hrm_edge_runtime.engines.trt.cache import EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, cause_of
+from hrm_parity import BUILD_COMMAND
+from hrm_parity import trt_build as tensorrt_build
 
 
 def build(bundle: Bundle, *more: str) -> Result:
@@ -53,7 +54,7 @@ def two_precisions(bundle: Bundle) -> Bundle:
 
 
 def prepared(bundle: Bundle, engine: str = "tensorrt", **more: Any) -> str:
-    return str(factory.prepare(bundle, engine, num_slots=1, **more))
+    return str(factory.prepare(bundle, engine, num_slots=1, build_command=BUILD_COMMAND, **more))
 
 
 @pytest.mark.process
@@ -104,7 +105,7 @@ def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device:
 def test_a_stopped_build_is_not_remembered(bundle: Bundle, device: SetUp, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     device(FAKE_TENSORRT_WAITS_FOR=str(gate))
-    build = Build(bundle, precision="fp32", num_slots=1)
+    build = Build(bundle, precision="fp32", num_slots=1, command=BUILD_COMMAND)
     stopping = threading.Thread(target=kill_once_building, args=(build,))
     stopping.start()
     with pytest.raises(EngineUnavailableError, match="the build was stopped"):

@@ -15,8 +15,8 @@ from cli_tools import succeeded
 from stand_ins import FAKES, forget_stand_ins
 
 from hrm_edge_runtime.engines import factory
-from hrm_edge_runtime.engines.trt import build
 from hrm_edge_runtime.engines.trt.drivers import is_installed
+from hrm_parity import trt_build as build
 
 CUDA = "CUDAExecutionProvider"
 

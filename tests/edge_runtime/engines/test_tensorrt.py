@@ -7,10 +7,10 @@ TensorRT's own arithmetic, times and memory are not shown here, nor what a drive
 
 import json
 import shlex
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import copytree
 from types import ModuleType, SimpleNamespace
@@ -34,8 +34,7 @@ from hrm_edge_runtime.engines.engine import (
     StepOutput,
 )
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
-from hrm_edge_runtime.engines.trt import api, building, cache, check, profiles
-from hrm_edge_runtime.engines.trt import build as tensorrt_build
+from hrm_edge_runtime.engines.trt import api, building, cache, profiles
 from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
@@ -43,8 +42,12 @@ from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, Driver, PycudaD
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
+from hrm_parity import BUILD_COMMAND
+from hrm_parity import device_check as check
+from hrm_parity import trt_build as tensorrt_build
 
 SLOTS = 3
+prepare = partial(factory.prepare, num_slots=SLOTS, build_command=BUILD_COMMAND)
 NUM_SEGMENTS = 30  # of the whole course
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -299,8 +302,9 @@ def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: 
     with pytest.raises(EngineUnavailableError, match="there is no TensorRT engine") as refused:
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
     command = shlex.split(str(refused.value).split("`")[1])
-    assert command[:3] == [sys.executable, "-m", cache.BUILD_MODULE]
-    succeeded(tensorrt_build.app, *command[3:])
+    wanted = ["--engine", "tensorrt:fp32", "--slots", "16"]
+    assert command == ["hrm-serve", str(bundle.path), *wanted]
+    succeeded(tensorrt_build.app, str(bundle.path), "--precision", "fp32", "--slots", str(SLOTS))
     engine = factory.engine_for(bundle, engine="tensorrt", num_slots=SLOTS)
     engine.load(0, np.zeros(16, np.int32), bundle.puzzle_table[0])
     assert len(engine.step(1).answer_BT) == 1
@@ -309,11 +313,11 @@ def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: 
 @pytest.mark.process
 def test_prepare_builds_once_and_chooses_the_precision(bundle: Bundle, device: SetUp) -> None:
     device(FAKE_TENSORRT_PRINTS="[TRT] a library says something")
-    choice = factory.prepare(bundle, "tensorrt", num_slots=SLOTS)
+    choice = prepare(bundle, "tensorrt")
     assert str(choice) == "tensorrt:fp32"
     plan = built_plan()
     written_ns = plan.stat().st_mtime_ns
-    assert factory.prepare(bundle, "tensorrt:fp32", num_slots=SLOTS) == choice
+    assert prepare(bundle, "tensorrt:fp32") == choice
     assert plan.stat().st_mtime_ns == written_ns
     page = json.loads(plan.with_suffix(".json").read_text())
     assert page["fused_attention"] == 1
@@ -351,7 +355,7 @@ def test_an_engine_of_another_machine_is_refused(
         monkeypatch.setenv(setting, value)
     else:
         on_a_board(monkeypatch, **{setting: value})
-    with pytest.raises(EngineUnavailableError, match=f"was built for {told}: build it with `"):
+    with pytest.raises(EngineUnavailableError, match=f"was built for {told}: `hrm-serve "):
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
 
 
@@ -422,8 +426,8 @@ def test_broken_parity_is_not_served(bundle: Bundle, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(memory, "BUILDER_MB", 0)
     error = r"fp16 on TensorRT breaks parity here \(.*hrm-parity"
     with pytest.raises(EngineUnavailableError, match=error):
-        factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS)
-    judged = factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS, to_judge=True)
+        prepare(bundle, "tensorrt:fp16")
+    judged = prepare(bundle, "tensorrt:fp16", to_judge=True)
     assert str(judged) == "tensorrt:fp16"
 
 
@@ -434,13 +438,13 @@ def test_fp32_is_built_and_served_if_no_other_engine_is_sound(
     bundle = with_precisions(bundle, fp16=turn_head(bundle.path))
     monkeypatch.setattr(memory, "BUILDER_MB", 0)
     assert building.worth_a_try(bundle) == ["fp16"]
-    assert str(factory.prepare(bundle, "tensorrt", num_slots=SLOTS)) == "tensorrt:fp32"
+    assert str(prepare(bundle, "tensorrt")) == "tensorrt:fp32"
     assert "tiny: fp16 is not sound here, so fp32 is built (fp16 breaks parity:" in caplog.text
     assert str(factory.choose(bundle, "tensorrt", num_slots=SLOTS)) == "tensorrt:fp32"
     told = report_of(build(bundle, "--json"))
     assert told["chosen"] == "fp32"
     with pytest.raises(EngineUnavailableError, match="serve it with --engine tensorrt:fp32"):
-        factory.prepare(bundle, "tensorrt:fp16", num_slots=SLOTS)
+        prepare(bundle, "tensorrt:fp16")
 
 
 @pytest.mark.process
@@ -452,7 +456,7 @@ def test_without_a_sound_engine_the_parity_is_named(
     bundle = with_precisions(bundle, fp16=wrong)
     monkeypatch.setattr(memory, "BUILDER_MB", 0)
     with pytest.raises(EngineUnavailableError, match="fp16 on TensorRT breaks parity here"):
-        factory.prepare(bundle, "tensorrt", num_slots=SLOTS)
+        prepare(bundle, "tensorrt")
 
 
 def test_a_foreign_timing_cache_is_replaced(

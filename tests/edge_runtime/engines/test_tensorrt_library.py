@@ -15,7 +15,8 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api, cache
-from hrm_edge_runtime.engines.trt import build as tensorrt_build
+from hrm_parity import BUILD_COMMAND
+from hrm_parity import trt_build as tensorrt_build
 
 MADE = (
     "create_network",
@@ -45,7 +46,7 @@ def test_a_rejected_profile_crashes_before_10_13_and_raises_since(
     release = tuple(map(int, api.version().split(".")[:2]))
     problem = "rejects profile 0" if release >= (10, 13) else "killed by signal 11"
     with pytest.raises(EngineUnavailableError, match=problem):
-        factory.prepare(bundle, "tensorrt:fp32", num_slots=1)
+        factory.prepare(bundle, "tensorrt:fp32", num_slots=1, build_command=BUILD_COMMAND)
 
 
 @pytest.mark.skipif(not NVIDIA, reason="`make check-trt` downloads NVIDIA's bindings")

@@ -19,9 +19,9 @@ import uvicorn
 from asgi_tools import live
 from service_tools import starting, wait_for
 
-from hrm_edge_runtime.http import connections
-from hrm_edge_runtime.http.server import DrainingServer, ServerOptions
-from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_server import connections
+from hrm_edge_server.server import DrainingServer, ServerOptions
+from hrm_edge_server.solve import SolveService
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
@@ -415,7 +415,7 @@ async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int) -
 def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst() -> None:
     program = """
 import resource
-from hrm_edge_runtime.http import server
+from hrm_edge_server import server
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 1000))
 fitting = server._with_descriptors_for(4096)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

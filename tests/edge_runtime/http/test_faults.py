@@ -28,10 +28,10 @@ from service_tools import Server, refusal, running, wait_for
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
+from hrm_edge_server.app import create_app
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
@@ -124,7 +124,7 @@ def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.Monke
 
 def served(bundle: Path, before: str = "") -> Server:
     """`hrm-serve` over a bundle, after a line of Python."""
-    program = f"{before}\nfrom hrm_edge_runtime.cli import serve\nserve()"
+    program = f"{before}\nfrom hrm_edge_server.cli import serve\nserve()"
     return Server([sys.executable, "-c", program, str(bundle), "--threads=1", "--slots=2"])
 
 

@@ -9,7 +9,7 @@ import pytest
 from asgi_tools import QUICK, app_over, client_of, exchanged, live
 from scripted_server import examples
 
-from hrm_edge_runtime.http import batch, growing
+from hrm_edge_server import batch, growing
 
 QUESTION = next(iter(examples()))
 PUZZLE = json.dumps({"puzzle": QUESTION}).encode()

@@ -20,13 +20,13 @@ from scripted_server import LANE, examples, scripted_model
 from service_tools import refusal, starting, wait_for
 from thread_engine import ThreadEngine
 
-from hrm_edge_runtime.http import auth
-from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of
-from hrm_edge_runtime.http.middleware import OPEN_PATHS, Access
-from hrm_edge_runtime.key_cli import main as key_app
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
+from hrm_edge_server import auth
+from hrm_edge_server.app import create_app
+from hrm_edge_server.auth import Key, KeyRing, hash_of
+from hrm_edge_server.key_cli import main as key_app
+from hrm_edge_server.middleware import OPEN_PATHS, Access
 
 GOOD = next(iter(examples()))
 BODY = {"puzzle": GOOD}

@@ -10,7 +10,7 @@ import pytest
 from scripted_server import examples
 from service_tools import PATIENCE_S, ask_and_stay, running, starting, wait_for
 
-from hrm_edge_runtime.http.server import bound_sockets
+from hrm_edge_server.server import bound_sockets
 
 pytestmark = pytest.mark.process
 QUESTION = next(iter(examples()))

@@ -11,7 +11,7 @@ import pytest
 from scripted_server import examples
 from service_tools import Server
 
-from hrm_edge_runtime.http.body import MAX_BODY_BYTES
+from hrm_edge_server.body import MAX_BODY_BYTES
 
 pytestmark = pytest.mark.process
 

@@ -22,9 +22,9 @@ from scripted_server import NAME, examples, scripted_model
 from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
-from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.worker.lanes import Lanes
+from hrm_edge_server.app import create_app
+from hrm_edge_server.middleware import Access
 
 DOCS = Path(__file__).parents[3] / "docs"
 DASHBOARD = DOCS.parent / "docker/grafana/hrm-edge.json"
@@ -148,7 +148,7 @@ class Collector(BaseHTTPRequestHandler):
 
 def test_a_collector_that_hangs_holds_no_server_back(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from hrm_edge_runtime.http import otel
+    from hrm_edge_server import otel
 
     monkeypatch.setattr(otel, "CLOSE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as never_answers:
@@ -165,7 +165,7 @@ def test_a_collector_gets_a_requests_queue_and_compute_under_the_clients_span() 
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from hrm_edge_runtime.http.otel import tracer_to
+    from hrm_edge_server.otel import tracer_to
 
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()

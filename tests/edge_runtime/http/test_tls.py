@@ -10,7 +10,7 @@ import pytest
 from scripted_server import examples
 from service_tools import Server, secure_server
 
-from hrm_edge_runtime.http.connections import HEADER_SECONDS
+from hrm_edge_server.connections import HEADER_SECONDS
 
 pytestmark = pytest.mark.process
 

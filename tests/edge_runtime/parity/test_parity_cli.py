@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
-from hrm_edge_runtime.parity.cli import main as app
-from hrm_edge_runtime.parity.measures import SolveCounts
-from hrm_edge_runtime.parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged
-from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, walk
+from hrm_parity.cli import main as app
+from hrm_parity.measures import SolveCounts
+from hrm_parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged
+from hrm_parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions, questions_made

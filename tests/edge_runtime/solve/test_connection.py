@@ -15,10 +15,10 @@ from service_tools import free_port, secure_server, wait_for
 from typer.testing import CliRunner, Result
 
 import hrm_edge
+from hrm_edge import batches
+from hrm_edge.cli import main
+from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.shipped import find_bundle
-from hrm_edge_runtime.solve import batches
-from hrm_edge_runtime.solve.cli import main
-from hrm_edge_runtime.solve.push_cli import main as push_main
 
 PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
 ANOTHER_SHAPE = '{"error": "upstream connect error"}'

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ from odd_server import Reply, body, odd_server
 from service_tools import free_port, hrm_serve
 
 import hrm_edge
-from hrm_edge import solving
+from hrm_edge import solvers, solving
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice, prepare
-from hrm_edge_runtime.solve import solvers
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "S.......\n" + "........\n" * 6 + ".......G"
@@ -206,9 +206,9 @@ def test_all_names_are_there_and_every_error_has_the_base() -> None:
 def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[str] = []
 
-    def noted(bundle: Bundle, engine: str, *, num_slots: int) -> Choice:
+    def noted(bundle: Bundle, engine: str, **more: Any) -> Choice:
         prepared.append(bundle.manifest.name)
-        return prepare(bundle, engine, num_slots=num_slots)
+        return prepare(bundle, engine, **more)
 
     monkeypatch.setattr(solvers, "prepare", noted)
     solving._opened.cache_clear()

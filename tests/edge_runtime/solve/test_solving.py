@@ -17,16 +17,16 @@ from scripted_server import examples
 from service_tools import PATIENCE_S, Server, command, free_port, running, wait_for
 from typer.testing import CliRunner, Result
 
+from hrm_edge import client
+from hrm_edge.cli import main
+from hrm_edge.client import Client, RetryPolicy
+from hrm_edge.errors import UnavailableError
+from hrm_edge.key import read_key
+from hrm_edge.output import Tally, continued, judged, summary
+from hrm_edge.puzzles import Entry, SolvingError, entries, opened
+from hrm_edge.requests import RequestOrRefusal
+from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve import client
-from hrm_edge_runtime.solve.cli import main
-from hrm_edge_runtime.solve.client import Client, RetryPolicy
-from hrm_edge_runtime.solve.errors import UnavailableError
-from hrm_edge_runtime.solve.key import read_key
-from hrm_edge_runtime.solve.output import Tally, continued, judged, summary
-from hrm_edge_runtime.solve.puzzles import Entry, SolvingError, entries, opened
-from hrm_edge_runtime.solve.requests import RequestOrRefusal
-from hrm_edge_runtime.solve.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_puzzles import registry
 
 CSV = "source,question,answer,rating\n"

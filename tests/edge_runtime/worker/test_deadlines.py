@@ -20,14 +20,14 @@ from scripted_engine import Script, ScriptedEngine
 from scripted_server import PUZZLE, examples, scripted_model
 from service_tools import PATIENCE_S, Server, ask_and_stay, asking, running, wait_for
 
+from hrm_edge.client import Client
+from hrm_edge.errors import ServerError
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.solve.client import Client
-from hrm_edge_runtime.solve.errors import ServerError
 
 pytestmark = pytest.mark.process
 

@@ -19,10 +19,10 @@ from heavy_steps import GROWING_STEP, LONG_STEP
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
-from hrm_edge_runtime.http.library import Library
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
 from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
-from hrm_edge_runtime.worker.trial import try_bundle
+from hrm_edge_server.library import Library
+from hrm_parity.trial import try_bundle
 
 pytestmark = pytest.mark.process
 DEFAULTS = LaneDefaults(

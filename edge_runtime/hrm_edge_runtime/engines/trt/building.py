@@ -57,8 +57,8 @@ class BuildFailedError(Exception):
 class Build:
     """Builds each precision in its own process; the processes show progress on the terminal.
 
-    `options` are passed on to the build command. Ctrl-C does not reach the processes; any thread
-    may call `kill`.
+    `command` starts a build, and `options` are passed on to it. Ctrl-C does not reach the
+    processes; any thread may call `kill`.
     """
 
     def __init__(
@@ -67,12 +67,14 @@ class Build:
         *,
         precision: str | None,
         num_slots: int,
+        command: Sequence[str],
         options: Sequence[str] = (),
     ) -> None:
         self._bundle = bundle
         self._precisions = [precision] if precision else worth_a_try(bundle)
         self._falls_back = precision is None and "fp32" in bundle.manifest.precisions
         self._num_slots = num_slots
+        self._command = command
         self._options = options
         self._key: EngineKey | None = None  # key of the engine that is being built
         self._began_s = time.monotonic()
@@ -171,7 +173,8 @@ class Build:
 
     def _engine(self, precision: str) -> Built:
         """Build one precision; raises BuildFailedError."""
-        command = cache.build_command(self._bundle, precision=precision, num_slots=self._num_slots)
+        wanted = ["--precision", precision, "--slots", str(self._num_slots)]
+        command = [*self._command, str(self._bundle.path), *wanted]
         child = self._started([*command, *self._options, "--json"])
         assert child.stdout is not None
         assert child.stderr is not None

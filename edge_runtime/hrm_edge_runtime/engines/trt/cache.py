@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import shlex
-import sys
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +34,6 @@ from hrm_host import atomic
 from hrm_host.machine import Host, cache_folder
 from hrm_host.memory import GIB
 
-BUILD_MODULE = "hrm_edge_runtime.engines.trt.build"
 INT8_GAIN = 1.1  # INT8 costs solves, so it must be this much faster than the others
 
 
@@ -165,10 +163,9 @@ def fastest(bundle: Bundle, *, num_slots: int) -> str:
             built.append(page)
     chosen = fastest_of(built, num_slots)
     if chosen is None:
-        command = shlex.join(build_command(bundle, num_slots=num_slots))
         raise EngineUnavailableError(
             f"no TensorRT engine for {num_slots} slots was built here yet: "
-            f"build it with `{command}`."
+            f"`{serve_command(bundle, 'tensorrt', num_slots)}` builds it."
         )
     return chosen
 
@@ -216,12 +213,9 @@ def _digest(values: dict[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: int) -> list[str]:
-    """The command that builds the engine, or without a precision all engines worth a try."""
-    command = [sys.executable, "-m", BUILD_MODULE, str(bundle.path)]
-    if precision is not None:
-        command += ["--precision", precision]
-    return [*command, "--slots", str(num_slots)]
+def serve_command(bundle: Bundle, engine: str, num_slots: int) -> str:
+    """The command that builds missing engines and serves the bundle."""
+    return f"hrm-serve {shlex.quote(str(bundle.path))} --engine {engine} --slots {num_slots}"
 
 
 def write(built: Built, plan: bytes | None = None) -> None:
@@ -255,13 +249,13 @@ def covering(key: EngineKey) -> Built | None:
 def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     """The engine that covers this key; raises EngineUnavailableError if there is none."""
     built = covering(key)
-    command = shlex.join(build_command(bundle, precision=key.precision, num_slots=key.buckets[-1]))
+    command = serve_command(bundle, f"tensorrt:{key.precision}", key.buckets[-1])
     if built is None:
-        raise EngineUnavailableError(f"{_why_missing(key)}: build it with `{command}`.")
+        raise EngineUnavailableError(f"{_why_missing(key)}: `{command}` builds it.")
     plan = _plan_file(built.key)
     if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
         raise EngineUnavailableError(
-            f"{plan} has changed since it was built: build it again with `{command} --again`."
+            f"{plan} has changed since it was built: remove it; then `{command}` builds it again."
         )
     return built, plan.read_bytes()
 

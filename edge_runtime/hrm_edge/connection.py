@@ -1,0 +1,263 @@
+"""The client's side of HTTP: proxies, certificates, bounded answers, and what an error means.
+
+Another program may listen at the address. Answers are bounded in bytes and in time, and an answer
+that does not fit `api/schema` raises a ServerError.
+"""
+
+import contextlib
+import ipaddress
+import os
+import ssl
+import time
+import urllib.request
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from hrm_edge.errors import (
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+    foreign,
+)
+from hrm_edge_runtime.api.schema import ErrorAnswer
+from hrm_edge_runtime.contract.faults import words_for
+
+DEFAULT_RETRY_S = 1.0  # seconds to wait if a refusal has no Retry-After, or one with a date
+MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a tenth of it
+# bytes of a line; ten times the longest answer, a 30x30 city with its route
+MAX_LINE_BYTES = 1 << 20
+UNAUTHORIZED = 401
+TOO_LARGE = 413
+BUSY = (429, 503)
+NO_SERVER = frozenset((502, 503, 504, *range(520, 525), 530))
+"""What proxies answer if the server behind them does not."""
+# Retrying does not help: the deadline starts again with each request.
+MISSED_DEADLINE = "cannot-make-deadline"
+
+START = "start hrm-serve there, or give another address"
+PROXY_REMEDY = "correct the variable {variable}, or add this host to no_proxy"
+KEY_REMEDY = "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key"
+TLS_REMEDIES = {
+    "certificate is not valid for": "use an address that the server's certificate names",
+    "CERTIFICATE_VERIFY_FAILED": "pass the server's certificate with --cacert (in Python cacert), "
+    "or name its file in SSL_CERT_FILE",
+    "WRONG_VERSION_NUMBER": "write http:// in place of https://",
+}
+"""Parts of OpenSSL's messages, the special ones first."""
+
+Fields = TypeVar("Fields", bound=BaseModel)
+
+
+class Connection:
+    """HTTP requests to one address from any thread."""
+
+    def __init__(
+        self, url: str, api_key: str | None, timeout_s: float, cacert: Path | str | None
+    ) -> None:
+        self.url = url if "://" in url else f"http://{url}"
+        self._timeout_s = timeout_s
+        # no compression, because unpacked data would have no limit
+        headers = {"accept-encoding": "identity"}
+        if api_key:
+            headers["authorization"] = f"Bearer {api_key}"
+        self._start = START
+        try:
+            address = httpx.URL(self.url)
+            found = proxy_for(address)
+            if found is not None:
+                self._start = PROXY_REMEDY.format(variable=found[0])
+            self._http = httpx.Client(
+                base_url=address,
+                headers=headers,
+                timeout=httpx.Timeout(timeout_s, connect=10.0),
+                verify=_trusted(address, cacert),
+                proxy=found and found[1],
+                trust_env=False,
+            )
+        except (httpx.InvalidURL, OSError, ValueError) as error:
+            remedy = "correct --url, the key, or the environment's proxy and certificates"
+            raise UnreachableError(f"cannot connect to {url} ({error}): {remedy}.") from error
+
+    def close(self) -> None:
+        self._http.close()
+
+    @contextlib.contextmanager
+    def response(self, method: str, path: str, **content: Any) -> Generator[httpx.Response]:
+        """A successful response with its body unread; raises ServerError or UnreachableError."""
+        try:
+            with self._http.stream(method, path, **content) as response:
+                if not response.is_success:
+                    raise self._error_of(response)
+                yield response
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            remedies = [remedy for part, remedy in TLS_REMEDIES.items() if part in str(error)]
+            remedy = [*remedies, self._start][0]
+            raise UnreachableError(f"no answer from {self.url} ({error}): {remedy}.") from error
+
+    def whole(self, fields: type[Fields], response: httpx.Response) -> Fields:
+        return parsed(fields, self._content(response), response.status_code)
+
+    def lines(self, response: httpx.Response) -> Iterator[bytes]:
+        """Yield each line as soon as it is complete."""
+        line = bytearray()
+        bound = self._bound(response, MAX_LINE_BYTES)
+        for piece in response.iter_raw():
+            first, *others = piece.split(b"\n")
+            bound.take(first)
+            line += first
+            for other in others:
+                yield bytes(line)
+                line = bytearray(other)
+                bound.renew()
+                bound.take(other)
+        if line:
+            yield bytes(line)
+
+    def _content(self, response: httpx.Response) -> bytes:
+        bound = self._bound(response, MAX_ANSWER_BYTES)
+        content = bytearray()
+        for piece in response.iter_raw():
+            bound.take(piece)
+            content += piece
+        return bytes(content)
+
+    def _bound(self, response: httpx.Response, max_bytes: int) -> "_Bound":
+        status = response.status_code
+        return _Bound(status=status, max_bytes=max_bytes, limit_s=self._timeout_s)
+
+    def _error_of(self, response: httpx.Response) -> ServerError | UnreachableError:
+        """What an answer without success means; only some are worth another try.
+
+        An error in our shape comes from hrm-serve: 429 and 503 are temporary. Any other comes from
+        a proxy: it may be without its server for now, or it may be busy.
+        """
+        status = response.status_code
+        retry_after_s = _retry_after_s(response)
+        try:
+            detail = ErrorAnswer.model_validate_json(self._content(response)).error
+        except ValidationError:
+            return self._proxy_error(response, retry_after_s)
+        if status == UNAUTHORIZED:
+            detail = detail.model_copy(update={"remedy": KEY_REMEDY})
+        if status in BUSY and detail.reason != MISSED_DEADLINE:
+            return UnavailableError(status, detail, retry_after_s)
+        return ServerError(status, detail)
+
+    def _proxy_error(
+        self, response: httpx.Response, retry_after_s: float
+    ) -> ServerError | UnreachableError:
+        status = response.status_code
+        server = response.headers.get("server") or response.headers.get("via") or "a proxy"
+        if status in NO_SERVER:
+            problem = f"{server[:80]} at {self.url} answers {status}, not hrm-serve"
+            remedy = "start hrm-serve behind it, or give another address"
+            return UnreachableError(f"{problem}: {remedy}.", retry_after_s=retry_after_s)
+        error = foreign(status, f"{server[:80]} answered {status} without a reason")
+        if status == TOO_LARGE:
+            remedy = "raise its limit on bodies (nginx: client_max_body_size), or send less"
+            return ServerError(status, error.detail.model_copy(update={"remedy": remedy}))
+        if status in BUSY:
+            return UnavailableError(status, error.detail, retry_after_s)
+        return error
+
+
+@dataclass(kw_only=True)
+class _Bound:
+    """Limits of an answer, or of one line of a batch."""
+
+    status: int
+    max_bytes: int
+    limit_s: float
+    num_bytes: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+
+    def take(self, piece: bytes) -> None:
+        """Count a piece; raises ServerError beyond a limit."""
+        self.num_bytes += len(piece)
+        if self.num_bytes > self.max_bytes:
+            message = f"the server's answer has more than {self.max_bytes} bytes"
+            raise foreign(self.status, message)
+        if time.monotonic() > self.began_s + self.limit_s:
+            message = f"the server's answer did not end within {self.limit_s:g} s"
+            raise foreign(self.status, message)
+
+    def renew(self) -> None:
+        """Start over with the next line."""
+        self.num_bytes = 0
+        self.began_s = time.monotonic()
+
+
+def parsed(fields: type[Fields], content: bytes, status: int) -> Fields:
+    """The fields in the JSON of an answer; raises ServerError if they do not fit."""
+    try:
+        return fields.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        problem = words_for(first)
+        place = ".".join(map(str, first["loc"][:4]))
+        if place:
+            problem = f"{place}: {problem}"
+        message = f"the server does not answer as hrm-serve does ({problem[:200]})"
+        raise foreign(status, message) from None
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    text = response.headers.get("retry-after", "")
+    if text.isdecimal():
+        return float(text)
+    return DEFAULT_RETRY_S
+
+
+def _trusted(address: httpx.URL, cacert: Path | str | None) -> ssl.SSLContext | bool:
+    """The certificates to trust: a file, or else those of SSL_CERT_FILE or of httpx."""
+    if address.scheme != "https":
+        return False
+    file = cacert or os.environ.get("SSL_CERT_FILE")
+    if not file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(file))
+    except OSError as error:  # also for a file that is not a certificate
+        raise ValueError(f"{file} is not a file of certificates: {error}") from error
+
+
+def proxy_for(address: httpx.URL) -> tuple[str, httpx.Proxy] | None:
+    """The environment's proxy for an address, after its variable.
+
+    None on this machine and for hosts in no_proxy. Raises ValueError for an unusable proxy.
+    """
+    if _is_here(address.host) or urllib.request.proxy_bypass(address.host):
+        return None
+    proxies = urllib.request.getproxies()
+    for kind in (address.scheme, "all"):
+        url = proxies.get(kind)
+        if not url:
+            continue
+        variable = f"{kind}_proxy"
+        try:
+            proxy = httpx.Proxy(url if "://" in url else f"http://{url}")
+        except (httpx.InvalidURL, ValueError) as error:
+            raise ValueError(f"the variable {variable} holds no proxy: {error}") from error
+        if proxy.url.scheme.startswith("socks") and find_spec("socksio") is None:
+            raise ValueError(f"the variable {variable} needs pip install 'httpx[socks]'")
+        return variable, proxy
+    return None
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified

@@ -1,0 +1,239 @@
+"""`hrm models` lists bundles; `hrm demo` solves held-out puzzles with shipped models."""
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_host.command import Command, runnable
+from hrm_host.progress import stages_on
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.manifest import Manifest
+
+KINDS = {"sudoku": "sudoku", "maze": "maze-8x8", "city": "logistics-6x6", "arc": "arc-7x7"}
+TIMED = ("fp32", "fp16", "int8")
+NOTHING = "–"
+SHOWN_TASKS = 3  # names of right tasks in a list of models
+NOTES = """
+Held out: the share proven; of ARC, which has no proof, the share right.
+fp32, fp16, int8: ms of a segment; {hrm} models --measure times them on this CPU,
+and --engine auto runs what has a *.
+A puzzle to copy: {hrm} models --example {name}"""
+NEXT_STEPS = """
+Next:
+  {hrm} serve    # all models, and a page to try them: http://127.0.0.1:8000
+  {hrm} models   # what each model solves and how well
+  {hrm} solve FILE --bundle {name}  # your own puzzles, one per line
+"""
+
+models = Command("hrm models")
+demo = Command("hrm demo")
+
+
+@models.command(
+    epilog="Examples: hrm models; hrm models my.bundle --json; hrm models --example maze-8x8"
+)
+def list_models(
+    bundles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Bundle directories. Default: the shipped bundles.", autocompletion=bundles_from
+        ),
+    ] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Print a command that solves a puzzle with this model.",
+            autocompletion=bundles_from,
+        ),
+    ] = None,
+    measured: Annotated[
+        bool,
+        typer.Option("--measure", help="Time every precision on this CPU; auto runs the fastest."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """List models: board, accuracy on held-out puzzles, size, and time of a segment on this CPU."""
+    from hrm_edge_runtime.contract.shipped import shipped_bundles
+
+    if example is not None:
+        _print_example(about(example))
+        return
+    names = list(bundles or shipped_bundles())
+    if measured:
+        _measure(names)
+    found = [about(name) for name in names]
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        _print_table(found)
+
+
+def _print_example(model: dict[str, Any]) -> None:
+    """Print a command to copy. Lines above it describe the model and its notation."""
+    notation, _, _ = (model["notation"] or "").partition(";")
+    print(f"# {model['name']}: {notation}")
+    if model["held_out_tasks"]:
+        right = model["held_out_tasks"]["right"]
+        shown = ", ".join(right[:SHOWN_TASKS]) or "none of its tasks"
+        more = len(right) - SHOWN_TASKS
+        print(f"# right: {shown}" + (f" and {more} more" if more > 0 else ""))
+    print(model["example"])
+
+
+def _measure(names: list[str]) -> None:
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
+    from hrm_edge_runtime.engines import cpu_times
+
+    with stages_on() as stages:
+        for number, name in enumerate(names):
+            stages.show(f"timing {name}", number, len(names))
+            cpu_times.measure(Bundle.open(find_bundle(name)))
+
+
+def _print_table(found: list[dict[str, Any]]) -> None:
+    """Print one row for each model, at most 80 columns wide."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("model", overflow="fold")
+    table.add_column("board", no_wrap=True)
+    for heading in ("held out", "16 tries", "size", *TIMED):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for model in found:
+        times = [_time_cell(model, precision) for precision in TIMED]
+        board = model["board"] or NOTHING
+        size = f"{model['size_kb']} KB"
+        table.add_row(model["name"], board, *_accuracy_cells(model), size, *times)
+    Console().print(table)
+    print(NOTES.format(hrm=runnable("hrm"), name=found[0]["name"]))
+
+
+def _accuracy_cells(model: dict[str, Any]) -> tuple[str, str]:
+    if model["solved"] is None:
+        return NOTHING, NOTHING
+    with_attempts = NOTHING
+    if model["solved_16_attempts"] is not None:
+        with_attempts = f"{100 * model['solved_16_attempts']:.1f} %"
+    return f"{100 * model['solved']:.1f} % of {model['held_out']}", with_attempts
+
+
+def _time_cell(model: dict[str, Any], precision: str) -> str:
+    """Milliseconds, with a star if `auto` runs this precision."""
+    time_ms = model["segment_ms"].get(precision)
+    if time_ms is None:
+        return NOTHING
+    star = "*" if model["auto"] == precision else " "
+    return f"{time_ms:.2f}{star}"
+
+
+def about(name: str) -> dict[str, Any]:
+    """Describe a bundle from its files, without opening an engine; None for unknown values."""
+    from hrm_edge_runtime.api.served_model import board_size
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
+    from hrm_edge_runtime.engines import cpu_times
+    from hrm_puzzles.puzzle import Described
+
+    bundle = Bundle.open(find_bundle(name))
+    manifest = bundle.manifest
+    puzzle = bundle.puzzle
+    results = manifest.held_out_tasks
+    graph = manifest.files[manifest.precisions["fp32"]]
+    board = None
+    size = board_size(puzzle)
+    if size is not None:
+        board = "x".join(map(str, size))
+    notation = None
+    if isinstance(puzzle, Described):
+        notation = puzzle.about
+    return {
+        "name": manifest.name,
+        "kind": puzzle.name,
+        "board": board,
+        "size_kb": round(graph.size_bytes / 1000),
+        "segment_ms": cpu_times.kept(bundle),
+        "auto": cpu_times.fastest(bundle) or "fp32",
+        **_accuracy(manifest),
+        "held_out_tasks": results and results.model_dump(),
+        "proof_exists": puzzle.proof_exists,
+        "notation": notation,
+        "example": _example_command(bundle, name),
+    }
+
+
+def _accuracy(manifest: "Manifest") -> dict[str, Any]:
+    """Shares of held-out puzzles: from the provenance, or the best point of the halting curve."""
+    keys = ("held_out", "solved", "solved_16_attempts")
+    accuracy: dict[str, Any] = {key: manifest.provenance.get(key) for key in keys}
+    curve = manifest.curves.get("fp32")
+    if accuracy["solved"] is None and curve is not None:
+        accuracy["held_out"] = curve.num_puzzles
+        accuracy["solved"] = max(point.exact for point in curve.points)
+    return accuracy
+
+
+def _example_options(bundle: "Bundle") -> dict[str, object]:
+    """Fields of a request beside the puzzle: the number of attempts that solved its task."""
+    results = bundle.manifest.held_out_tasks
+    if results is None:
+        return {}
+    return {"attempts": results.attempts}
+
+
+def _example_command(bundle: "Bundle", name: str) -> str:
+    """A command that solves a held-out puzzle, or the puzzle's own sample if there is none."""
+    example = bundle.example()
+    if example is not None:
+        question, _ = example
+    else:
+        question = bundle.puzzle.sample(bundle.tasks())
+    if isinstance(question, str):
+        text = question.replace("\n", "")
+    else:
+        text = json.dumps(question)
+    command = f"{runnable('hrm')} solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
+    for option, value in _example_options(bundle).items():
+        command += f" --{option} {value}"
+    return command
+
+
+@demo.command(epilog="Example: hrm demo maze")
+def show(
+    kind: Annotated[
+        Literal["sudoku", "maze", "city", "arc"] | None,
+        typer.Argument(help="Kind of puzzle. Default: one of each."),
+    ] = None,
+) -> None:
+    """Solve a held-out puzzle of each kind with the shipped models, and draw the answers."""
+    names = list(KINDS.values()) if kind is None else [KINDS[kind]]
+    for name in names:
+        _demonstrate(name)
+    print(NEXT_STEPS.format(hrm=runnable("hrm"), name=names[0]), end="")
+
+
+def _demonstrate(name: str) -> None:
+    from hrm_edge import output, puzzles, solvers
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
+
+    bundle = Bundle.open(find_bundle(name))
+    example = bundle.example()
+    assert example is not None, "every shipped bundle has golden traces"
+    question, known = example
+    fields = {"puzzle": question, **_example_options(bundle)}
+    entry = puzzles.Entry(number=1, fields=fields, known=known)
+    solver = solvers.from_bundles([bundle], num_slots=1)
+    ((_, reply),) = solvers.solve_in_order(solver, iter([entry]), {})
+    print(f"\n$ {_example_command(bundle, name)}\n")
+    print(output.board(solver, entry, output.judged(solver, entry, reply)))
+    results = bundle.manifest.held_out_tasks
+    if results is not None:
+        print(f"{name} is right on {results.share}.")

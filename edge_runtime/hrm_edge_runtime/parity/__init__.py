@@ -1,1 +1,0 @@
-"""Compares two engines segment by segment, with numpy alone. Read `walk.py` first."""

@@ -1,1 +1,0 @@
-"""`hrm-solve`: reads puzzles, solves them with a server or a bundle, and reports the outcome."""

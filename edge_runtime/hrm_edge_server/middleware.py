@@ -1,0 +1,268 @@
+"""The middleware around every request: who is let in, our headers, the log line and the metrics.
+
+It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the route.
+"""
+
+import asyncio
+import base64
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
+from hrm_edge_runtime.contract import logs
+from hrm_edge_server.auth import KeyRing, TokenBucket
+from hrm_edge_server.growing import cut
+from hrm_edge_server.metrics import Metrics
+from hrm_edge_server.sites import Sites
+
+OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))
+"""They answer without a key, and say more with one."""
+METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))
+"""Each request takes a token of its key; /solve/batch takes one per line."""
+QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))
+"""Monitors probe them all the time: only failures are logged."""
+CHALLENGES = (  # one header each, because Chromium does not read a list of them
+    'Basic realm="HRM Edge", charset="UTF-8"',  # makes a browser prompt for a password
+    "Bearer",
+)
+PIECE_BYTES = 16 * 1024  # of an answer
+
+BAD_KEY = ServiceError(
+    401,
+    "bad-key",
+    "this server requires a key, and the request holds none that it knows",
+    "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; "
+    "in a browser enter it as the password",
+)
+INTERNAL = ServiceError(
+    500,
+    "internal",
+    "the server made a mistake",
+    "report it with the server's log",
+)
+
+
+class Trace(Protocol):
+    """Traces of requests."""
+
+    def __call__(
+        self, method: str, route: str, headers: Mapping[bytes, bytes], context: logs.RequestContext
+    ) -> Callable[[int], None]:
+        """Begin the trace of a request; returns a function that ends it with the status."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left, within a few seconds."""
+
+
+_log = logging.getLogger("hrm_edge_runtime.access")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The rules of access to the server, and the tracer of its requests.
+
+    With `keys`, every path but `OPEN_PATHS` needs one of them, unknown paths too. A key comes as a
+    Bearer token, as X-API-Key, or as the password of Basic, which browsers use for the page.
+
+    Without keys, `hosts` lists the server's public names (`sites.py`). Pages of the `origins` may
+    send requests with a key in a header.
+    """
+
+    keys: KeyRing | None = None
+    hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    trace: Trace | None = None
+
+
+class RequestMiddleware:
+    """Lets a request in or refuses it, adds our headers to the answer, and records both."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        routes: Collection[str],
+        access: Access,
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._routes = routes
+        self._keys = access.keys
+        self._trace = access.trace
+        hosts = access.hosts if access.keys is None else None
+        self._sites = Sites(hosts, access.origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.monotonic()
+        # If a name occurs twice, the first one wins.
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+        method = scope["method"]
+        path = scope["path"]
+        route = path if path in self._routes else "other"
+        context = logs.begin_request(headers)
+        end_trace = self._trace(method, route, headers, context) if self._trace else None
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                request_id = (b"x-request-id", context.request_id.encode("ascii"))
+                message["headers"] = [*message["headers"], *SAFE_HEADERS, request_id]
+            for piece in _pieces(message):
+                await send(piece)
+
+        try:
+            app = self._refusal(scope, headers, context) or self._app
+            if method == "HEAD":  # routes know only GET, and uvicorn drops the body
+                scope = {**scope, "method": "GET"}
+            await app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # uvicorn ends what still runs some seconds after SIGTERM
+            if not cut(scope):
+                raise
+        except Exception:
+            if not status:
+                await response_to(INTERNAL)(scope, receive, send_with_headers)
+            raise
+        finally:
+            status = status or 500
+            if end_trace is not None:
+                end_trace(status)
+            self._report(method, route, status, time.monotonic() - began_s, context)
+
+    def _refusal(
+        self,
+        scope: Scope,
+        headers: Mapping[bytes, bytes],
+        context: logs.RequestContext,
+    ) -> Response | None:
+        """The refusal of a request, or None if it may enter; then its key is noted."""
+        foreign = self._sites.refusal(scope["method"], headers)
+        if foreign is not None:
+            return response_to(foreign)
+        if self._keys is None:
+            return None
+        key = self._keys.find(_secret(headers))
+        if key is None:
+            return None if scope["path"] in OPEN_PATHS else _challenge()
+        scope.setdefault("state", {})["key"] = key
+        context.key = key.label
+        # A route also matches its path with a line break at the end.
+        is_metered = scope["path"].rstrip("\n") in METERED_PATHS
+        if is_metered and key.bucket is not None:
+            return _rate_refusal(key.bucket)
+        return None
+
+    def _report(
+        self,
+        method: str,
+        route: str,
+        status: int,
+        seconds: float,
+        context: logs.RequestContext,
+    ) -> None:
+        """Count an answered request and log it."""
+        self._metrics.note_request(route, status, seconds, context.key)
+        if route in QUIET_PATHS and (status < 400 or status == 503):  # 503: not ready yet
+            return
+        ms = round(1000 * seconds, 3)
+        fields: dict[str, object] = {
+            "method": method,
+            "route": route,
+            "status": status,
+            "ms": ms,
+            "refused": context.refused,
+            "key": context.key,
+            "trace": context.trace_id,
+        }
+        words = f"{method} {route} {status} in {ms} ms"
+        if context.refused:
+            words += f", refused: {context.refused}"
+        if context.num_puzzles:
+            queue_ms = round(1000 * context.queue_s, 3)
+            compute_ms = round(1000 * context.compute_s, 3)
+            models = ",".join(sorted(context.models))
+            fields["model"] = models
+            fields["puzzles"] = context.num_puzzles
+            fields["attempts"] = context.attempts
+            fields["segments"] = context.segments
+            fields["halted_by"] = ",".join(sorted(context.halted_by))
+            fields["queue_ms"] = queue_ms
+            fields["compute_ms"] = compute_ms
+            words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
+            words += f", queue {queue_ms} ms, compute {compute_ms} ms"
+        _log.info("%s", words, extra={"fields": fields})
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message, or a long body in pieces: each waits until the client has read the last."""
+    body = message.get("body", b"")
+    begin = 0
+    while len(body) - begin > PIECE_BYTES:
+        yield {**message, "body": body[begin : begin + PIECE_BYTES], "more_body": True}
+        begin += PIECE_BYTES
+    yield {**message, "body": body[begin:]} if begin else message
+
+
+def _challenge() -> Response:
+    """Refuses a request without a known key; a browser prompts for one."""
+    answer = response_to(BAD_KEY)
+    for challenge in CHALLENGES:
+        answer.headers.append("WWW-Authenticate", challenge)
+    return answer
+
+
+def _rate_refusal(bucket: TokenBucket) -> Response | None:
+    """Take a token for a request, or refuse it."""
+    wait_s = bucket.wait_s()
+    if not wait_s:
+        return None
+    headers = {"Retry-After": str(max(1, math.ceil(wait_s)))}
+    message = "this key sends requests faster than it may"
+    return response_to(ServiceError(429, "rate-limited", message, AGAIN, headers=headers))
+
+
+def response_to(refusal: ServiceError) -> Response:
+    """The answer to a refused request; its log line gets the reason."""
+    context = logs.request.get()
+    if context is not None:
+        context.refused = refusal.detail.reason
+    return json_answer(refusal.body(), refusal.status, refusal.headers)
+
+
+def json_answer(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """JSON in plain ASCII that ends its line, for terminals."""
+    return Response(as_json(value) + "\n", status, headers, JSON)
+
+
+def _secret(headers: Mapping[bytes, bytes]) -> str:
+    """The key that a request sends, known or not; empty without one."""
+    authorization = headers.get(b"authorization", b"").decode("latin-1")
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    if scheme.lower() == "basic":
+        return _password(token.strip())
+    return headers.get(b"x-api-key", b"").decode("latin-1")
+
+
+def _password(token: str) -> str:
+    try:
+        user_and_password = base64.b64decode(token, validate=True).decode("utf-8")
+    except ValueError:
+        return ""
+    return user_and_password.partition(":")[2]

@@ -1,0 +1,274 @@
+"""Uvicorn with our limits and a graceful shutdown: it finishes admitted work and exits with 0."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import gc
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.logs import LogForm
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
+from hrm_edge_runtime.worker.process import SpawnedEngine
+from hrm_edge_server.app import create_app
+from hrm_edge_server.auth import KeyFileError, KeyRing
+from hrm_edge_server.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
+from hrm_edge_server.library import Library
+from hrm_edge_server.middleware import Access
+from hrm_edge_server.solve import ReadyRule, SolveService
+from hrm_host import memory, system
+
+ANY_ADDRESS = "::"
+KEEP_ALIVE_S = 75  # as nginx; a client that polls every minute keeps its connection
+LAST_BYTES_S = 5  # time for clients to read the answers already written
+BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse
+TICKS_A_SECOND = 10
+TRIM_TICKS = 10 * TICKS_A_SECOND
+MAX_FREED_BYTES = 32 * memory.MIB
+SPARE_FILES = 128  # descriptors for all but connections: pipes, bundles, page files, a margin
+
+OF_UVICORN: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "lifespan": "on",
+    "ws": "none",
+    "server_header": False,
+    "proxy_headers": False,
+    "timeout_graceful_shutdown": LAST_BYTES_S,
+}
+
+_log = logging.getLogger("hrm_edge_runtime.server")
+
+
+class DrainingServer(uvicorn.Server):
+    """Drains at SIGTERM or Ctrl-C: new work gets 503 until all admitted work is answered.
+
+    A second signal answers the admitted work with 503 too. SIGHUP reads the keys again.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: SolveService,
+        options: ServerOptions,
+        limits: ConnectionLimits,
+    ) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._service = service
+        self._engine_client = service.engine_client
+        self._is_announced = False
+        self._options = options
+        self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._lacks_descriptors = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        if system.HANG_UP is not None:
+            self._loop.add_signal_handler(system.HANG_UP, self._hang_up)
+        if self.config.is_ssl:
+            # uvicorn cannot limit TLS handshakes, and asyncio's own limit is a minute
+            create_server = functools.partial(
+                self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS
+            )
+            self._loop.create_server = create_server  # type: ignore[method-assign]
+        await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        if not self._is_announced and self._service.state == "ready":
+            self._is_announced = True
+            _log.info("ready: %s", self._options.url)
+        if counter % TICKS_A_SECOND == 0:
+            self.look_for_descriptors()
+            self._limits.drop_late()
+        if counter % TRIM_TICKS == 0:
+            self.give_memory_back()
+        return await super().on_tick(counter) or self._engine_client.process.refusal is not None
+
+    @staticmethod
+    def give_memory_back() -> None:
+        """Return the memory of a burst to the system; the C library would keep it."""
+        if memory.freed_bytes() > MAX_FREED_BYTES:
+            gc.collect()  # an idle server would not collect the connections of the burst
+            memory.give_back_freed_memory()
+
+    def look_for_descriptors(self) -> None:
+        """Log once when file descriptors run out; uvloop drops connections silently."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+            self._lacks_descriptors = False
+        except OSError as error:
+            if not self._lacks_descriptors:
+                remedy = "raise ulimit -n, or lower --max-connections"
+                _log.error("new connections are closed (%s): %s", error, remedy)
+            self._lacks_descriptors = True
+
+    def _hang_up(self) -> None:
+        """Read the keys again, or drain if a closed terminal sent SIGHUP."""
+        if self._had_terminal and not os.isatty(sys.stdin.fileno()):
+            self._begin_drain()
+        elif self._options.access.keys is not None:
+            _reload(self._options.access.keys)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Only wake the loop. The base class would raise the signal again and not exit with 0."""
+        del sig, frame
+        if self._loop is None:
+            self.should_exit = True
+        else:
+            # its own context: the signal may interrupt a request, whose id would be logged
+            self._loop.call_soon_threadsafe(self._begin_drain, context=contextvars.Context())
+
+    def _begin_drain(self) -> None:
+        if self._draining is None:
+            _log.info("draining: %d puzzles wait for an answer", self._engine_client.num_waiting)
+            self._draining = asyncio.ensure_future(self._drain())
+        else:
+            self._draining.cancel()
+
+    async def _drain(self) -> None:
+        try:
+            await self._engine_client.drain(self._options.drain_s)
+        except asyncio.CancelledError:  # a second signal cancels the drain
+            await self._engine_client.drain(0.0)
+        finally:  # also if a third signal interrupts
+            self.should_exit = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    host: str
+    port: int
+    queue_limit: int
+    drain_s: float
+    stall_s: float
+    max_connections: int = 4096
+    keep_alive_s: int = KEEP_ALIVE_S
+    access: Access = field(default_factory=Access)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    ready: ReadyRule = "all"
+    log: LogForm = "text"
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.tls_cert else "http"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
+
+
+def run_server(
+    lanes: Library | MakeLanes,
+    models: Sequence[ServedModel],
+    options: ServerOptions,
+) -> None:
+    """Serve models until a signal ends it.
+
+    With a library an admin may change the models, and a new engine process opens those served at
+    that moment. It builds what they need while the port answers. On TensorRT the first model that
+    is built serves, and the others join it.
+
+    Raises OSError if the port is taken, and EngineUnavailableError if the engine refuses to start.
+    """
+    library = lanes if isinstance(lanes, Library) else None
+    sockets = bound_sockets(options.host, options.port)
+
+    def start_engine() -> SpawnedEngine:
+        if not isinstance(lanes, Library):
+            return SpawnedEngine(lanes, options.log)
+        for model in lanes.build():
+            service.models[model.name] = model
+        make_lanes = functools.partial(open_lanes, tuple(lanes.lanes.values()))
+        return SpawnedEngine(make_lanes, options.log)
+
+    limit_of = {model.lane: model.num_slots + options.queue_limit for model in models}
+    engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
+    app = create_app(engine_client, models, options.access, library=library, ready=options.ready)
+    service = cast(SolveService, app.state.service)
+    max_connections = _with_descriptors_for(options.max_connections)
+    limits = ConnectionLimits(max_connections=max_connections)
+    service.metrics.registry.register(limits)
+    config = uvicorn.Config(
+        app,
+        http=cast(Any, functools.partial(GuardedProtocol, limits=limits)),
+        host=options.host,
+        port=options.port,
+        backlog=BACKLOG,
+        timeout_keep_alive=options.keep_alive_s,
+        headers=[("Keep-Alive", f"timeout={options.keep_alive_s}")],
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=cast(Any, options.tls_key),
+        **OF_UVICORN,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # our own lines report its steps
+    DrainingServer(config, service, options, limits).run(sockets)
+    _log.info("stopped: %d answered", service.metrics.num_answered)
+    refusal = engine_client.process.refusal
+    if refusal is not None:
+        for handler in logging.root.handlers:  # flush, so that the reason is the last line
+            handler.flush()
+        raise EngineUnavailableError(refusal)
+
+
+def _reload(keys: KeyRing) -> None:
+    try:
+        keys.reload()
+    except KeyFileError as error:
+        _log.error("the old keys stay valid: %s", error)
+    else:
+        _log.info("read the key file again: %d keys", len(keys))
+
+
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets on every address of the host, before anything is loaded; `::` takes IPv4 too.
+
+    Raises OSError if another program listens there.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for found in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
+            family, kind, protocol, _, address = found
+            listener = socket.socket(family, kind, protocol)
+            sockets.append(listener)
+            if sys.platform != "win32":  # on Windows this would share a running server's address
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                is_own = host != ANY_ADDRESS or not socket.has_dualstack_ipv6()
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, is_own)
+            listener.bind(address)
+    except OSError as error:
+        for listener in sockets:
+            listener.close()
+        raise OSError(
+            f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host."
+        ) from error
+    return sockets
+
+
+def _with_descriptors_for(max_connections: int) -> int:
+    """Raise this process's limit of open files; returns how many connections fit under it."""
+    wanted = max_connections + BACKLOG + SPARE_FILES
+    most = system.most_open_files(wanted)
+    if most is None or most >= wanted:
+        return max_connections
+    fitting = max(1, most - BACKLOG - SPARE_FILES)
+    _log.warning(
+        "at most %d connections: this process may open %d files (ulimit -n)", fitting, most
+    )
+    return fitting
