@@ -74,17 +74,6 @@ PICTURES = {
     12: "2•",
     14: "4•",
 }
-PALETTE = {
-    BUILDING: "#3b3b3b",
-    ROAD: "#ffffff",
-    2: "#ffe08a",
-    4: "#f5a623",
-    DEPOT: "#2e9e4f",
-    CUSTOMER: "#d0342c",
-    11: "#7db4e6",
-    12: "#4f8fcc",
-    14: "#2a66a3",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +105,6 @@ class Logistics(GridPuzzle):
     token_of_value = TOKEN_OF_VALUE
     value_of_token = VALUE_OF_TOKEN
     pictures = PICTURES
-    palette = PALETTE
 
     def check_question(self, tokens_T: IntArray) -> None:
         """Require one depot and 1 to 8 customers, all connected to it."""

@@ -93,13 +93,6 @@ class Maze(GridPuzzle):
     )
     value_of_token = np.array([OPEN, WALL, OPEN, START, GOAL, PATH, OPEN], dtype=np.int8)
     pictures: ClassVar = {OPEN: "  ", WALL: "██", START: "S ", GOAL: "G ", PATH: "• "}
-    palette: ClassVar = {
-        OPEN: "#ffffff",
-        WALL: "#3b3b3b",
-        START: "#2e9e4f",
-        GOAL: "#d0342c",
-        PATH: "#7db4e6",
-    }
 
     def check_question(self, tokens_T: IntArray) -> None:
         """Require exactly one start, exactly one goal, and a path between them."""

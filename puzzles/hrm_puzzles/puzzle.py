@@ -5,7 +5,7 @@ Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 """
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -291,16 +291,6 @@ class Described(Protocol):
     def about(self) -> str: ...
 
     def forms(self, asked: Any) -> dict[str, object]: ...
-
-
-@runtime_checkable
-class Colored(Protocol):
-    """A puzzle that shows its cells as colors."""
-
-    @property
-    def palette(self) -> Mapping[int, str]:
-        """The color of each value of a grid, as #rrggbb."""
-        ...
 
 
 @runtime_checkable

@@ -93,7 +93,9 @@ def test_made_puzzles_are_of_classes_no_training_split_holds_and_the_same_each_t
     tokens_NT = made.tokens_NT.astype(np.uint8)
     labels_NT = made.labels_NT.astype(np.uint8)
     assert is_held_out_N(SMALL, tokens_NT, labels_NT).all()
-    assert questions_made(SMALL, 12).fingerprint() == made.fingerprint()
+    again = questions_made(SMALL, 12)
+    assert np.array_equal(again.tokens_NT, made.tokens_NT)
+    assert np.array_equal(again.labels_NT, made.labels_NT)
 
 
 def test_a_path_or_a_name_gives_the_test_split_of_its_puzzle(tmp_path: Path) -> None:
@@ -114,16 +116,6 @@ def test_a_path_or_a_name_gives_the_test_split_of_its_puzzle(tmp_path: Path) -> 
 def test_a_name_of_another_puzzle_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="the model, which is sudoku-4x4; give sudoku or the path"):
         found(name)
-
-
-def test_a_fingerprint_knows_tokens_labels_and_tasks() -> None:
-    asked = found("sudoku")
-    others = []
-    for name in ("tokens_NT", "labels_NT", "puzzle_ids_N"):
-        changed = asked.at(np.arange(len(asked)))
-        getattr(changed, name)[0] += 1
-        others.append(changed.fingerprint())
-    assert len({asked.fingerprint(), *others}) == 4
 
 
 OPEN = "1.3.34122143432."

@@ -31,20 +31,6 @@ from hrm_puzzles.puzzle import (
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 
-# The colors of ARC's own pages.
-PALETTE = {
-    0: "#000000",
-    1: "#0074D9",
-    2: "#FF4136",
-    3: "#2ECC40",
-    4: "#FFDC00",
-    5: "#AAAAAA",
-    6: "#F012BE",
-    7: "#FF851B",
-    8: "#7FDBFF",
-    9: "#870C25",
-}
-
 SAMPLE_TASK = "007bbfb7"
 SAMPLE_INPUT = [[0, 7, 7], [7, 7, 7], [0, 7, 7]]
 
@@ -62,7 +48,6 @@ class Arc:
     num_puzzle_ids = 1  # the blank id; a data set names the others
     proof_exists = False
     difficulties: tuple[str, ...] = ()
-    palette = PALETTE
 
     @property
     def seq_len(self) -> int:

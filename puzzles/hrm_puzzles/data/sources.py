@@ -7,7 +7,6 @@ puzzle with a training split. A CSV file may hold any puzzles.
 Shapes: N examples, T tokens.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -227,14 +226,6 @@ class Questions:
             puzzle_ids_N=self.puzzle_ids_N[rows],
             ratings_N=ratings_N,
         )
-
-    def fingerprint(self) -> str:
-        """sha256 of tokens, labels and puzzle ids."""
-        digest = hashlib.sha256()
-        for rows in (self.tokens_NT, self.labels_NT, self.puzzle_ids_N):
-            digest.update(f"{rows.shape}".encode())
-            digest.update(np.ascontiguousarray(rows, np.int32).tobytes())
-        return digest.hexdigest()
 
     def require_ids(self, num_puzzle_ids: int) -> None:
         """Raise DatasetError if the puzzle table of a model lacks some puzzle ids."""

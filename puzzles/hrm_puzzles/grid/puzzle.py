@@ -79,7 +79,6 @@ class GridPuzzle(ABC):
     """The value that an answer may write in place of each value of a question."""
     pictures: ClassVar[Mapping[int, str]]
     """Two characters for each value, so that cells are about square."""
-    palette: ClassVar[Mapping[int, str]]
     wall: ClassVar[int]
     """The value of a cell that no answer enters."""
     stops: ClassVar[tuple[int, ...]]
