@@ -22,6 +22,7 @@ SAMPLES: dict[object, object] = {
     str: "text",
     int: 503,
     float: 1.5,
+    bytes: b"text",
     ErrorDetail: ErrorDetail(
         reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
     ),

@@ -14,6 +14,7 @@ from starlette.types import Scope, Send
 
 CUT = "hrm.cut"
 """An extension in the scope: a function that ends the connection after what was written."""
+BEGIN_SECONDS = 1.0  # after which an answer begins without a first piece
 PULSE_SECONDS = 15.0  # of silence; common proxies cut an answer that is silent for 60 s
 
 
@@ -51,30 +52,50 @@ class Writer:
         self._send = send
         self._pulse = pulse
         self._is_owing = is_owing
+        self._has_begun = False
+        self._beginning = asyncio.Lock()
         self._is_writing = False
         self._silent_since_s = time.monotonic()
 
     async def write(self, piece: bytes) -> None:
         self._is_writing = True
+        await self._begin()
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         self._is_writing = False
         self._silent_since_s = time.monotonic()
 
     async def carry(self, work: Awaitable[None]) -> None:
-        """Begin the answer, do the work that writes it, and end it as the work ended."""
-        await asyncio.sleep(0)  # the first `receive` runs: it sends 100 if the client expects that
-        start: dict[str, Any] = {"type": "http.response.start", "status": 200}
-        await self._send({**start, "headers": self._headers})
-        pulsing = asyncio.ensure_future(self._pulse_on())
+        """Do the work that writes the answer, and end it as the work ended."""
+        tasks = [asyncio.ensure_future(self._pulse_on()), asyncio.ensure_future(self._begin_late())]
         try:
             await work
         except UnfinishedError as error:
             await self.write(error.last)
             cut(self._scope)
         else:
+            await self._begin()
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            pulsing.cancel()
+            for task in tasks:
+                task.cancel()
+
+    async def _begin(self) -> None:
+        """Begin the answer, once."""
+        async with self._beginning:
+            if self._has_begun:
+                return
+            start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+            await self._send({**start, "headers": self._headers})
+            self._has_begun = True
+
+    async def _begin_late(self) -> None:
+        """Begin the answer if nothing was written for a while.
+
+        Proxies written in Go drop the rest of a body when its answer begins, and `receive` sends
+        100 only before that. So a small body is here before the answer begins.
+        """
+        await asyncio.sleep(BEGIN_SECONDS)
+        await self._begin()
 
     async def _pulse_on(self) -> None:
         while True:
