@@ -1,8 +1,10 @@
 """`hrm-serve` and `hrm-solve` as a person runs them, over a real bundle on ONNX Runtime."""
 
+import logging
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,17 @@ def test_solve_command_asks_a_server_with_its_key(bundle: Path, tmp_path: Path) 
         assert "Traceback" not in server.log
 
 
+@pytest.fixture
+def own_log() -> Iterator[None]:
+    """Gives back the log of the tests after a command has set up its own."""
+    log = logging.getLogger()
+    handlers = log.handlers.copy()
+    level = log.level
+    yield
+    log.handlers[:] = handlers
+    log.setLevel(level)
+
+
 NOWHERE = "nowhere.bundle is neither a directory nor a shipped bundle"
 FAULTS = [
     ("serve nowhere.bundle", NOWHERE),
@@ -57,6 +70,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize(("line", "said"), FAULTS)
 def test_faults_are_told_in_one_sentence(bundle: Path, line: str, said: str) -> None:
     name, *arguments = line.replace("BUNDLE", str(bundle)).split()
