@@ -182,10 +182,12 @@ def _of_values(
     """The question of values that are known."""
     reject_doubtful_zero(legend, cells)
     values = [value_of[cell] for cell in cells]
-    has_texts = any(isinstance(cell, str) for cell in cells)
-    blank = legend.characters[legend.open_value] if has_texts else legend.open_value
     if legend.open_value in values:
         blank = cells[values.index(legend.open_value)]
+    elif str in set(map(type, cells)):
+        blank = legend.characters[legend.open_value]
+    else:
+        blank = legend.open_value
     grid = np.array(values, dtype=np.int8).reshape(size.shape.rows, size.shape.cols)
     notation = Notation(kind=kind, blank=cast("str | int | None", blank))
     return Parsed(grid=grid, notation=notation)
@@ -193,9 +195,9 @@ def _of_values(
 
 def _known_values(legend: Legend, cells: list[object]) -> Mapping[object, int]:
     """The values of cells: numbers, also whole floats or as text, and characters."""
-    texts = [cell for cell in cells if isinstance(cell, str)]
-    if not texts:
+    if str not in set(map(type, cells)):
         return legend.of_scalars
+    texts = [cell for cell in cells if isinstance(cell, str)]
     values = values_in(legend, texts)
     if values is legend.values:
         return legend.of_scalars

@@ -134,11 +134,12 @@ def reject_doubtful_zero(legend: Legend, cells: Iterable[object]) -> None:
 
     Other programs count the digits from 0, in hexadecimal or in lists with -1 for a blank.
     """
-    marks = set(cells)
-    last = max(legend.characters)
-    has_last = not marks.isdisjoint({last, str(last), legend.characters[last]})
-    if has_last or not legend.in_lists or marks.isdisjoint({"0", 0}):
+    if not legend.in_lists:
         return
+    marks = set(cells)
+    if not marks.isdisjoint(legend.last_marks) or marks.isdisjoint({"0", 0}):
+        return
+    last = max(legend.characters)
     found = {str(mark).upper() for mark in marks}
     blanks = {*map(str, legend.in_lists), *legend.open_marks, "NONE"}
     has_both = "0" in found and not found.isdisjoint(blanks - {"0"})

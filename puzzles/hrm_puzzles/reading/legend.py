@@ -58,6 +58,12 @@ class Legend:
         return {**{str(value): value for value in self.characters}, **extras, **self.values}
 
     @cached_property
+    def last_marks(self) -> frozenset[object]:
+        """How the greatest value is written: as a number, its digits, or its character."""
+        last = max(self.characters)
+        return frozenset((last, str(last), self.characters[last]))
+
+    @cached_property
     def of_scalars(self) -> Mapping[object, int]:
         """The value of each number, also as text, of each character, and of null."""
         numbers = {value: value for value in self.characters}
