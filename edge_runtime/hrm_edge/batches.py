@@ -31,7 +31,7 @@ def pieces_of(requests: Iterable[RequestOrRefusal]) -> Iterator[Piece]:
 def merged(
     send: Callable[[Piece], Iterator[Numbered]], pieces: Iterable[Piece], num_connections: int
 ) -> Generator[Numbered, None, None]:
-    """The replies to all pieces, of which `num_connections` are sent at once.
+    """The replies to all pieces; at most `num_connections` pieces are sent at once.
 
     The caller's thread reads the pieces, other threads send them. The first error ends the run.
     """

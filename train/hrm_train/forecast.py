@@ -25,7 +25,7 @@ from hrm_train.window import Slots, window_loss
 SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s; the forecast shows the hours at each
 PROBED_ROWS = 4  # largest micro-batch whose speed is measured for a forecast
 LONGEST_PROBE_S = 5.0  # a window that takes longer is measured once
-PROBES = 3  # windows of which the fastest counts; the first one warms up
+PROBES = 3  # timed windows; the fastest counts, and the first one warms up
 BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
 UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
 TILE = 64  # channels of a GPU's matrix tiles
