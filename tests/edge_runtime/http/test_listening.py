@@ -1,9 +1,11 @@
 """Where a server listens, how long it keeps a connection, and how it stops."""
 
+import http.client
 import json
 import signal
 import socket
 import time
+from contextlib import closing
 
 import httpx
 import pytest
@@ -33,12 +35,14 @@ def test_a_taken_port_is_named_before_anything_is_loaded() -> None:
 
 def test_an_idle_connection_is_kept_as_long_as_its_header_says() -> None:
     with running(keep_alive_s=2) as server:
-        address = ("127.0.0.1", server.port)
-        with socket.create_connection(address, PATIENCE_S) as connection:
-            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert b"keep-alive: timeout=2\r\n" in connection.recv(1 << 16).lower()
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+        with closing(connection):
+            connection.request("GET", "/livez")
+            answer = connection.getresponse()
+            answer.read()
             answered_s = time.monotonic()
-            assert connection.recv(1) == b""
+            assert answer.getheader("keep-alive") == "timeout=2"
+            assert connection.sock.recv(1) == b""
             assert 1.5 < time.monotonic() - answered_s < PATIENCE_S
 
 
