@@ -53,8 +53,6 @@ def create_app(
             service.start()
             yield
             service.close()
-        if access.trace is not None:
-            access.trace.close()
 
     app = Starlette(
         routes=[*ROUTES, Mount("/web", WebFiles())],

@@ -20,7 +20,7 @@ from hrm_host.command import Command, taking
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.worker.lanes import LaneDefaults
-    from hrm_edge_server.middleware import Access, Trace
+    from hrm_edge_server.middleware import Access
     from hrm_edge_server.server import ServerOptions
 
 serve = Command("hrm-serve")
@@ -131,12 +131,6 @@ Hosts = Annotated[
 Log = Annotated[
     Literal["text", "json"], typer.Option(help="Format of log lines on standard error.")
 ]
-Otlp = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Send traces to http://HOST:4318/v1/traces; needs hrm-edge[otel]."
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +160,6 @@ class ServeOptions:
     insecure: Insecure = False
     allow_host: Hosts = None
     log: Log = "text"
-    otlp_endpoint: Otlp = None
 
 
 @serve.command(
@@ -243,11 +236,8 @@ def _access(options: ServeOptions) -> "Access":
     if options.keys:
         keys = KeyRing(options.keys)
     origins = checked_origins(options.cors or ())
-    trace = None
-    if options.otlp_endpoint:
-        trace = _tracer(options.otlp_endpoint)
     hosts = (options.host, *(options.allow_host or ()))
-    return Access(keys=keys, hosts=hosts, origins=origins, trace=trace)
+    return Access(keys=keys, hosts=hosts, origins=origins)
 
 
 def _server_options(options: ServeOptions, access: "Access") -> "ServerOptions":
@@ -275,16 +265,6 @@ def _opened(names: Sequence[str] | None) -> "list[Bundle]":
 
     chosen = names or list(shipped.shipped_bundles())
     return [bundle.Bundle.open(shipped.find_bundle(name)) for name in chosen]
-
-
-def _tracer(endpoint: str) -> "Trace":
-    try:
-        from hrm_edge_server.otel import tracer_to
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'."
-        ) from error
-    return tracer_to(endpoint)
 
 
 def slots_from(text: str) -> int | None:

@@ -206,7 +206,7 @@ def test_an_engine_killed_for_its_memory_takes_nobody_along(cgroup: Path) -> Non
 
 
 def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
-    """Only logs and traces use the time of day; waits, ages and deadlines are monotonic."""
+    """Only logs use the time of day; waits, ages and deadlines are monotonic."""
     asks = re.compile(
         r"\btime\.(?:time|time_ns|localtime|gmtime)\b|(?:from|import) datetime|from time"
     )
@@ -215,7 +215,7 @@ def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
         paths += RUNTIME.glob(f"{layer}/*.py")
     paths += RUNTIME.with_name("hrm_edge_server").glob("*.py")
     used = {path.name for path in paths if asks.search(path.read_text(encoding="utf-8"))}
-    assert used == {"otel.py", "logs.py"}
+    assert used == {"logs.py"}
 
 
 @pytest.mark.slow
