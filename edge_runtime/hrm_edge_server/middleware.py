@@ -158,32 +158,25 @@ class RequestMiddleware:
         self._metrics.note_request(route, status, seconds, context.key)
         if route in QUIET_PATHS and (status < 400 or status == 503):  # 503: not ready yet
             return
-        ms = round(1000 * seconds, 3)
         fields: dict[str, object] = {
             "method": method,
             "route": route,
             "status": status,
-            "ms": ms,
+            "ms": round(1000 * seconds, 3),
             "refused": context.refused,
             "key": context.key,
             "trace": context.trace_id,
         }
-        words = f"{method} {route} {status} in {ms} ms"
-        if context.refused:
-            words += f", refused: {context.refused}"
         if context.num_puzzles:
-            queue_ms = round(1000 * context.queue_s, 3)
-            compute_ms = round(1000 * context.compute_s, 3)
-            models = ",".join(sorted(context.models))
-            fields["model"] = models
+            fields["model"] = ",".join(sorted(context.models))
             fields["puzzles"] = context.num_puzzles
             fields["attempts"] = context.attempts
             fields["segments"] = context.segments
             fields["halted_by"] = ",".join(sorted(context.halted_by))
-            fields["queue_ms"] = queue_ms
-            fields["compute_ms"] = compute_ms
-            words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
-            words += f", queue {queue_ms} ms, compute {compute_ms} ms"
+            fields["queue_ms"] = round(1000 * context.queue_s, 3)
+            fields["compute_ms"] = round(1000 * context.compute_s, 3)
+        shown = [f"{name}: {value}" for name, value in fields.items() if value is not None]
+        words = ", ".join([f"{method} {route} {status}", *shown[3:]])
         _log.info("%s", words, extra={"fields": fields})
 
 

@@ -22,7 +22,7 @@ import pytest
 from asgi_tools import QUICK, Http, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_engine import ScriptedEngine
-from scripted_server import LANE, PUZZLE, scripted_model
+from scripted_server import LANE, PUZZLE, no_library, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, refusal, running, wait_for
 from thread_engine import ThreadEngine
@@ -66,7 +66,7 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) 
         return engines[-1]
 
     client = EngineClient(begin, {LANE: 10})
-    with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
+    with serving(create_app(client, [scripted_model(num_slots=2)], no_library()), client) as http:
         ask = functools.partial(http.http.post, "/solve", json=BODY)
         asked = http.portal.start_task_soon(ask)
         wait_for(lambda: client.num_waiting == 1)
