@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.logistics import Logistics
-from hrm_puzzles.maze import Maze
-from hrm_puzzles.puzzle import Described, Puzzle, PuzzleError
-from hrm_puzzles.reading.forms import FORMS, Form
+from hrm_puzzles.puzzle import Described, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.reading.forms import FORMS, QUESTIONS, Form
 
 PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
 HEAD = """# Notations
@@ -25,49 +23,67 @@ errors count cells from 1.
 """
 TABLE_HEAD = """## Every form that people have
 
-The same puzzle of each kind in every form. A rejected form has its error, which also names a
-remedy. A board has every door: the page, `/solve`, `/solve/batch`, `hrm_edge`, `hrm-solve`,
+The same puzzles in further forms. A rejected form has its error, which also names a remedy. A board
+has every door: the page, `/solve`, `/solve/batch`, `hrm_edge`, `hrm-solve`,
 `hrm-data build --csv-train` and `hrm-data import`. A file has those of the three commands. Text is
 UTF-8, or UTF-16 with its mark.
 """
 AS_ABOVE = ("one line", "list of lines", "rows of characters")  # cities have them as mazes do
-ARC_QUESTION = {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}
 ARC_ANSWER = np.array([[7, 0, 7], [0, 7, 0]], np.int8)
-PUZZLES: dict[str, Puzzle] = {  # small boards, to be read by eye
-    "Sudoku": registry.get("sudoku-4x4"),
-    "Mazes": Maze(name="maze-4x4", rows=4, cols=4),
-    "Cities": Logistics(name="logistics-5x5", rows=5, cols=5),
-    "ARC": registry.get("arc-7x7"),
+TITLES = {  # small boards, to be read by eye
+    "Sudoku": "sudoku-4x4",
+    "Mazes": "maze-4x5",
+    "Cities": "logistics-5x5",
+    "ARC": "arc-7x7",
 }
 
 
 def page() -> str:
     parts = [HEAD]
-    for title, puzzle in PUZZLES.items():
-        parts += kind_with_answers(title, puzzle)
+    for title, kind in TITLES.items():
+        parts += kind_with_answers(title, kind)
     parts.append(TABLE_HEAD)
-    boards = [form for form in FORMS if not form.is_file]
-    for kind in dict.fromkeys(form.kind for form in boards):
+    shown = [repr(form) for kind in TITLES.values() for form in forms_of(kind).values()]
+    others = [form for form in FORMS if repr(form.example) not in shown]
+    boards = [form for form in others if not form.is_file]
+    for kind in TITLES.values():
         parts += [f"### {kind}\n", *(row_of(form) for form in boards if form.kind == kind)]
-    files = [form for form in FORMS if form.is_file]
+    files = [form for form in others if form.is_file]
     parts += [f"### Files of {files[0].kind}\n", *map(row_of, files)]
     return "\n".join(parts)
 
 
-def kind_with_answers(title: str, puzzle: Puzzle) -> list[str]:
-    """Every notation of a kind, the question with its answer."""
+def kind_with_answers(title: str, kind: str) -> list[str]:
+    """The notations that the puzzle itself writes, each question with its answer."""
+    puzzle = registry.get(kind)
     assert isinstance(puzzle, Described)
     about = puzzle.about[0].upper() + puzzle.about[1:]
     parts = [f"## {title}\n\n{about}.\n"]
-    asked, answer = example_of(puzzle)
-    forms = puzzle.forms(asked)
+    forms = forms_of(kind)
     if title == "Cities":
         parts.append(f"Also as for mazes: {', '.join(AS_ABOVE)}.\n")
         forms = {form: forms[form] for form in forms if form not in AS_ABOVE}
+    answer = answer_of(puzzle)
     for form, question in forms.items():
         solution = puzzle.write(answer, puzzle.parse(question).notation)
         parts.append(f"**{form.capitalize()}**\n\n{question_and_answer(question, solution)}")
     return parts
+
+
+def forms_of(kind: str) -> dict[str, object]:
+    """The kind's question in every notation that the puzzle itself writes."""
+    puzzle = registry.get(kind)
+    assert isinstance(puzzle, Described)
+    asked = QUESTIONS[kind]
+    if isinstance(puzzle, Labelling):
+        asked = puzzle.asked(puzzle.parse(asked).grid, "")
+    return puzzle.forms(asked)
+
+
+def answer_of(puzzle: Puzzle) -> np.ndarray:
+    if not isinstance(puzzle, Labelling):
+        return ARC_ANSWER
+    return puzzle.label_of(puzzle.parse(QUESTIONS[puzzle.name]).grid)
 
 
 def row_of(form: Form) -> str:
@@ -86,13 +102,6 @@ def problem_of(form: Form) -> str:
     with pytest.raises(PuzzleError) as rejected:
         registry.get(form.kind).parse(form.example)
     return rejected.value.problem
-
-
-def example_of(puzzle: Puzzle) -> tuple[object, np.ndarray]:
-    if not puzzle.proof_exists:
-        return ARC_QUESTION, ARC_ANSWER
-    example = puzzle.generate(np.random.default_rng(3), "medium")
-    return puzzle.asked(example.question, ""), example.answer
 
 
 def question_and_answer(question: object, solution: object) -> str:
