@@ -58,7 +58,6 @@ def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
     assert four["compared"] == 3
     assert four["segments_per_puzzle"] == 40
     assert one["cpu_s_per_puzzle"] == pytest.approx(10 * one["segment_ms"] / 1e3)
-    assert one["within_1000_ms"] == pytest.approx(200 / 3)  # the answers cost nothing
 
 
 @pytest.mark.parametrize(
