@@ -7,15 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import cast
 
-from hrm_edge.batches import Numbered, Reply
 from hrm_edge.client import TEMPORARY, Client
 from hrm_edge.errors import RefusedError, UnavailableError
-from hrm_edge.puzzles import (
-    Entry,
-    OutOfReachError,
-    SolvingError,
-)
+from hrm_edge.puzzles import Entry, OutOfReachError, SolvingError
 from hrm_edge.requests import (
+    Numbered,
+    Reply,
     RequestOrRefusal,
     request_from,
     request_or_refusal,

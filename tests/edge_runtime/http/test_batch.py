@@ -22,8 +22,7 @@ from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.batching.task import SegmentEvent
 from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_server import batch
-from hrm_edge_server.body import MAX_BODY_BYTES
-from hrm_edge_server.lines import PART_BYTES, PREFETCH_BYTES, lines_of
+from hrm_edge_server.body import MAX_BODY_BYTES, PART_BYTES, PREFETCH_BYTES, lines_of
 from hrm_edge_server.solve import BUFFER_SIZE, EventBuffer
 
 LINE_NUMBER = operator.itemgetter("line")

@@ -16,7 +16,7 @@ from cli_tools import rejected, succeeded
 from hypothesis import given
 from hypothesis import strategies as st
 from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
-from scripted_server import LANE, examples, scripted_model
+from scripted_server import LANE, examples, no_library, scripted_model
 from service_tools import refusal, starting, wait_for
 from thread_engine import ThreadEngine
 
@@ -244,7 +244,7 @@ def test_without_keys_foreign_host_names_are_rejected() -> None:
     status_of_host = dict.fromkeys(own.split(), 200) | dict.fromkeys(foreign.split(), 403)
     engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {LANE: 10})
     models = [scripted_model(num_slots=2)]
-    app = create_app(engine_client, models, Access(hosts=["own.org"]))
+    app = create_app(engine_client, models, no_library(), Access(hosts=["own.org"]))
     with serving(app, engine_client) as http:
         for host, status in status_of_host.items():
             assert http.get("/models", headers={"host": host}).status_code == status, host

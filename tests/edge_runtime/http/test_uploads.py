@@ -23,8 +23,7 @@ from service_tools import Server, command, refusal, wait_for
 from hrm_edge_runtime.contract.archive import Archive
 from hrm_edge_runtime.contract.manifest import read_manifest
 from hrm_edge_server import uploads
-from hrm_edge_server.upload_folder import MARKER, UploadFolder
-from hrm_edge_server.uploads import Uploads
+from hrm_edge_server.uploads import MARKER, UploadFolder, Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 from hrm_edge import client
 from hrm_edge.cli import main
 from hrm_edge.client import Client, RetryPolicy
+from hrm_edge.connection import read_key
 from hrm_edge.errors import UnavailableError
-from hrm_edge.key import read_key
 from hrm_edge.output import Tally, continued, summary
 from hrm_edge.puzzles import Entry, SolvingError, entries, opened
 from hrm_edge.requests import RequestOrRefusal
@@ -284,9 +284,7 @@ def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> Non
     assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
 
 
-def test_key_in_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HRM_API_KEY", "from-the-environment")
-    assert read_key(None) == "from-the-environment"
+def test_a_key_file_holds_one_word(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("from-the-file\n")
     assert read_key(tmp_path / "key") == "from-the-file"
     (tmp_path / "empty").touch()
