@@ -15,9 +15,10 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
+from hrm_calibration.graph_rules import check_graph
 from hrm_edge_runtime.engines import engine
 from hrm_export.block_writer import Arrays, BlockWriter, TransformerBlocks
-from hrm_export.onnx_graph import GraphWriter, check_graph
+from hrm_export.onnx_graph import GraphWriter
 from hrm_export.relational_blocks import RelationalBlocks
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM

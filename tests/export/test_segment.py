@@ -13,12 +13,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from hrm_calibration.graph_rules import TENSORRT_OPERATORS, check_graph, element_types, stored_sizes
+from hrm_calibration.half import float32_nodes, half_graph, record_ranges
 from hrm_calibration.quantize import call_sites, quantize
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_export.contents import served_graph
-from hrm_export.half import float32_nodes, half_graph, record_ranges
-from hrm_export.onnx_graph import TENSORRT_OPERATORS, check_graph, element_types, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
 from hrm_export.unrolled import unrolled_graph
