@@ -9,8 +9,9 @@ import pytest
 import torch
 from bench_tools import figures_of, refusal_of
 
+from hrm_benchmarks.cli import COMPARED
 from hrm_benchmarks.desktop import training
-from hrm_benchmarks.desktop.contest import ARCHS, PartOfSource, config_of, num_parameters
+from hrm_benchmarks.desktop.contest import FAMILIES, PartOfSource
 from hrm_benchmarks.report import speeds
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
@@ -82,19 +83,13 @@ def test_the_command_measures_a_ratio() -> None:
     assert figures["environment"]["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "logistics-6x6"])
-def test_the_families_have_about_as_many_parameters(name: str) -> None:
-    puzzle = registry.get(name)
-    for arch in ARCHS:
-        config = config_of(arch, puzzle, 150_000)
-        assert num_parameters(config) == pytest.approx(150_000, rel=0.15), arch
-
-
-def test_every_family_is_compared() -> None:
-    sizes = f"--puzzle {PUZZLE} --puzzles 8 4 --parameters 30000 --cpu-s 0 --seed 3"
-    rows = figures_of(f"train --compare {sizes}")["rows"]
-    assert [row["model"] for row in rows] == list(ARCHS)
+def test_every_family_is_compared_with_about_as_many_parameters() -> None:
+    names = " ".join(f"--puzzle {name}" for name in COMPARED)
+    rows = figures_of(f"train --compare {names} --puzzles 8 4 --cpu-s 0 --seed 3")["rows"]
+    assert [row["model"] for row in rows] == [*FAMILIES] * len(COMPARED)
     assert {row["puzzles"] for row in rows} == {8}
+    for row in rows:
+        assert row["parameters"] == pytest.approx(150_000, rel=0.15), row
     assert "use one of them" in refusal_of("train --compare --scaling")
 
 

@@ -91,7 +91,7 @@ async def test_single_requests_go_before_the_lines_of_a_batch() -> None:
     answers = lines_in(lines.body)
     for number, answer in enumerate(sorted(answers, key=LINE_NUMBER), start=1):
         assert answer["line"] == number
-        assert answer["answer"]["solved"]
+        assert answer["answer"]["verified"]
     assert len(answers) == 40
 
 

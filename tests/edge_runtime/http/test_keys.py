@@ -82,7 +82,7 @@ def test_with_keys_every_route_but_probes_needs_one(tmp_path: Path) -> None:
             assert http.get(path).status_code == 200
         for headers in right:
             assert http.get("/models", headers=headers).status_code == 200
-            assert http.post("/solve", headers=headers, json=BODY).json()["solved"]
+            assert http.post("/solve", headers=headers, json=BODY).json()["verified"]
 
 
 def test_readiness_without_a_key_has_no_counts_or_reasons(tmp_path: Path) -> None:
@@ -381,5 +381,5 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(tmp_path: Path
         batch.give(LINE, more=False)
         await asyncio.wait_for(batch.task, 60)
     before, after = map(json.loads, batch.body.splitlines())
-    assert before["answer"]["solved"]
+    assert before["answer"]["verified"]
     assert after["error"]["reason"] == "bad-key"

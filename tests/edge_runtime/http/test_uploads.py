@@ -72,7 +72,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
         done = push(bundle, server.url, "--name", "second")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"added second at {server.url}")
-        assert server.solve(SOLVED, model="second").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
         assert push(bundle, server.url, "--name", "second").stdout.startswith("replaced second")
         for refused, key, reason in (
             (bundle, USER, "only an admin may change the served models"),
@@ -83,7 +83,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
             assert done.returncode == 3
             assert done.stderr.count("\n") == 1
             assert reason in done.stderr
-        assert server.solve(SOLVED, model="second").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
         assert kept(folder) == {"second.bundle": "second"}
     shutil.copytree(folder / "second.bundle", folder / ("second." + "0" * 12))
     left = folder / ".upload-of-a-killed-server"
@@ -98,8 +98,8 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
             assert (path / "file").exists()
             shutil.rmtree(path)
         assert kept(folder) == {"second.bundle": "second"}
-        assert server.solve(SOLVED, model="second").json()["solved"]
-        assert server.solve(SOLVED, model="first").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
+        assert server.solve(SOLVED, model="first").json()["verified"]
         with Server(serve_command(tmp_path)) as other:
             assert other.exit_status() == 2
             assert "another server uses" in other.log
