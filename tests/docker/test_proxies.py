@@ -3,14 +3,16 @@
 import contextlib
 import os
 import shutil
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from proxy_tools import proxy_process
 from scripted_server import examples
-from service_tools import Server, free_port, running
+from service_tools import PATIENCE_S, Server, free_port, running, scripted_command, wait_for
 
 import hrm_edge
 
@@ -56,3 +58,23 @@ def test_a_proxy_passes_page_answers_streams_and_batches(name: str, tmp_path: Pa
         own_page = {"origin": url, "sec-fetch-site": "same-origin"}
         sent = httpx.post(f"{url}/solve", json={"puzzle": next(iter(PUZZLES))}, headers=own_page)
         assert sent.status_code == 200
+
+
+def test_a_restart_behind_a_proxy_loses_no_answer(name: str, tmp_path: Path) -> None:
+    puzzles = [*PUZZLES] * 40
+    with (
+        running(step_s=0.01) as board,
+        proxied(name, board, tmp_path) as url,
+        hrm_edge.Client(url, patience_s=PATIENCE_S, connections=2) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        solving = pool.submit(client.solve_many, puzzles)
+        wait_for(lambda: board.slots()["waiting"] > 0)
+        board.process.send_signal(signal.SIGTERM)
+        assert board.exit_status() == 0
+        assert httpx.get(f"{url}/livez").status_code == 502  # the proxy is without its server
+        assert not solving.done()
+        with Server(scripted_command(step_s=0.01), port=board.port):
+            for puzzle, reply in zip(puzzles, solving.result(), strict=True):
+                assert isinstance(reply, hrm_edge.Answer)
+                assert reply.solution == PUZZLES[puzzle]
