@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from hrm_edge.key import read_key
 from hrm_edge_runtime.contract.completion import bundles_from
 from hrm_host.command import Command
 from hrm_host.text import printable
@@ -42,6 +41,7 @@ def push(
     If the server refuses it, its reason is printed and its old model keeps serving.
     """
     from hrm_edge.client import Client
+    from hrm_edge.connection import read_key
     from hrm_edge_runtime.contract.archive import Archive
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle

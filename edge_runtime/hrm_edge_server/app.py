@@ -19,12 +19,10 @@ from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_server.body import ClientGoneError
 from hrm_edge_server.library import Library
 from hrm_edge_server.middleware import Access, RequestMiddleware, response_to
-from hrm_edge_server.openapi import SOLVING, Description
+from hrm_edge_server.openapi import SOLVING
 from hrm_edge_server.pages import WebFiles
 from hrm_edge_server.routes import ROUTES
 from hrm_edge_server.solve import ReadyRule, SolveService
-
-CLIENT_GONE = 499  # no client receives it; it shows in the metrics
 
 _ROUTE_FAULTS = {
     404: ("not-found", "there is nothing at this path"),
@@ -35,14 +33,14 @@ _ROUTE_FAULTS = {
 def create_app(
     engine_client: EngineClient,
     models: Sequence[ServedModel],
+    library: Library,
     access: Access | None = None,
     *,
-    library: Library | None = None,
     ready: ReadyRule = "all",
 ) -> Starlette:
     """The application over an engine, which starts and stops with it.
 
-    With a `library` an admin may change the models. `ready` is the rule of /readyz.
+    An admin may change the models with those of the library. `ready` is the rule of /readyz.
     """
     access = access or Access()
     service = SolveService(models, engine_client, library, ready)
@@ -50,11 +48,9 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         async with engine_client:
-            service.start()
+            service.model_manager.start()
             yield
             service.close()
-        if access.trace is not None:
-            access.trace.close()
 
     app = Starlette(
         routes=[*ROUTES, Mount("/web", WebFiles())],
@@ -65,7 +61,6 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.keys = access.keys
-    app.state.description = Description(with_keys=access.keys is not None)
     return app
 
 
@@ -90,7 +85,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _client_gone(_: Request, error: Exception) -> Response:
     del error
-    return Response(status_code=CLIENT_GONE)
+    return Response(status_code=499)  # no client receives it; it shows in the metrics
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:

@@ -16,17 +16,15 @@ import ssl
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
-from hrm_edge_runtime.contract.faults import words_for
+from hrm_edge_runtime.contract.faults import first_fault
 from hrm_host import atomic, system
 
 MAX_KEYS = 1000  # every request is compared with all keys, and each label is a metric
-KEY_BYTES = 32
-PREFIX = "hrm_"  # people and scanners of leaked secrets recognize it
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -128,7 +126,8 @@ class KeyRing:
 
 
 def new_secret() -> str:
-    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    """256 random bits; people and scanners of leaked secrets recognize the prefix."""
+    return "hrm_" + secrets.token_urlsafe(32)
 
 
 def hash_of(secret: str) -> str:
@@ -190,18 +189,15 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
         )
     path = path.resolve()  # a link stays a link
     try:
-        with atomic.new_file(path) as draft, _private_file(draft) as file:
-            if path.exists():  # a server under its own user may read the file as a group member
-                system.give_rights(file.fileno(), path.stat())
-            for key in keys:
-                file.write(f"{key.model_dump_json(exclude_none=True)}\n")
+        with atomic.new_file(path) as draft:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "w", encoding="ascii") as file:
+                if path.exists():  # a server under its own user may read it as a group member
+                    system.give_rights(handle, path.stat())
+                for key in keys:
+                    file.write(f"{key.model_dump_json(exclude_none=True)}\n")
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
-
-
-def _private_file(path: Path) -> IO[str]:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    return open(handle, "w", encoding="ascii")
 
 
 def bind_warnings(
@@ -271,17 +267,9 @@ def _key(path: Path, number: int, line: str) -> Key:
         return Key.model_validate_json(line)
     except ValidationError as error:
         raise KeyFileError(
-            f"line {number} of {path} is not a key that hrm-key wrote ({_reason(error)}): "
+            f"line {number} of {path} is not a key that hrm-key wrote ({first_fault(error)}): "
             "remove it."
         ) from None
-
-
-def _reason(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return "it is not JSON"
-    place = ".".join(map(str, first["loc"])) or "the line"
-    return f"{place}: {words_for(first)}"
 
 
 def _cause(error: OSError | UnicodeDecodeError) -> str:

@@ -22,9 +22,14 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import NoAnswerError
 from hrm_edge_server import auth, solve
-from hrm_edge_server.body import ClientGoneError, unless_client_leaves
+from hrm_edge_server.body import (
+    ClientGoneError,
+    Line,
+    PrefetchingReceive,
+    lines_of,
+    unless_client_leaves,
+)
 from hrm_edge_server.growing import GrowingAnswer, UnfinishedError, Writer
-from hrm_edge_server.lines import Line, PrefetchingReceive, lines_of
 from hrm_edge_server.middleware import BAD_KEY
 
 BATCH_TYPE = "application/x-ndjson"
@@ -83,7 +88,9 @@ class BatchStream(GrowingAnswer):
                     continue
                 num_blank += 1
                 if num_blank > MAX_BLANK_LINES:
-                    raise _too_many_blank_lines()
+                    message = f"the batch has more than {MAX_BLANK_LINES} blank lines"
+                    remedy = "send a puzzle in each line"
+                    raise ServiceError(422, "too-many-blank-lines", message, remedy)
                 await self._take_token()
         except ServiceError as error:
             raise UnfinishedError(_refusal(number, error)) from None
@@ -96,20 +103,18 @@ class BatchStream(GrowingAnswer):
 
     async def _pieces(self, body: PrefetchingReceive) -> AsyncIterator[bytes]:
         """Yield the body; raises TimeoutError if the client neither sends nor awaits anything."""
-        piece = await self._next_piece(body)
-        while piece is not None:
-            yield piece
-            piece = await self._next_piece(body)
-
-    async def _next_piece(self, body: PrefetchingReceive) -> bytes | None:
         while True:
             try:
                 # `asyncio.wait_for` loses a cancel that comes with its result before Python 3.12
                 with anyio.fail_after(IDLE_SECONDS):
-                    return await body.next_piece()
+                    piece = await body.next_piece()
             except TimeoutError:
                 if not self._num_owed:
                     raise
+                continue
+            if piece is None:
+                return
+            yield piece
 
     async def _begin_answer(self, number: int, line: Line) -> None:
         self._num_owed += 1
@@ -222,11 +227,6 @@ def _window_size(service: solve.SolveService) -> int:
     places = service.engine_client.places
     limits = [places[model.lane].batch_limit for model in service.models.values()]
     return max(limits, default=1)
-
-
-def _too_many_blank_lines() -> ServiceError:
-    message = f"the batch has more than {MAX_BLANK_LINES} blank lines"
-    return ServiceError(422, "too-many-blank-lines", message, "send a puzzle in each line")
 
 
 def _too_slow() -> ServiceError:

@@ -8,9 +8,8 @@ import base64
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -49,25 +48,12 @@ INTERNAL = ServiceError(
 )
 
 
-class Trace(Protocol):
-    """Traces of requests."""
-
-    def __call__(
-        self, method: str, route: str, headers: Mapping[bytes, bytes], context: logs.RequestContext
-    ) -> Callable[[int], None]:
-        """Begin the trace of a request; returns a function that ends it with the status."""
-        ...
-
-    def close(self) -> None:
-        """Send what is left, within a few seconds."""
-
-
 _log = logging.getLogger("hrm_edge_runtime.access")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The rules of access to the server, and the tracer of its requests.
+    """The rules of access to the server.
 
     With `keys`, every path but `OPEN_PATHS` needs one of them, unknown paths too. A key comes as a
     Bearer token, as X-API-Key, or as the password of Basic, which browsers use for the page.
@@ -79,7 +65,6 @@ class Access:
     keys: KeyRing | None = None
     hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
-    trace: Trace | None = None
 
 
 class RequestMiddleware:
@@ -97,7 +82,6 @@ class RequestMiddleware:
         self._metrics = metrics
         self._routes = routes
         self._keys = access.keys
-        self._trace = access.trace
         hosts = access.hosts if access.keys is None else None
         self._sites = Sites(hosts, access.origins)
 
@@ -112,7 +96,6 @@ class RequestMiddleware:
         path = scope["path"]
         route = path if path in self._routes else "other"
         context = logs.begin_request(headers)
-        end_trace = self._trace(method, route, headers, context) if self._trace else None
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -138,8 +121,6 @@ class RequestMiddleware:
             raise
         finally:
             status = status or 500
-            if end_trace is not None:
-                end_trace(status)
             self._report(method, route, status, time.monotonic() - began_s, context)
 
     def _refusal(
@@ -177,32 +158,25 @@ class RequestMiddleware:
         self._metrics.note_request(route, status, seconds, context.key)
         if route in QUIET_PATHS and (status < 400 or status == 503):  # 503: not ready yet
             return
-        ms = round(1000 * seconds, 3)
         fields: dict[str, object] = {
             "method": method,
             "route": route,
             "status": status,
-            "ms": ms,
+            "ms": round(1000 * seconds, 3),
             "refused": context.refused,
             "key": context.key,
             "trace": context.trace_id,
         }
-        words = f"{method} {route} {status} in {ms} ms"
-        if context.refused:
-            words += f", refused: {context.refused}"
         if context.num_puzzles:
-            queue_ms = round(1000 * context.queue_s, 3)
-            compute_ms = round(1000 * context.compute_s, 3)
-            models = ",".join(sorted(context.models))
-            fields["model"] = models
+            fields["model"] = ",".join(sorted(context.models))
             fields["puzzles"] = context.num_puzzles
             fields["attempts"] = context.attempts
             fields["segments"] = context.segments
             fields["halted_by"] = ",".join(sorted(context.halted_by))
-            fields["queue_ms"] = queue_ms
-            fields["compute_ms"] = compute_ms
-            words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
-            words += f", queue {queue_ms} ms, compute {compute_ms} ms"
+            fields["queue_ms"] = round(1000 * context.queue_s, 3)
+            fields["compute_ms"] = round(1000 * context.compute_s, 3)
+        shown = [f"{name}: {value}" for name, value in fields.items() if value is not None]
+        words = ", ".join([f"{method} {route} {status}", *shown[3:]])
         _log.info("%s", words, extra={"fields": fields})
 
 

@@ -33,10 +33,10 @@ def page(name: str) -> Response:
     return HTMLResponse(text, headers=PAGE_HEADERS)
 
 
-class SmallPieces(FileResponse):
-    """A file that is read piece by piece, as its client reads."""
-
-    chunk_size = PIECE_BYTES
+def file_in_pieces(file: FileResponse) -> FileResponse:
+    """The file, read in small pieces as its client reads."""
+    file.chunk_size = PIECE_BYTES
+    return file
 
 
 class WebFiles(StaticFiles):
@@ -49,5 +49,5 @@ class WebFiles(StaticFiles):
         response = super().file_response(*arguments, **options)
         response.headers.update(PAGE_HEADERS)
         if isinstance(response, FileResponse):
-            response.chunk_size = PIECE_BYTES
+            file_in_pieces(response)
         return response

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 
 from hrm_edge_runtime.api.errors import ServiceError
 
-READING_METHODS = frozenset(("GET", "HEAD"))
 PRIVATE_ENDINGS = (
     ".local",
     ".localhost",
@@ -28,8 +27,6 @@ PRIVATE_ENDINGS = (
 """Nobody can register a name below them. Other names come from `--allow-host`: a list of public
 suffixes or a search list of DHCP would admit names that a stranger can register."""
 LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[::1\]")
-OWN_SITES = frozenset((b"same-origin", b"none"))
-"""Values of Sec-Fetch-Site of the server's own page, and of an address that a person typed."""
 
 FOREIGN_PAGE = ServiceError(
     403,
@@ -52,7 +49,7 @@ class Sites:
     def refusal(self, method: str, headers: Mapping[bytes, bytes]) -> ServiceError | None:
         """The refusal of a request from another site or to another name; None if it may enter."""
         origin = headers.get(b"origin")
-        if method not in READING_METHODS and origin is not None and self._is_foreign(headers):
+        if method not in ("GET", "HEAD") and origin is not None and self._is_foreign(headers):
             return FOREIGN_PAGE
         if self._hosts is None:
             return None
@@ -72,7 +69,8 @@ class Sites:
             return False
         site = headers.get(b"sec-fetch-site")
         if site is not None:
-            return site not in OWN_SITES
+            # its own page, and an address that a person typed
+            return site not in (b"same-origin", b"none")
         host = headers.get(b"host", b"").decode("latin-1").lower()
         return not _is_same(origin.decode("latin-1").lower(), host)
 

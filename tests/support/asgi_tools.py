@@ -12,7 +12,7 @@ import numpy as np
 import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from scripted_engine import ScriptedEngine, ready_lane
-from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
+from scripted_server import LANE, NAME, PUZZLE, no_library, scripted_lanes, scripted_model
 from starlette.applications import Starlette
 from thread_engine import ThreadEngine
 from uvicorn.server import ServerState
@@ -60,7 +60,9 @@ def app_over(
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, {LANE: PLACES})
     access = Access(keys=keys, origins=origins)
-    return create_app(engine_client, [scripted_model(num_slots=2)], access), engine_client
+    return create_app(
+        engine_client, [scripted_model(num_slots=2)], no_library(), access
+    ), engine_client
 
 
 def app_of_two() -> tuple[Starlette, EngineClient]:
@@ -68,7 +70,9 @@ def app_of_two() -> tuple[Starlette, EngineClient]:
     make_engine = functools.partial(ThreadEngine, two_lanes)
     engine_client = EngineClient(make_engine, {LANE: PLACES, LaneKey(MAZES): PLACES})
     mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
-    return create_app(engine_client, [scripted_model(num_slots=2), mazes]), engine_client
+    return create_app(
+        engine_client, [scripted_model(num_slots=2), mazes], no_library()
+    ), engine_client
 
 
 def two_lanes() -> Lanes:

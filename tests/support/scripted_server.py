@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scripted_engine import Script, ScriptedEngine, ready_lane
@@ -16,9 +17,12 @@ from scripted_engine import Script, ScriptedEngine, ready_lane
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, Lanes, MakeLanes
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Puzzle
+
+if TYPE_CHECKING:
+    from hrm_edge_server.library import Library
 
 NUMBERS = {
     "slots": 2,
@@ -124,6 +128,18 @@ def scripted_model(
     )
 
 
+def no_library(make_lanes: MakeLanes = dict) -> "Library":
+    """A library without bundles, whose lanes a test makes."""
+    from hrm_edge_server.library import Library
+
+    defaults = LaneDefaults(
+        engine="cpu", num_slots=2, num_threads=1, queue_limit=8, max_attempts=MAX_ATTEMPTS
+    )
+    library = Library(defaults)
+    library.make_lanes = lambda: make_lanes  # type: ignore[method-assign]
+    return library
+
+
 def _tokens(text: str) -> np.ndarray:
     grid = PUZZLE.parse(text).grid
     return PUZZLE.encode(grid)
@@ -146,8 +162,9 @@ def main() -> None:
     # The engine process imports this module too and does not need these.
     from hrm_edge_runtime.contract.logs import configure
     from hrm_edge_server.auth import KeyRing
+    from hrm_edge_server.cli import ServeOptions
     from hrm_edge_server.middleware import Access
-    from hrm_edge_server.server import ServerOptions, run_server
+    from hrm_edge_server.server import run_server
 
     given = _arguments()
     configure(given.log)
@@ -160,20 +177,20 @@ def main() -> None:
         load_s=given.load_s,
     )
     keys = KeyRing(given.keys) if given.keys else None
-    options = ServerOptions(
+    options = ServeOptions(
         host=given.host,
         port=given.port,
         queue_limit=given.queue_limit,
-        drain_s=given.drain_s,
-        stall_s=given.stall_s,
+        drain_seconds=given.drain_s,
+        stall_seconds=given.stall_s,
         max_connections=given.max_connections,
-        keep_alive_s=given.keep_alive_s,
-        access=Access(keys=keys),
+        keep_alive_seconds=given.keep_alive_s,
         tls_cert=given.tls_cert,
         tls_key=given.tls_key,
         log=given.log,
     )
-    run_server(make_lanes, [scripted_model(num_slots=given.slots)], options)
+    models = [scripted_model(num_slots=given.slots)]
+    run_server(no_library(make_lanes), models, options, Access(keys=keys))
 
 
 if __name__ == "__main__":

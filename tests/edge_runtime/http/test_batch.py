@@ -22,8 +22,7 @@ from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.batching.task import SegmentEvent
 from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_server import batch
-from hrm_edge_server.body import MAX_BODY_BYTES
-from hrm_edge_server.lines import PART_BYTES, PREFETCH_BYTES, lines_of
+from hrm_edge_server.body import MAX_BODY_BYTES, PART_BYTES, PREFETCH_BYTES, lines_of
 from hrm_edge_server.solve import BUFFER_SIZE, EventBuffer
 
 LINE_NUMBER = operator.itemgetter("line")
@@ -92,7 +91,7 @@ async def test_single_requests_go_before_the_lines_of_a_batch() -> None:
     answers = lines_in(lines.body)
     for number, answer in enumerate(sorted(answers, key=LINE_NUMBER), start=1):
         assert answer["line"] == number
-        assert answer["answer"]["solved"]
+        assert answer["answer"]["verified"]
     assert len(answers) == 40
 
 

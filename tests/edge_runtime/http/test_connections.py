@@ -3,25 +3,19 @@
 import asyncio
 import contextlib
 import json
-import os
-import resource
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
-import uvicorn
 from asgi_tools import live
 from service_tools import starting, wait_for
 
 from hrm_edge_server import connections
-from hrm_edge_server.server import DrainingServer, ServerOptions
-from hrm_edge_server.solve import SolveService
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
@@ -424,26 +418,6 @@ print(fitting + server.BACKLOG + server.SPARE_FILES)
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "1000\n1000\n"
-
-
-def test_missing_descriptors_log_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    config = uvicorn.Config("none", log_config=None)
-    service = cast(SolveService, SimpleNamespace(engine_client=None))
-    limits = connections.ConnectionLimits(max_connections=1)
-    server = DrainingServer(config, service, cast(ServerOptions, None), limits)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    too_few = os.dup(0)
-    os.close(too_few)
-    try:
-        for soft in (too_few, too_few, before[0], too_few):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
-            server.look_for_descriptors()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert caplog.text.count("new connections are closed ([Errno 24] Too many open files") == 2
 
 
 @pytest.mark.process

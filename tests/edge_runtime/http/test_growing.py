@@ -75,7 +75,7 @@ async def test_a_client_that_awaits_an_answer_may_be_silent(
     monkeypatch.setattr(batch, "IDLE_SECONDS", SHORT_S)
     answer = await exchanged(slow_port, BATCH + chunk(PUZZLE + b"\n"))
     first, last = lines_in(answer)
-    assert first["answer"]["solved"]
+    assert first["answer"]["verified"]
     assert last["error"]["reason"] == "body-too-slow"
 
 
@@ -157,4 +157,4 @@ async def test_a_batch_that_waits_sends_spaces_before_its_next_line(
     beginning, _, end = answer.partition(b"solution")
     assert beginning.count(b"1\r\n \r\n") >= 2
     assert b"1\r\n \r\n" not in end
-    assert lines_in(answer)[0]["answer"]["solved"]
+    assert lines_in(answer)[0]["answer"]["verified"]

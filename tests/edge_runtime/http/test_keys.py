@@ -16,7 +16,7 @@ from cli_tools import rejected, succeeded
 from hypothesis import given
 from hypothesis import strategies as st
 from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
-from scripted_server import LANE, examples, scripted_model
+from scripted_server import LANE, examples, no_library, scripted_model
 from service_tools import refusal, starting, wait_for
 from thread_engine import ThreadEngine
 
@@ -84,7 +84,7 @@ def test_with_keys_every_route_but_probes_needs_one(tmp_path: Path) -> None:
             assert http.get(path).status_code == 200
         for headers in right:
             assert http.get("/models", headers=headers).status_code == 200
-            assert http.post("/solve", headers=headers, json=BODY).json()["solved"]
+            assert http.post("/solve", headers=headers, json=BODY).json()["verified"]
 
 
 def test_readiness_without_a_key_has_no_counts_or_reasons(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_without_keys_foreign_host_names_are_rejected() -> None:
     status_of_host = dict.fromkeys(own.split(), 200) | dict.fromkeys(foreign.split(), 403)
     engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {LANE: 10})
     models = [scripted_model(num_slots=2)]
-    app = create_app(engine_client, models, Access(hosts=["own.org"]))
+    app = create_app(engine_client, models, no_library(), Access(hosts=["own.org"]))
     with serving(app, engine_client) as http:
         for host, status in status_of_host.items():
             assert http.get("/models", headers={"host": host}).status_code == status, host
@@ -405,5 +405,5 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(tmp_path: Path
         batch.give(LINE, more=False)
         await asyncio.wait_for(batch.task, 60)
     before, after = map(json.loads, batch.body.splitlines())
-    assert before["answer"]["solved"]
+    assert before["answer"]["verified"]
     assert after["error"]["reason"] == "bad-key"

@@ -120,10 +120,8 @@ def test_bodies_of_windows_tools_are_read(server: Server, encoding: str) -> None
     assert "event: answer" in server.http.post("/solve/stream", content=body, headers=JSON).text
     if encoding == "utf-8-sig":
         lines = server.http.post("/solve/batch", content=body + body[3:], headers=NDJSON)
-        assert [json.loads(line)["answer"]["solved"] for line in lines.text.splitlines()] == [
-            True,
-            True,
-        ]
+        answers = [json.loads(line)["answer"] for line in lines.text.splitlines()]
+        assert [answer["verified"] for answer in answers] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from service_tools import Server, command, refusal, wait_for
 from hrm_edge_runtime.contract.archive import Archive
 from hrm_edge_runtime.contract.manifest import read_manifest
 from hrm_edge_server import uploads
-from hrm_edge_server.upload_folder import MARKER, UploadFolder
-from hrm_edge_server.uploads import Uploads
+from hrm_edge_server.uploads import MARKER, UploadFolder, Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -77,7 +76,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
         done = push(bundle, server.url, "--name", "second")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"added second at {server.url}")
-        assert server.solve(SOLVED, model="second").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
         assert push(bundle, server.url, "--name", "second").stdout.startswith("replaced second")
         for refused, key, reason in (
             (bundle, USER, "only an admin may change the served models"),
@@ -88,7 +87,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
             assert done.returncode == 3
             assert done.stderr.count("\n") == 1
             assert reason in done.stderr
-        assert server.solve(SOLVED, model="second").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
         assert kept(folder) == {"second.bundle": "second"}
     shutil.copytree(folder / "second.bundle", folder / ("second." + "0" * 12))
     left = folder / ".upload-of-a-killed-server"
@@ -103,8 +102,8 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
             assert (path / "file").exists()
             shutil.rmtree(path)
         assert kept(folder) == {"second.bundle": "second"}
-        assert server.solve(SOLVED, model="second").json()["solved"]
-        assert server.solve(SOLVED, model="first").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
+        assert server.solve(SOLVED, model="first").json()["verified"]
         with Server(serve_command(tmp_path)) as other:
             assert other.exit_status() == 2
             assert "another server uses" in other.log

@@ -74,7 +74,7 @@ def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
             assert refusal(server.solve(QUESTION)) == (503, "draining")
             os.kill(engine_pid, signal.SIGCONT)
             for future in futures:
-                assert future.result().json()["solved"]
+                assert future.result().json()["verified"]
         assert server.exit_status() == 0
 
 
