@@ -37,7 +37,7 @@ COMMANDS = {
         "hrm_edge_server.key_cli:main", "create, list and remove the keys of a server"
     ),
     "push": CommandEntry("hrm_edge.push_cli:main", "bring a bundle to a running server"),
-    "data": CommandEntry("hrm_puzzles.cli:main", "build, import, inspect and show data sets"),
+    "data": CommandEntry("hrm_puzzles.cli:main", "build, import and inspect data sets"),
     "train": CommandEntry(
         "hrm_train.cli:main", "train a model: a data set becomes a checkpoint", "train"
     ),
