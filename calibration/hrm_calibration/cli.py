@@ -45,12 +45,12 @@ def int8(
     import onnx
 
     from hrm_calibration.int8 import calibrate
-    from hrm_calibration.paired import paired
     from hrm_calibration.rollouts import ServedGraph
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_host import atomic
     from hrm_host.progress import stages_on
+    from hrm_parity.outcomes import paired
     from hrm_puzzles.data.sources import find_questions
 
     atomic.require_free(out)

@@ -18,9 +18,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.quantize import call_sites, with_outputs
 from hrm_calibration.ranges import Histogram
+from hrm_edge_runtime.batching import lane
 from hrm_edge_runtime.batching.task import Attempt, Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.arrays import Float32, Int32
@@ -28,7 +28,7 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
 from hrm_host.progress import OnProgress, unheard
-from hrm_parity.walk import run_questions
+from hrm_parity.outcomes import Outcomes
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
@@ -130,6 +130,32 @@ class ServedGraph:
             progress(len(ended), len(questions))
         ended.sort(key=attrgetter("attempt_id"))
         return outcomes_of(ended, questions.labels_NT)
+
+
+def run_questions(
+    engine: Engine,
+    puzzle: Puzzle,
+    questions: Questions,
+    puzzle_table: Float32,
+    policy: HaltingPolicy,
+) -> Iterator[Attempt]:
+    """Run every question once through the serving lane; yield each attempt as it ends.
+
+    The id of an attempt is the number of its question.
+    """
+
+    def attempts() -> Iterator[Attempt]:
+        for index, asked in enumerate(questions):
+            yield Attempt(
+                attempt_id=index,
+                tokens_T=asked.tokens_T,
+                puzzle_vector_E=puzzle_table[asked.puzzle_id],
+                policy=policy,
+                arrival_s=0.0,
+            )
+
+    serving = lane.Lane(engine, puzzle, queue_limit=engine.num_slots)
+    return lane.run_all(serving, attempts())
 
 
 def answered(

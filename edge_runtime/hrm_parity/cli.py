@@ -6,9 +6,12 @@
 import json
 
 import typer
+from rich.console import Console
 
-from hrm_host import command
-from hrm_parity.options import ParityOptions
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_host import command, progress
+from hrm_parity import comparison
 
 main = command.Command("hrm-parity")
 
@@ -18,16 +21,9 @@ main = command.Command("hrm-parity")
     epilog="Example: "
     "hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku",
 )
-@command.taking(ParityOptions)
-def parity(options: ParityOptions) -> None:
+@command.taking(comparison.ParityOptions)
+def parity(options: comparison.ParityOptions) -> None:
     """Compare two engines of a bundle segment by segment; exit with 1 if a limit is exceeded."""
-    from rich.console import Console
-
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
-    from hrm_host import progress
-    from hrm_parity import comparison
-
     bundle = Bundle.open(find_bundle(options.bundle))
     with progress.stages_on(Console(stderr=True)) as stages:
         found = comparison.compare_engines(bundle, options, stages)

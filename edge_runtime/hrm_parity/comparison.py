@@ -3,18 +3,20 @@
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.completion import bundles_from
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_host import progress
 from hrm_host.machine import num_cores
 from hrm_parity import BUILD_COMMAND
-from hrm_parity.options import ParityOptions
 from hrm_parity.report import (
     GATES,
     Break,
@@ -32,6 +34,32 @@ from hrm_puzzles.data.sources import Questions, questions_from_data, questions_m
 
 NUM_PUZZLES = 256
 """Default number of held-out puzzles: minutes on a CPU."""
+BUNDLE_HELP = "Bundle directory or shipped name. Default: sudoku."
+AGAINST_HELP = "Reference engine. Default: golden traces, or cpu:fp32 with --data or --puzzles."
+DATA_HELP = "Data set whose test split to run. Default: golden or generated puzzles."
+THREADS_HELP = "CPU threads per engine. Default: all cores."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityOptions:
+    bundle: Annotated[
+        str | None,
+        typer.Argument(help=BUNDLE_HELP, autocompletion=bundles_from),
+    ] = None
+    engine: Annotated[str, typer.Option(help="Engine to check, ENGINE[:PRECISION].")] = "auto"
+    against: Annotated[str | None, typer.Option(help=AGAINST_HELP)] = None
+    data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None
+    puzzles: Annotated[int | None, typer.Option(min=1, help="Number of puzzles to run.")] = None
+    seed: Annotated[int, typer.Option(help="Seed for choosing or generating puzzles.")] = 1
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles per batch.")] = 16
+    threads: Annotated[int | None, typer.Option(min=1, help=THREADS_HELP)] = None
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as one JSON object.")
+    ] = False
+
+    @property
+    def is_golden(self) -> bool:
+        return self.data is None and self.puzzles is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +73,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         verdict = "broken" if self.breaks else "passed: every gate holds"
-        unsure = " and ".join(self.undecided)
+        unsure = " and ".join(undecided(self.report, self.gates))
         if unsure:
             count = f"{self.report.num_puzzles} puzzles are too few"
             verdict += f", but {count} to tell {unsure}; give more with --puzzles or --data"
@@ -54,17 +82,13 @@ class Comparison:
             verdict += f" (not judged, since an engine keeps its carry to itself: {left_out})"
         return verdict
 
-    @property
-    def undecided(self) -> list[str]:
-        return undecided(self.report, self.gates)
-
     def as_json(self) -> dict[str, Any]:
         return {
             "passed": not self.breaks,
-            "undecided": self.undecided,
+            "undecided": undecided(self.report, self.gates),
             "not_judged": not_judged(self.report, self.gates),
             "breaks": [str(one) for one in self.breaks],
-            "gates": self.gates.model_dump(exclude_none=True),
+            "gates": self.gates.model_dump(),
             **self.report.as_json(),
         }
 
@@ -82,57 +106,38 @@ def compare_engines(
     """
     stages = stages or progress.Stages()
     choice, source = _choices(bundle, options)
-    questions = questions_for(bundle, options, stages)
-    gates = GATES[choice.precision][_kind_of(choice, source)]
+    is_unrolled = choice.engine == "unrolled"
+    questions = _questions_for(bundle, options, stages)
     num_slots = min(options.slots, len(questions))
     candidate = _side(bundle, choice, num_slots, options.threads)
+    num_segments = candidate.policy.max_segments
+    if options.is_golden and not is_unrolled:
+        num_segments = len(bundle.golden().answer_SBT)
     with closing(candidate.engine):
-        if candidate.shows_segments:
-            reference = _side(bundle, source, num_slots, options.threads)
-        else:
+        if is_unrolled:
             reference = _loop_of(candidate, bundle, choice.precision, options.threads)
+        elif source is None:
+            policy = bundle.manifest.halting_policy()
+            reference = golden_side(bundle.golden(), num_slots, policy)
+        else:
+            reference = _side(bundle, source, num_slots, options.threads)
         with closing(reference.engine):
             report = walk(
                 reference,
                 candidate,
                 questions,
                 bundle.puzzle,
-                num_segments=_num_segments(candidate, bundle, options),
-                to_the_end=options.is_golden,
+                num_segments=num_segments,
+                to_the_end=options.is_golden and not is_unrolled,
                 progress=partial(stages.show, "puzzles"),
             )
-    if not bundle.puzzle.proof_exists:
-        report.proven = None
+    kind: Kind = "live"
+    if is_unrolled:
+        kind = "unrolled"
+    elif source is None:
+        kind = "golden"
+    gates = GATES[choice.precision][kind]
     return Comparison(report=report, gates=gates, breaks=breaks(report, gates))
-
-
-def _kind_of(choice: Choice, source: Choice | None) -> Kind:
-    if choice.engine == "unrolled":
-        return "unrolled"
-    return "golden" if source is None else "live"
-
-
-def _num_segments(candidate: Side, bundle: Bundle, options: ParityOptions) -> int:
-    if candidate.shows_segments and options.is_golden:
-        return len(bundle.golden().answer_SBT)
-    return candidate.policy.max_segments
-
-
-def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
-    if options.is_golden:
-        return golden_questions(bundle.golden())
-    count = options.puzzles or NUM_PUZZLES
-    if options.data is None:
-        return questions_made(
-            bundle.puzzle,
-            count,
-            seed=options.seed,
-            num_workers=num_cores(),
-            progress=partial(stages.show, "making puzzles"),
-        )
-    questions = questions_from_data(options.data, bundle.puzzle, count, options.seed)
-    questions.require_ids(bundle.manifest.num_puzzle_ids)
-    return questions
 
 
 def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | None]:
@@ -157,35 +162,45 @@ def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | N
     return candidate, source
 
 
-def _side(bundle: Bundle, source: Choice | None, num_slots: int, num_threads: int | None) -> Side:
-    policy = bundle.manifest.halting_policy()
-    if source is None:
-        return golden_side(bundle.golden(), num_slots, policy)
-    if source.engine == "unrolled":
-        return _unrolled_side(bundle, source.precision, num_slots, num_threads)
-    name = str(source)
+def _questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
+    if options.is_golden:
+        return golden_questions(bundle.golden())
+    count = options.puzzles or NUM_PUZZLES
+    if options.data is None:
+        return questions_made(
+            bundle.puzzle,
+            count,
+            seed=options.seed,
+            num_workers=num_cores(),
+            progress=partial(stages.show, "making puzzles"),
+        )
+    questions = questions_from_data(options.data, bundle.puzzle, count, options.seed)
+    questions.require_ids(bundle.manifest.num_puzzle_ids)
+    return questions
+
+
+def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | None) -> Side:
     engine = engine_for(
-        bundle, engine=name, num_slots=num_slots, num_threads=num_threads, want_logits=True
+        bundle,
+        engine=str(source),
+        num_slots=num_slots,
+        num_threads=num_threads,
+        want_logits=source.engine != "unrolled",
     )
-    policy = bundle.manifest.halting_policy(source.precision)
-    return Side(name=name, engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
-
-
-def _unrolled_side(bundle: Bundle, precision: str, num_slots: int, num_threads: int | None) -> Side:
-    from hrm_edge_runtime.engines.unrolled import UnrolledEngine
-
-    engine = UnrolledEngine(
-        bundle, precision=precision, num_slots=num_slots, num_threads=num_threads
-    )
-    policy = bundle.manifest.halting_policy(precision)
-    kind = "fixed" if policy.kind == "fixed" else "learned"
-    return Side(
-        name=f"unrolled:{precision}",
+    side = Side(
+        name=str(source),
         engine=engine,
         puzzle_table=bundle.puzzle_table,
-        policy=replace(policy, kind=kind, max_segments=engine.num_segments),
-        shows_segments=False,
+        policy=bundle.manifest.halting_policy(source.precision),
     )
+    if source.engine != "unrolled":
+        return side
+    from hrm_edge_runtime.engines.unrolled import UnrolledEngine  # a Jetson has no ONNX Runtime
+
+    assert isinstance(engine, UnrolledEngine)
+    kind = "fixed" if side.policy.kind == "fixed" else "learned"
+    policy = replace(side.policy, kind=kind, max_segments=engine.num_segments)
+    return replace(side, policy=policy, shows_segments=False)
 
 
 def _loop_of(unrolled: Side, bundle: Bundle, precision: str, num_threads: int | None) -> Side:

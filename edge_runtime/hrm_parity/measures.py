@@ -1,12 +1,10 @@
-"""How far two engines are apart: one number per row after each segment, and sums by segment.
+"""How far two engines are apart: one number per row after each segment, and figures by segment.
 
-Shapes: B rows, S segments, T tokens, V vocabulary, N positions, D hidden; X is everything else
-flattened into one axis.
+Shapes: B rows, S segments, T tokens, V vocabulary, N positions, D hidden; M measured rows of all
+segments; X is everything else flattened into one axis.
 """
 
-import math
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +43,6 @@ MEASURES: dict[Measure, How] = {
 """Each measure with the figure that reports show."""
 LARGE = 16.0  # logits of the published models stay below this; relational models of grids reach 50
 TINY = float(np.finfo(np.float64).tiny)
-Z_95 = 1.959964
 
 
 @runtime_checkable
@@ -59,7 +56,7 @@ class HandsOutCarry(Protocol):
 
 def output_measures(
     reference: StepOutput, candidate: StepOutput, differ_B: NDArray[np.bool_]
-) -> dict[str, Float64]:
+) -> dict[Measure, Float64]:
     """Compare two outputs. `differ_B` marks rows in which only one side stops.
 
     A value that is not finite counts as infinite.
@@ -97,7 +94,7 @@ def _halting_gap_B(reference: StepOutput, candidate: StepOutput) -> Float64:
     return np.maximum(_sound(margin_gap_B), _sound(q_halt_gap_B))
 
 
-def carry_measures(reference: Engine, candidate: Engine, num_active: int) -> dict[str, Float64]:
+def carry_measures(reference: Engine, candidate: Engine, num_active: int) -> dict[Measure, Float64]:
     """Compare two carries; empty if an engine keeps its own."""
     if not isinstance(reference, HandsOutCarry) or not isinstance(candidate, HandsOutCarry):
         return {}
@@ -106,14 +103,17 @@ def carry_measures(reference: Engine, candidate: Engine, num_active: int) -> dic
     drift_B = np.zeros(num_active)
     # row by row: all carries at once in float64 would take hundreds of megabytes at full size
     for row in range(num_active):
-        drift_B[row] = relative_error(_carry_X(ours, row), _carry_X(theirs, row))
+        ours_1X = _carry_1X(ours, row)
+        theirs_1X = _carry_1X(theirs, row)
+        with np.errstate(all="ignore"):
+            drift_B[row] = _drift_B(ours_1X, theirs_1X)[0]
     return {"carry_drift": drift_B}
 
 
-def _carry_X(carry: tuple[Float32, Float32], row: int) -> Float64:
+def _carry_1X(carry: tuple[Float32, Float32], row: int) -> Float64:
     z_high_BND, z_low_BND = carry
     both_X = np.concatenate((z_high_BND[row], z_low_BND[row]), axis=None)
-    return both_X.astype(np.float64)
+    return both_X[None].astype(np.float64)
 
 
 def _logits_BX(output: StepOutput) -> Float64:
@@ -123,15 +123,6 @@ def _logits_BX(output: StepOutput) -> Float64:
             "the engine returns no logits, which parity compares: build it with want_logits=True."
         )
     return logits_BTV.reshape(len(logits_BTV), -1).astype(np.float64)
-
-
-def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Norm of the difference relative to the expected norm; infinite if a value is not finite."""
-    found_BX = found.reshape(1, -1).astype(np.float64)
-    expected_BX = expected.reshape(1, -1).astype(np.float64)
-    with np.errstate(all="ignore"):
-        error_B = _drift_B(found_BX, expected_BX)
-    return float(error_B[0])
 
 
 def _drift_B(ours_BX: Float64, theirs_BX: Float64) -> Float64:
@@ -145,124 +136,32 @@ def _sound(value_B: NDArray[np.floating]) -> Float64:
     return np.where(np.isfinite(value_B), value_B, np.inf).astype(np.float64)
 
 
-class Column:
-    """One measure by segment: its mean, its worst value and the puzzle with the worst value.
+class Column(NamedTuple):
+    """One measure by segment: its mean, its worst value and the row of all M that has it.
 
-    Index 0 is segment 1. The figures of a segment cover the rows that ran it.
+    Index 0 is segment 1.
     """
 
-    def __init__(self, num_segments: int) -> None:
-        self.count_S = np.zeros(num_segments, np.int64)
-        self.sum_S = np.zeros(num_segments)
-        self.worst_S = np.full(num_segments, -np.inf)
-        self.question_S = np.full(num_segments, -1, np.int64)
-        self.puzzle_id_S = np.full(num_segments, -1, np.int64)
-
-    @property
-    def mean_S(self) -> Float64:
-        return self.sum_S / np.maximum(self.count_S, 1)
+    mean_S: Float64
+    worst_S: Float64
+    worst_row_S: Int64
 
     def by(self, how: How) -> Float64:
         if how == "mean":
             return self.mean_S
         return self.worst_S
 
-    def cut(self, num_segments: int) -> None:
-        """Keep only the first segments."""
-        self.count_S = self.count_S[:num_segments]
-        self.sum_S = self.sum_S[:num_segments]
-        self.worst_S = self.worst_S[:num_segments]
-        self.question_S = self.question_S[:num_segments]
-        self.puzzle_id_S = self.puzzle_id_S[:num_segments]
 
-    def take(self, index_B: Int64, question_B: Int64, puzzle_id_B: Int64, value_B: Float64) -> None:
-        """Add one value per row to its segment; NaN does not count."""
-        is_missing_B = np.isnan(value_B)
-        np.add.at(self.count_S, index_B, ~is_missing_B)
-        np.add.at(self.sum_S, index_B, np.where(is_missing_B, 0.0, value_B))
-        rows = np.flatnonzero(value_B > self.worst_S[index_B])
-        # if several rows share a segment, the last one written wins: write the worst one last
-        rows = rows[np.argsort(value_B[rows], kind="stable")]
-        segments = index_B[rows]
-        self.worst_S[segments] = value_B[rows]
-        self.question_S[segments] = question_B[rows]
-        self.puzzle_id_S[segments] = puzzle_id_B[rows]
-
-    def as_json(self) -> dict[str, list[Any]]:
-        """Values with four digits, "inf" if a value is not finite, null if there is no value."""
-        mean = [short(value) for value in self.mean_S.tolist()]
-        worst = [short(value) for value in self.worst_S.tolist()]
-        return {
-            "mean": self._or_null(mean),
-            "worst": self._or_null(worst),
-            "puzzle": self._or_null(self.question_S.tolist()),
-        }
-
-    def _or_null(self, values: list[Any]) -> list[Any]:
-        """The values, with None for each segment that no row ran."""
-        known: list[Any] = []
-        for value, count in zip(values, self.count_S.tolist(), strict=True):
-            known.append(value if count else None)
-        return known
-
-
-@dataclass(kw_only=True)
-class SolveCounts:
-    """Puzzles that each side solves. Only the reference solves `lost`, only the candidate `won`."""
-
-    num_puzzles: int = 0
-    reference: int = 0
-    candidate: int = 0
-    lost: int = 0
-    won: int = 0
-
-    def count(self, reference: bool, candidate: bool) -> None:
-        self.num_puzzles += 1
-        self.reference += reference
-        self.candidate += candidate
-        self.lost += reference and not candidate
-        self.won += candidate and not reference
-
-    @property
-    def loss_points(self) -> float:
-        """Percentage points that the candidate loses; negative if it gains."""
-        return 100 * (self.lost - self.won) / max(1, self.num_puzzles)
-
-    @property
-    def interval_points(self) -> tuple[float, float]:
-        """95 % confidence interval of `loss_points`."""
-        low, high = loss_interval(self.lost, self.won, self.num_puzzles)
-        return 100 * low, 100 * high
-
-    def as_json(self) -> dict[str, Any]:
-        low, high = self.interval_points
-        return {
-            "reference": self.reference,
-            "candidate": self.candidate,
-            "lost": self.lost,
-            "won": self.won,
-            "loss_points": short(self.loss_points),
-            "interval_points": [short(low), short(high)],
-        }
-
-
-def loss_interval(num_lost: int, num_won: int, num_puzzles: int) -> tuple[float, float]:
-    """95 % confidence interval of the share lost, by Agresti and Min (2005).
-
-    It is Wald's interval with half a puzzle added to each cell. Without the added halves, no
-    difference seen would count as proof that there is none.
-    """
-    lost = num_lost + 0.5
-    won = num_won + 0.5
-    total = num_puzzles + 2
-    middle = (lost - won) / total
-    variance = lost + won - (lost - won) ** 2 / total
-    half = Z_95 * math.sqrt(max(0.0, variance)) / total
-    return middle - half, middle + half
-
-
-def short(value: float) -> float | str:
-    """Four digits; "inf" if the value is not finite."""
-    if not math.isfinite(value):
-        return "inf"
-    return float(f"{value:.4g}")
+def column_of(segment_M: Int64, value_M: Float64) -> Column:
+    """The figures of each segment; every segment from 1 to the last has a row."""
+    index_M = segment_M - 1
+    sum_S = np.bincount(index_M, weights=value_M)
+    rising_M = np.argsort(value_M, kind="stable")
+    worst_row_S = np.zeros(len(sum_S), np.int64)
+    # several rows share a segment, and the last one written stays: the worst
+    worst_row_S[index_M[rising_M]] = rising_M
+    return Column(
+        mean_S=sum_S / np.bincount(index_M),
+        worst_S=value_M[worst_row_S],
+        worst_row_S=worst_row_S,
+    )

@@ -1,109 +1,75 @@
 """What a comparison of two engines found: numbers, JSON, a table, and the gates it breaks.
 
-Memory does not grow with the number of puzzles. The gates are limits from one JSON file:
+The gates are limits from one JSON file:
 
     {"fp32": {"golden": {"every_segment": {"worst": {"logit_gap": 1e-4}},
                          "end": {"different_halts": 0}},
               "live": ...
 
 `golden` holds against golden traces, `live` against a running reference, `unrolled` for a graph of
-the whole loop against its step graph. A segment is judged by the
-mean or the worst of its rows, the end by `EndLimits`.
+the whole loop against its step graph. A segment is judged by the mean or the worst of its rows.
 
-Shapes: B rows, S segments.
+Shapes: S segments, M measured rows of all segments, N puzzles.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter
 
-from hrm_edge_runtime.contract.arrays import Int32
-from hrm_parity.measures import (
-    MEASURES,
-    Column,
-    Float64,
-    How,
-    Int64,
-    Measure,
-    SolveCounts,
-)
+from hrm_parity.measures import MEASURES, Column, How, Int64, Measure
+from hrm_parity.outcomes import Outcomes, Paired, paired
 
-MOST_SHOWN = 6  # columns of the table, besides the last segment; as many as a terminal is wide
-Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Kind = Literal["golden", "live", "unrolled"]
+MOST_SHOWN = 7
+"""Columns of the table; as many as a terminal is wide."""
 ENOUGH_PUZZLES = 2000
 """With fewer puzzles a loss breaks its gate only if its whole confidence interval does."""
+Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Kind = Literal["golden", "live", "unrolled"]
+AtTheEnd = Literal[
+    # shares of puzzles
+    "different_final_answers",
+    "different_halts",
+    # share of the reference's mean segments
+    "more_segments",
+    # percentage points of solves
+    "exact_loss",
+    "proven_loss",
+]
+SegmentLimits = dict[How, dict[Measure, Limit]]
 
 
-class End(NamedTuple):
-    """How one side ended with one puzzle: its last segment, its answer, and whether that was
-    right."""
-
-    halted_at: int
-    answer_T: Int32
-    is_exact: bool
-    is_proven: bool
-
-
-@dataclass(kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ParityReport:
     """How a candidate compares with its reference.
 
-    `halts_SS` counts puzzles by the segment after which the reference (row) and the candidate
-    (column) halted. `proven` is None if the puzzle has no proofs.
+    `question_M` and `puzzle_id_M` name the puzzle of each measured row of `columns`. `theirs` are
+    the outcomes of the reference, `ours` those of the candidate.
     """
 
     reference: str
     candidate: str
     puzzles: str
-    halts_SS: Int64
-    columns: dict[str, Column] = field(default_factory=dict[str, Column])
-    exact: SolveCounts = field(default_factory=SolveCounts)
-    proven: SolveCounts | None = field(default_factory=SolveCounts)
-    num_different_final_answers: int = 0
-
-    def add_segment(
-        self,
-        segment_B: Int64,
-        question_B: Int64,
-        puzzle_id_B: Int64,
-        measures: Mapping[str, Float64],
-    ) -> None:
-        for name, value_B in measures.items():
-            column = self.columns.setdefault(name, Column(self.num_segments))
-            column.take(segment_B - 1, question_B, puzzle_id_B, value_B)
-
-    def add_end(self, reference: End, candidate: End) -> None:
-        self.halts_SS[reference.halted_at - 1, candidate.halted_at - 1] += 1
-        is_same = np.array_equal(reference.answer_T, candidate.answer_T)
-        self.num_different_final_answers += not is_same
-        self.exact.count(reference.is_exact, candidate.is_exact)
-        if self.proven is not None:
-            self.proven.count(reference.is_proven, candidate.is_proven)
-
-    def finished(self) -> "ParityReport":
-        """The report cut to the segments that ran; ValueError if there was no puzzle."""
-        if not self.num_puzzles:
-            raise ValueError("there is no puzzle to compare; give at least one.")
-        last = 1 + int(np.argwhere(self.halts_SS).max())
-        for column in self.columns.values():
-            last = max(last, int((column.count_S > 0).sum()))
-        for column in self.columns.values():
-            column.cut(last)
-        return replace(self, halts_SS=self.halts_SS[:last, :last])
+    num_running_S: Int64
+    question_M: Int64
+    puzzle_id_M: Int64
+    columns: Mapping[Measure, Column]
+    theirs: Outcomes
+    ours: Outcomes
+    has_proofs: bool
+    num_different_final_answers: int
 
     @property
     def num_puzzles(self) -> int:
-        return self.exact.num_puzzles
+        return len(self.theirs.exact_N)
 
     @property
     def num_segments(self) -> int:
-        return len(self.halts_SS)
+        return len(self.num_running_S)
 
     @property
     def max_logit_gap(self) -> float:
@@ -111,47 +77,88 @@ class ParityReport:
 
     @property
     def num_different_halts(self) -> int:
-        return int(self.halts_SS.sum() - self.halts_SS.trace())
+        return int((self.theirs.segments_N != self.ours.segments_N).sum())
 
     @property
-    def reference_halts_S(self) -> Int64:
-        """How many puzzles halted after each segment."""
-        return self.halts_SS.sum(axis=1)
+    def exact(self) -> Paired:
+        return paired(self.theirs.exact_N, self.ours.exact_N)
 
     @property
-    def candidate_halts_S(self) -> Int64:
-        return self.halts_SS.sum(axis=0)
+    def proven(self) -> Paired | None:
+        """None if the puzzle has no proofs."""
+        if not self.has_proofs:
+            return None
+        return paired(self.theirs.proven_N, self.ours.proven_N)
 
     @property
     def mean_segments(self) -> tuple[float, float]:
-        segment_S = np.arange(1, self.num_segments + 1)
-        theirs = np.average(segment_S, weights=self.reference_halts_S)
-        ours = np.average(segment_S, weights=self.candidate_halts_S)
-        return float(theirs), float(ours)
+        return float(self.theirs.segments_N.mean()), float(self.ours.segments_N.mean())
 
-    @property
-    def more_segments(self) -> float:
-        """Additional mean segments as a share of the reference's; negative if there are fewer."""
+    def at_the_end(self) -> dict[AtTheEnd, float]:
+        """The figures that limits of the end judge."""
         theirs, ours = self.mean_segments
-        return ours / theirs - 1
+        figures: dict[AtTheEnd, float] = {
+            "different_final_answers": self.num_different_final_answers / self.num_puzzles,
+            "different_halts": self.num_different_halts / self.num_puzzles,
+            "more_segments": ours / theirs - 1,
+        }
+        for name, pair in self.losses().items():
+            figures[name] = 100 * pair.loss
+        return figures
+
+    def losses(self) -> dict[AtTheEnd, Paired]:
+        found: dict[AtTheEnd, Paired] = {"exact_loss": self.exact}
+        if self.proven is not None:
+            found["proven_loss"] = self.proven
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for json.dumps; lists have one entry for each segment that a puzzle ran."""
-        proven = None if self.proven is None else self.proven.as_json()
         return {
             "reference": self.reference,
             "candidate": self.candidate,
             "puzzles": self.puzzles,
             "num_puzzles": self.num_puzzles,
             "num_segments": self.num_segments,
-            "exact": self.exact.as_json(),
-            "proven": proven,
+            "exact": _counts(self.exact),
+            "proven": _counts(self.proven),
             "num_different_final_answers": self.num_different_final_answers,
             "num_different_halts": self.num_different_halts,
-            "reference_halts": self.reference_halts_S.tolist(),
-            "candidate_halts": self.candidate_halts_S.tolist(),
-            "segments": {name: column.as_json() for name, column in self.columns.items()},
+            "reference_halts": self._halted_after(self.theirs),
+            "candidate_halts": self._halted_after(self.ours),
+            "segments": {name: self._figures(column) for name, column in self.columns.items()},
         }
+
+    def _halted_after(self, outcomes: Outcomes) -> list[int]:
+        """How many puzzles halted after each segment."""
+        return np.bincount(outcomes.segments_N - 1, minlength=self.num_segments).tolist()
+
+    def _figures(self, column: Column) -> dict[str, list[Any]]:
+        return {
+            "mean": [short(value) for value in column.mean_S.tolist()],
+            "worst": [short(value) for value in column.worst_S.tolist()],
+            "puzzle": self.question_M[column.worst_row_S].tolist(),
+        }
+
+
+def _counts(pair: Paired | None) -> dict[str, Any] | None:
+    if pair is None:
+        return None
+    return {
+        "reference": round(pair.reference * pair.num_puzzles),
+        "candidate": round(pair.ours * pair.num_puzzles),
+        "lost": pair.num_lost,
+        "won": pair.num_won,
+        "loss_points": short(100 * pair.loss),
+        "interval_points": [short(100 * pair.low), short(100 * pair.high)],
+    }
+
+
+def short(value: float) -> float | str:
+    """Four digits; "inf" if the value is not finite."""
+    if not math.isfinite(value):
+        return "inf"
+    return float(f"{value:.4g}")
 
 
 def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
@@ -170,97 +177,47 @@ def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
     yield "final answers", f"{other_answers:.1%} are others"
 
 
-def _solves(counts: SolveCounts) -> str:
-    total = max(1, counts.num_puzzles)
-    theirs = 100 * counts.reference / total
-    ours = 100 * counts.candidate / total
-    low, high = counts.interval_points
-    loss = f"lost {counts.loss_points:.2f} points (95 %: {low:.2f} to {high:.2f})"
-    return f"{theirs:.1f} % → {ours:.1f} %; {loss}"
+def _solves(pair: Paired) -> str:
+    interval = f"{100 * pair.low:.2f} to {100 * pair.high:.2f}"
+    loss = f"lost {100 * pair.loss:.2f} points (95 %: {interval})"
+    return f"{100 * pair.reference:.1f} % → {100 * pair.ours:.1f} %; {loss}"
 
 
 def segment_rows(report: ParityReport) -> Iterator[list[str]]:
     """A table with its head: one row per measure, one column per shown segment."""
-    shown = _shown_segments(report.num_segments)
+    even = np.geomspace(1, report.num_segments, MOST_SHOWN)
+    shown = sorted({round(segment) for segment in even.tolist()})
     yield ["after segment", *map(str, shown)]
-    counts_S = report.columns["logit_gap"].count_S
-    yield ["puzzles", *(str(counts_S[segment - 1]) for segment in shown)]
+    yield ["puzzles", *(str(report.num_running_S[segment - 1]) for segment in shown)]
     for name, how in MEASURES.items():
         if name in report.columns:
-            cells = _cells(report.columns[name], how, shown)
+            values = report.columns[name].by(how).tolist()
+            cells = [_cell(values[segment - 1]) for segment in shown]
             title = name.replace("_", " ")
             yield [f"{title}, {how}", *cells]
 
 
-def _shown_segments(last: int) -> list[int]:
-    """The last segment, and the powers of 2 before it, or of 4 if those of 2 are too many."""
-    powers = _powers_below(last, base=2)
-    if len(powers) >= MOST_SHOWN:
-        powers = _powers_below(last, base=4)
-    return [*powers, last]
+def _cell(value: float) -> str:
+    return f"{value:.1e}" if value else "0"
 
 
-def _powers_below(bound: int, base: int) -> list[int]:
-    powers: list[int] = []
-    power = 1
-    while power < bound:
-        powers.append(power)
-        power *= base
-    return powers
-
-
-def _cells(column: Column, how: How, segments: Iterable[int]) -> Iterator[str]:
-    """The figures of a measure after these segments; a dash for a segment that no row measured."""
-    value_S = column.by(how)
-    for segment in segments:
-        value = value_S[segment - 1]
-        if not column.count_S[segment - 1]:
-            yield "–"
-        elif value:
-            yield f"{value:.1e}"
-        else:
-            yield "0"
-
-
-class SegmentLimits(BaseModel, extra="forbid", frozen=True):
-    """Limits for the mean over the rows of a segment, and for its worst row."""
-
-    mean: dict[Measure, Limit] = {}
-    worst: dict[Measure, Limit] = {}
-
-    def each(self) -> Iterator[tuple[How, Measure, float]]:
-        """Every limit: the figure it judges, its measure and its value."""
-        for name, limit in self.worst.items():
-            yield "worst", name, limit
-        for name, limit in self.mean.items():
-            yield "mean", name, limit
-
-
-class EndLimits(BaseModel, extra="forbid", frozen=True):
-    """Shares of puzzles, a share of the reference's mean segments, and percentage points of solves.
+class Gates(BaseModel, extra="forbid", frozen=True):
+    """Limits of segments and of the end.
 
     The losses alone are not enough: two engines that solve nothing lose nothing. If most final
     answers differ, the rounding of the engine decides them and not the model.
     """
 
-    different_final_answers: Limit | None = None
-    different_halts: Limit | None = None
-    more_segments: Limit | None = None
-    exact_loss: Limit | None = None
-    proven_loss: Limit | None = None
-
-
-class Gates(BaseModel, extra="forbid", frozen=True):
-    every_segment: SegmentLimits = SegmentLimits()
-    first_segment: SegmentLimits = SegmentLimits()
-    end: EndLimits = EndLimits()
+    every_segment: SegmentLimits = {}
+    first_segment: SegmentLimits = {}
+    end: dict[AtTheEnd, Limit] = {}
 
 
 GATES_FILE = Path(__file__).with_name("gates.json")
 GATES = TypeAdapter(dict[str, dict[Kind, Gates]]).validate_json(GATES_FILE.read_bytes())
 """The gates by precision and kind of reference."""
 GOLDEN_FP32 = GATES["fp32"]["golden"]
-LOGIT_TOLERANCE = GOLDEN_FP32.first_segment.worst["logit_gap"]
+LOGIT_TOLERANCE = GOLDEN_FP32.first_segment["worst"]["logit_gap"]
 """For float32 sums in another order; a wrong operator is off by far more.
 
 Later segments may differ by five times as much: traces recorded with AVX2 differ by 1.5e-4 after
@@ -270,22 +227,16 @@ Later segments may differ by five times as much: traces recorded with AVX2 diffe
 
 @dataclass(frozen=True, kw_only=True)
 class Break:
-    """A limit that does not hold. `segment` counts from 1, or is None for limits on results."""
+    """A limit that does not hold. `segment` counts from 1, or is None for limits of the end."""
 
     gate: str
     value: float
     limit: float
     segment: int | None = None
-    puzzle: int | None = None
-    puzzle_id: int | None = None
+    place: str = "at the end"
 
     def __str__(self) -> str:
-        where = "at the end"
-        if self.segment is not None:
-            where = f"in segment {self.segment}"
-        if self.puzzle is not None:
-            where += f", puzzle {self.puzzle} (row {self.puzzle_id} of the puzzle table)"
-        return f"{self.gate} {where}: {self.value:.4g} where {self.limit:g} is allowed"
+        return f"{self.gate} {self.place}: {self.value:.4g} where {self.limit:g} is allowed"
 
 
 def breaks(report: ParityReport, gates: Gates = GOLDEN_FP32) -> list[Break]:
@@ -298,75 +249,60 @@ def breaks(report: ParityReport, gates: Gates = GOLDEN_FP32) -> list[Break]:
         *_segment_breaks(report, gates.every_segment, last=report.num_segments),
     ]
     found.sort(key=lambda one: one.segment or 0)
-    found.extend(_share_breaks(report, gates.end))
-    found.extend(_solve_breaks(report, gates.end))
-    return found
+    return [*found, *_end_breaks(report, gates)]
+
+
+def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> Iterator[Break]:
+    for how, by_measure in limits.items():
+        for name, limit in by_measure.items():
+            if name not in report.columns:
+                continue  # see `not_judged`
+            column = report.columns[name]
+            value_S = column.by(how)[:last]
+            broken = np.flatnonzero(value_S > limit)
+            if len(broken):
+                first = int(broken[0])
+                row = column.worst_row_S[first]
+                puzzle = f"puzzle {report.question_M[row]}"
+                yield Break(
+                    gate=f"{how} {name}",
+                    value=float(value_S[first]),
+                    limit=limit,
+                    segment=first + 1,
+                    place=f"in segment {first + 1}, {puzzle} "
+                    f"(row {report.puzzle_id_M[row]} of the puzzle table)",
+                )
+
+
+def _end_breaks(report: ParityReport, gates: Gates) -> Iterator[Break]:
+    losses = report.losses()
+    for name, value in report.at_the_end().items():
+        limit = gates.end.get(name, math.inf)
+        unit = "share"
+        is_certain = True
+        if name in losses:
+            unit = "points"
+            is_certain = report.num_puzzles >= ENOUGH_PUZZLES or 100 * losses[name].low > limit
+        if is_certain and value > limit:
+            yield Break(gate=f"{unit} of {name}", value=value, limit=limit)
 
 
 def not_judged(report: ParityReport, gates: Gates) -> list[str]:
     """Measures that have a gate but no values, because an engine keeps its carry to itself."""
-    limits = (*gates.first_segment.each(), *gates.every_segment.each())
-    limited = {name for _, name, _ in limits}
+    limited: set[Measure] = set()
+    for limits in (gates.first_segment, gates.every_segment):
+        for by_measure in limits.values():
+            limited.update(by_measure)
     return sorted(limited - set(report.columns))
 
 
 def undecided(report: ParityReport, gates: Gates) -> list[str]:
     """Losses that hold their gate although so few puzzles could also hide a larger loss."""
     found: list[str] = []
-    for name, counts, limit in _limited_losses(report, gates.end):
-        _, high = counts.interval_points
-        is_few = counts.num_puzzles < ENOUGH_PUZZLES
-        if is_few and counts.loss_points <= limit < high:
+    if report.num_puzzles >= ENOUGH_PUZZLES:
+        return found
+    for name, pair in report.losses().items():
+        limit = gates.end.get(name, math.inf)
+        if 100 * pair.loss <= limit < 100 * pair.high:
             found.append(name)
     return found
-
-
-def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> Iterator[Break]:
-    for how, name, limit in limits.each():
-        if name not in report.columns:
-            continue  # see `not_judged`
-        column = report.columns[name]
-        value_S = column.by(how)[:last]
-        is_known_S = column.count_S[:last] > 0
-        broken = np.flatnonzero(is_known_S & (value_S > limit))
-        if len(broken):
-            first = int(broken[0])
-            yield Break(
-                gate=f"{how} {name}",
-                value=float(value_S[first]),
-                limit=limit,
-                segment=first + 1,
-                puzzle=int(column.question_S[first]),
-                puzzle_id=int(column.puzzle_id_S[first]),
-            )
-
-
-def _share_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
-    shares = {
-        "different_final_answers": report.num_different_final_answers / report.num_puzzles,
-        "different_halts": report.num_different_halts / report.num_puzzles,
-        "more_segments": report.more_segments,
-    }
-    allowed = limits.model_dump(exclude_none=True)
-    for name, share in shares.items():
-        limit = allowed.get(name, math.inf)
-        if share > limit:
-            yield Break(gate=f"share of {name}", value=share, limit=limit)
-
-
-def _solve_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
-    for name, counts, limit in _limited_losses(report, limits):
-        low, _ = counts.interval_points
-        is_certain = counts.num_puzzles >= ENOUGH_PUZZLES or low > limit
-        if is_certain and counts.loss_points > limit:
-            yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)
-
-
-def _limited_losses(
-    report: ParityReport, limits: EndLimits
-) -> Iterator[tuple[str, SolveCounts, float]]:
-    """The losses that have a gate: name, counts and limit in points."""
-    if limits.exact_loss is not None:
-        yield "exact_loss", report.exact, limits.exact_loss
-    if limits.proven_loss is not None and report.proven is not None:
-        yield "proven_loss", report.proven, limits.proven_loss

@@ -3,27 +3,33 @@
 Both engines hold the same puzzle in the same slot. A slot takes the next puzzle as soon as its own
 is done. `GoldenEngine` plays golden traces back, so traces can take the place of an engine.
 
-Shapes: B slots, S segments, T tokens.
+Shapes: B slots, S segments, M measured rows of all segments, N puzzles, T tokens.
 """
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching import lane
-from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract import halting
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_host.progress import OnProgress, unheard
-from hrm_parity.measures import carry_measures, output_measures
-from hrm_parity.report import End, ParityReport
+from hrm_parity.measures import (
+    Column,
+    Float64,
+    Measure,
+    carry_measures,
+    column_of,
+    output_measures,
+)
+from hrm_parity.outcomes import Outcomes
+from hrm_parity.report import ParityReport
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
-from hrm_puzzles.puzzle import RIGHT
+from hrm_puzzles.puzzle import RIGHT, Puzzle
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,20 +46,29 @@ class Side:
     shows_segments: bool = True
 
 
+class _End(NamedTuple):
+    """How one side ended with one puzzle: its last segment, its answer, whether it was right."""
+
+    halted_at: int
+    answer_T: Int32
+    is_exact: bool
+    is_proven: bool
+
+
 @dataclass(eq=False)
 class _Row:
     """The question in one slot of both engines, and the end of each side that has halted."""
 
     asked: HeldOutPuzzle
     segment: int = 0
-    ends: dict[Side, End] = field(default_factory=dict[Side, End])
+    ends: dict[Side, _End] = field(default_factory=dict[Side, _End])
 
 
 def walk(
     reference: Side,
     candidate: Side,
     questions: Questions,
-    puzzle: lane.Checker,
+    puzzle: Puzzle,
     *,
     num_segments: int,
     to_the_end: bool,
@@ -64,41 +79,35 @@ def walk(
     A question leaves its slot once both sides have halted, or with `to_the_end` after the last
     segment. Raises ValueError if there are no questions.
     """
-    report = ParityReport(
-        reference=reference.name,
-        candidate=candidate.name,
-        puzzles=questions.source,
-        halts_SS=np.zeros((num_segments, num_segments), np.int64),
-    )
-    pair = _Pair(reference, candidate, puzzle, report)
+    if not len(questions):
+        raise ValueError("there is no puzzle to compare; give at least one.")
+    pair = _Pair(_limited(reference, num_segments), _limited(candidate, num_segments), puzzle)
     waiting = iter(questions)
-    while report.num_puzzles < len(questions):
+    while len(pair.ended) < len(questions):
         for asked in itertools.islice(waiting, pair.num_free):
             pair.load(asked)
         pair.step()
         for slot in reversed(range(len(pair.rows))):
-            if pair.is_done(slot, to_the_end=to_the_end):
+            row = pair.rows[slot]
+            has_ended = len(row.ends) == len(pair.sides) and not to_the_end
+            if has_ended or row.segment == num_segments:
                 pair.remove(slot)
-        progress(report.num_puzzles, len(questions))
-    return report.finished()
+        progress(len(pair.ended), len(questions))
+    return pair.report(questions.source)
 
 
 class _Pair:
-    """Both engines, the questions in their slots, and the report that collects the measures."""
+    """Both engines, the questions in their slots, and what was measured so far."""
 
-    def __init__(
-        self,
-        reference: Side,
-        candidate: Side,
-        puzzle: lane.Checker,
-        report: ParityReport,
-    ) -> None:
-        self.reference = _limited(reference, report.num_segments)
-        self.candidate = _limited(candidate, report.num_segments)
-        self.sides = (self.reference, self.candidate)
+    def __init__(self, reference: Side, candidate: Side, puzzle: Puzzle) -> None:
+        self.reference = reference
+        self.candidate = candidate
+        self.sides = (reference, candidate)
         self.puzzle = puzzle
-        self.report = report
         self.rows: list[_Row] = []
+        self.measured: list[tuple[int, int, int]] = []
+        self.measures: dict[Measure, list[Float64]] = {}
+        self.ended: list[_Row] = []
 
     @property
     def num_free(self) -> int:
@@ -116,17 +125,15 @@ class _Pair:
         """Run one segment on both sides and measure how far they are apart."""
         for row in self.rows:
             row.segment += 1
+            self.measured.append((row.segment, row.asked.index, row.asked.puzzle_id))
         theirs, theirs_stop_B = self._step_side(self.reference)
         ours, ours_stop_B = self._step_side(self.candidate)
         if not self.candidate.shows_segments:
             return
         measures = output_measures(theirs, ours, ours_stop_B != theirs_stop_B)
-        carries = carry_measures(self.reference.engine, self.candidate.engine, len(self.rows))
-        measures.update(carries)
-        segment_B = np.array([row.segment for row in self.rows])
-        question_B = np.array([row.asked.index for row in self.rows])
-        puzzle_id_B = np.array([row.asked.puzzle_id for row in self.rows])
-        self.report.add_segment(segment_B, question_B, puzzle_id_B, measures)
+        measures |= carry_measures(self.reference.engine, self.candidate.engine, len(self.rows))
+        for name, value_B in measures.items():
+            self.measures.setdefault(name, []).append(value_B)
 
     def _step_side(self, side: Side) -> tuple[StepOutput, NDArray[np.bool_]]:
         """Run one segment on one side; also returns which rows would stop now."""
@@ -141,7 +148,7 @@ class _Pair:
         is_right_BT = (answer_BT == labels_BT) | (labels_BT < 0)
         is_exact_B = is_right_BT.all(axis=1)
         for slot in np.flatnonzero(stopping_B).tolist():
-            end = End(
+            end = _End(
                 halted_at=rows[slot].segment,
                 answer_T=answer_BT[slot].copy(),
                 is_exact=bool(is_exact_B[slot]),
@@ -150,16 +157,9 @@ class _Pair:
             rows[slot].ends.setdefault(side, end)
         return output, stopping_B
 
-    def is_done(self, slot: int, *, to_the_end: bool) -> bool:
-        row = self.rows[slot]
-        if row.segment == self.report.num_segments:
-            return True
-        return len(row.ends) == len(self.sides) and not to_the_end
-
     def remove(self, slot: int) -> None:
-        """Report the end of the row in `slot`; the last row takes the free slot."""
-        ends = self.rows[slot].ends
-        self.report.add_end(ends[self.reference], ends[self.candidate])
+        """End the row in `slot`; the last row takes the free slot."""
+        self.ended.append(self.rows[slot])
         last = self.rows.pop()
         if slot == len(self.rows):
             return
@@ -167,37 +167,42 @@ class _Pair:
         for side in self.sides:
             side.engine.move(len(self.rows), slot)
 
+    def report(self, puzzles: str) -> ParityReport:
+        segment_M, question_M, puzzle_id_M = np.array(self.measured).T
+        columns: dict[Measure, Column] = {}
+        for name, values in self.measures.items():
+            columns[name] = column_of(segment_M, np.concatenate(values))
+        num_others = 0
+        for row in self.ended:
+            theirs_T, ours_T = (row.ends[side].answer_T for side in self.sides)
+            num_others += not np.array_equal(theirs_T, ours_T)
+        return ParityReport(
+            reference=self.reference.name,
+            candidate=self.candidate.name,
+            puzzles=puzzles,
+            num_running_S=np.bincount(segment_M)[1:],
+            question_M=question_M,
+            puzzle_id_M=puzzle_id_M,
+            columns=columns,
+            theirs=self._outcomes(self.reference),
+            ours=self._outcomes(self.candidate),
+            has_proofs=self.puzzle.proof_exists,
+            num_different_final_answers=num_others,
+        )
+
+    def _outcomes(self, side: Side) -> Outcomes:
+        ends = [row.ends[side] for row in self.ended]
+        return Outcomes(
+            exact_N=np.array([end.is_exact for end in ends]),
+            proven_N=np.array([end.is_proven for end in ends]),
+            segments_N=np.array([end.halted_at for end in ends]),
+        )
+
 
 def _limited(side: Side, num_segments: int) -> Side:
     """The side with its rule cut to `num_segments`; a trace may be shorter than the rule allows."""
     limit = min(side.policy.max_segments, num_segments)
     return replace(side, policy=replace(side.policy, max_segments=limit))
-
-
-def run_questions(
-    engine: Engine,
-    puzzle: lane.Checker,
-    questions: Questions,
-    puzzle_table: Float32,
-    policy: halting.HaltingPolicy,
-) -> Iterator[Attempt]:
-    """Run every question once through the serving lane; yield each attempt as it ends.
-
-    The id of an attempt is the number of its question.
-    """
-
-    def attempts() -> Iterator[Attempt]:
-        for index, asked in enumerate(questions):
-            yield Attempt(
-                attempt_id=index,
-                tokens_T=asked.tokens_T,
-                puzzle_vector_E=puzzle_table[asked.puzzle_id],
-                policy=policy,
-                arrival_s=0.0,
-            )
-
-    serving = lane.Lane(engine, puzzle, queue_limit=engine.num_slots)
-    return lane.run_all(serving, attempts())
 
 
 class GoldenEngine(Engine):
@@ -263,7 +268,7 @@ def compare(
     engine: Engine,
     *,
     puzzle_table: Float32,
-    puzzle: lane.Checker,
+    puzzle: Puzzle,
     policy: halting.HaltingPolicy,
 ) -> ParityReport:
     """Compare an engine with golden traces in every segment they cover.

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import torch
 
-from hrm_export.eval_options import EvaluationOptions
-from hrm_export.evaluation import Subject
 from hrm_export.inputs import checkpoint_of_run
 from hrm_export.torch_engine import TorchEngine, torch_device
 from hrm_model import checkpoint, geometry
+from hrm_parity.accuracy import Subject
 from hrm_puzzles import registry
 
 
@@ -20,25 +19,33 @@ def find_checkpoint(path: Path) -> Path | None:
     return None
 
 
-def open_checkpoint(path: Path, options: EvaluationOptions) -> Subject:
+def open_checkpoint(
+    path: Path,
+    *,
+    board: str | None,
+    device: str,
+    num_slots: int,
+    num_threads: int | None,
+    max_segments: int | None,
+) -> Subject:
     model, meta = checkpoint.load(path)
-    puzzle = registry.get(options.board or str(meta.get("puzzle")))
+    puzzle = registry.get(board or str(meta.get("puzzle")))
     model = geometry.on_board(model, puzzle)
     config = model.config
     if (config.seq_len, config.vocab_size) != (puzzle.seq_len, puzzle.vocab_size):
         sizes = f"{config.seq_len} positions of {config.vocab_size} tokens"
         raise ValueError(f"{path} has {sizes}, which does not fit {puzzle.name}; give its --board")
-    if options.engine not in ("auto", "cpu", "cuda"):
-        problem = f"--engine {options.engine} is for bundles"
+    if device not in ("auto", "cpu", "cuda"):
+        problem = f"--engine {device} is for bundles"
         raise ValueError(f"{problem}; a checkpoint runs in PyTorch on cpu or cuda")
-    device = torch_device(options.engine, "--engine")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    found = torch_device(device, "--engine")
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
     return Subject(
         name=str(path),
-        precision=f"PyTorch on {device}",
+        precision=f"PyTorch on {found}",
         puzzle=puzzle,
-        puzzle_table=model.puzzle_table.float().numpy(),
-        max_segments=options.max_segments or config.max_segments,
-        engine=TorchEngine(model.to(device), options.slots),
+        puzzle_table_PE=model.puzzle_table.float().numpy(),
+        max_segments=max_segments or config.max_segments,
+        engine=TorchEngine(model.to(found), num_slots),
     )

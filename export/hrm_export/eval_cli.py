@@ -1,16 +1,75 @@
-"""hrm-eval: scores a model on held-out puzzles. PyTorch is imported when the command runs."""
+"""hrm-eval: scores a model on held-out puzzles. Heavy imports wait until the command runs."""
 
 import json
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 
-from hrm_export.eval_options import EvaluationOptions
 from hrm_host import command
-from hrm_host.progress import stages_on
+from hrm_puzzles.data.options import Columns
+
+if TYPE_CHECKING:
+    from hrm_parity.accuracy import Subject
+
+SOURCE_HELP = "Checkpoint, run, a run's latest or best, bundle, or a shipped bundle's name."
+OTHER_HELP = "Second model; the two are compared puzzle by puzzle."
+DATA_HELP = "Data set (test split), file of puzzles, or the puzzle's name to generate puzzles."
+PUZZLES_HELP = "Choose this many puzzles at random. Default: all, or 1000 generated ones."
+BOARD_HELP = "Evaluate relational weights on a puzzle of another size."
+ENGINE_HELP = "cpu or cuda for a checkpoint, ENGINE[:PRECISION] for a bundle."
+SEGMENTS_HELP = "Maximum number of segments per puzzle. Default: the model's."
+MAX_LOSS_HELP = "Points of exact solves that halting early may lose."
+THREADS_HELP = "CPU threads of the engine. Default: all cores."
+JSON_HELP = "Print one JSON object with the whole curve."
 
 main = command.Command("hrm-eval", extra="export")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    source: Annotated[str, typer.Argument(help=SOURCE_HELP)]
+    other: Annotated[str | None, typer.Argument(help=OTHER_HELP)] = None
+    data: Annotated[str, typer.Option(help=DATA_HELP)]
+    columns: Columns = None
+    puzzles: Annotated[int | None, typer.Option(min=1, help=PUZZLES_HELP)] = None
+    board: Annotated[str | None, typer.Option(help=BOARD_HELP)] = None
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "auto"
+    max_segments: Annotated[int | None, typer.Option(min=1, help=SEGMENTS_HELP)] = None
+    max_loss: Annotated[float, typer.Option(min=0, max=100, help=MAX_LOSS_HELP)] = 0.5
+    slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles per batch.")] = 64
+    threads: Annotated[int | None, typer.Option(min=1, help=THREADS_HELP)] = None
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False
+
+    def opened(self, source: str) -> "Subject":
+        """Open a checkpoint or a bundle. A bundle needs no PyTorch."""
+        from hrm_edge_runtime.contract.manifest import MANIFEST_NAME
+        from hrm_parity.accuracy import open_bundle
+
+        path = Path(source)
+        if path.exists() and not (path / MANIFEST_NAME).is_file():
+            from hrm_export.checkpoint_subject import find_checkpoint, open_checkpoint
+
+            found = find_checkpoint(path)
+            if found is not None:
+                return open_checkpoint(
+                    found,
+                    board=self.board,
+                    device=self.engine,
+                    num_slots=self.slots,
+                    num_threads=self.threads,
+                    max_segments=self.max_segments,
+                )
+        return open_bundle(
+            source,
+            engine=self.engine,
+            num_slots=self.slots,
+            num_threads=self.threads,
+            max_segments=self.max_segments,
+        )
 
 
 @main.command(
@@ -26,19 +85,36 @@ def evaluate_command(options: EvaluationOptions) -> None:
 
     With two models: what each proves and solves, and the difference with its 95 % interval.
     """
-    from hrm_export.evaluation import evaluate, subject_of
-    from hrm_export.side_by_side import compare
+    from rich.console import Console
 
-    if options.other is not None:
-        with stages_on() as stages:
-            report = compare(options, options.other, stages)
-    else:
-        subject = subject_of(options)
-        with closing(subject.engine), stages_on() as stages:
-            report = evaluate(subject, options, stages)
+    from hrm_host.progress import stages_on
+    from hrm_parity import accuracy
+
+    with stages_on() as stages:
+        subject = options.opened(options.source)
+        with closing(subject.engine):
+            questions = subject.held_out(options.data, options.puzzles, options.columns, stages)
+            rollout = subject.rollout(questions, stages)
+        if options.other is None:
+            max_loss = options.max_loss / 100
+            report = accuracy.accuracy_of(subject, rollout, Path(options.data), max_loss)
+        else:
+            other = options.opened(options.other)
+            with closing(other.engine):
+                require_one_board(subject, other)
+                others = other.rollout(questions, stages)
+            report = accuracy.side_by_side(subject, rollout, other, others)
     if options.as_json:
         print(json.dumps(asdict(report)))
     elif options.as_markdown:
-        print(report.markdown())
+        print(accuracy.markdown(report.rows(), report.caption()))
     else:
-        Console().print(report.table())
+        Console().print(accuracy.table(report.rows(), report.caption()))
+
+
+def require_one_board(first: "Subject", second: "Subject") -> None:
+    if second.puzzle.name != first.puzzle.name:
+        raise ValueError(
+            f"{first.name} solves {first.puzzle.name} and {second.name} {second.puzzle.name}; "
+            "give two models of one board, or --board"
+        )

@@ -12,23 +12,21 @@ from typing import Any
 
 from onnx import ModelProto
 
-from hrm_calibration.halting_curve import (
-    Outcomes,
+from hrm_calibration.graph_rules import check_graph, stored_sizes
+from hrm_calibration.half import float32_nodes, half_graph
+from hrm_calibration.int8 import calibrate
+from hrm_calibration.rollouts import ServedGraph
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_export.options import Options
+from hrm_host.progress import Stages
+from hrm_parity.halting_curve import (
     PolicyScore,
     Rollout,
-    Score,
     choose,
     learned_curve,
     roll_out,
 )
-from hrm_calibration.int8 import calibrate
-from hrm_calibration.paired import Paired, paired
-from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_export.half import float32_nodes, half_graph
-from hrm_export.onnx_graph import check_graph, stored_sizes
-from hrm_export.options import Options
-from hrm_host.progress import Stages
+from hrm_parity.outcomes import Outcomes, Paired, Score, paired
 from hrm_parity.report import ParityReport
 from hrm_puzzles.data.sources import Questions
 

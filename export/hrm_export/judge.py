@@ -4,17 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hrm_calibration.paired import MOST_DECIDING, Paired, num_deciding
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_export.forms import Form, Measured
 from hrm_host import command
 from hrm_parity import walk
+from hrm_parity.outcomes import MOST_DECIDING, Paired, num_deciding
 from hrm_parity.report import (
     GOLDEN_FP32,
     LOGIT_TOLERANCE,
     ParityReport,
-    SegmentLimits,
     breaks,
 )
 
@@ -79,16 +78,15 @@ def tolerance_for(rounding: float) -> float:
     It is stricter than replaying elsewhere, because PyTorch ran on this processor, unless the model
     amplifies rounding.
     """
-    elsewhere = GOLDEN_FP32.every_segment.worst["logit_gap"]
+    elsewhere = GOLDEN_FP32.every_segment["worst"]["logit_gap"]
     return min(elsewhere, max(LOGIT_TOLERANCE, ROUNDINGS * rounding))
 
 
 def require_parity(reports: Mapping[str, ParityReport], rounding: float) -> None:
     """Raise ParityError if a float32 graph differs from PyTorch on the golden traces."""
-    worst = dict(GOLDEN_FP32.every_segment.worst)
+    worst = dict(GOLDEN_FP32.every_segment["worst"])
     worst["logit_gap"] = tolerance_for(rounding)
-    limits = SegmentLimits(worst=worst)
-    gates = GOLDEN_FP32.model_copy(update={"every_segment": limits})
+    gates = GOLDEN_FP32.model_copy(update={"every_segment": {"worst": worst}})
     for report in reports.values():
         broken = breaks(report, gates)
         if broken:

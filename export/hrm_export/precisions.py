@@ -9,12 +9,12 @@ from functools import partial
 
 import numpy as np
 
+from hrm_calibration.half import record_ranges
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.contract.manifest import AttemptKind
 from hrm_export.attempts import proven_by
 from hrm_export.contents import Contents
 from hrm_export.forms import Form, Graphs, Measured, make_fp16, make_int8, measure
-from hrm_export.half import record_ranges
 from hrm_export.inputs import PER_HELD_OUT
 from hrm_export.judge import compare, judge_lower, require_parity, tolerance_for
 from hrm_export.limit import LimitedStages, OutOfTimeError

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from hrm_calibration.graph_rules import check_graph, stored_sizes
 from hrm_edge_runtime.contract.bundle import (
     GOLDEN_NAME,
     IDENTIFIERS_NAME,
@@ -21,7 +22,6 @@ from hrm_edge_runtime.contract.bundle import (
 from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_export.contents import Contents
 from hrm_export.forms import Form
-from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.precisions import JudgedForms
 from hrm_export.task_results import TaskScores
 from hrm_export.torch_engine import SIZES

@@ -11,9 +11,9 @@ from calibration_tools import run
 from export_tools import random_inputs, relational_sizes, small_model
 from onnx import numpy_helper
 
+from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import for_cpus
 from hrm_calibration.quantize import call_sites, quantize, quantized_weight
-from hrm_export.half import float32_nodes, half_graph
 from hrm_export.segment import segment_graph
 
 MODEL = small_model(**relational_sizes("maze-8x8"), low_layers=1)

@@ -19,11 +19,11 @@ from step_bundle import write_step_bundle
 from hrm_calibration import int8
 from hrm_calibration.cli import main as app
 from hrm_calibration.int8 import calibrate
-from hrm_calibration.paired import Paired, paired
 from hrm_calibration.quantize import call_sites, quantize, unsigned
 from hrm_calibration.ranges import NUM_BINS, Histogram, scale_of
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_parity.outcomes import Paired, paired
 from hrm_puzzles.data.sources import Questions
 
 GRAPH = small_graph(high_cycles=1, low_cycles=1)

@@ -11,19 +11,19 @@ import pytest
 from calibration_tools import SUDOKU, questions, run, scripted, small_graph, table
 
 from hrm_calibration import rollouts
-from hrm_calibration.halting_curve import (
-    Outcomes,
+from hrm_calibration.quantize import call_sites, with_outputs
+from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, session_of
+from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.engines.factory import num_gpus
+from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
+from hrm_parity.halting_curve import (
     Rollout,
     choose,
     learned_curve,
     roll_out,
     score_policy,
 )
-from hrm_calibration.quantize import call_sites, with_outputs
-from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, session_of
-from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
-from hrm_edge_runtime.engines.factory import num_gpus
-from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
+from hrm_parity.outcomes import Outcomes
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 GRAPH = small_graph()
@@ -167,7 +167,15 @@ def three_puzzles() -> Rollout:
     margin_NS = np.array([[2, 4, 5], [1, 1, 3], [-1, 2, 2]], np.float32)
     exact_NS = np.array([[True, True, True], [False, False, True], [False, True, True]])
     verdict_SN = np.full((3, 3), UNKNOWN, np.int8)
-    return Rollout(margin_SN=margin_NS.T, verdict_SN=verdict_SN, exact_SN=exact_NS.T)
+    asked = questions(3)
+    return Rollout(
+        questions=asked,
+        margin_SN=margin_NS.T,
+        verdict_SN=verdict_SN,
+        exact_SN=exact_NS.T,
+        answers_NT=asked.labels_NT,
+        q_halt_N=margin_NS[:, -1],
+    )
 
 
 def test_the_curve_has_a_point_for_every_margin() -> None:

@@ -9,11 +9,11 @@ import pytest
 from bundle_tools import restate
 from onnx import TensorProto, helper
 
+from hrm_calibration.graph_rules import TENSORRT_OPERATORS
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.contract.operators import OPERATORS, check_operators
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
-from hrm_export.onnx_graph import TENSORRT_OPERATORS
 
 Change = Callable[[onnx.ModelProto], object]
 

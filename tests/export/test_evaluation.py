@@ -13,11 +13,10 @@ from cli_tools import invoked, rejected, succeeded
 from echo_bundle import write_echo_bundle
 from export_tools import relational_sizes, small_model
 
-from hrm_calibration.paired import paired
 from hrm_export.eval_cli import main as app
-from hrm_export.side_by_side import ModelComparison, ModelScore, Score
 from hrm_model import checkpoint
-from hrm_parity.measures import loss_interval
+from hrm_parity.accuracy import ModelScore, SideBySide
+from hrm_parity.outcomes import Score, loss_interval, paired
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
@@ -201,7 +200,7 @@ def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_
     pair = paired(np.arange(100) < num_lost, np.arange(100) >= 100 - num_won)
     score = Score(num_puzzles=100, exact=0.5, proven=0.5, mean_segments=2.0)
     side = ModelScore(model="m", precision="p", score=score)
-    verdict = ModelComparison(first=side, second=side, proven=pair, exact=pair).verdict()
+    verdict = SideBySide(first=side, second=side, proven=pair, exact=pair).caption()
     better = "second" if num_won else "first"
     assert verdict.startswith(f"the {better} model is better over 100 puzzles")
 

@@ -17,6 +17,7 @@ from click.testing import Result
 from export_tools import TRM_MIXER, made_questions, relational_sizes, replayed, small_model
 from train_tools import small_trainer
 
+from hrm_calibration.rollouts import run_questions
 from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle
@@ -31,7 +32,6 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_parity.report import breaks
-from hrm_parity.walk import run_questions
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc

@@ -12,6 +12,7 @@ from export_tools import made_questions, random_questions, replayed, small_model
 from onnx import numpy_helper
 from typer.testing import CliRunner
 
+from hrm_calibration.rollouts import run_questions
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError
@@ -26,10 +27,8 @@ from hrm_export.recipe import write_bundle
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages, stages_on
 from hrm_parity.cli import main as parity_main
-from hrm_parity.comparison import compare_engines
-from hrm_parity.options import ParityOptions
+from hrm_parity.comparison import ParityOptions, compare_engines
 from hrm_parity.report import breaks
-from hrm_parity.walk import run_questions
 from hrm_puzzles import registry
 
 SUDOKU = registry.get("sudoku-4x4")

@@ -17,8 +17,8 @@ from onnx import TensorProto, numpy_helper
 from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
+from hrm_calibration.half import half_graph
 from hrm_calibration.quantize import call_sites, quantize, with_outputs
-from hrm_export.half import half_graph
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import golden_traces
 from hrm_model.hrm import HRM

@@ -27,6 +27,7 @@ import onnx
 import torch
 from builder_log import Kernel, kernels_in, most_kernels
 
+from hrm_calibration.half import float32_nodes, half_graph, record_ranges
 from hrm_calibration.quantize import call_sites, quantize
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -34,7 +35,6 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange, plan_from_onnx
 from hrm_edge_runtime.engines.trt.profiles import Profile
-from hrm_export.half import float32_nodes, half_graph, record_ranges
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages

@@ -19,7 +19,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_parity.cli import main as app
-from hrm_parity.measures import SolveCounts
+from hrm_parity.outcomes import Outcomes
 from hrm_parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged
 from hrm_parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles import registry
@@ -197,8 +197,8 @@ def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> No
     for other in others:
         gaps = other.columns["logit_gap"]
         assert np.allclose(gaps.worst_S, first.columns["logit_gap"].worst_S, atol=1e-6)
-        assert np.array_equal(gaps.count_S, [7] * MAX_SEGMENTS)
-        assert np.array_equal(other.candidate_halts_S, first.candidate_halts_S)
+        assert other.num_running_S.tolist() == [7] * MAX_SEGMENTS
+        assert other.as_json()["candidate_halts"] == first.as_json()["candidate_halts"]
 
 
 def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
@@ -206,9 +206,8 @@ def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
     early = replace(side(bundle), policy=learned)
     late = replace(side(bundle), policy=replace(learned, threshold=2.0))
     report = report_on(early, late, fresh(bundle, 20), bundle, to_the_end=False)
-    num_halted_S = np.cumsum(report.candidate_halts_S)  # the later of the two
-    running = report.columns["logit_gap"].count_S
-    assert running.tolist() == [20, *(20 - num_halted_S[:-1])]
+    num_halted_S = np.cumsum(report.as_json()["candidate_halts"])  # the later of the two
+    assert report.num_running_S.tolist() == [20, *(20 - num_halted_S[:-1])]
     assert report.num_different_halts > 0
 
 
@@ -227,9 +226,11 @@ def test_sure_loss_breaks_gate(
     bundle: Bundle, num_puzzles: int, lost: int, is_broken: bool
 ) -> None:
     honest = golden_report(bundle, side(bundle))
-    counts = {"num_puzzles": num_puzzles, "reference": num_puzzles, "lost": lost, "won": 0}
-    report = replace(honest, exact=SolveCounts(**counts, candidate=num_puzzles - lost))
-    end = GOLDEN_FP32.end.model_copy(update={"exact_loss": 0.5})
+    all_N = np.ones(num_puzzles, np.bool_)
+    theirs = Outcomes(exact_N=all_N, proven_N=all_N, segments_N=all_N.astype(np.int32))
+    ours = replace(theirs, exact_N=np.arange(num_puzzles) >= lost)
+    report = replace(honest, theirs=theirs, ours=ours)
+    end = {**GOLDEN_FP32.end, "exact_loss": 0.5}
     found = breaks(report, GOLDEN_FP32.model_copy(update={"end": end}))
     points = 100 * lost / num_puzzles
     expected = [f"points of exact_loss at the end: {points:.4g} where 0.5 is allowed"]
@@ -275,7 +276,7 @@ def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken
         puzzle=bundle.puzzle,
         policy=replace(bundle.manifest.halting_policy(), kind="fixed"),
     )
-    assert found.exact.lost == 0
+    assert found.exact.num_lost == 0
     assert found.num_different_halts == 0
     broken = ["share of different_final_answers at the end: 0.6 where 0.5 is allowed"]
     expected = broken if is_broken else []

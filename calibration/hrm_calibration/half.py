@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from hrm_calibration.graph_rules import element_types
 from hrm_calibration.quantize import with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
-from hrm_export.onnx_graph import element_types
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import Questions
 

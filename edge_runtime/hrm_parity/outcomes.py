@@ -1,17 +1,58 @@
-"""Two runs over the same puzzles, compared puzzle by puzzle with an interval."""
+"""How puzzles ended, and two runs over the same puzzles compared puzzle by puzzle.
+
+Shapes: N puzzles.
+"""
+
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_parity.measures import Z_95, loss_interval
-
+Z_95 = 1.959964
 GROWTH = 1.1
 """Factor between two numbers of puzzles that `num_deciding` tries."""
 MOST_DECIDING = 10**6
 """A gate that needs more puzzles lies almost on the loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Shares of puzzles whose last answer equals the label or is proven, and mean segments."""
+
+    num_puzzles: int
+    exact: float
+    proven: float
+    mean_segments: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.exact:.1f} / {self.mean_segments:.1f}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcomes:
+    """How each puzzle ended under a policy; it is exact if its last answer equals the label."""
+
+    exact_N: NDArray[np.bool_]
+    proven_N: NDArray[np.bool_]
+    segments_N: NDArray[np.integer[Any]]
+
+    def at(self, rows: slice | NDArray[np.bool_]) -> Outcomes:
+        exact_N = self.exact_N[rows]
+        proven_N = self.proven_N[rows]
+        segments_N = self.segments_N[rows]
+        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
+
+    def score(self) -> Score:
+        return Score(
+            num_puzzles=len(self.exact_N),
+            exact=float(self.exact_N.mean()),
+            proven=float(self.proven_N.mean()),
+            mean_segments=float(self.segments_N.mean()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +106,18 @@ def num_deciding(exact: Paired, max_loss: float) -> int | None:
         if 100 * high <= max_loss or 100 * low > max_loss:
             return count
     return None
+
+
+def loss_interval(num_lost: int, num_won: int, num_puzzles: int) -> tuple[float, float]:
+    """95 % confidence interval of the share lost, by Agresti and Min (2005).
+
+    It is Wald's interval with half a puzzle added to each cell. Without the added halves, no
+    difference seen would count as proof that there is none.
+    """
+    lost = num_lost + 0.5
+    won = num_won + 0.5
+    total = num_puzzles + 2
+    middle = (lost - won) / total
+    variance = lost + won - (lost - won) ** 2 / total
+    half = Z_95 * math.sqrt(max(0.0, variance)) / total
+    return middle - half, middle + half
