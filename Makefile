@@ -107,7 +107,7 @@ clean:  ## Remove environments and caches
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(DEV)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve,otel,hub,lion]' --group dev
+	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve,hub,lion]' --group dev
 	touch $@
 
 .venv-serve/ready: pyproject.toml constraints.txt

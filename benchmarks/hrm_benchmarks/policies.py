@@ -18,7 +18,7 @@ from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_puzzles.data.sources import Questions
@@ -53,11 +53,13 @@ class Policy:
 
 
 REFILL = Policy(name="refill", batches=False)  # the server's policy
-FIXED = Policy(name="fixed", early_exit=False)  # runs every segment
-SLOWEST = Policy(name="slowest", burns=True)
-COMPACTION = Policy(name="compaction")  # halted rows leave the step
-ONE_AT_A_TIME = Policy(name="one-at-a-time", single=True)
-POLICIES = (REFILL, FIXED, SLOWEST, COMPACTION, ONE_AT_A_TIME)
+POLICIES = (
+    REFILL,
+    Policy(name="fixed", early_exit=False),  # runs every segment
+    Policy(name="slowest", burns=True),
+    Policy(name="compaction"),  # halted rows leave the step
+    Policy(name="one-at-a-time", single=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,15 +80,13 @@ def bundle_bench(
     questions: Questions,
     *,
     engine: str,
-    kind: PolicyKind | None,
     num_slots: int,
     num_threads: int,
     cpu_clock: bool,
 ) -> Bench:
-    """Return the engine of a bundle, under its own halting rule or one of another kind."""
+    """Return the engine of a bundle, under its halting rule."""
     choice = choose(bundle, engine, num_slots=num_slots)
-    own_rule = bundle.manifest.halting_policy(choice.precision)
-    rule = replace(own_rule, kind=kind or own_rule.kind)
+    rule = bundle.manifest.halting_policy(choice.precision)
     halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
     seconds = "CPU" if cpu_clock else "wall"
     sizes = f"{num_slots} slots, {num_threads} threads, {seconds} seconds"

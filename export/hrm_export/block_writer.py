@@ -52,9 +52,8 @@ class BlockWriter:
         shape = {"kernel_shape": (size, size), "pads": (edge,) * 4}
         return self.graph.node(name, "Conv", x, kernel, *bias, **shape)
 
-    def flat(self, name: str, x: str, width: int) -> str:
-        """Reshape to [rows, width], for `biased`."""
-        return self.graph.node(name, "Reshape", x, self.graph.ints(-1, width))
+    def shaped(self, name: str, x: str, *sizes: int) -> str:
+        return self.graph.node(name, "Reshape", x, self.graph.ints(*sizes))
 
     def total(self, name: str, x: str, axis: int) -> str:
         return self.graph.node(name, "ReduceSum", x, self.graph.ints(axis), keepdims=1)
@@ -130,13 +129,12 @@ class TransformerBlocks(BlockWriter):
 
     def attention(self, scope: str, module: str, x: str) -> str:
         node = self.graph.within(scope)
-        graph = self.graph
         config = self.config
         q, k, v = self.queries_keys_values(scope, module, x)
         mixed = self.attended(scope, q, k, v, config.head_size)
         mixed = node("mixed_back", "Transpose", mixed, perm=(0, 2, 1, 3))
-        shape = graph.ints(0, config.num_positions, config.hidden_size)
-        mixed = node("mixed_flat", "Reshape", mixed, shape)
+        sizes = (config.num_positions, config.hidden_size)
+        mixed = self.shaped(f"{scope}/mixed_flat", mixed, 0, *sizes)
         return self.linear(f"{scope}/o", f"{module}.o_proj", mixed)
 
     def queries_keys_values(self, scope: str, module: str, x: str) -> list[str]:
@@ -146,9 +144,9 @@ class TransformerBlocks(BlockWriter):
         graph = self.graph
         config = self.config
         heads = config.num_heads
-        shape = graph.ints(0, config.num_positions, 3 * heads, config.head_size)
+        sizes = (config.num_positions, 3 * heads, config.head_size)
         qkv = self.linear(f"{scope}/qkv", f"{module}.qkv_proj", x)
-        qkv = node("heads", "Reshape", qkv, shape)
+        qkv = self.shaped(f"{scope}/heads", qkv, 0, *sizes)
         qkv = node("heads_first", "Transpose", qkv, perm=(0, 2, 1, 3))
         if config.positions != "rope":
             return graph.split(f"{scope}/q_k_v", qkv, (heads, heads, heads), axis=1)

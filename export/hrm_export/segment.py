@@ -147,21 +147,17 @@ class _Segment(BlockWriter):
         padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
         if padding:
             vector = graph.node("embed/padded", "Pad", vector, graph.ints(0, 0, 0, padding))
-        shape = graph.ints(0, config.prefix_len, config.hidden_size)
-        prefix = graph.node("embed/prefix", "Reshape", vector, shape)
+        prefix = self.shaped("embed/prefix", vector, 0, config.prefix_len, config.hidden_size)
         return graph.node("embed/input", "Concat", prefix, x, axis=1)
 
     def with_vectors(self, x: str) -> str:
         """The tokens with a part of the puzzle vector added to each symbol's channels."""
-        graph = self.graph
         config = self.config
         part = config.puzzle_vector_size // config.num_symbols
-        shape = graph.ints(0, config.num_symbols, part)
-        parts = graph.node("embed/parts", "Reshape", "puzzle_vector_BE", shape)
+        parts = self.shaped("embed/parts", "puzzle_vector_BE", 0, config.num_symbols, part)
         vectors = self.linear("embed/vectors", "vector_proj", parts)
-        shape = graph.ints(0, 1, config.hidden_size)
-        vectors = graph.node("embed/told", "Reshape", vectors, shape)
-        return graph.node("embed/input", "Add", x, vectors)
+        vectors = self.shaped("embed/told", vectors, 0, 1, config.hidden_size)
+        return self.graph.node("embed/input", "Add", x, vectors)
 
     def level(self, scope: str, weights: str, num_layers: int, x: str) -> str:
         blocks = self.blocks()
@@ -201,8 +197,7 @@ class _Segment(BlockWriter):
             first = graph.node("halting/first", "Gather", state, graph.index(0), axis=1)
             product = self.linear("halting/product", "q_head", first)
             return graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
-        shape = graph.ints(0, -1, self.config.num_channels)
-        vectors = graph.node("halting/vectors", "Reshape", state, shape)
+        vectors = self.shaped("halting/vectors", state, 0, -1, self.config.num_channels)
         product = self.linear("halting/product", "q_head", vectors)
         q = graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
         return graph.node("halting/least", "ReduceMin", q, graph.ints(1), keepdims=0)

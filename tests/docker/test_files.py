@@ -186,7 +186,7 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extras", ["jetson", "train,export,serve,bench,otel"])
+@pytest.mark.parametrize("extras", ["jetson", "train,export,serve,bench"])
 @pytest.mark.parametrize(("python", "glibc"), [("3.10", "2_35"), ("3.12", "2_39")])
 def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: str) -> None:
     """For JetPack 6 and 7; a desktop of aarch64 trains with other cuda-bindings than JetPack 6."""

@@ -163,6 +163,6 @@ def test_the_fleet_hides_the_operators_routes_and_loses_no_body(tmp_path: Path) 
                 answer = http.post("/solve", json={"puzzle": puzzle})
                 assert answer.json()["solution"] == solution
             batch = http.post("/solve/batch", content=BATCH, headers=NDJSON)
-            assert batch.text.count('"solved":true') == len(PUZZLES)
+            assert batch.text.count('"verified":true') == len(PUZZLES)
     for board in boards:
         assert "not-json" not in board.log

@@ -41,6 +41,7 @@ for puzzle in ("sudoku-4x4", "sudoku-6x6", "maze-8x8", "arc-7x7"):
     MODELS[puzzle] = {**tools.relational_sizes(puzzle), "low_cycles": 1}
 ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}
 """Operators of quantizing and unrolling."""
+MAX_RANK = 5
 WEIGHT = "lm_head.weight"
 Change = Callable[[onnx.ModelProto], None]
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
@@ -103,6 +104,19 @@ def test_the_list_of_operators_is_what_the_graphs_use() -> None:
         used.update(node.op_type for node in graph.node)
     assert used == set(TENSORRT_OPERATORS) - ADDED_LATER
     assert not used & {"Attention", "RMSNormalization", "RotaryEmbedding", "Shape", "Constant"}
+
+
+def largest_rank(model: onnx.ModelProto) -> int:
+    graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    assert len(values) > len(graph.node)
+    return max(len(value.type.tensor_type.shape.dim) for value in values)
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
+def test_no_tensor_has_more_axes_than_other_runtimes_compute(changes: dict[str, Any]) -> None:
+    """OpenVINO adds seven axes wrongly, without an error."""
+    assert largest_rank(segment_graph(tools.small_model(**changes))) <= MAX_RANK
 
 
 def add_node(model: onnx.ModelProto, operator: str, *inputs: str) -> None:

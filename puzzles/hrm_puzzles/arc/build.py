@@ -33,7 +33,6 @@ from hrm_puzzles.arc.examples import (
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
 from hrm_puzzles.arc.variants import Pair, Variant, variants_of
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.shards import PART, Shard, write_shard_file
 
 SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
@@ -136,49 +135,8 @@ def build_arc(
     source = _source(recipe, puzzle)
     _check_held_out(recipe, puzzle, source.tasks)
     unfinished = _unfinished_folder(recipe, source, out)
-    data = unfinished / "data"
-    built = _draw(
-        recipe,
-        puzzle,
-        source,
-        data,
-        unfinished / "done",
-        num_workers=num_workers,
-        progress=progress,
-    )
-    publish(data, out)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    return replace(built, fingerprint=datasets.fingerprint(out))
-
-
-def build_arc_shard(
-    recipe: ArcRecipe,
-    shard: Shard,
-    puzzle: Arc,
-    out: Path,
-    *,
-    num_workers: int = 1,
-    progress: OnProgress = unheard,
-) -> datasets.BuiltSet:
-    """Build one shard at `out`: the data set of its tasks, which may lack a split."""
-    require_free(out)
-    whole = _source(recipe, puzzle)
-    _check_held_out(recipe, puzzle, whole.tasks)
-    tasks = whole.tasks[shard.slice_of(len(whole.tasks))]
-    source = replace(whole, tasks=tasks)
-    unfinished = _unfinished_folder(recipe, source, out)
-    directory = unfinished / "shard"
-    built = _draw(
-        recipe,
-        puzzle,
-        source,
-        directory / PART,
-        unfinished / "done",
-        num_workers=num_workers,
-        progress=progress,
-    )
-    write_shard_file(directory, shard, _digest_of(whole.tasks))
-    publish(directory, out)
+    built = _draw(recipe, puzzle, source, unfinished, num_workers=num_workers, progress=progress)
+    publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
     return replace(built, fingerprint=datasets.fingerprint(out))
 
@@ -187,14 +145,15 @@ def _draw(
     recipe: ArcRecipe,
     puzzle: Arc,
     source: _Source,
-    data: Path,
-    done: Path,
+    unfinished: Path,
     *,
     num_workers: int,
     progress: OnProgress,
 ) -> datasets.BuiltSet:
-    """Write the data set of all tasks into `data`. `done` marks the written tasks."""
+    """Write the data set of all tasks into "data". Files in "done" mark the written tasks."""
     tasks = source.tasks
+    data = unfinished / "data"
+    done = unfinished / "done"
     counts = _begin(recipe, puzzle, source, data, done)
     jobs = list(_jobs(tasks, counts, done))
     missing = [job for job in jobs if not job.done.exists()]
@@ -268,8 +227,7 @@ def _begin(
         for split in SPLITS:
             shutil.rmtree(data / split, ignore_errors=True)
             layout = _layout(tasks, counts, split)
-            if layout.num_examples:
-                datasets.create_split(data, split, puzzle=puzzle, layout=layout)
+            datasets.create_split(data, split, puzzle=puzzle, layout=layout)
         _write_provenance(recipe, puzzle, source.more, data)
         done.mkdir()
     return counts

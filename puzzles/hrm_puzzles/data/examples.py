@@ -1,15 +1,17 @@
-"""Rows of examples in memory, and the files that hold them.
+"""Rows of examples in memory, the files that hold them, and the data set they make.
 
 Shapes: N examples, T tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_host.atomic import new_directory
+from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import WRONG, CsvForm, Grid, IntArray, Labelling, Puzzle, PuzzleError
 from hrm_puzzles.reading.files import records_at
@@ -22,6 +24,8 @@ MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
 MANY_SOLUTIONS = "many-solutions"  # the rule of a question with several answers
 
 Examples = NDArray[np.void]  # rows of `example_type`
+Rows = dict[str, Examples]
+"""Generated rows and rows of files: "made_train", "made_test", "csv_train" and "csv_test"."""
 Say = Callable[[str], object]
 Place = tuple[int, str]  # the number of a record, and its place in the file
 
@@ -199,7 +203,7 @@ def _label(puzzle: Puzzle, question: Grid) -> Grid:
     return puzzle.label_of(question)
 
 
-def num_ambiguous(puzzle: Puzzle, inputs_NT: IntArray) -> tuple[int, int]:
+def num_ambiguous_in(puzzle: Puzzle, inputs_NT: IntArray) -> tuple[int, int]:
     """How many of some questions have several solutions, and how many were searched.
 
     The search takes evenly spaced questions, at most MAX_JUDGED.
@@ -220,10 +224,40 @@ def num_ambiguous(puzzle: Puzzle, inputs_NT: IntArray) -> tuple[int, int]:
 
 def ambiguous_text(puzzle: Puzzle, inputs_NT: IntArray, subject: str) -> list[str]:
     """A sentence about questions with several solutions; empty without any."""
-    found, count = num_ambiguous(puzzle, inputs_NT)
+    found, count = num_ambiguous_in(puzzle, inputs_NT)
     if not found:
         return []
     searched = ""
     if count < len(inputs_NT):
         searched = f" ({count} of {len(inputs_NT)} were searched)"
     return [f"{found} {subject} have more than one solution{searched}; remove them."]
+
+
+def write_data_set(
+    puzzle: Puzzle, recipe: Mapping[str, object], rows: Rows, out: Path
+) -> datasets.BuiltSet:
+    """Write the data set of all rows. `recipe` is the content of recipe.json."""
+    all_train = np.concatenate([rows["made_train"], rows["csv_train"]])
+    test = np.concatenate([rows["made_test"], rows["csv_test"]])
+    # Only rows of files can be copies of test examples: generated ones are disjoint.
+    train_N = puzzle.equivalence_hash_B(all_train["inputs"], all_train["labels"])
+    test_N = puzzle.equivalence_hash_B(test["inputs"], test["labels"])
+    train = all_train[~np.isin(train_N, test_N)]
+    with new_directory(out) as directory:
+        for split, examples in (("train", train), ("test", test)):
+            datasets.write_split(
+                directory,
+                split,
+                examples["inputs"],
+                examples["labels"],
+                puzzle=puzzle,
+                ratings_N=examples["rating"],
+            )
+        datasets.write_identifiers(directory)
+        datasets.write_recipe(directory, puzzle, recipe)
+    return datasets.BuiltSet(
+        num_train=len(train),
+        num_test=len(test),
+        num_left_out=len(all_train) - len(train),
+        fingerprint=datasets.fingerprint(out),
+    )
