@@ -176,7 +176,6 @@ def measure(
     row["segments_per_puzzle"] = sum(segments) / len(answers)
     row["segment_ms"] = 1e3 * cpu_s / sum(segments)
     row["cost_over_least"] = np.mean(routes) if routes else None
-    row["cpu_s_per_puzzle"] = cpu_s / len(answers)
     row["cpu_s_per_solve"] = cpu_s / num_proven if num_proven else None
     row["is_solved"] = is_proven
     row["segments"] = segments

@@ -241,7 +241,7 @@ def peers(
     extra="train,serve,bench",
     groups={
         "Speed": "batch threads rounds turn_s compiled cpu_clock",
-        "Comparison and scaling": "compare scaling data samples cpu_s parameters puzzles seed",
+        "Comparison and scaling": "compare scaling data samples cpu_s puzzles seed",
     },
 )
 def train(
@@ -278,9 +278,6 @@ def train(
     ] = None,
     samples: Annotated[int, Option(min=1, help="Samples of each training to scale.")] = 24_000,
     cpu_s: Annotated[float, Option(min=0, help="CPU seconds per compared training.")] = 25.0,
-    parameters: Annotated[
-        int, Option(min=1, help="Approximate parameters of each compared model.")
-    ] = 150_000,
     puzzles: Annotated[
         tuple[int, int] | None,
         Option(help="Numbers of training and held-out puzzles. Default: 2000 200; scaling 32 200."),
@@ -305,7 +302,7 @@ def train(
             sizes = puzzles or (2000, 200)
             title = f"{cpu_s:g} CPU s each, {sizes} puzzles, seed {seed}"
             trainings = contest.families(
-                puzzle or COMPARED, Path(folder), sizes, parameters, cpu_s=cpu_s, seed=seed
+                puzzle or COMPARED, Path(folder), sizes, cpu_s=cpu_s, seed=seed
             )
         else:
             (name,) = puzzle or ("sudoku-6x6",)

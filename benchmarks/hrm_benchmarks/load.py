@@ -32,9 +32,6 @@ from hrm_puzzles.puzzle import Puzzle
 
 READY_S = 120.0  # seconds; a start takes 2 s, but building a TensorRT engine takes longer
 LEAVE_S = 60.0  # seconds; a server drains its requests before it ends
-REQUEST_TIMEOUT_S = 60.0
-POLL_EVERY_S = 0.005
-LOG_TAIL = 400  # characters
 
 OF_LANE = ("step_seconds_total", "slot_segments_used", "slot_segments_offered")
 # Positions in /proc/PID/stat after the name of the process.
@@ -45,8 +42,6 @@ RESIDENT_PAGES = 21
 READ_TIMEOUT_S = 300.0  # a puzzle may wait behind a long queue
 WARM_UP_S = 2.0
 SHARE = 0.8  # of the measured maximum; at 1 the queue grows without limit
-JSON = {"content-type": "application/json"}
-NDJSON = {"content-type": "application/x-ndjson"}
 COLUMNS = {
     "route": "{route}",
     "puzzles/s": "{puzzles_per_s:.0f}",
@@ -81,7 +76,7 @@ def running(command: Sequence[str], *, within_s: float = READY_S) -> Generator[R
     arguments = [*command, "--port", str(port)]
     with (
         tempfile.TemporaryFile("w+") as log,
-        httpx.Client(base_url=url, timeout=REQUEST_TIMEOUT_S) as http,
+        httpx.Client(base_url=url, timeout=60) as http,
     ):
         began_s = time.monotonic()
         process = subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
@@ -112,9 +107,9 @@ def _wait_until_ready(
         has_ended = process.poll() is not None
         if has_ended or time.monotonic() > give_up_s:
             log.seek(0)
-            log_tail = log.read()[-LOG_TAIL:].strip() or "nothing"
+            log_tail = log.read()[-400:].strip() or "nothing"
             raise ValueError(f"the server did not become ready; its log ends: {log_tail}")
-        time.sleep(POLL_EVERY_S)
+        time.sleep(0.005)
 
 
 def _is_ready(http: httpx.Client) -> bool:
@@ -191,7 +186,8 @@ async def ask(http: aiohttp.ClientSession, body: bytes, due_s: float) -> Reply:
 
     Raises ValueError for a refusal.
     """
-    async with http.post("/solve", data=body, headers=JSON) as response:
+    headers = {"content-type": "application/json"}
+    async with http.post("/solve", data=body, headers=headers) as response:
         answer = json.loads(await response.read())
     if response.status != 200:
         raise ValueError(f"the server answered {response.status}: {answer}")
@@ -234,11 +230,12 @@ async def batches(
     Returns the answers. The next batch begins when the last one is answered, so that no queue of
     lines hides what the server takes.
     """
+    headers = {"content-type": "application/x-ndjson"}
     answers: list[bytes] = []
     lines = b"\n".join(bodies)
     end_s = time.monotonic() + seconds
     while not answers or time.monotonic() < end_s:
-        async with http.post("/solve/batch", data=lines, headers=NDJSON) as response:
+        async with http.post("/solve/batch", data=lines, headers=headers) as response:
             response.raise_for_status()
             answers += [line async for line in response.content if b'"answer"' in line]
     return answers

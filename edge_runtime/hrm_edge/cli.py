@@ -131,7 +131,14 @@ def solve(options: SolveOptions) -> None:
     fields = solvers.options_of(_stated(options))
     with contextlib.ExitStack() as stack:
         solver = _solver(options, stack)
-        status = output.run(options, solver, fields)
+        status = output.run(
+            options.puzzle,
+            solver,
+            fields,
+            columns=options.columns,
+            out=options.out,
+            as_json=options.as_json,
+        )
     raise typer.Exit(status)
 
 

@@ -236,9 +236,9 @@ def _trusted(address: httpx.URL, cacert: Path | str | None) -> ssl.SSLContext | 
 def proxy_for(address: httpx.URL) -> tuple[str, httpx.Proxy] | None:
     """The environment's proxy for an address, after its variable.
 
-    None on this machine and for hosts in no_proxy. Raises ValueError for an unusable proxy.
+    None if `_is_direct`. Raises ValueError for an unusable proxy.
     """
-    if _is_here(address.host) or urllib.request.proxy_bypass(address.host):
+    if _is_direct(address.host):
         return None
     proxies = urllib.request.getproxies()
     for kind in (address.scheme, "all"):
@@ -256,14 +256,20 @@ def proxy_for(address: httpx.URL) -> tuple[str, httpx.Proxy] | None:
     return None
 
 
-def _is_here(host: str) -> bool:
-    """Whether a host is this machine."""
+def _is_direct(host: str) -> bool:
+    """Whether a host is this machine, or one that no_proxy names, perhaps by its network."""
     name = host.rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
+    if name == "localhost" or name.endswith(".localhost") or urllib.request.proxy_bypass(host):
         return True
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
     address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
+    if address.is_loopback or address.is_unspecified:
+        return True
+    for entry in urllib.request.getproxies().get("no", "").split(","):
+        with contextlib.suppress(ValueError):  # it is not a network
+            if address in ipaddress.ip_network(entry.strip(), strict=False):
+                return True
+    return False

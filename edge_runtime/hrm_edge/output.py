@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -26,9 +26,6 @@ from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
 from hrm_puzzles.puzzle import PuzzleError
-
-if TYPE_CHECKING:
-    from hrm_edge.cli import SolveOptions
 
 BEGINNING = b'{"number": '  # keys of every line of an output file
 SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
@@ -49,20 +46,32 @@ class Record(BaseModel):
     error: ErrorDetail | None = None
 
 
-def run(options: "SolveOptions", solver: Solver, fields: Options) -> int:
+def run(
+    argument: str,
+    solver: Solver,
+    fields: Options,
+    *,
+    columns: str | None = None,
+    out: Path | None = None,
+    as_json: bool = False,
+) -> int:
     """Solve the puzzles of an argument; returns the exit status, 0 if all are solved, else 1."""
     tally = Tally(solver)
-    is_many = puzzles.is_many(options.puzzle)
-    total = _num_puzzles(options, solver)
+    is_many = puzzles.is_many(argument)
+    opened = partial(puzzles.opened, argument, list(solver.puzzles.values()), columns)
+    total = None  # standard input can be read only once
+    if argument != "-":
+        with opened() as entries:
+            total = sum(1 for _ in entries)
     with contextlib.ExitStack() as stack:
-        entries = stack.enter_context(_opened(options, solver))
-        if options.out is None:
+        entries = stack.enter_context(opened())
+        if out is None:
             as_board = not is_many and sys.stdout.isatty()
-            write = partial(_print, solver, as_json=options.as_json, as_board=as_board)
+            write = partial(_print, solver, as_json=as_json, as_board=as_board)
             # on a terminal, progress would mix with the answers
             console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
         else:
-            file = stack.enter_context(continued(options.out))
+            file = stack.enter_context(continued(out))
             file.skip_answered(entries, tally)
             write = file.write
             console = Console(stderr=True)
@@ -72,28 +81,14 @@ def run(options: "SolveOptions", solver: Solver, fields: Options) -> int:
             tally.add(entry, reply)
             stages.show("puzzles", tally.num_puzzles, total, f"{tally.num_right} solved")
     if not tally.num_puzzles:
-        raise SolvingError(f"{options.puzzle!r} holds no puzzle: write one per line.")
-    if options.out is not None and options.as_json:
+        raise SolvingError(f"{argument!r} holds no puzzle: write one per line.")
+    if out is not None and as_json:
         print(tally.as_json())
-    elif options.out is not None or is_many:
+    elif out is not None or is_many:
         print(tally.text(), file=sys.stderr)
     if tally.num_right == tally.num_puzzles:
         return 0
     return 1
-
-
-def _opened(
-    options: "SolveOptions", solver: Solver
-) -> contextlib.AbstractContextManager[Iterator[Entry]]:
-    return puzzles.opened(options.puzzle, solver.kinds, options.columns)
-
-
-def _num_puzzles(options: "SolveOptions", solver: Solver) -> int | None:
-    """The number of puzzles; None for standard input, which can be read only once."""
-    if options.puzzle == "-":
-        return None
-    with _opened(options, solver) as entries:
-        return sum(1 for _ in entries)
 
 
 def is_right_by_label(solver: Solver, entry: Entry, reply: Reply) -> bool:

@@ -9,8 +9,6 @@ from hrm_edge_runtime.contract.completion import bundles_from
 from hrm_host.command import Command
 from hrm_host.text import printable
 
-TIMEOUT_S = 3600.0  # a board may build a TensorRT engine before it answers
-
 main = Command("hrm-push")
 
 
@@ -49,7 +47,8 @@ def push(
     opened = Bundle.open(find_bundle(bundle))  # rejects links and files that do not match
     archive = Archive(opened.path, name=name)
     key = read_key(key_file)
-    with Client(url, api_key=key, cacert=cacert, timeout_s=TIMEOUT_S) as client:
+    # a board may build a TensorRT engine before it answers
+    with Client(url, api_key=key, cacert=cacert, timeout_s=3600.0) as client:
         change = client.push(archive)
     verb = "replaced" if change.replaced else "added"
     print(printable(f"{verb} {archive.name} at {url} ({archive.num_bytes / 1e6:.1f} MB)"))

@@ -47,10 +47,6 @@ class Solver:
     puzzles: Mapping[str, Puzzle]
     solve_all: SolveAll
 
-    @property
-    def kinds(self) -> list[Puzzle]:
-        return list(self.puzzles.values())
-
 
 def from_server(client: Client, *, kind: str | None = None, model: str | None = None) -> Solver:
     """A solver behind HTTP with its models of this kind and name."""

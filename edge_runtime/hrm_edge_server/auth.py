@@ -14,7 +14,7 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -55,22 +55,15 @@ class Key(BaseModel, extra="forbid", frozen=True):
 class TokenBucket:
     """`rate` requests per second on average, `burst` at once."""
 
-    def __init__(
-        self,
-        *,
-        rate: float,
-        burst: int,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, rate: float, burst: int) -> None:
         self._rate = rate
         self._burst = burst
-        self._now = now
         self._left = float(burst)
-        self._seen_s = now()
+        self._seen_s = time.monotonic()
 
     def wait_s(self) -> float:
         """Take a token and return 0, or return the seconds until the next token."""
-        now_s = self._now()
+        now_s = time.monotonic()
         refilled = self._left + self._rate * (now_s - self._seen_s)
         self._left = min(self._burst, refilled)
         self._seen_s = now_s
@@ -157,16 +150,12 @@ def read_keys(path: Path) -> list[Key]:
             keys.append(_key(path, number, line))
     if not 1 <= len(keys) <= MAX_KEYS:
         raise KeyFileError(f"{path} holds {len(keys)} keys, not 1 to {MAX_KEYS}: {remedy}.")
-    _require_different(path, "label", [key.label for key in keys])
-    _require_different(path, "sha256", [key.sha256 for key in keys])
+    for name in ("label", "sha256"):
+        if len({getattr(key, name) for key in keys}) < len(keys):
+            raise KeyFileError(
+                f"the key file {path} holds a {name} twice: remove one of the two lines."
+            )
     return keys
-
-
-def _require_different(path: Path, name: str, values: list[str]) -> None:
-    if len(set(values)) < len(values):
-        raise KeyFileError(
-            f"the key file {path} holds a {name} twice: remove one of the two lines."
-        )
 
 
 @contextlib.contextmanager
@@ -200,21 +189,21 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
 
 
-def bind_warnings(
+def bind_warning(
     host: str,
     *,
     with_keys: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
     insecure: bool,
-) -> list[str]:
-    """Warnings to the operator about these options.
+) -> str | None:
+    """A warning to the operator about these options.
 
     Raises BindError for options that are wrong or open the server by mistake.
     """
     _check_certificate(tls_cert, tls_key)
     if host in LOOPBACK:
-        return []
+        return None
     if not with_keys and not insecure:
         raise BindError(
             f"--host {host} lets other machines in without keys: make a key with "
@@ -222,15 +211,13 @@ def bind_warnings(
             "reaches this address may use the server."
         )
     if not with_keys:
-        return [
-            f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
-        ]
+        return f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
     if tls_cert is None:
-        return [
+        return (
             f"listening on {host} without TLS: keys cross the network in the clear "
             "unless a proxy encrypts"
-        ]
-    return []
+        )
+    return None
 
 
 def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:

@@ -50,7 +50,9 @@ class BatchStream(GrowingAnswer):
         self._key = auth.key_of(request.scope)
         self._keys = cast("auth.KeyRing | None", request.app.state.keys)
         self._keeps_order = order == "kept"
-        self._window = asyncio.Semaphore(_window_size(service))
+        places = service.engine_client.places
+        limits = [places[model.lane].batch_limit for model in service.models.values()]
+        self._window = asyncio.Semaphore(max(limits, default=1))
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
         self._num_owed = 0  # lines that were read and are not answered
@@ -95,7 +97,10 @@ class BatchStream(GrowingAnswer):
         except ServiceError as error:
             raise UnfinishedError(_refusal(number, error)) from None
         except TimeoutError:
-            raise UnfinishedError(_refusal(number + 1, _too_slow())) from None
+            message = f"nothing arrived for {IDLE_SECONDS:.0f} s, and the batch has no end"
+            remedy = "send the lines that are missing in another batch, and end the body"
+            error = ServiceError(408, "body-too-slow", message, remedy)
+            raise UnfinishedError(_refusal(number + 1, error)) from None
         finally:
             if self._unsent and not self._keeps_order:
                 await asyncio.wait(self._unsent)
@@ -221,18 +226,6 @@ class BatchStream(GrowingAnswer):
                 self._answers.put_nowait(None)
                 return
             yield task
-
-
-def _window_size(service: solve.SolveService) -> int:
-    places = service.engine_client.places
-    limits = [places[model.lane].batch_limit for model in service.models.values()]
-    return max(limits, default=1)
-
-
-def _too_slow() -> ServiceError:
-    message = f"nothing arrived for {IDLE_SECONDS:.0f} s, and the batch has no end"
-    remedy = "send the lines that are missing in another batch, and end the body"
-    return ServiceError(408, "body-too-slow", message, remedy)
 
 
 def _refusal(number: int, error: ServiceError | NoAnswerError) -> bytes:

@@ -180,14 +180,14 @@ def serve_command(options: ServeOptions) -> None:
     library = Library(defaults, options.bundle_dir or (), uploads)
     served = library.start_with(opened, kept)
     access = _access(options)
-    warnings = auth.bind_warnings(
+    warning = auth.bind_warning(
         options.host,
         with_keys=options.keys is not None,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
         insecure=options.insecure,
     )
-    for warning in warnings:
+    if warning is not None:
         logging.warning(warning)
     names = ", ".join(model.name for model in served)
     logging.info("loading %d models: %s", len(served), names)

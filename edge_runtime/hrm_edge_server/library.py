@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,8 +61,15 @@ class Library:
         An upload replaces the bundle of its name, unless it does not open; then it is listed as
         failed. Raises BundleError for two bundles of one name, and what `factory.presumed` raises.
         """
-        _require_different_names(bundles)
-        by_name = {bundle.manifest.name: bundle for bundle in bundles}
+        by_name: dict[str, Bundle] = {}
+        for bundle in bundles:
+            name = bundle.manifest.name
+            if name in by_name:
+                raise BundleError(
+                    f"two bundles are named {name!r}: serve one of them, or export one under "
+                    "another name."
+                )
+            by_name[name] = bundle
         damaged: list[ServedModel] = []
         for name, path in uploaded.items():
             try:
@@ -72,8 +78,10 @@ class Library:
             except (BundleError, engine.EngineUnavailableError) as error:
                 if name in by_name:
                     _log.error("%s is not served as uploaded: %s", name, error)
-                else:
-                    damaged += self._damaged(name, path, str(error))
+                    continue
+                self.note_failure(name, str(error))
+                with contextlib.suppress(BundleError):  # nor can its manifest be read
+                    damaged.append(ServedModel.unopened(path, lanes.LaneKey(name)))
             else:
                 by_name[name] = bundle
                 self._uploaded.add(name)
@@ -86,12 +94,6 @@ class Library:
             self.lanes[lane.key] = lane
             models.append(model)
         return [*models, *damaged]
-
-    def _damaged(self, name: str, path: Path, problem: str) -> Iterator[ServedModel]:
-        """An upload that does not open, listed as failed if its manifest can be read."""
-        self.note_failure(name, problem)
-        with contextlib.suppress(BundleError):
-            yield ServedModel.unopened(path, lanes.LaneKey(name))
 
     def find(self, text: str) -> Path:
         """The directory of a path or a name, with or without `.bundle`.
@@ -231,13 +233,3 @@ class Library:
             lane=key,
         )
         return model, lane
-
-
-def _require_different_names(bundles: Sequence[Bundle]) -> None:
-    counts = Counter(bundle.manifest.name for bundle in bundles)
-    for name in sorted(counts):
-        if counts[name] > 1:
-            raise BundleError(
-                f"two bundles are named {name!r}: serve one of them, or export one under another "
-                "name."
-            )

@@ -25,14 +25,13 @@ from hrm_edge_runtime.api.errors import (
     without_folders,
 )
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_server import batch, boards, openapi
+from hrm_edge_server import batch, openapi, pages
 from hrm_edge_server.auth import key_of
 from hrm_edge_server.body import body_of, check_type, unless_client_leaves
 from hrm_edge_server.growing import EVENT_TYPE, EventStream
 from hrm_edge_server.middleware import json_answer
 from hrm_edge_server.models import ModelManager
 from hrm_edge_server.openapi import refusals
-from hrm_edge_server.pages import file_in_pieces, page
 from hrm_edge_server.solve import SolveService
 from hrm_edge_server.uploads import ARCHIVE_TYPE, Uploads, is_upload
 
@@ -72,8 +71,6 @@ router = fastapi.APIRouter(
     route_class=RequestRoute, generate_unique_id_function=lambda route: route.name
 )
 ONE_PUZZLE = openapi.request_bodies({JSON: openapi.schema_of(schema.SolveRequest)})
-PUZZLE_LINES = openapi.request_bodies({batch.BATCH_TYPE: openapi.schema_of(schema.SolveRequest)})
-EVENT = openapi.event_of(schema.SegmentView, schema.SolveAnswer, schema.ErrorAnswer)
 
 
 def answer_of(fields: BaseModel, status: int = 200) -> Response:
@@ -105,7 +102,9 @@ async def solve(request: Request) -> Response:
     response_class=Response,
     responses=refusals(*SOLVE_REFUSALS)
     | openapi.free_answer(
-        EVENT_TYPE, EVENT, "The data of `segment` events, then one `answer` or `error`."
+        EVENT_TYPE,
+        openapi.event_of(schema.SegmentView, schema.SolveAnswer, schema.ErrorAnswer),
+        "The data of `segment` events, then one `answer` or `error`.",
     ),
     openapi_extra=ONE_PUZZLE,
 )
@@ -131,7 +130,8 @@ async def solve_stream(request: Request) -> Response:
         openapi.schema_of(schema.BatchLine),
         'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.',
     ),
-    openapi_extra=PUZZLE_LINES | openapi.query_of(schema.BatchQuery),
+    openapi_extra=openapi.request_bodies({batch.BATCH_TYPE: openapi.schema_of(schema.SolveRequest)})
+    | openapi.query_of(schema.BatchQuery),
 )
 async def solve_batch(request: Request) -> Response:
     """Solve any number of puzzles over one connection; read the answers while you send."""
@@ -161,14 +161,14 @@ async def tasks(request: Request) -> Response:
     if model is None or model.tasks_file is None:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    return file_in_pieces(FileResponse(model.tasks_file, media_type=JSON))
+    return pages.file_in_pieces(FileResponse(model.tasks_file, media_type=JSON))
 
 
 @router.get("/kinds", response_model=schema.KindsAnswer)
 async def kinds(request: Request) -> Response:
     """The kinds of boards that /puzzle makes, with or without a model for them."""
     del request
-    return answer_of(schema.KindsAnswer(kinds=list(boards.kinds())))
+    return answer_of(schema.KindsAnswer(kinds=list(pages.kinds())))
 
 
 @router.get(
@@ -181,7 +181,7 @@ async def puzzle(request: Request) -> Response:
     """A fresh puzzle from the generator with its proven answer. No model runs."""
     fields = validated_query(schema.FreshRequest, request.query_params)
     service = service_of(request)
-    return answer_of(await service.made(request.receive, boards.fresh_puzzle, fields))
+    return answer_of(await service.made(request.receive, pages.fresh_puzzle, fields))
 
 
 @router.post(
@@ -195,7 +195,7 @@ async def label(request: Request) -> Response:
     service = service_of(request)
     body = await body_of(request)
     fields = await service.turnstile.decoded(schema.LabelRequest, body)
-    return answer_of(await service.made(request.receive, boards.judged, fields))
+    return answer_of(await service.made(request.receive, pages.judged, fields))
 
 
 @router.get("/slots", response_model=schema.SlotsAnswer)
@@ -250,14 +250,14 @@ async def metrics(request: Request) -> Response:
 async def docs(request: Request) -> Response:
     """This description as a page that needs no other server."""
     del request
-    return page("docs.html")
+    return pages.page("docs.html")
 
 
 @router.get("/", response_class=HTMLResponse)
 async def index(request: Request) -> Response:
     """A board to type a puzzle into."""
     del request
-    return page("index.html")
+    return pages.page("index.html")
 
 
 @router.get("/openapi.json", include_in_schema=False)

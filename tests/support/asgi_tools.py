@@ -21,10 +21,10 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes
-from hrm_edge_server.app import create_app
 from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_server.middleware import Access
+from hrm_edge_server.server import create_app
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 

@@ -17,10 +17,10 @@ from thread_engine import ThreadEngine
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, open_lanes
-from hrm_edge_server.app import create_app
 from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.library import Library
 from hrm_edge_server.middleware import Access
+from hrm_edge_server.server import create_app
 from hrm_edge_server.uploads import Uploads
 
 SOLVED = "1234341221434321"

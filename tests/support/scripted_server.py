@@ -3,12 +3,11 @@
 Its model solves the 4x4 boards of `examples` after `--segments` segments, and no others.
 """
 
-import argparse
 import functools
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,17 +23,6 @@ from hrm_puzzles.puzzle import Grid, Puzzle
 if TYPE_CHECKING:
     from hrm_edge_server.library import Library
 
-NUMBERS = {
-    "slots": 2,
-    "queue_limit": 16,
-    "segments": 3,
-    "step_s": 0.005,
-    "load_s": 0.0,
-    "drain_s": 30.0,
-    "stall_s": 60.0,
-    "max_connections": 4096,
-    "keep_alive_s": 75,
-}
 MAX_ATTEMPTS = 8
 NUM_WARM_UP_STEPS = 2
 NAME = "scripted"
@@ -145,52 +133,46 @@ def _tokens(text: str) -> np.ndarray:
     return PUZZLE.encode(grid)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    for name, default in NUMBERS.items():
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=type(default), default=default)
-    for option in ("--keys", "--tls-cert", "--tls-key"):
-        parser.add_argument(option, type=Path)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--log", choices=["text", "json"], default="text")
-    return parser.parse_args()
-
-
 def main() -> None:
     # The engine process imports this module too and does not need these.
-    from hrm_edge_runtime.contract.logs import configure
+    from hrm_edge_runtime.contract import logs
     from hrm_edge_server.auth import KeyRing
     from hrm_edge_server.cli import ServeOptions
     from hrm_edge_server.middleware import Access
     from hrm_edge_server.server import run_server
+    from hrm_host.command import Command, taking
 
-    given = _arguments()
-    configure(given.log)
-    make_lanes = functools.partial(
-        scripted_lanes,
-        num_slots=given.slots,
-        queue_limit=given.queue_limit,
-        segments=given.segments,
-        step_s=given.step_s,
-        load_s=given.load_s,
-    )
-    keys = KeyRing(given.keys) if given.keys else None
-    options = ServeOptions(
-        host=given.host,
-        port=given.port,
-        queue_limit=given.queue_limit,
-        drain_seconds=given.drain_s,
-        stall_seconds=given.stall_s,
-        max_connections=given.max_connections,
-        keep_alive_seconds=given.keep_alive_s,
-        tls_cert=given.tls_cert,
-        tls_key=given.tls_key,
-        log=given.log,
-    )
-    models = [scripted_model(num_slots=given.slots)]
-    run_server(no_library(make_lanes), models, options, Access(keys=keys))
+    @dataclass(frozen=True, kw_only=True)
+    class Options(ServeOptions):
+        """The options of `hrm-serve`, and those of the script."""
+
+        slots: str = "2"
+        queue_limit: int = 16
+        segments: int = 3
+        step_s: float = 0.005
+        load_s: float = 0.0
+
+    command = Command("scripted-server")
+
+    @command.command()
+    @taking(Options)
+    def serve(options: Options) -> None:
+        logs.configure(options.log)
+        num_slots = int(options.slots)
+        make_lanes = functools.partial(
+            scripted_lanes,
+            num_slots=num_slots,
+            queue_limit=options.queue_limit,
+            segments=options.segments,
+            step_s=options.step_s,
+            load_s=options.load_s,
+        )
+        access = Access(keys=KeyRing(options.keys) if options.keys else None)
+        models = [scripted_model(num_slots=num_slots)]
+        run_server(no_library(make_lanes), models, options, access)
+
+    del serve
+    command()
 
 
 if __name__ == "__main__":

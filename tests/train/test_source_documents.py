@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from hrm_train.options import PlanOptions
 from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
 from hrm_train.run_plan import filled
-from hrm_train.telemetry import LossMonitor
+from hrm_train.telemetry import USUAL_LOSSES, warning_of_a_jump
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,14 +50,14 @@ def test_no_default_warms_up_for_more_than_a_tenth_of_the_run(preset: str, puzzl
 
 
 def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document() -> None:
-    monitor = LossMonitor()
+    recent = deque[float](maxlen=USUAL_LOSSES)
     for step in range(20):
-        assert monitor.see(1.0 + 0.01 * (step % 3)) is None
-    warning = monitor.see(2.5)
+        assert warning_of_a_jump(recent, 1.0 + 0.01 * (step % 3)) is None
+    warning = warning_of_a_jump(recent, 2.5)
     assert warning is not None
     assert "lr" in warning
     assert "warmup_samples" in warning
-    assert monitor.see(2.6) is None
+    assert warning_of_a_jump(recent, 2.6) is None
 
 
 def test_a_hung_driver_gets_the_remedy_of_the_document() -> None:

@@ -30,6 +30,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer": ("small", {"arch": "transformer", "max_segments": 1}),
     "relational": ("relational", {}),
 }
+PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 PARTS = (8, 4, 2, 1)  # the data is divided by each of these
 COLUMNS = {
@@ -49,15 +50,14 @@ def families(
     puzzles: Sequence[str],
     folder: Path,
     sizes: tuple[int, int],
-    parameters: int,
     *,
     cpu_s: float,
     seed: int,
 ) -> Iterator[Row]:
     """Yield a row for each puzzle and family; each trains for `cpu_s` CPU seconds.
 
-    Their widths give them about as many parameters. Each has the recipe of its preset, except that
-    the learning rate stays constant after the warm-up.
+    Their widths give them about PARAMETERS parameters. Each has the recipe of its preset, except
+    that the learning rate stays constant after the warm-up.
     """
     for name in puzzles:
         data = built(name, folder, sizes)
@@ -67,7 +67,7 @@ def families(
             usual = recipe_for(preset, puzzle, batch_size=32)
             recipe = replace(usual, seed=seed, lr_min_ratio=1.0, warmup_samples=2_000)
             family = replace(config_for(preset, puzzle, 1), **changes)
-            config = at_best_width(family, parameters)
+            config = at_best_width(family)
             end_s = time.process_time() + cpu_s
             row = trained(
                 config, recipe, source, data, lambda _, end_s=end_s: time.process_time() >= end_s
@@ -151,10 +151,10 @@ def trained(
     }
 
 
-def at_best_width(family: HRMConfig, wanted: int) -> HRMConfig:
-    """Return the sizes at the width that comes closest to `wanted` parameters."""
+def at_best_width(family: HRMConfig) -> HRMConfig:
+    """Return the sizes at the width that comes closest to PARAMETERS."""
     configs = [_at_width(family, width) for width in WIDTHS]
-    return min(configs, key=lambda config: abs(num_parameters(config) - wanted))
+    return min(configs, key=lambda config: abs(num_parameters(config) - PARAMETERS))
 
 
 def _at_width(config: HRMConfig, width: int) -> HRMConfig:

@@ -38,7 +38,6 @@ GAIN = 0.7
 """Scales the matrices of both levels. A fresh model amplifies rounding so much that equal steps
 would part within three."""
 CHECKED_STEPS = 5  # steps whose losses must be equal before the timing starts
-NUM_PUZZLES = 64
 LOSS_TOLERANCE = 1e-5
 COLUMNS = {
     "trainer": "{name}",
@@ -81,7 +80,7 @@ def contestants(
     puzzle = registry.get(puzzle_name)
     config = config_for(preset, puzzle, 1)
     easiest = puzzle.difficulties[0]
-    rows = DataRecipe(puzzle=puzzle.name, num_train=NUM_PUZZLES, num_test=1, difficulty=easiest)
+    rows = DataRecipe(puzzle=puzzle.name, num_train=64, num_test=1, difficulty=easiest)
     build(rows, data)
     published = recipe_for("published", puzzle, batch_size)
     plain = TrainerUnderTest(

@@ -17,8 +17,8 @@ from thread_engine import ThreadEngine
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S
-from hrm_edge_server.app import create_app
 from hrm_edge_server.cli import serve_command
+from hrm_edge_server.server import create_app
 
 JSON = {"content-type": "application/json"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}

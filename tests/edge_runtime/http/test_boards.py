@@ -18,7 +18,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_server.app import create_app
+from hrm_edge_server.server import create_app
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import is_held_out_N
 from hrm_puzzles.puzzle import RIGHT, Puzzle

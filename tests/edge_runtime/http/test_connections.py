@@ -173,37 +173,6 @@ async def test_a_finished_body_leaves_the_connection_usable() -> None:
         writer.close()
 
 
-async def test_a_turn_reads_little_from_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    size_of_turn: dict[int, int] = {}
-    num_reads = 0
-    turn = 0
-    take = connections.GuardedProtocol.data_received
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    def noted(protocol: connections.GuardedProtocol, data: bytes) -> None:
-        nonlocal num_reads
-        num_reads += 1
-        size_of_turn[turn] = len(data)
-        take(protocol, data)
-
-    monkeypatch.setattr(connections.GuardedProtocol, "data_received", noted)
-    request = with_length(200_000) + b"x" * 200_000
-    async with house() as there:
-        counter = asyncio.ensure_future(count_turns())
-        _, writer = await there.connect(request)
-        await writer.drain()
-        while sum(size_of_turn.values()) < len(request):
-            await asyncio.sleep(0.01)
-        counter.cancel()
-    assert max(size_of_turn.values()) <= connections.READ_BYTES
-    assert len(size_of_turn) == num_reads
-
-
 async def test_an_unread_body_in_crumbs_ends_the_connection_after_the_answer() -> None:
     async with house(unread_s=SHORT_S) as there:
         reader, writer = await there.connect(CHUNKED)

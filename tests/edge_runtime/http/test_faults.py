@@ -31,7 +31,7 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_server.app import create_app
+from hrm_edge_server.server import create_app
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"

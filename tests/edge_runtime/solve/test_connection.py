@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import httpx
 import pytest
 from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
 from scripted_server import examples
@@ -15,7 +16,7 @@ from service_tools import free_port, secure_server, wait_for
 from typer.testing import CliRunner, Result
 
 import hrm_edge
-from hrm_edge import requests
+from hrm_edge import connection, requests
 from hrm_edge.cli import main
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.shipped import find_bundle
@@ -143,6 +144,26 @@ def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
         ):
             client.models()
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "exempt", "is_direct"),
+    [
+        ("10.1.2.3", "localhost,10.0.0.0/8", True),
+        ("10.1.2.3", " 10.1.2.0/24 ", True),
+        ("10.1.2.3", "10.1.3.0/24, board.test", False),
+        ("10.1.2.3", "10.1.2.3", True),
+        ("[fd00::7]", "fd00::/8", True),
+        ("[fd00::7]", "10.0.0.0/8", False),
+        ("board.test", "10.0.0.0/8", False),
+    ],
+)
+def test_no_proxy_may_name_networks(
+    host: str, exempt: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, {"http_proxy": DEAD, "no_proxy": exempt})
+    found = connection.proxy_for(httpx.URL(f"http://{host}:8000"))
+    assert (found is None) == is_direct
 
 
 @pytest.mark.parametrize("value", ["socks://proxy:1080", "http://[", "http://127.0.0.1:9"])
