@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from hrm_benchmarks.policies import POLICIES, Bench, Meter, Policy, attempts_of, bundle_bench
 from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.stats import LaneCounters
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
@@ -45,10 +46,11 @@ def orin_step_s(
     num_active: int, *, kernels: int, weight_mb: float, puzzle_mb: float, puzzle_mflop: float
 ) -> float:
     """Calculate a segment on an Orin Nano Super; the page names the source of each figure."""
+    bucket = min(num_slots for num_slots in SLOTS if num_slots >= num_active)
     launch_s = 40e-6
     kernels_s = 3e-6 * kernels
-    memory_s = (weight_mb + num_active * puzzle_mb) / (0.6 * 102e3)
-    arithmetic_s = num_active * puzzle_mflop / (0.6 * 16.7e6)
+    memory_s = (weight_mb + bucket * puzzle_mb) / (0.6 * 102e3)
+    arithmetic_s = bucket * puzzle_mflop / (0.6 * 16.7e6)
     return launch_s + max(kernels_s, memory_s, arithmetic_s)
 
 
@@ -63,14 +65,12 @@ DEVICES = (
         host_factor=4,
         rates_per_s=(150, 300, 600, 1200),
     ),
-    Device(
-        name="the same, 27 M", step_s=large_step_s, host_factor=4, rates_per_s=(12, 25, 50, 100)
-    ),
+    Device(name="Orin, 27 M", step_s=large_step_s, host_factor=4, rates_per_s=(12, 25, 50, 100)),
 )
 
 
 def record(bench: Bench) -> Recording:
-    """Run all segments of all puzzles on the bench's engine, as one batch."""
+    """Run all segments of all puzzles on the bench's engine, as one batch of 2.5 GB."""
     tokens_BT = bench.questions.tokens_NT
     recording: Recording = {}
     for slot, tokens_T in enumerate(tokens_BT):
@@ -121,11 +121,11 @@ class SimulatedEngine(Engine):
 
 def served(
     policy: Policy, bench: Bench, engine: SimulatedEngine, per_s: float = np.inf
-) -> tuple[list[float], float]:
+) -> tuple[list[float], LaneCounters]:
     """Serve puzzles that arrive at random, `per_s` in the mean; by default all are there at once.
 
     A batch takes the puzzles that wait when the last batch has ended. Returns the latencies in
-    seconds, and the lane's own seconds for a segment.
+    seconds, and what the lane counted.
     """
     arriving = attempts_of(policy, bench)
     num_puzzles = len(arriving)
@@ -149,7 +149,7 @@ def served(
             room -= 1
         for attempt in lane.step():
             latencies_s.append(attempt.queue_s + attempt.compute_s)
-    return latencies_s, lane.counters.host_seconds_total / lane.counters.steps
+    return latencies_s, lane.counters
 
 
 def main(picture: Path) -> None:
@@ -161,19 +161,22 @@ def main(picture: Path) -> None:
     )
     bench = replace(bench, rule=replace(bench.rule, max_segments=MAX_SEGMENTS))
     recording = record(bench)
+    _, counters = served(POLICIES[0], bench, SimulatedEngine(recording, DEVICES[0], 1))
+    print(dict(counters.completed), sorted(counters.segments.items()))
     figure = Figure(figsize=(12, 4), layout="constrained")
     figure.suptitle("Simulated: puzzles per second by slots, all puzzles waiting")
     for axes, device in zip(figure.subplots(1, len(DEVICES)), DEVICES, strict=True):
-        axes.set_title(device.name)
+        axes.set(title=device.name, xlabel="slots")
         for policy in POLICIES:
             cells = [device.name, policy.name]
             speeds: list[float] = []
             for num_slots in SLOTS:
                 engine = SimulatedEngine(recording, device, num_slots)
-                _, host_s = served(policy, bench, engine)
+                _, counters = served(policy, bench, engine)
                 speeds.append(NUM_PUZZLES / engine.now_s())
-                cells.append(f"{speeds[-1]:.0f}, {1e6 * host_s:.0f}")
-            axes.plot(SLOTS, speeds, marker="o", label=policy.name)
+                host_us = 1e6 * counters.host_seconds_total / counters.steps
+                cells.append(f"{speeds[-1]:.0f}, {host_us:.0f}")
+            axes.semilogx(SLOTS, speeds, base=2, marker="o", label=policy.name)
             for per_s in device.rates_per_s:
                 engine = SimulatedEngine(recording, device, OPEN_SLOTS)
                 latencies_s, _ = served(policy, bench, engine, per_s)
