@@ -138,7 +138,7 @@ def manifest_fields(
         "cpu_graphs": cpu_graphs,
         "unrolled": unrolled,
         "undecided": {form.precision: form.undecided for form in forms if form.undecided},
-        "attempts": best_attempts(fp32.origin["attempts"]),
+        "attempt_kind": best_attempts(fp32.origin["attempts"]),
         "curves": {form.precision: form.measured.halting_curve() for form in forms},
         "held_out_tasks": results,
         "provenance": provenance,
