@@ -144,7 +144,7 @@ def manifest_fields(
         "unrolled": unrolled,
         "undecided": {form.precision: form.undecided for form in forms if form.undecided},
         # the kind of further attempts that proved most puzzles
-        "attempts": max(num_proven, key=num_proven.__getitem__, default="symmetries"),
+        "attempt_kind": max(num_proven, key=num_proven.__getitem__, default="symmetries"),
         "curves": {form.precision: form.halting_curve() for form in forms},
         "held_out_tasks": results,
         "provenance": provenance,
