@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -15,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from proxy_tools import CONFIGURATION, needs_haproxy, proxy
+from proxy_tools import CONFIGURATION, HAPROXY, environment, needs_haproxy, proxy
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, starting, wait_for
 
@@ -55,6 +56,21 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
             paths = {word.removeprefix("^").removesuffix("$") for word in words[3:]}
             found[words[1]] |= paths
     assert found == expected
+
+
+def test_the_configuration_takes_boards_from_a_dns_name(tmp_path: Path) -> None:
+    """As its comments say; they name a resolver of this machine."""
+    text = re.sub(r" *server board\d .*\n", "", CONFIGURATION.read_text())
+    commented = re.compile(
+        r"^( *)# (?=resolvers|    parse-|    hold|server-template)", re.MULTILINE
+    )
+    text, count = commented.subn(r"\1", text)
+    assert count == 5
+    configuration = tmp_path / "haproxy.cfg"
+    configuration.write_text(text)
+    command = [str(HAPROXY), "-c", "-f", str(configuration)]
+    done = subprocess.run(command, env=environment(SECRET), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path: Path) -> None:
