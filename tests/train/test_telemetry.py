@@ -73,6 +73,7 @@ def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path) -> None:
     assert 1 <= events.Scalars("train/segments")[-1].value <= 4
     assert events.Scalars("train/lr")[-1].value == pytest.approx(1e-3, rel=0.5)
     assert events.Scalars("train/loss")[-1].step == 160
+    assert events.Tags()["images"] == ["val/boards"]
 
 
 def test_a_pipe_gets_lines(data: Path, tmp_path: Path) -> None:
