@@ -20,7 +20,6 @@ from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
-SHOWN = 32  # puzzles among which right and wrong boards are drawn
 FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
 CURVES = ("exact", "proven", "accuracy", "cells", "halting")
@@ -46,8 +45,8 @@ class Evaluation:
     halted_exact: float  # share of exact puzzles if the model itself halts
     loss: float  # loss of the answers after the last segment
     pass_at: Mapping[int, float]  # k: share of tasks right in k trials, by votes
-    shown: Batch  # the first puzzles, to draw them
-    shown_answers_BT: Int32Array  # after the last segment
+    rows: Batch  # the puzzles
+    answers_BT: Int32Array  # after the last segment
 
     @property
     def score(self) -> float:
@@ -130,8 +129,8 @@ def evaluate(
         halted_exact=float(halted_exact_1B.mean()),
         loss=float(found["loss"].mean()),
         pass_at=_pass_at(puzzle, rows, found, identifiers),
-        shown=rows.rows(slice(SHOWN)),
-        shown_answers_BT=found["answers"][-1][:SHOWN],
+        rows=rows,
+        answers_BT=found["answers"][-1],
     )
 
 

@@ -1,5 +1,6 @@
 """Pictures of a run: the curve of its validations, and boards that its model answers."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,8 @@ def boards(puzzle: Puzzle, rows: Batch, answers_BT: Int32Array) -> NDArray[np.ui
     """
     board = puzzle.geometry.board
     half = len(board) // 2
-    height = int(np.prod(board[:half]))
-    width = int(np.prod(board[half:]))
+    height = math.prod(board[:half])
+    width = math.prod(board[half:])
     kinds_BT = np.where(answers_BT == rows.labels_BT, RIGHT, WRONG)
     kinds_BT[(rows.tokens_BT == rows.labels_BT) | (rows.labels_BT == IGNORE)] = GIVEN
     is_wrong_B = (kinds_BT == WRONG).any(1)

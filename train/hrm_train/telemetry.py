@@ -166,7 +166,7 @@ class Telemetry:
         puzzle = self._trainer.feed.puzzle
         if math.prod(puzzle.geometry.board) != puzzle.seq_len:
             return
-        boards = pictures.boards(puzzle, evaluation.shown, evaluation.shown_answers_BT)
+        boards = pictures.boards(puzzle, evaluation.rows, evaluation.answers_BT)
         for writer in self._writers:
             if isinstance(writer, TensorBoard):
                 writer.show(boards, self._trainer.progress.samples)
