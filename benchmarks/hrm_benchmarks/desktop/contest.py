@@ -24,9 +24,12 @@ from hrm_train.evaluate import evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
 # What the families change in the preset small. The preset relational is a family of its own.
-TRM: dict[str, Any] = {"arch": "trm", "high_layers": 2, "low_layers": 2}
-TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
-FAMILIES = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "hrm": {},
+    "trm": {"arch": "trm", "high_layers": 2, "low_layers": 2},
+    "transformer": {"arch": "transformer", "max_segments": 1},
+    "relational": {},
+}
 PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 PARTS = (8, 4, 2, 1)  # the data is divided by each of these

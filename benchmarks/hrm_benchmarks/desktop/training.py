@@ -101,8 +101,11 @@ def contestants(
 
 def compiled(trainers: Sequence[TrainerUnderTest]) -> list[TrainerUnderTest]:
     """Return our trainers again, with torch.compile."""
-    ours = [one for one in trainers if one.is_ours]
-    return [replace(one, name=f"{one.name}, compiled", compile=True) for one in ours]
+    found: list[TrainerUnderTest] = []
+    for one in trainers:
+        if one.is_ours:
+            found.append(replace(one, name=f"{one.name}, compiled", compile=True))
+    return found
 
 
 def measure(trainers: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
