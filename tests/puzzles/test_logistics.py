@@ -189,4 +189,3 @@ def test_a_label_is_right_even_if_many_tours_are_cheapest(seed: int) -> None:
         return
     inputs_1T = SMALL.encode(question)[None]
     assert SMALL.check_BT(inputs_1T, SMALL.encode(label)[None])[0] == RIGHT
-
