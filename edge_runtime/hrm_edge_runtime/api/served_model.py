@@ -22,7 +22,7 @@ AS_IN_MANIFEST = (
     "vocab_size",
     "hidden_size",
     "max_segments",
-    "attempts",
+    "attempt_kind",
     "held_out_tasks",
     "provenance",
 )
