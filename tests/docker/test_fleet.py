@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -16,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from proxy_tools import CONFIGURATION, HAPROXY, environment, needs_haproxy, proxy
+from proxy_tools import CONFIGURATION, needs_haproxy, proxy
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, starting, wait_for
 
@@ -58,21 +57,6 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
     assert found == expected
 
 
-def test_the_configuration_takes_boards_from_a_dns_name(tmp_path: Path) -> None:
-    """As its comments say; they name a resolver of this machine."""
-    text = re.sub(r" *server board\d .*\n", "", CONFIGURATION.read_text())
-    commented = re.compile(
-        r"^( *)# (?=resolvers|    parse-|    hold|server-template)", re.MULTILINE
-    )
-    text, count = commented.subn(r"\1", text)
-    assert count == 5
-    configuration = tmp_path / "haproxy.cfg"
-    configuration.write_text(text)
-    command = [str(HAPROXY), "-c", "-f", str(configuration)]
-    done = subprocess.run(command, env=environment(SECRET), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path: Path) -> None:
     """A key counts for itself, wherever it comes from; a request without one counts by address."""
     with board_with(None) as board, proxy(tmp_path, [board], SECRET, limit=20) as url:
@@ -87,6 +71,20 @@ def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path:
             assert set(answers[-1].json()["error"]) == set(ErrorDetail.model_fields)
         hidden = httpx.get(f"{url}/metrics", headers={"x-api-key": "third"})
         assert (hidden.status_code, hidden.json()["error"]["reason"]) == (404, "unknown-route")
+
+
+@pytest.mark.slow
+def test_a_board_joins_by_its_name(tmp_path: Path) -> None:
+    with board_with(None) as first, board_with(None) as second:
+        boards = [first]
+        with proxy(tmp_path, boards, SECRET) as url:
+            boards.append(second)
+            first.process.send_signal(signal.SIGTERM)
+            assert first.exit_status() == 0
+            wait_for(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+            question, solution = next(iter(PUZZLES.items()))
+            sent = httpx.post(f"{url}/solve", json={"puzzle": question})
+            assert sent.json()["solution"] == solution
 
 
 @pytest.mark.slow

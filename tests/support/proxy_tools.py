@@ -2,9 +2,11 @@
 
 import contextlib
 import os
-import re
 import shutil
+import socketserver
+import struct
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,8 +31,7 @@ needs_haproxy = pytest.mark.skipif(
 )
 
 
-def environment(secret: str) -> dict[str, str]:
-    return {**os.environ, "HRM_FLEET_KEY": secret}
+SRV, ADDRESS = 33, 1
 
 
 @contextlib.contextmanager
@@ -39,15 +40,66 @@ def proxy(
 ) -> Iterator[str]:
     """Run HAProxy over these boards, and yield its address when a board is ready behind it.
 
-    `limit` is the number of requests that a client may send in ten seconds.
+    Boards that are added to the sequence join. `limit` is the number of requests that a client may
+    send in ten seconds.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     configuration = folder / "haproxy.cfg"
-    configuration.write_text(_configured(port, boards).replace("gt 50000", f"gt {limit}"))
     command = [str(HAPROXY), "-db", "-f", str(configuration)]
-    with proxy_process(command, url, environment(secret), secret):
-        yield url
+    names = {"HRM_FLEET_BOARDS": "_http._tcp.boards.test", "HRM_FLEET_KEY": secret}
+    with name_server(boards) as name_port:
+        own = {
+            "bind :8000": f"bind 127.0.0.1:{port}",
+            "parse-resolv-conf": f"nameserver test 127.0.0.1:{name_port}",
+            "gt 50000": f"gt {limit}",
+        }
+        configuration.write_text(replaced(CONFIGURATION, own))
+        with proxy_process(command, url, {**os.environ, **names}, secret):
+            yield url
+
+
+def replaced(file: Path, own: dict[str, str]) -> str:
+    """Return a shipped configuration with a test's own addresses."""
+    text = file.read_text()
+    for old, new in own.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@contextlib.contextmanager
+def name_server(boards: Sequence[Server]) -> Iterator[int]:
+    """Run a DNS server that knows the ports of these boards (SRV), and yield its port."""
+
+    class Names(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            question, socket = self.request
+            socket.sendto(_named(question, boards), self.client_address)
+
+    with socketserver.UDPServer(("127.0.0.1", 0), Names) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def _named(message: bytes, boards: Sequence[Server]) -> bytes:
+    """Answer a message of DNS with one question (RFC 1035, RFC 2782)."""
+    end = message.index(0, 12) + 5  # the name's last byte, type and class
+    (kind,) = struct.unpack(">H", message[end - 4 : end - 2])
+    data: list[bytes] = []
+    if kind == SRV:
+        for number, board in enumerate(boards, start=1):
+            target = b"\6board%d\4test\0" % number
+            data.append(struct.pack(">HHH", 1, 1, board.port) + target)
+    elif kind == ADDRESS:
+        data.append(bytes([127, 0, 0, 1]))
+    answer = message[:2] + struct.pack(">5H", 0x8580, 1, len(data), 0, 0) + message[12:end]
+    for one in data:
+        answer += struct.pack(">HHHIH", 0xC00C, kind, 1, 1, len(one)) + one
+    return answer
 
 
 @contextlib.contextmanager
@@ -63,20 +115,6 @@ def proxy_process(
             yield
         finally:
             process.terminate()
-
-
-def _configured(port: int, boards: Sequence[Server]) -> str:
-    """The shipped configuration with the addresses of these boards, at most three."""
-    text = CONFIGURATION.read_text()
-    text = text.replace("bind :8000", f"bind 127.0.0.1:{port}")
-    for number in (1, 2, 3):
-        line = ""
-        if number <= len(boards):
-            address = boards[number - 1].url.removeprefix("http://")
-            line = f"    server board{number} {address}"
-        text, count = re.subn(rf" *server board{number} \S+", line, text)
-        assert count == 2
-    return text
 
 
 def _answers(http: httpx.Client, url: str) -> bool:
