@@ -8,7 +8,7 @@ from web_tools import Page, cell, choose, expect, paste, screen, solve
 
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import import_file
-from hrm_puzzles.data.inspection import read_examples
+from hrm_puzzles.data.examples import read_examples
 
 pytestmark = pytest.mark.process
 
