@@ -15,7 +15,7 @@ from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
-DESKTOP = {"torch", "safetensors", "onnx", "tensorboard", "matplotlib"}
+DESKTOP = {"torch", "safetensors", "onnx", "tensorboard"}
 PYENV = ".pyenv/versions/3.10.*/bin/python"
 
 

@@ -138,7 +138,7 @@ def test_boards_reach_a_pipe_whole(drive: Path) -> None:
     """No code page of Windows has the shades of a maze."""
     sizes = ("--train", 4, "--test", 4)
     said(begin_command(drive, "data", "build", "maze-8x8", "--out", "mazes", *sizes))
-    shown, _ = said(begin_command(drive, "data", "show", "mazes"))
+    shown, _ = said(begin_command(drive, "data", "inspect", "mazes"))
     assert "█" in shown
 
 

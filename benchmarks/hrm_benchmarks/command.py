@@ -4,12 +4,12 @@ Imports at the top must not load ONNX Runtime or PyTorch.
 """
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import BadParameter, Option
+from typer import Option
 
 from hrm_benchmarks.report import Table, leaving_at_sigterm
 from hrm_edge_runtime.contract.completion import bundles_from
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
 
 app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
-"""Entry point of `hrm-bench`."""
 
 BundleOption = Annotated[
     str | None,
@@ -38,25 +37,12 @@ CpuClock = Annotated[
 Json = Annotated[bool, Option("--json", help="Print JSON with all figures instead of a table.")]
 
 
-@app.callback()
-def bench() -> None:
-    """Measure serving and training against baselines."""
-
-
 def opened_bundle(name: str | None) -> "Bundle":
     """Open a bundle by its path or shipped name; without a name, the default."""
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
 
     return Bundle.open(find_bundle(name))
-
-
-def chosen(names: list[str] | None, known: Collection[str], what: str) -> list[str]:
-    """The names, or all known ones without names; raises BadParameter for an unknown name."""
-    for name in names or ():
-        if name not in known:
-            raise BadParameter(f"{name!r} is not a {what}: use one of {', '.join(known)}")
-    return names or list(known)
 
 
 def measured(

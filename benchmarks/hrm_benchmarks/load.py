@@ -1,29 +1,47 @@
-"""Sends puzzles to a server and measures what its answers cost.
+"""Starts a real server as a user starts it, sends it puzzles, and measures what its answers cost.
 
 Latency of the open loop counts from the moment a request is due. A client that waits for one answer
 before it sends the next request hides the queue that it should measure (coordinated omission).
+CPU time and memory come from /proc, so this module needs Linux.
 """
 
+from __future__ import annotations
+
 import asyncio
+import contextlib
 import itertools
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Sequence, Sized
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence, Sized
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
 
 import aiohttp
+import httpx
 import numpy as np
 
 from hrm_benchmarks.report import Row, tell
-from hrm_benchmarks.server import RunningServer
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
+READY_S = 120.0  # seconds; a start takes 2 s, but building a TensorRT engine takes longer
+LEAVE_S = 60.0  # seconds; a server drains its requests before it ends
+
+OF_LANE = ("step_seconds_total", "slot_segments_used", "slot_segments_offered")
+# Positions in /proc/PID/stat after the name of the process.
+PARENT = 1
+USER_TICKS = 11
+SYSTEM_TICKS = 12
+RESIDENT_PAGES = 21
 READ_TIMEOUT_S = 300.0  # a puzzle may wait behind a long queue
 WARM_UP_S = 2.0
 SHARE = 0.8  # of the measured maximum; at 1 the queue grows without limit
-JSON = {"content-type": "application/json"}
-NDJSON = {"content-type": "application/x-ndjson"}
 COLUMNS = {
     "route": "{route}",
     "puzzles/s": "{puzzles_per_s:.0f}",
@@ -39,6 +57,117 @@ LEGEND = """\
 of bound: occupancy of the slots while puzzles wait, times the engine's share of the time
 CPU: of both processes per puzzle; HTTP CPU: of the one without the engine. MB: both processes
 open: ms of single puzzles that arrive at random at 80 % of the maximum, from the due moment"""
+
+
+def serve_command(*arguments: str) -> list[str]:
+    """Return the command line of `hrm-serve` in this Python environment."""
+    program = "from hrm_edge_server.cli import serve; serve()"
+    return [sys.executable, "-c", program, *arguments]
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], *, within_s: float = READY_S) -> Generator[RunningServer]:
+    """Start a server, yield it when it is ready, and end it with SIGTERM.
+
+    Raises ValueError if the server does not become ready or does not end.
+    """
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    arguments = [*command, "--port", str(port)]
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        began_s = time.monotonic()
+        process = subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _wait_until_ready(process, http, log, began_s + within_s)
+            ready_s = time.monotonic() - began_s
+            yield RunningServer(process.pid, http, ready_s=ready_s)
+            process.terminate()
+            process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            message = f"the server did not end within {LEAVE_S:.0f} s of SIGTERM."
+            raise ValueError(message) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its workers too, if it left some
+            process.wait(LEAVE_S)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], http: httpx.Client, log: TextIO, give_up_s: float
+) -> None:
+    while not _is_ready(http):
+        has_ended = process.poll() is not None
+        if has_ended or time.monotonic() > give_up_s:
+            log.seek(0)
+            log_tail = log.read()[-400:].strip() or "nothing"
+            raise ValueError(f"the server did not become ready; its log ends: {log_tail}")
+        time.sleep(0.005)
+
+
+def _is_ready(http: httpx.Client) -> bool:
+    try:
+        return http.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+class RunningServer:
+    """A ready server; `ready_s` is the time from its start to the first 200 of /readyz."""
+
+    def __init__(self, pid: int, http: httpx.Client, *, ready_s: float) -> None:
+        self.url = str(http.base_url)
+        self.ready_s = ready_s
+        self._pid = pid
+        self._http = http
+
+    def counters(self) -> dict[str, float]:
+        """Return totals since the start: seconds (`at_s`), CPU seconds, and those of HTTP alone.
+
+        An `hrm-serve` adds the counters of its first lane.
+        """
+        http_cpu_s = _cpu_s([_stat_of(self._pid)])
+        totals = {"cpu_s": _cpu_s(self._stats()), "http_cpu_s": http_cpu_s}
+        answer = self._http.get("/slots")
+        if answer.status_code != 200:
+            return {**totals, "at_s": time.monotonic()}
+        slots = answer.json()
+        age_s = slots["snapshot_age_ms"] / 1e3
+        for name in OF_LANE:
+            totals[name] = slots["lanes"][0]["lane"][name]
+        return {**totals, "at_s": time.monotonic() - age_s}
+
+    def resident_mb(self) -> float:
+        """Return the memory of the process and all its descendants."""
+        num_pages = sum(int(stat[RESIDENT_PAGES]) for stat in self._stats())
+        return num_pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def _stats(self) -> list[list[str]]:
+        """Return the figures of the process and all its descendants."""
+        stats: dict[int, list[str]] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                stats[int(folder.name)] = _stat_of(int(folder.name))
+        tree = [self._pid]
+        for pid in tree:  # the loop appends to `tree`
+            tree += [child for child, stat in stats.items() if int(stat[PARENT]) == pid]
+        return [stats[pid] for pid in tree]
+
+
+def _cpu_s(stats: Iterable[Sequence[str]]) -> float:
+    ticks = sum(int(stat[USER_TICKS]) + int(stat[SYSTEM_TICKS]) for stat in stats)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _stat_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 class Reply(NamedTuple):
@@ -57,7 +186,8 @@ async def ask(http: aiohttp.ClientSession, body: bytes, due_s: float) -> Reply:
 
     Raises ValueError for a refusal.
     """
-    async with http.post("/solve", data=body, headers=JSON) as response:
+    headers = {"content-type": "application/json"}
+    async with http.post("/solve", data=body, headers=headers) as response:
         answer = json.loads(await response.read())
     if response.status != 200:
         raise ValueError(f"the server answered {response.status}: {answer}")
@@ -100,11 +230,12 @@ async def batches(
     Returns the answers. The next batch begins when the last one is answered, so that no queue of
     lines hides what the server takes.
     """
+    headers = {"content-type": "application/x-ndjson"}
     answers: list[bytes] = []
     lines = b"\n".join(bodies)
     end_s = time.monotonic() + seconds
     while not answers or time.monotonic() < end_s:
-        async with http.post("/solve/batch", data=lines, headers=NDJSON) as response:
+        async with http.post("/solve/batch", data=lines, headers=headers) as response:
             response.raise_for_status()
             answers += [line async for line in response.content if b'"answer"' in line]
     return answers
@@ -129,7 +260,7 @@ async def spent_on(server: RunningServer, sending: Awaitable[Sized]) -> Row:
     row["cpu_ms"] = 1e3 * spent["cpu_s"] / num_answers
     row["http_cpu_us"] = 1e6 * spent["http_cpu_s"] / num_answers
     row["ready_s"] = server.ready_s
-    row["memory_mb"] = server.usage().resident_mb
+    row["memory_mb"] = server.resident_mb()
     row["share_of_bound"] = None
     if "slot_segments_offered" in spent:
         occupancy = spent["slot_segments_used"] / max(1, spent["slot_segments_offered"])

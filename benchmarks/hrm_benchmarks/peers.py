@@ -1,10 +1,9 @@
 """What people would use instead of hrm-serve: servers in `benchmarks/peers` around the same graph.
 
 Every peer runs in two forms: `fixed` runs 16 segments of every batch, as the published evaluation
-does; `until-proven` runs a batch until its slowest puzzle is proven. A peer's batch size is found
-by a search on the first load; size 1 is one puzzle at a time. hrm-serve answers with its defaults,
-which let a Sudoku model try hypotheses, and `plain`, as the peers do. CPU seconds are those of all
-processes of a server.
+does; `until-proven` runs a batch until its slowest puzzle is proven. hrm-serve answers with its
+defaults, which let a Sudoku model try hypotheses, and `plain`, as the peers do. CPU seconds are
+those of all processes of a server.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import itertools
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -24,19 +23,16 @@ import hrm_puzzles
 from hrm_benchmarks import load as loading
 from hrm_benchmarks.command import opened_bundle
 from hrm_benchmarks.report import RATIO, Row, tell
-from hrm_benchmarks.server import RunningServer, running, serve_command
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles.data.sources import questions_made
 
+SERVERS = ("litserve", "ray", "bentoml", "fastapi")
 FOLDER = Path(__file__).parents[1] / "peers"
 ROOMS = (hrm_edge_runtime, hrm_host, hrm_puzzles)
 OURS = "hrm-serve"
 OUR_FORMS = ("default", "plain")
-SERVERS = ("litserve", "ray", "bentoml", "fastapi")
-WITHOUT_BATCHES = (OURS, "fastapi")
-FORMS = ("fixed", "until-proven")
-BATCHES = (1, 4, 16)  # tried by the search; on a CPU a batch of one may win
-PUZZLES_OF_SEARCH = 60
+# The batch of each form that costs every peer least, of 1, 4 and 16: results/2026-11-24-peers.md.
+BATCH_OF = {"fixed": 16, "until-proven": 1}
 WARM_UP = 16  # puzzles
 START_S = 300  # a busy machine starts a raylet slowly
 LOADS = {
@@ -48,7 +44,6 @@ COLUMNS = {
     "load": "{load}",
     "server": "{server}",
     "form": "{form}",
-    "batch": "{batch}",
     "puzzles/s": "{puzzles_per_s:.0f}",
     "p50 ms": "{p50_ms:.0f}",
     "p99 ms": "{p99_ms:.0f}",
@@ -60,24 +55,13 @@ COLUMNS = {
     "ready s": "{ready_s:.1f}",
     "MB": "{memory_mb:.0f}",
 }
-MEDIANS = (
-    "puzzles_per_s",
-    "p50_ms",
-    "p99_ms",
-    "open_p50_ms",
-    "open_p99_ms",
-    "cpu_ms_a_proof",
-    "num_proven",
-    "ready_s",
-    "memory_mb",
-)
 LEGEND = """\
 p50, p99: closed loop. open: random arrivals at a fixed rate; latency counts from the due moment
 CPU ms: of all processes, per proven answer
 default: hypotheses for Sudokus; plain: without them, as the peers
 beside ours: CPU time per proof divided by that of hrm-serve's default in the same round;
              median (lowest to highest)
-batch: the best of 1, 4 and 16 by CPU time per proof on the first load. MB: all processes"""
+fixed: batches of 16; until-proven: one puzzle at a time. MB: all processes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +70,15 @@ class Peer:
 
     server: str
     form: str
-    batch: int = 1
 
     def command(self, python: Path, bundle: Bundle) -> list[str]:
         if self.server == OURS:
-            return serve_command(str(bundle.path), "--engine=cpu:fp32", "--threads=1")
+            return loading.serve_command(str(bundle.path), "--engine=cpu:fp32", "--threads=1")
         path = os.pathsep.join(str(Path(room.__path__[0]).parent) for room in ROOMS)
         settings = (f"PYTHONPATH={path}", f"RAY_raylet_start_wait_time_s={START_S}")
         program = (str(python.absolute()), f"{self.server}_server.py")
-        options = (f"--bundle={bundle.path}", f"--form={self.form}", f"--batch={self.batch}")
+        batch = BATCH_OF[self.form]
+        options = (f"--bundle={bundle.path}", f"--form={self.form}", f"--batch={batch}")
         return ["env", "-C", str(FOLDER), *settings, *program, *options]
 
     def body(self, puzzle: object) -> bytes:
@@ -147,8 +131,8 @@ class Contest:
     def rows(self, servers: Sequence[str], rounds: int) -> list[Row]:
         """A row per load and server, with medians over the rounds in which all take turns."""
         peers = [Peer(server=OURS, form=form) for form in OUR_FORMS]
-        for server, form in itertools.product(servers, FORMS):
-            peers.append(self._best(Peer(server=server, form=form)))
+        for server, form in itertools.product(servers, BATCH_OF):
+            peers.append(Peer(server=server, form=form))
         rows: list[Row] = []
         for load in self.loads:
             turns: dict[Peer, list[Row]] = {peer: [] for peer in peers}
@@ -159,27 +143,15 @@ class Contest:
             for peer, of_peer in turns.items():
                 figures = summary(of_peer, turns[peers[0]])
                 names = {"load": load.name, "server": peer.server, "form": peer.form}
-                rows.append({**names, "batch": peer.batch, **figures})
+                rows.append({**names, **figures})
         return rows
-
-    def _best(self, peer: Peer) -> Peer:
-        """The peer with the batch size that costs least CPU time per proof."""
-        if peer.server in WITHOUT_BATCHES:
-            return peer
-        load = replace(self.loads[0], texts=self.loads[0].texts[:PUZZLES_OF_SEARCH])
-        found: dict[Peer, float] = {}
-        for batch in BATCHES:
-            tried = replace(peer, batch=batch)
-            found[tried] = self._turn(tried, load)["cpu_ms_a_proof"]
-            tell(f"search: {tried}: {found[tried]:.1f} CPU ms a proof")
-        return min(found, key=found.__getitem__)
 
     def _turn(self, peer: Peer, load: PuzzleLoad) -> Row:
         command = peer.command(self.python, load.bundle)
-        with running(command, within_s=START_S) as server:
+        with loading.running(command, within_s=START_S) as server:
             return asyncio.run(self._measured(server, peer, load))
 
-    async def _measured(self, server: RunningServer, peer: Peer, load: PuzzleLoad) -> Row:
+    async def _measured(self, server: loading.RunningServer, peer: Peer, load: PuzzleLoad) -> Row:
         bodies = [peer.body(text) for text in load.texts]
         async with loading.session(server.url) as http:
             await loading.closed_loop(http, bodies[:WARM_UP], self.connections)
@@ -203,8 +175,9 @@ def summary(rows: Sequence[Row], ours: Sequence[Row]) -> Row:
     `ratio` is the CPU time per proof over ours in the same round, with its range.
     """
     found: dict[str, float] = {}
-    for name in MEDIANS:
-        found[name] = median(row[name] for row in rows)
+    for name, figure in rows[0].items():
+        if figure is not None:
+            found[name] = median(row[name] for row in rows)
     ratios: list[float] = []
     for row, own in zip(rows, ours, strict=True):
         ratios.append(row["cpu_ms_a_proof"] / own["cpu_ms_a_proof"])

@@ -18,7 +18,7 @@ from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_puzzles.data.sources import Questions
@@ -78,15 +78,13 @@ def bundle_bench(
     questions: Questions,
     *,
     engine: str,
-    kind: PolicyKind | None,
     num_slots: int,
     num_threads: int,
     cpu_clock: bool,
 ) -> Bench:
-    """Return the engine of a bundle, under its own halting rule or one of another kind."""
+    """Return the engine of a bundle, under its halting rule."""
     choice = choose(bundle, engine, num_slots=num_slots)
-    own_rule = bundle.manifest.halting_policy(choice.precision)
-    rule = replace(own_rule, kind=kind or own_rule.kind)
+    rule = bundle.manifest.halting_policy(choice.precision)
     halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
     seconds = "CPU" if cpu_clock else "wall"
     sizes = f"{num_slots} slots, {num_threads} threads, {seconds} seconds"
@@ -127,9 +125,9 @@ def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
 
     Returns the ended attempts and the figures of the run.
     """
-    attempts = _attempts(policy, bench)
+    attempts = attempts_of(policy, bench)
     width = 1 if policy.single else bench.engine.num_slots
-    meter = _Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
+    meter = Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
     lane = Lane(meter, bench.puzzle, queue_limit=len(attempts), clock=bench.clock)
     batch = width if policy.batches else len(attempts)
     results: list[Attempt] = []
@@ -140,7 +138,7 @@ def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
     return results, _figures(results, seconds, lane, meter, bench.questions)
 
 
-def _attempts(policy: Policy, bench: Bench) -> list[Attempt]:
+def attempts_of(policy: Policy, bench: Bench) -> list[Attempt]:
     rule = bench.rule
     if not policy.early_exit:
         rule = replace(rule, kind="fixed")
@@ -158,7 +156,7 @@ def _attempts(policy: Policy, bench: Bench) -> list[Attempt]:
 
 
 def _figures(
-    results: Sequence[Attempt], seconds: float, lane: Lane, meter: "_Meter", questions: Questions
+    results: Sequence[Attempt], seconds: float, lane: Lane, meter: "Meter", questions: Questions
 ) -> Row:
     seen = lane.snapshot()
     row: dict[str, Any] = {"puzzles_per_s": len(results) / seconds}
@@ -184,7 +182,7 @@ def _is_exact(result: Attempt, questions: Questions) -> bool:
     return np.array_equal(result.answer_T, label_T)
 
 
-class _Meter(Engine):
+class Meter(Engine):
     """An engine that counts rows while puzzles wait, and computes halted rows if `burns`."""
 
     def __init__(self, engine: Engine, *, width: int, burns: bool, num_puzzles: int) -> None:

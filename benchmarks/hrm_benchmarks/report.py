@@ -60,19 +60,14 @@ class Table:
         return json.dumps(figures, indent=2, default=str)
 
     def _cells(self, row: Row) -> list[str]:
-        """Return the text of each column; a value that is None becomes a dash."""
-        values = {name: _MISSING if value is None else value for name, value in row.items()}
-        return [form.format_map(values) for form in self.columns.values()]
-
-
-class _Missing:
-    """A missing figure; prints as a dash in any format."""
-
-    def __format__(self, spec: str) -> str:
-        return "-"
-
-
-_MISSING = _Missing()
+        """Return the text of each column; a figure that is None becomes a dash."""
+        cells: list[str] = []
+        for form in self.columns.values():
+            try:
+                cells.append(form.format_map(row))
+            except TypeError:  # the format of a number rejects None
+                cells.append("-")
+        return cells
 
 
 def environment() -> dict[str, object]:

@@ -1,6 +1,5 @@
 """Times one segment on every engine of a bundle, beside a large matrix product.
 
-PyTorch takes turns too if a checkpoint is passed.
 Shapes: B puzzles of a batch, T tokens, R rounds, C contestants.
 """
 
@@ -21,8 +20,6 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import INPUTS, shapes_of
 from hrm_edge_runtime.engines.factory import choose, engine_for
 
-PYTORCH = "pytorch"
-PYTORCH_COMPILED = "pytorch-compiled"
 SIDE = 512  # rows and columns of the product; 3 MB of float32 in all
 PRODUCTS = ("MatMul", "Gemm", "Conv")
 LEGEND = f"""\
@@ -46,7 +43,6 @@ def measure(
     rounds: Rounds,
     *,
     num_threads: int,
-    checkpoint: Path | None,
 ) -> list[Row]:
     """Return a row for each engine (ENGINE[:PRECISION]) at each batch.
 
@@ -58,23 +54,18 @@ def measure(
             "an unrolled graph lacks a segment to time, because its first step runs the whole "
             "loop: name another engine."
         )
-    names = [*engines]
-    if checkpoint is not None:
-        names += [PYTORCH, PYTORCH_COMPILED]
     flop = None
     if "cpu" in kinds:
         flop = flop_of(bundle)
     os.environ["OMP_NUM_THREADS"] = str(num_threads)  # of numpy in the child processes
     rows: list[Row] = []
     for batch in dict.fromkeys(batches):
-        tell(f"batch {batch}: {', '.join(names)}")
-        prepare = partial(
-            prepared, bundle.path, batch=batch, num_threads=num_threads, checkpoint=checkpoint
-        )
-        contestants = [partial(prepare, name) for name in names]
+        tell(f"batch {batch}: {', '.join(engines)}")
+        prepare = partial(prepared, bundle.path, batch=batch, num_threads=num_threads)
+        contestants = [partial(prepare, engine) for engine in engines]
         seconds_RC = take_turns([*contestants, product], rounds)
-        for name, row in zip(names, rows_of(seconds_RC, batch, flop), strict=True):
-            rows.append({"engine": name, "batch": batch, **row})
+        for engine, row in zip(engines, rows_of(seconds_RC, batch, flop), strict=True):
+            rows.append({"engine": engine, "batch": batch, **row})
     return rows
 
 
@@ -95,19 +86,11 @@ def rows_of(seconds_RC: NDArray[np.float64], batch: int, flop: int | None) -> li
     return rows
 
 
-def prepared(
-    path: Path, engine: str, *, batch: int, num_threads: int, checkpoint: Path | None
-) -> tuple[None, Step]:
+def prepared(path: Path, engine: str, *, batch: int, num_threads: int) -> tuple[None, Step]:
     """Return a step that runs one more segment of a full batch; runs in a child process."""
     bundle = Bundle.open(path)
     golden_tokens_BT = bundle.golden().tokens_BT
     tokens_BT = np.resize(golden_tokens_BT, (batch, bundle.manifest.seq_len))
-    if engine in (PYTORCH, PYTORCH_COMPILED):
-        from hrm_benchmarks.desktop.training import segment_step
-
-        assert checkpoint is not None
-        is_compiled = engine == PYTORCH_COMPILED
-        return None, segment_step(checkpoint, tokens_BT, num_threads, compiled=is_compiled)
     opened = engine_for(bundle, engine=engine, num_slots=batch, num_threads=num_threads)
     for slot, tokens_T in enumerate(tokens_BT):
         opened.load(slot, tokens_T, bundle.puzzle_table[0])

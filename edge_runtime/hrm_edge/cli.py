@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm_edge.key import KEY_VARIABLE, read_key
 from hrm_edge_runtime.contract.completion import bundles_from, kinds_from
 from hrm_host.command import Command, taking
 from hrm_puzzles.data.options import Columns
@@ -81,9 +80,7 @@ class SolveOptions:
     ] = "auto"
     key_file: Annotated[
         Path | None,
-        typer.Option(
-            help=f"File with the server's key in its first line. Default: {KEY_VARIABLE}."
-        ),
+        typer.Option(help="File with the server's key in its first line. Default: HRM_API_KEY."),
     ] = None
     cacert: Annotated[
         Path | None,
@@ -134,7 +131,14 @@ def solve(options: SolveOptions) -> None:
     fields = solvers.options_of(_stated(options))
     with contextlib.ExitStack() as stack:
         solver = _solver(options, stack)
-        status = output.run(options, solver, fields)
+        status = output.run(
+            options.puzzle,
+            solver,
+            fields,
+            columns=options.columns,
+            out=options.out,
+            as_json=options.as_json,
+        )
     raise typer.Exit(status)
 
 
@@ -182,6 +186,7 @@ def _with_bundles(paths: Iterable[Path], options: SolveOptions) -> "Solver":
 
 def _client(url: str, options: SolveOptions) -> "Client":
     from hrm_edge.client import Client
+    from hrm_edge.connection import read_key
 
     return Client(
         url,

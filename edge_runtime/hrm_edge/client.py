@@ -1,25 +1,36 @@
 """A client of one server, or of a fleet behind one address: it retries temporary refusals."""
 
+import asyncio
 import contextlib
 import itertools
+import os
 import random
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel
 
-from hrm_edge.batches import Numbered, Piece, Reply, merged, pieces_of
-from hrm_edge.connection import Connection, parsed
+from hrm_edge.connection import KEY_VARIABLE, Connection, parsed
 from hrm_edge.errors import ServerError, UnavailableError, UnreachableError, foreign
-from hrm_edge.key import key_of_environment
-from hrm_edge.requests import request_from, requests_from
+from hrm_edge.requests import (
+    Numbered,
+    Piece,
+    Reply,
+    merged,
+    pieces_of,
+    request_from,
+    requests_from,
+)
 from hrm_edge_runtime.api.errors import status_of
 from hrm_edge_runtime.api.schema import (
+    BatchLine,
     ChangeAnswer,
     ErrorAnswer,
     ErrorDetail,
@@ -39,8 +50,10 @@ TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "en
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
+NUM_THREADS = 64  # calls of an AsyncClient at once; further ones wait for a thread
 
 Fields = TypeVar("Fields", bound=BaseModel)
+Result = TypeVar("Result")
 Event = SegmentView | SolveAnswer
 
 
@@ -65,7 +78,7 @@ class Client:
         rng: random.Random | None = None,
     ) -> None:
         if api_key is None:
-            api_key = key_of_environment()
+            api_key = os.environ.get(KEY_VARIABLE)
         self._http = Connection(url, api_key, timeout_s, cacert)
         self._num_connections = connections
         self._patience_s = patience_s
@@ -101,7 +114,10 @@ class Client:
             yield from self._solved(first)
             return
         every_piece = itertools.chain((first, second), pieces)
-        yield from merged(self._solved, every_piece, self._connections())
+        if self._num_connections is None:
+            slots = [model.slots for model in self.models()]
+            self._num_connections = min(MAX_CONNECTIONS, max(slots, default=1))
+        yield from merged(self._solved, every_piece, self._num_connections)
 
     def stream(self, puzzle: object, **fields: object) -> Generator[Event, None, None]:
         """Yield a view of each segment of one puzzle while it is solved, then the answer."""
@@ -119,12 +135,6 @@ class Client:
         sent = self._http.response("PUT", path, content=archive.pieces(), headers=headers)
         with sent as response:
             return self._http.whole(ChangeAnswer, response)
-
-    def _connections(self) -> int:
-        if self._num_connections is None:
-            slots = [model.slots for model in self.models()]
-            self._num_connections = min(MAX_CONNECTIONS, max(slots, default=1))
-        return self._num_connections
 
     def _solved(self, piece: Piece) -> Iterator[Numbered]:
         """Send requests until each has its reply or patience ends."""
@@ -164,7 +174,7 @@ class Client:
         with batch as response:
             status = response.status_code
             for text in self._http.lines(response):
-                line = parsed(_BatchLine, text, status)
+                line = parsed(BatchLine, text, status)
                 reply = line.answer or line.error
                 if reply is None:
                     message = f"line {line.line} holds neither an answer nor an error"
@@ -257,12 +267,60 @@ def in_order(finished: Iterable[Numbered]) -> list[Reply]:
     return [replies[position] for position in sorted(replies)]
 
 
-class _BatchLine(BaseModel):
-    """A line of /solve/batch: the number of a request's line, and its reply."""
+class AsyncClient:
+    """`Client` for asyncio: the same arguments and answers. Its calls run in threads."""
 
-    line: int
-    answer: SolveAnswer | None = None
-    error: ErrorDetail | None = None
+    def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
+        self._client = Client(url, **options)
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hrm-client")
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=False)
+        self._client.__exit__()
+
+    async def solve(self, puzzle: object, **fields: object) -> SolveAnswer:
+        """Solve one puzzle; `fields` are the other fields of a request."""
+        return await self._run(partial(self._client.solve, puzzle, **fields))
+
+    async def solve_many(self, puzzles: Iterable[object], **fields: object) -> list[Reply]:
+        """Answers or refusals in the order of the puzzles."""
+        return await self._run(partial(self._client.solve_many, puzzles, **fields))
+
+    def as_finished(
+        self, puzzles: Iterable[object], **fields: object
+    ) -> AsyncGenerator[Numbered, None]:
+        """Yield positions and replies as they finish."""
+        return _pulled(self._client.as_finished(puzzles, **fields))
+
+    def stream(self, puzzle: object, **fields: object) -> AsyncGenerator[Event, None]:
+        """Yield a view of each segment of one puzzle while it is solved, then the answer."""
+        return _pulled(self._client.stream(puzzle, **fields))
+
+    async def models(self) -> list[ModelView]:
+        return await self._run(self._client.models)
+
+    async def _run(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+async def _pulled(items: Generator[Result, None, None]) -> AsyncGenerator[Result, None]:
+    """Yield the items of a blocking generator.
+
+    One thread takes the items and closes the generator, so a cancel never closes it while it runs.
+    """
+    loop = asyncio.get_running_loop()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="hrm-stream")
+    try:
+        item = await loop.run_in_executor(thread, next, items, None)
+        while item is not None:
+            yield item
+            item = await loop.run_in_executor(thread, next, items, None)
+    finally:
+        thread.submit(items.close)
+        thread.shutdown(wait=False)
 
 
 def _json_of(request: SolveRequest) -> str:

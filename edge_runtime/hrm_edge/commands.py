@@ -37,7 +37,7 @@ COMMANDS = {
         "hrm_edge_server.key_cli:main", "create, list and remove the keys of a server"
     ),
     "push": CommandEntry("hrm_edge.push_cli:main", "bring a bundle to a running server"),
-    "data": CommandEntry("hrm_puzzles.cli:main", "build, import, inspect and show data sets"),
+    "data": CommandEntry("hrm_puzzles.cli:main", "build, import and inspect data sets"),
     "train": CommandEntry(
         "hrm_train.cli:main", "train a model: a data set becomes a checkpoint", "train"
     ),
@@ -53,8 +53,6 @@ COMMANDS = {
     "bench": CommandEntry("hrm_benchmarks.cli:app", "measure serving and training", "serve,bench"),
     "doctor": CommandEntry("hrm_host.doctor.cli:main", "check this machine and name what to fix"),
 }
-EXAMPLES = "Examples: hrm demo maze; hrm serve --port 8000; hrm solve puzzles.txt --bundle sudoku"
-HELP = "Train, export and serve small reasoning models. Run COMMAND --help for its options."
 
 
 def main() -> None:
@@ -112,8 +110,10 @@ def _application(name: str) -> Any:
 
 def _listing() -> Command:
     """List every command with its line of help, without importing any of their modules."""
-    listing = Command("hrm", help=HELP)
-    listing.callback(epilog=EXAMPLES)(lambda: None)
+    about = "Train, export and serve small reasoning models. Run COMMAND --help for its options."
+    listing = Command("hrm", help=about)
+    examples = "hrm demo maze; hrm serve --port 8000; hrm solve puzzles.txt --bundle sudoku"
+    listing.callback(epilog=f"Examples: {examples}")(lambda: None)
     for name, entry in COMMANDS.items():
         listing.command(name, help=entry.help)(lambda: None)
     return listing

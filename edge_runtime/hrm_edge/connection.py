@@ -26,23 +26,19 @@ from hrm_edge.errors import (
     foreign,
 )
 from hrm_edge_runtime.api.schema import ErrorAnswer
-from hrm_edge_runtime.contract.faults import words_for
+from hrm_edge_runtime.contract.faults import first_fault
 
+KEY_VARIABLE = "HRM_API_KEY"
+MAX_KEY_FILE = 4096  # characters
 DEFAULT_RETRY_S = 1.0  # seconds to wait if a refusal has no Retry-After, or one with a date
 MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a tenth of it
 # bytes of a line; ten times the longest answer, a 30x30 city with its route
 MAX_LINE_BYTES = 1 << 20
-UNAUTHORIZED = 401
-TOO_LARGE = 413
 BUSY = (429, 503)
 NO_SERVER = frozenset((502, 503, 504, *range(520, 525), 530))
 """What proxies answer if the server behind them does not."""
-# Retrying does not help: the deadline starts again with each request.
-MISSED_DEADLINE = "cannot-make-deadline"
 
 START = "start hrm-serve there, or give another address"
-PROXY_REMEDY = "correct the variable {variable}, or add this host to no_proxy"
-KEY_REMEDY = "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key"
 TLS_REMEDIES = {
     "certificate is not valid for": "use an address that the server's certificate names",
     "CERTIFICATE_VERIFY_FAILED": "pass the server's certificate with --cacert (in Python cacert), "
@@ -71,7 +67,7 @@ class Connection:
             address = httpx.URL(self.url)
             found = proxy_for(address)
             if found is not None:
-                self._start = PROXY_REMEDY.format(variable=found[0])
+                self._start = f"correct the variable {found[0]}, or add this host to no_proxy"
             self._http = httpx.Client(
                 base_url=address,
                 headers=headers,
@@ -138,14 +134,17 @@ class Connection:
         a proxy: it may be without its server for now, or it may be busy.
         """
         status = response.status_code
-        retry_after_s = _retry_after_s(response)
+        asked = response.headers.get("retry-after", "")
+        retry_after_s = float(asked) if asked.isdecimal() else DEFAULT_RETRY_S
         try:
             detail = ErrorAnswer.model_validate_json(self._content(response)).error
         except ValidationError:
             return self._proxy_error(response, retry_after_s)
-        if status == UNAUTHORIZED:
-            detail = detail.model_copy(update={"remedy": KEY_REMEDY})
-        if status in BUSY and detail.reason != MISSED_DEADLINE:
+        if status == 401:
+            remedy = "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key"
+            detail = detail.model_copy(update={"remedy": remedy})
+        # a deadline starts again with each request, so another try does not help
+        if status in BUSY and detail.reason != "cannot-make-deadline":
             return UnavailableError(status, detail, retry_after_s)
         return ServerError(status, detail)
 
@@ -159,7 +158,7 @@ class Connection:
             remedy = "start hrm-serve behind it, or give another address"
             return UnreachableError(f"{problem}: {remedy}.", retry_after_s=retry_after_s)
         error = foreign(status, f"{server[:80]} answered {status} without a reason")
-        if status == TOO_LARGE:
+        if status == 413:
             remedy = "raise its limit on bodies (nginx: client_max_body_size), or send less"
             return ServerError(status, error.detail.model_copy(update={"remedy": remedy}))
         if status in BUSY:
@@ -193,25 +192,32 @@ class _Bound:
         self.began_s = time.monotonic()
 
 
+def read_key(path: Path | None) -> str | None:
+    """Read a server's key from a file's first line.
+
+    None without a file: `Client` then takes HRM_API_KEY. No option holds the key itself, because
+    every user can read command lines.
+    """
+    if path is None:
+        return None
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            words = stream.read(MAX_KEY_FILE).split()
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "write the server's key into it"
+        raise ValueError(f"the key file {path} cannot be read ({error}): {remedy}.") from error
+    if not words:
+        raise ValueError(f"the key file {path} is empty: write the server's key into it.")
+    return words[0]
+
+
 def parsed(fields: type[Fields], content: bytes, status: int) -> Fields:
     """The fields in the JSON of an answer; raises ServerError if they do not fit."""
     try:
         return fields.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        problem = words_for(first)
-        place = ".".join(map(str, first["loc"][:4]))
-        if place:
-            problem = f"{place}: {problem}"
-        message = f"the server does not answer as hrm-serve does ({problem[:200]})"
+        message = f"the server does not answer as hrm-serve does ({first_fault(error)[:200]})"
         raise foreign(status, message) from None
-
-
-def _retry_after_s(response: httpx.Response) -> float:
-    text = response.headers.get("retry-after", "")
-    if text.isdecimal():
-        return float(text)
-    return DEFAULT_RETRY_S
 
 
 def _trusted(address: httpx.URL, cacert: Path | str | None) -> ssl.SSLContext | bool:
@@ -230,9 +236,9 @@ def _trusted(address: httpx.URL, cacert: Path | str | None) -> ssl.SSLContext | 
 def proxy_for(address: httpx.URL) -> tuple[str, httpx.Proxy] | None:
     """The environment's proxy for an address, after its variable.
 
-    None on this machine and for hosts in no_proxy. Raises ValueError for an unusable proxy.
+    None if `_is_direct`. Raises ValueError for an unusable proxy.
     """
-    if _is_here(address.host) or urllib.request.proxy_bypass(address.host):
+    if _is_direct(address.host):
         return None
     proxies = urllib.request.getproxies()
     for kind in (address.scheme, "all"):
@@ -250,14 +256,20 @@ def proxy_for(address: httpx.URL) -> tuple[str, httpx.Proxy] | None:
     return None
 
 
-def _is_here(host: str) -> bool:
-    """Whether a host is this machine."""
+def _is_direct(host: str) -> bool:
+    """Whether a host is this machine, or one that no_proxy names, perhaps by its network."""
     name = host.rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
+    if name == "localhost" or name.endswith(".localhost") or urllib.request.proxy_bypass(host):
         return True
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
     address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
+    if address.is_loopback or address.is_unspecified:
+        return True
+    for entry in urllib.request.getproxies().get("no", "").split(","):
+        with contextlib.suppress(ValueError):  # it is not a network
+            if address in ipaddress.ip_network(entry.strip(), strict=False):
+                return True
+    return False

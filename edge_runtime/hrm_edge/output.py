@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -26,9 +26,6 @@ from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines
 from hrm_puzzles.puzzle import PuzzleError
-
-if TYPE_CHECKING:
-    from hrm_edge.cli import SolveOptions
 
 BEGINNING = b'{"number": '  # keys of every line of an output file
 SYNC_EVERY_S = 1.0  # a power failure may lose this much; a killed process loses nothing
@@ -49,66 +46,64 @@ class Record(BaseModel):
     error: ErrorDetail | None = None
 
 
-def run(options: "SolveOptions", solver: Solver, fields: Options) -> int:
+def run(
+    argument: str,
+    solver: Solver,
+    fields: Options,
+    *,
+    columns: str | None = None,
+    out: Path | None = None,
+    as_json: bool = False,
+) -> int:
     """Solve the puzzles of an argument; returns the exit status, 0 if all are solved, else 1."""
-    tally = Tally()
-    is_many = puzzles.is_many(options.puzzle)
-    total = _num_puzzles(options, solver)
+    tally = Tally(solver)
+    is_many = puzzles.is_many(argument)
+    opened = partial(puzzles.opened, argument, list(solver.puzzles.values()), columns)
+    total = None  # standard input can be read only once
+    if argument != "-":
+        with opened() as entries:
+            total = sum(1 for _ in entries)
     with contextlib.ExitStack() as stack:
-        entries = stack.enter_context(_opened(options, solver))
-        if options.out is None:
+        entries = stack.enter_context(opened())
+        if out is None:
             as_board = not is_many and sys.stdout.isatty()
-            write = partial(_print, solver, as_json=options.as_json, as_board=as_board)
+            write = partial(_print, solver, as_json=as_json, as_board=as_board)
             # on a terminal, progress would mix with the answers
             console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
         else:
-            file = stack.enter_context(continued(options.out))
+            file = stack.enter_context(continued(out))
             file.skip_answered(entries, tally)
             write = file.write
             console = Console(stderr=True)
         stages = stack.enter_context(stages_on(console))
-        for entry, unlabelled in solve_in_order(solver, entries, fields):
-            reply = judged(solver, entry, unlabelled)
+        for entry, reply in solve_in_order(solver, entries, fields):
             write(entry, reply)
-            tally.add(reply)
-            stages.show("puzzles", tally.num_puzzles, total, f"{tally.counts['solved']} solved")
+            tally.add(entry, reply)
+            stages.show("puzzles", tally.num_puzzles, total, f"{tally.num_right} solved")
     if not tally.num_puzzles:
-        raise SolvingError(f"{options.puzzle!r} holds no puzzle: write one per line.")
-    if options.out is not None and options.as_json:
+        raise SolvingError(f"{argument!r} holds no puzzle: write one per line.")
+    if out is not None and as_json:
         print(tally.as_json())
-    elif options.out is not None or is_many:
+    elif out is not None or is_many:
         print(tally.text(), file=sys.stderr)
-    if tally.counts["solved"] == tally.num_puzzles:
+    if tally.num_right == tally.num_puzzles:
         return 0
     return 1
 
 
-def _opened(
-    options: "SolveOptions", solver: Solver
-) -> contextlib.AbstractContextManager[Iterator[Entry]]:
-    return puzzles.opened(options.puzzle, solver.kinds, options.columns)
-
-
-def _num_puzzles(options: "SolveOptions", solver: Solver) -> int | None:
-    """The number of puzzles; None for standard input, which can be read only once."""
-    if options.puzzle == "-":
-        return None
-    with _opened(options, solver) as entries:
-        return sum(1 for _ in entries)
-
-
-def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
-    """The reply, marked as solved if the answer equals the entry's known solution."""
-    if isinstance(reply, ErrorDetail) or entry.known is None or reply.model not in solver.puzzles:
-        return reply
+def is_right_by_label(solver: Solver, entry: Entry, reply: Reply) -> bool:
+    """Whether an answer without a proof equals the entry's known solution."""
+    if isinstance(reply, ErrorDetail) or reply.status == "proven":
+        return False
+    if entry.known is None or reply.model not in solver.puzzles:
+        return False
     puzzle = solver.puzzles[reply.model]
     try:
         _, _, found = grids_of(puzzle, entry.puzzle, reply.solution)
         _, _, known = grids_of(puzzle, entry.puzzle, entry.known)
     except PuzzleError:  # a label that is not a board decides nothing
-        return reply
-    is_solved = reply.solved or np.array_equal(found, known)
-    return reply.model_copy(update={"solved": is_solved})
+        return False
+    return np.array_equal(found, known)
 
 
 def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
@@ -122,7 +117,7 @@ def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_boar
     picture = None
     if as_board:
         picture = board(solver, entry, reply)
-    print(picture or line_of(reply), flush=True)
+    print(picture or line_of(solver, entry, reply), flush=True)
 
 
 def board(solver: Solver, entry: Entry, reply: Reply) -> str | None:
@@ -141,32 +136,29 @@ def board(solver: Solver, entry: Entry, reply: Reply) -> str | None:
     pictures = [puzzle.render(answer, question)]
     if not puzzle.proof_exists:
         pictures.insert(0, f"{puzzle.render(question)}\n")
-    return "\n".join([*pictures, summary(reply)])
+    return "\n".join([*pictures, summary(solver, entry, reply)])
 
 
-def line_of(reply: Reply) -> str:
+def line_of(solver: Solver, entry: Entry, reply: Reply) -> str:
     """The solution alone, or a comment that begins with # if there is none."""
     if isinstance(reply, ErrorDetail):
         return printable(f"# refused: {reply.message}; {reply.remedy}.")
-    if reply.status == "unfinished" and not reply.solved:
-        return f"# {summary(reply)}"
+    if reply.status == "unfinished" and not is_right_by_label(solver, entry, reply):
+        return f"# {summary(solver, entry, reply)}"
     if isinstance(reply.solution, str):
         return printable_lines(reply.solution)
     return json.dumps(reply.solution)
 
 
-def summary(answer: SolveAnswer) -> str:
+def summary(solver: Solver, entry: Entry, answer: SolveAnswer) -> str:
     """Verdict, cost and model of an answer in one line."""
-    return printable(f"{_verdict(answer)}: {_cost(answer)}, {answer.model}")
-
-
-def _verdict(answer: SolveAnswer) -> str:
     parts = [VERDICTS[answer.status]]
     if answer.vote_share is not None and answer.attempts > 1:
         parts.append(f"{100 * answer.vote_share:.0f} % of the votes")
-    if answer.solved and answer.status != "proven":
+    if is_right_by_label(solver, entry, answer):
         parts.append("right by its label")
-    return ", ".join(parts)
+    verdict = ", ".join(parts)
+    return printable(f"{verdict}: {_cost(answer)}, {answer.model}")
 
 
 def _cost(answer: SolveAnswer) -> str:
@@ -183,25 +175,30 @@ def _cost(answer: SolveAnswer) -> str:
 
 
 def _no_counts() -> Counter[str]:
-    return Counter(dict.fromkeys(("solved", *VERDICTS), 0))
+    return Counter(dict.fromkeys((*VERDICTS, "right_by_label"), 0))
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Tally:
-    """Counts of replies: solved, by status, and refused by reason."""
+    """Counts of replies: by status, right by their labels, and refused by reason."""
 
+    solver: Solver
     num_puzzles: int = 0
     counts: Counter[str] = field(default_factory=_no_counts)
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, reply: Reply) -> None:
+    @property
+    def num_right(self) -> int:
+        return self.counts["proven"] + self.counts["right_by_label"]
+
+    def add(self, entry: Entry, reply: Reply) -> None:
         self.num_puzzles += 1
         if isinstance(reply, ErrorDetail):
             self.refused[reply.reason] += 1
             return
-        self.counts["solved"] += reply.solved
         self.counts[reply.status] += 1
+        self.counts["right_by_label"] += is_right_by_label(self.solver, entry, reply)
         self.total_segments += reply.total_segments
 
     @property
@@ -211,7 +208,7 @@ class Tally:
 
     def text(self) -> str:
         parts = [f"{self.counts[status]} {status}" for status in VERDICTS if self.counts[status]]
-        num_by_label = self.counts["solved"] - self.counts["proven"]
+        num_by_label = self.counts["right_by_label"]
         if num_by_label:
             parts.append(f"{num_by_label} right by their labels")
         if self.refused:
@@ -277,7 +274,10 @@ class OutputFile:
                 if not line.endswith(b"\n"):
                     self._cut_torn_line(line, num_bytes)
                     break
-                tally.add(self._reply_in(line, number, next(entries, None)))
+                entry = next(entries, None)
+                if entry is None:
+                    raise self._foreign(f"its line {number}")
+                tally.add(entry, self._reply_in(line, number, entry))
                 num_bytes += len(line)
         if tally.num_puzzles:
             print(f"{self._path} already answers {tally.num_puzzles} puzzles", file=sys.stderr)
@@ -306,13 +306,13 @@ class OutputFile:
             raise self._foreign("its last line")
         os.ftruncate(self._descriptor, num_bytes_before)
 
-    def _reply_in(self, line: bytes, number: int, entry: Entry | None) -> Reply:
+    def _reply_in(self, line: bytes, number: int, entry: Entry) -> Reply:
         try:
             record = Record.model_validate_json(line)
         except ValidationError:
             raise self._foreign(f"its line {number}") from None
         reply = record.answer or record.error
-        is_own = entry is not None and (record.number, record.puzzle) == (number, entry.puzzle)
+        is_own = (record.number, record.puzzle) == (number, entry.puzzle)
         if reply is None or not is_own:
             raise self._foreign(f"its line {number}")
         return reply

@@ -5,12 +5,9 @@ from typing import Annotated
 
 import typer
 
-from hrm_edge.key import read_key
 from hrm_edge_runtime.contract.completion import bundles_from
 from hrm_host.command import Command
 from hrm_host.text import printable
-
-TIMEOUT_S = 3600.0  # a board may build a TensorRT engine before it answers
 
 main = Command("hrm-push")
 
@@ -42,6 +39,7 @@ def push(
     If the server refuses it, its reason is printed and its old model keeps serving.
     """
     from hrm_edge.client import Client
+    from hrm_edge.connection import read_key
     from hrm_edge_runtime.contract.archive import Archive
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
@@ -49,7 +47,8 @@ def push(
     opened = Bundle.open(find_bundle(bundle))  # rejects links and files that do not match
     archive = Archive(opened.path, name=name)
     key = read_key(key_file)
-    with Client(url, api_key=key, cacert=cacert, timeout_s=TIMEOUT_S) as client:
+    # a board may build a TensorRT engine before it answers
+    with Client(url, api_key=key, cacert=cacert, timeout_s=3600.0) as client:
         change = client.push(archive)
     verb = "replaced" if change.replaced else "added"
     print(printable(f"{verb} {archive.name} at {url} ({archive.num_bytes / 1e6:.1f} MB)"))

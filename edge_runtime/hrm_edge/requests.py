@@ -1,17 +1,31 @@
-"""Turns a program's puzzles into requests: text, rows, arrays, tasks, or finished requests."""
+"""Turns a program's puzzles into requests, and sends them as several batches at once.
+
+A puzzle is text, rows, an array, a task, or a finished request. The boards behind one address share
+the batches.
+"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 import numpy as np
 
 from hrm_edge.errors import RefusedError
 from hrm_edge_runtime.api import decoding
 from hrm_edge_runtime.api.errors import ServiceError, invalid
-from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
+
+NUM_PUZZLES = 32  # of one batch: httpx sends its whole body before it reads answers
+MAX_AHEAD = 4  # batches per connection that may overtake the oldest one: bounds what waits for it
 
 RequestOrRefusal = SolveRequest | ErrorDetail
 """The request of a puzzle, or the refusal of a puzzle that is not JSON."""
+Reply = SolveAnswer | ErrorDetail
+Numbered = tuple[int, Reply]
+"""The position of a puzzle, and its reply."""
+Piece = dict[int, RequestOrRefusal]
+"""Requests by their positions."""
 
 
 def request_from(puzzle: object, fields: Mapping[str, object]) -> SolveRequest:
@@ -58,3 +72,60 @@ def _as_list(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"it holds a {type(value).__name__}")
+
+
+def pieces_of(requests: Iterable[RequestOrRefusal]) -> Iterator[Piece]:
+    piece: Piece = {}
+    for position, request in enumerate(requests):
+        piece[position] = request
+        if len(piece) == NUM_PUZZLES:
+            yield piece
+            piece = {}
+    if piece:
+        yield piece
+
+
+def merged(
+    send: Callable[[Piece], Iterator[Numbered]], pieces: Iterable[Piece], num_connections: int
+) -> Generator[Numbered, None, None]:
+    """The replies to all pieces; at most `num_connections` pieces are sent at once.
+
+    The caller's thread reads the pieces, other threads send them. The first error ends the run.
+    """
+    finished: queue.SimpleQueue[Numbered | Exception | int] = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def run(number: int, piece: Piece) -> None:
+        try:
+            for reply in send(piece):
+                finished.put(reply)
+                if stop.is_set():
+                    return
+        except Exception as error:
+            finished.put(error)
+        finished.put(number)
+
+    running: set[int] = set()
+    unsent = enumerate(pieces)
+    upcoming = next(unsent, None)
+    try:
+        while running or upcoming is not None:
+            if upcoming is not None and _may_begin(upcoming[0], running, num_connections):
+                running.add(upcoming[0])
+                threading.Thread(target=run, args=upcoming, name="hrm-batch", daemon=True).start()
+                upcoming = next(unsent, None)
+                continue
+            item = finished.get()
+            if isinstance(item, int):
+                running.remove(item)
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+    finally:
+        stop.set()
+
+
+def _may_begin(number: int, running: set[int], num_connections: int) -> bool:
+    oldest = min(running, default=number)
+    return len(running) < num_connections and number - oldest < MAX_AHEAD * num_connections

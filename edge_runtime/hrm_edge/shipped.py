@@ -233,7 +233,7 @@ def _demonstrate(name: str) -> None:
     solver = solvers.from_bundles([bundle], num_slots=1)
     ((_, reply),) = solvers.solve_in_order(solver, iter([entry]), {})
     print(f"\n$ {_example_command(bundle, name)}\n")
-    print(output.board(solver, entry, output.judged(solver, entry, reply)))
+    print(output.board(solver, entry, reply))
     results = bundle.manifest.held_out_tasks
     if results is not None:
         print(f"{name} is right on {results.share}.")

@@ -7,15 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import cast
 
-from hrm_edge.batches import Numbered, Reply
 from hrm_edge.client import TEMPORARY, Client
 from hrm_edge.errors import RefusedError, UnavailableError
-from hrm_edge.puzzles import (
-    Entry,
-    OutOfReachError,
-    SolvingError,
-)
+from hrm_edge.puzzles import Entry, OutOfReachError, SolvingError
 from hrm_edge.requests import (
+    Numbered,
+    Reply,
     RequestOrRefusal,
     request_from,
     request_or_refusal,
@@ -50,10 +47,6 @@ class Solver:
     puzzles: Mapping[str, Puzzle]
     solve_all: SolveAll
 
-    @property
-    def kinds(self) -> list[Puzzle]:
-        return list(self.puzzles.values())
-
 
 def from_server(client: Client, *, kind: str | None = None, model: str | None = None) -> Solver:
     """A solver behind HTTP with its models of this kind and name."""
@@ -72,7 +65,7 @@ def from_server(client: Client, *, kind: str | None = None, model: str | None = 
 def _checked(
     client: Client, puzzles: Mapping[str, Puzzle], requests: Iterable[RequestOrRefusal]
 ) -> Iterator[Numbered]:
-    """A server's replies; raises OutOfReachError if it calls a wrong answer solved."""
+    """A server's replies; raises OutOfReachError if it calls a wrong answer proven."""
     questions: dict[int, object] = {}
 
     def noted() -> Iterator[RequestOrRefusal]:
@@ -83,10 +76,10 @@ def _checked(
 
     for position, reply in client.as_finished(noted()):
         question = questions.pop(position, None)
-        if isinstance(reply, SolveAnswer) and reply.solved and reply.model in puzzles:
+        if isinstance(reply, SolveAnswer) and reply.status == "proven" and reply.model in puzzles:
             puzzle = puzzles[reply.model]
             if not _is_right(puzzle, question, reply.solution):
-                problem = f"the server calls a wrong answer to its {puzzle.name} puzzle solved"
+                problem = f"the server calls a wrong answer to its {puzzle.name} puzzle proven"
                 remedy = "run hrm-parity on its bundle, or use another server"
                 raise OutOfReachError(f"{problem}: {remedy}.")
         yield position, reply

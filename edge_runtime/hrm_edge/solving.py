@@ -4,16 +4,14 @@ import functools
 from collections.abc import Iterable
 from pathlib import Path
 
-from hrm_edge.async_client import AsyncClient
-from hrm_edge.batches import Reply
-from hrm_edge.client import Client, in_order
+from hrm_edge.client import AsyncClient, Client, in_order
 from hrm_edge.errors import (
     RefusedError,
     ServerError,
     UnavailableError,
     UnreachableError,
 )
-from hrm_edge.requests import request_from, requests_from
+from hrm_edge.requests import Reply, request_from, requests_from
 from hrm_edge.solvers import Solver, from_bundles
 from hrm_edge_runtime.api.schema import ErrorDetail as Refusal
 from hrm_edge_runtime.api.schema import ModelView as Model

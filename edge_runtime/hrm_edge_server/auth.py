@@ -14,28 +14,22 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
-from hrm_edge_runtime.contract.faults import words_for
+from hrm_edge_runtime.contract.faults import first_fault
 from hrm_host import atomic, system
 
 MAX_KEYS = 1000  # every request is compared with all keys, and each label is a metric
-KEY_BYTES = 32
-PREFIX = "hrm_"  # people and scanners of leaked secrets recognize it
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class KeyFileError(ValueError):
     """A key file that cannot be used, or a change to it that cannot be made."""
-
-
-class BindError(ValueError):
-    """Options that would open the server to others by mistake."""
 
 
 class Key(BaseModel, extra="forbid", frozen=True):
@@ -57,22 +51,15 @@ class Key(BaseModel, extra="forbid", frozen=True):
 class TokenBucket:
     """`rate` requests per second on average, `burst` at once."""
 
-    def __init__(
-        self,
-        *,
-        rate: float,
-        burst: int,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, rate: float, burst: int) -> None:
         self._rate = rate
         self._burst = burst
-        self._now = now
         self._left = float(burst)
-        self._seen_s = now()
+        self._seen_s = time.monotonic()
 
     def wait_s(self) -> float:
         """Take a token and return 0, or return the seconds until the next token."""
-        now_s = self._now()
+        now_s = time.monotonic()
         refilled = self._left + self._rate * (now_s - self._seen_s)
         self._left = min(self._burst, refilled)
         self._seen_s = now_s
@@ -128,7 +115,8 @@ class KeyRing:
 
 
 def new_secret() -> str:
-    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    """256 random bits; people and scanners of leaked secrets recognize the prefix."""
+    return "hrm_" + secrets.token_urlsafe(32)
 
 
 def hash_of(secret: str) -> str:
@@ -158,16 +146,12 @@ def read_keys(path: Path) -> list[Key]:
             keys.append(_key(path, number, line))
     if not 1 <= len(keys) <= MAX_KEYS:
         raise KeyFileError(f"{path} holds {len(keys)} keys, not 1 to {MAX_KEYS}: {remedy}.")
-    _require_different(path, "label", [key.label for key in keys])
-    _require_different(path, "sha256", [key.sha256 for key in keys])
+    for name in ("label", "sha256"):
+        if len({getattr(key, name) for key in keys}) < len(keys):
+            raise KeyFileError(
+                f"the key file {path} holds a {name} twice: remove one of the two lines."
+            )
     return keys
-
-
-def _require_different(path: Path, name: str, values: list[str]) -> None:
-    if len(set(values)) < len(values):
-        raise KeyFileError(
-            f"the key file {path} holds a {name} twice: remove one of the two lines."
-        )
 
 
 @contextlib.contextmanager
@@ -190,56 +174,51 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
         )
     path = path.resolve()  # a link stays a link
     try:
-        with atomic.new_file(path) as draft, _private_file(draft) as file:
-            if path.exists():  # a server under its own user may read the file as a group member
-                system.give_rights(file.fileno(), path.stat())
-            for key in keys:
-                file.write(f"{key.model_dump_json(exclude_none=True)}\n")
+        with atomic.new_file(path) as draft:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "w", encoding="ascii") as file:
+                if path.exists():  # a server under its own user may read it as a group member
+                    system.give_rights(handle, path.stat())
+                for key in keys:
+                    file.write(f"{key.model_dump_json(exclude_none=True)}\n")
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
 
 
-def _private_file(path: Path) -> IO[str]:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    return open(handle, "w", encoding="ascii")
-
-
-def bind_warnings(
+def bind_warning(
     host: str,
     *,
     with_keys: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
     insecure: bool,
-) -> list[str]:
-    """Warnings to the operator about these options.
+) -> str | None:
+    """A warning to the operator about these options.
 
-    Raises BindError for options that are wrong or open the server by mistake.
+    Raises ValueError for options that are wrong or open the server by mistake.
     """
     _check_certificate(tls_cert, tls_key)
     if host in LOOPBACK:
-        return []
+        return None
     if not with_keys and not insecure:
-        raise BindError(
+        raise ValueError(
             f"--host {host} lets other machines in without keys: make a key with "
             "'hrm-key add LABEL --file keys' and pass --keys keys, or pass --insecure if whoever "
             "reaches this address may use the server."
         )
     if not with_keys:
-        return [
-            f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
-        ]
+        return f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
     if tls_cert is None:
-        return [
+        return (
             f"listening on {host} without TLS: keys cross the network in the clear "
             "unless a proxy encrypts"
-        ]
-    return []
+        )
+    return None
 
 
 def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
     if (tls_cert is None) != (tls_key is None):
-        raise BindError(
+        raise ValueError(
             "one of --tls-cert and --tls-key is missing: pass both, or neither for plain HTTP."
         )
     if tls_cert is None:
@@ -248,7 +227,7 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
     try:
         context.load_cert_chain(tls_cert, tls_key)
     except OSError as error:  # an ssl.SSLError is an OSError
-        raise BindError(
+        raise ValueError(
             f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): "
             "pass PEM files that belong together."
         ) from None
@@ -258,7 +237,7 @@ def checked_origins(origins: Sequence[str]) -> Sequence[str]:
     """Origins as browsers name them. `*` would admit every page that a visitor opens."""
     for origin in origins:
         if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
-            raise BindError(
+            raise ValueError(
                 f"--cors {origin} is not an origin: "
                 "pass one such as https://my.site or http://localhost:3000."
             )
@@ -271,17 +250,9 @@ def _key(path: Path, number: int, line: str) -> Key:
         return Key.model_validate_json(line)
     except ValidationError as error:
         raise KeyFileError(
-            f"line {number} of {path} is not a key that hrm-key wrote ({_reason(error)}): "
+            f"line {number} of {path} is not a key that hrm-key wrote ({first_fault(error)}): "
             "remove it."
         ) from None
-
-
-def _reason(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return "it is not JSON"
-    place = ".".join(map(str, first["loc"])) or "the line"
-    return f"{place}: {words_for(first)}"
 
 
 def _cause(error: OSError | UnicodeDecodeError) -> str:

@@ -22,9 +22,14 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import NoAnswerError
 from hrm_edge_server import auth, solve
-from hrm_edge_server.body import ClientGoneError, unless_client_leaves
+from hrm_edge_server.body import (
+    ClientGoneError,
+    Line,
+    PrefetchingReceive,
+    lines_of,
+    unless_client_leaves,
+)
 from hrm_edge_server.growing import GrowingAnswer, UnfinishedError, Writer
-from hrm_edge_server.lines import Line, PrefetchingReceive, lines_of
 from hrm_edge_server.middleware import BAD_KEY
 
 BATCH_TYPE = "application/x-ndjson"
@@ -45,7 +50,9 @@ class BatchStream(GrowingAnswer):
         self._key = auth.key_of(request.scope)
         self._keys = cast("auth.KeyRing | None", request.app.state.keys)
         self._keeps_order = order == "kept"
-        self._window = asyncio.Semaphore(_window_size(service))
+        places = service.engine_client.places
+        limits = [places[model.lane].batch_limit for model in service.models.values()]
+        self._window = asyncio.Semaphore(max(limits, default=1))
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
         self._num_owed = 0  # lines that were read and are not answered
@@ -83,12 +90,17 @@ class BatchStream(GrowingAnswer):
                     continue
                 num_blank += 1
                 if num_blank > MAX_BLANK_LINES:
-                    raise _too_many_blank_lines()
+                    message = f"the batch has more than {MAX_BLANK_LINES} blank lines"
+                    remedy = "send a puzzle in each line"
+                    raise ServiceError(422, "too-many-blank-lines", message, remedy)
                 await self._take_token()
         except ServiceError as error:
             raise UnfinishedError(_refusal(number, error)) from None
         except TimeoutError:
-            raise UnfinishedError(_refusal(number + 1, _too_slow())) from None
+            message = f"nothing arrived for {IDLE_SECONDS:.0f} s, and the batch has no end"
+            remedy = "send the lines that are missing in another batch, and end the body"
+            error = ServiceError(408, "body-too-slow", message, remedy)
+            raise UnfinishedError(_refusal(number + 1, error)) from None
         finally:
             if self._unsent and not self._keeps_order:
                 await asyncio.wait(self._unsent)
@@ -96,20 +108,18 @@ class BatchStream(GrowingAnswer):
 
     async def _pieces(self, body: PrefetchingReceive) -> AsyncIterator[bytes]:
         """Yield the body; raises TimeoutError if the client neither sends nor awaits anything."""
-        piece = await self._next_piece(body)
-        while piece is not None:
-            yield piece
-            piece = await self._next_piece(body)
-
-    async def _next_piece(self, body: PrefetchingReceive) -> bytes | None:
         while True:
             try:
                 # `asyncio.wait_for` loses a cancel that comes with its result before Python 3.12
                 with anyio.fail_after(IDLE_SECONDS):
-                    return await body.next_piece()
+                    piece = await body.next_piece()
             except TimeoutError:
                 if not self._num_owed:
                     raise
+                continue
+            if piece is None:
+                return
+            yield piece
 
     async def _begin_answer(self, number: int, line: Line) -> None:
         self._num_owed += 1
@@ -216,23 +226,6 @@ class BatchStream(GrowingAnswer):
                 self._answers.put_nowait(None)
                 return
             yield task
-
-
-def _window_size(service: solve.SolveService) -> int:
-    places = service.engine_client.places
-    limits = [places[model.lane].batch_limit for model in service.models.values()]
-    return max(limits, default=1)
-
-
-def _too_many_blank_lines() -> ServiceError:
-    message = f"the batch has more than {MAX_BLANK_LINES} blank lines"
-    return ServiceError(422, "too-many-blank-lines", message, "send a puzzle in each line")
-
-
-def _too_slow() -> ServiceError:
-    message = f"nothing arrived for {IDLE_SECONDS:.0f} s, and the batch has no end"
-    remedy = "send the lines that are missing in another batch, and end the body"
-    return ServiceError(408, "body-too-slow", message, remedy)
 
 
 def _refusal(number: int, error: ServiceError | NoAnswerError) -> bytes:

@@ -3,9 +3,9 @@
 The top imports little, because the spawned engine process imports the main script too.
 """
 
+import contextlib
 import logging
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,153 +20,129 @@ from hrm_host.command import Command, taking
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.worker.lanes import LaneDefaults
-    from hrm_edge_server.middleware import Access, Trace
-    from hrm_edge_server.server import ServerOptions
+    from hrm_edge_server.middleware import Access
 
 serve = Command("hrm-serve")
 
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-}
-SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)")
 MAX_SLOTS = 1024
-
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")]
-Slots = Annotated[
-    str, typer.Option(help="Attempts per batch: a number, or auto to choose from measured times.")
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(min=1, max=1024, help="CPU threads per engine. Default: all cores."),
-]
-MaxAttempts = Annotated[
-    int, typer.Option(min=1, max=1024, help="Maximum number of attempts per request.")
-]
-QueueLimit = Annotated[
-    int,
-    typer.Option(min=0, help="Maximum number of puzzles waiting for a slot; further ones get 503."),
-]
-DrainSeconds = Annotated[
-    float, typer.Option(min=0, help="Seconds to finish admitted work after SIGTERM or Ctrl-C.")
-]
-StallSeconds = Annotated[
-    float,
-    typer.Option(
-        min=1, help="Kill and restart an engine that finishes no step for this many seconds."
-    ),
-]
-Ready = Annotated[
-    Literal["all", "first"],
-    typer.Option(
-        help="Models that must be ready before /readyz answers 200: all that did not fail, or one."
-    ),
-]
-KeyFile = Annotated[
-    Path | None, typer.Option(help="Key file written by hrm-key; every request then needs a key.")
-]
-Certificate = Annotated[Path | None, typer.Option(help="Certificate chain (PEM) for HTTPS.")]
-PrivateKey = Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")]
-Bundles = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Bundle directories or names of shipped bundles. Default: all shipped bundles.",
-        autocompletion=bundles_from,
-    ),
-]
-MemoryLimit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="BYTES",
-        help="Memory limit of the engine process, as 2GiB. Default: free memory less headroom.",
-    ),
-]
-BundleDir = Annotated[
-    list[Path] | None,
-    typer.Option(help="Folder from which an admin may add bundles at run time; may be repeated."),
-]
-UploadDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder for bundles that admins upload with hrm-push. Default: no uploads."),
-]
-EngineName = Annotated[
-    str,
-    typer.Option(
-        metavar="ENGINE[:PRECISION]",
-        help="Engine: auto, cpu, cuda, tensorrt or unrolled, with an optional :PRECISION.",
-    ),
-]
-Connections = Annotated[
-    int,
-    typer.Option(min=1, help="Maximum number of open connections; at the limit idle ones close."),
-]
-KeepAlive = Annotated[
-    int, typer.Option(min=1, max=3600, help="Seconds that an idle connection stays open.")
-]
-Cors = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ORIGIN",
-        help="Let web pages of this origin send requests, such as https://my.site.",
-    ),
-]
-Insecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        help="Allow a --host beyond loopback without keys: whoever can connect may use it.",
-    ),
-]
-Hosts = Annotated[
-    list[str] | None,
-    typer.Option(help="Public host name of a server without keys; may be repeated."),
-]
-Log = Annotated[
-    Literal["text", "json"], typer.Option(help="Format of log lines on standard error.")
-]
-Otlp = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Send traces to http://HOST:4318/v1/traces; needs hrm-edge[otel]."
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """The arguments and options of `hrm-serve`, in the order of its help."""
 
-    bundles: Bundles = None
-    host: Host = "127.0.0.1"
-    port: Port = 8000
-    slots: Slots = "auto"
-    memory_budget: MemoryLimit = None
-    bundle_dir: BundleDir = None
-    upload_dir: UploadDir = None
-    threads: Threads = None
-    engine: EngineName = "auto"
-    max_attempts: MaxAttempts = 16
-    queue_limit: QueueLimit = 256
-    drain_seconds: DrainSeconds = 30.0
-    stall_seconds: StallSeconds = 60.0
-    ready: Ready = "all"
-    max_connections: Connections = 4096
-    keep_alive_seconds: KeepAlive = 75
-    keys: KeyFile = None
-    cors: Cors = None
-    tls_cert: Certificate = None
-    tls_key: PrivateKey = None
-    insecure: Insecure = False
-    allow_host: Hosts = None
-    log: Log = "text"
-    otlp_endpoint: Otlp = None
+    bundles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Bundle directories or names of shipped bundles. Default: all shipped bundles.",
+            autocompletion=bundles_from,
+        ),
+    ] = None
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000
+    slots: Annotated[
+        str,
+        typer.Option(help="Attempts per batch: a number, or auto to choose from measured times."),
+    ] = "auto"
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory limit of the engine process, as 2GiB. Default: free memory less headroom.",
+        ),
+    ] = None
+    bundle_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder from which an admin may add bundles at run time; may be repeated."
+        ),
+    ] = None
+    upload_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for bundles that admins upload with hrm-push. Default: no uploads."
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="CPU threads per engine. Default: all cores."),
+    ] = None
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE[:PRECISION]",
+            help="Engine: auto, cpu, cuda, tensorrt or unrolled, with an optional :PRECISION.",
+        ),
+    ] = "auto"
+    max_attempts: Annotated[
+        int, typer.Option(min=1, max=1024, help="Maximum number of attempts per request.")
+    ] = 16
+    queue_limit: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Maximum number of puzzles waiting for a slot; further ones get 503."
+        ),
+    ] = 256
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds to finish admitted work after SIGTERM or Ctrl-C.")
+    ] = 30.0
+    stall_seconds: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Kill and restart an engine that finishes no step for this many seconds."
+        ),
+    ] = 60.0
+    ready: Annotated[
+        Literal["all", "first"],
+        typer.Option(
+            help="Models that must be ready before /readyz answers 200: all that did not fail, "
+            "or one."
+        ),
+    ] = "all"
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Maximum number of open connections; at the limit idle ones close."
+        ),
+    ] = 4096
+    keep_alive_seconds: Annotated[
+        int, typer.Option(min=1, max=3600, help="Seconds that an idle connection stays open.")
+    ] = 75
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Key file written by hrm-key; every request then needs a key."),
+    ] = None
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Let web pages of this origin send requests, such as https://my.site.",
+        ),
+    ] = None
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM) for HTTPS.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")] = (
+        None
+    )
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Allow a --host beyond loopback without keys: whoever can connect may use it.",
+        ),
+    ] = False
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Public host name of a server without keys; may be repeated."),
+    ] = None
+    log: Annotated[
+        Literal["text", "json"], typer.Option(help="Format of log lines on standard error.")
+    ] = "text"
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.tls_cert else "http"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
 
 
 @serve.command(
@@ -188,8 +164,7 @@ def serve_command(options: ServeOptions) -> None:
     from hrm_edge_runtime.worker.lanes import check_threads
     from hrm_edge_server import auth, server
     from hrm_edge_server.library import Library
-    from hrm_edge_server.upload_folder import UploadFolder
-    from hrm_edge_server.uploads import Uploads
+    from hrm_edge_server.uploads import UploadFolder, Uploads
     from hrm_host.machine import threads_left
 
     logs.configure(options.log)
@@ -205,18 +180,18 @@ def serve_command(options: ServeOptions) -> None:
     library = Library(defaults, options.bundle_dir or (), uploads)
     served = library.start_with(opened, kept)
     access = _access(options)
-    warnings = auth.bind_warnings(
+    warning = auth.bind_warning(
         options.host,
         with_keys=options.keys is not None,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
         insecure=options.insecure,
     )
-    for warning in warnings:
+    if warning is not None:
         logging.warning(warning)
     names = ", ".join(model.name for model in served)
     logging.info("loading %d models: %s", len(served), names)
-    server.run_server(library, served, _server_options(options, access))
+    server.run_server(library, served, options, access)
 
 
 def _lane_defaults(options: ServeOptions) -> "LaneDefaults":
@@ -224,10 +199,10 @@ def _lane_defaults(options: ServeOptions) -> "LaneDefaults":
 
     limit_bytes = None
     if options.memory_budget:
-        limit_bytes = bytes_from(options.memory_budget)
+        limit_bytes = _bytes_from(options.memory_budget)
     return LaneDefaults(
         engine=options.engine,
-        num_slots=slots_from(options.slots),
+        num_slots=_slots_from(options.slots),
         num_threads=options.threads,
         queue_limit=options.queue_limit,
         max_attempts=options.max_attempts,
@@ -243,30 +218,8 @@ def _access(options: ServeOptions) -> "Access":
     if options.keys:
         keys = KeyRing(options.keys)
     origins = checked_origins(options.cors or ())
-    trace = None
-    if options.otlp_endpoint:
-        trace = _tracer(options.otlp_endpoint)
     hosts = (options.host, *(options.allow_host or ()))
-    return Access(keys=keys, hosts=hosts, origins=origins, trace=trace)
-
-
-def _server_options(options: ServeOptions, access: "Access") -> "ServerOptions":
-    from hrm_edge_server.server import ServerOptions
-
-    return ServerOptions(
-        host=options.host,
-        port=options.port,
-        queue_limit=options.queue_limit,
-        drain_s=options.drain_seconds,
-        stall_s=options.stall_seconds,
-        max_connections=options.max_connections,
-        keep_alive_s=options.keep_alive_seconds,
-        access=access,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        ready=options.ready,
-        log=options.log,
-    )
+    return Access(keys=keys, hosts=hosts, origins=origins)
 
 
 def _opened(names: Sequence[str] | None) -> "list[Bundle]":
@@ -277,17 +230,7 @@ def _opened(names: Sequence[str] | None) -> "list[Bundle]":
     return [bundle.Bundle.open(shipped.find_bundle(name)) for name in chosen]
 
 
-def _tracer(endpoint: str) -> "Trace":
-    try:
-        from hrm_edge_server.otel import tracer_to
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'."
-        ) from error
-    return tracer_to(endpoint)
-
-
-def slots_from(text: str) -> int | None:
+def _slots_from(text: str) -> int | None:
     """The number of slots; None for auto."""
     if text == "auto":
         return None
@@ -297,13 +240,14 @@ def slots_from(text: str) -> int | None:
     return int(text)
 
 
-def bytes_from(text: str) -> int:
+def _bytes_from(text: str) -> int:
     """A number of bytes, written as 2GiB, 500MB or 1000."""
-    matched = SIZE.fullmatch(text.strip())
-    if matched is not None:
-        number = float(matched[1])
-        unit = matched[2].upper()
-        if number and unit in UNITS:
-            return int(number * UNITS[unit])
-    message = f"{text!r} is not a number of bytes: write it as 2GiB"
-    raise typer.BadParameter(message, param_hint="--memory-budget")
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    num_bytes = 0
+    with contextlib.suppress(ValidationError):
+        num_bytes = TypeAdapter(ByteSize).validate_python(text.strip())
+    if num_bytes == 0:
+        message = f"{text!r} is not a number of bytes: write it as 2GiB"
+        raise typer.BadParameter(message, param_hint="--memory-budget")
+    return num_bytes

@@ -1,19 +1,29 @@
-"""Answers that grow while they are read, and the one owner of their end.
+"""Answers that grow while they are read, and the one owner of their end; server-sent events.
 
 A clean end, with HTTP's last chunk, means that everything is answered. Otherwise the last piece is
 an error, and the connection ends without the last chunk.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Scope, Send
+from starlette.types import Receive, Scope, Send
+
+from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
+from hrm_edge_runtime.api.schema import SegmentView, SolveAnswer
+from hrm_edge_runtime.worker.client import NoAnswerError
+from hrm_edge_server.body import ClientGoneError, unless_client_leaves
 
 CUT = "hrm.cut"
 """An extension in the scope: a function that ends the connection after what was written."""
+EVENT_TYPE = "text/event-stream"
+ADMITTED = b": admitted\n\n"
+"""A comment that makes proxies and clients show the headers before the first segment."""
+WAITING = b": waiting\n\n"
 BEGIN_SECONDS = 1.0  # after which an answer begins without a first piece
 PULSE_SECONDS = 15.0  # of silence; common proxies cut an answer that is silent for 60 s
 
@@ -115,3 +125,36 @@ def cut(scope: Scope) -> bool:
         return False
     end()
     return True
+
+
+class EventStream(GrowingAnswer):
+    """Server-sent events for one puzzle: its segments, then its answer.
+
+    The first view is None: the request is admitted. A refusal before that is an ordinary HTTP
+    error; after that an error is an event. A client that leaves cancels its puzzle.
+    """
+
+    def __init__(self, views: AsyncGenerator[SegmentView | SolveAnswer | None]) -> None:
+        super().__init__(EVENT_TYPE)
+        self._views = views
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = Writer(self, scope, send, pulse=WAITING, is_owing=lambda: True)
+        async with contextlib.aclosing(self._views):
+            await unless_client_leaves(receive, anext(self._views))
+            with contextlib.suppress(ClientGoneError):
+                await unless_client_leaves(receive, writer.carry(self._write_all(writer)))
+
+    async def _write_all(self, writer: Writer) -> None:
+        await writer.write(ADMITTED)
+        try:
+            async for view in self._views:
+                assert view is not None, "a request is admitted once"
+                name = "answer" if isinstance(view, SolveAnswer) else "segment"
+                await writer.write(_event(name, view.model_dump(mode="json")))
+        except (ServiceError, NoAnswerError) as error:
+            await writer.write(_event("error", refusal_from(error).body()))
+
+
+def _event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {as_json(data)}\n\n".encode()

@@ -19,9 +19,8 @@ from hrm_edge_server.auth import (
 from hrm_host.command import Command
 from hrm_host.system import HANG_UP
 
-KEYS_HELP = "Create, list and remove the API keys of a server."
-
-main = Command("hrm-key", no_args_is_help=True, help=KEYS_HELP)
+about = "Create, list and remove the API keys of a server."
+main = Command("hrm-key", no_args_is_help=True, help=about)
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
 

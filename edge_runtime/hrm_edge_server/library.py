@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,8 +61,15 @@ class Library:
         An upload replaces the bundle of its name, unless it does not open; then it is listed as
         failed. Raises BundleError for two bundles of one name, and what `factory.presumed` raises.
         """
-        _require_different_names(bundles)
-        by_name = {bundle.manifest.name: bundle for bundle in bundles}
+        by_name: dict[str, Bundle] = {}
+        for bundle in bundles:
+            name = bundle.manifest.name
+            if name in by_name:
+                raise BundleError(
+                    f"two bundles are named {name!r}: serve one of them, or export one under "
+                    "another name."
+                )
+            by_name[name] = bundle
         damaged: list[ServedModel] = []
         for name, path in uploaded.items():
             try:
@@ -71,8 +78,10 @@ class Library:
             except (BundleError, engine.EngineUnavailableError) as error:
                 if name in by_name:
                     _log.error("%s is not served as uploaded: %s", name, error)
-                else:
-                    damaged += self._damaged(name, path, str(error))
+                    continue
+                self.note_failure(name, str(error))
+                with contextlib.suppress(BundleError):  # nor can its manifest be read
+                    damaged.append(ServedModel.unopened(path, lanes.LaneKey(name)))
             else:
                 by_name[name] = bundle
                 self._uploaded.add(name)
@@ -86,40 +95,26 @@ class Library:
             models.append(model)
         return [*models, *damaged]
 
-    def _damaged(self, name: str, path: Path, problem: str) -> Iterator[ServedModel]:
-        """An upload that does not open, listed as failed if its manifest can be read."""
-        self.note_failure(name, problem)
-        with contextlib.suppress(BundleError):
-            yield ServedModel.unopened(path, lanes.LaneKey(name))
-
     def find(self, text: str) -> Path:
         """The directory of a path or a name, with or without `.bundle`.
 
         Raises BundleError if the command line of the server does not allow it.
         """
-        for candidate in self._candidates(text):
+        candidates = [Path(text)]
+        if not candidates[0].is_absolute():
+            names = (text, f"{text}.bundle")
+            candidates = [folder / name for folder in self._folders for name in names]
+        for candidate in candidates:
             with contextlib.suppress(OSError, ValueError):  # the name is too long or contains a NUL
-                resolved = candidate.resolve()
-                if self._is_allowed(resolved) and resolved.is_dir():
-                    return resolved
+                path = candidate.resolve()
+                is_inside = any(folder in path.parents for folder in self._folders)
+                if (is_inside or path in self._named) and path.is_dir():
+                    return path
         raise BundleError(
             f"{text[:200]!r} is not a bundle that this server may open: "
             "send the name of a shipped one, or a directory below a --bundle-dir of its command "
             "line."
         )
-
-    def _candidates(self, text: str) -> Iterator[Path]:
-        path = Path(text)
-        if path.is_absolute():
-            yield path
-            return
-        for folder in self._folders:
-            yield folder / text
-            yield folder / f"{text}.bundle"
-
-    def _is_allowed(self, path: Path) -> bool:
-        is_inside = any(folder in path.parents for folder in self._folders)
-        return is_inside or path in self._named
 
     def build(self) -> Iterator[ServedModel]:
         """Build what the engine needs to start, which can take minutes; yields each model.
@@ -135,7 +130,10 @@ class Library:
             self.lanes[lane.key] = lane
             yield model
             if lane.choice.engine == factory.OPENED_WHERE_USED:
-                self._let_others_join()
+                for bundle in self._unbuilt:
+                    name = bundle.manifest.name
+                    self.lanes.pop(lanes.LaneKey(name), None)
+                    self.joining.add(name)
 
     def build_next(self) -> Opened | None:
         """Build the next model of the start; None if it fails."""
@@ -172,17 +170,6 @@ class Library:
         self.joining.discard(name)
         _log.error("%s is not served: %s", name, problem)
 
-    def note_joined(self, lane: lanes.LaneOptions) -> None:
-        """Keep a lane that the engine has opened, so that a restarted engine opens it too."""
-        self.lanes[lane.key] = lane
-        self.joining.discard(lane.key.model)
-
-    def _let_others_join(self) -> None:
-        for bundle in self._unbuilt:
-            name = bundle.manifest.name
-            self.lanes.pop(lanes.LaneKey(name), None)
-            self.joining.add(name)
-
     def _problem_at_start(self, bundle: Bundle) -> str | None:
         """Try a bundle in a thread without an event loop; returns why it may not be served."""
         tried = trial.try_bundle(bundle.path, self.defaults, is_closing=lambda: self._is_closed)
@@ -193,6 +180,10 @@ class Library:
         except lane_manager.LaneNotOpenedError as error:
             return str(error)
         return None
+
+    def make_lanes(self) -> lanes.MakeLanes:
+        """How an engine process opens the models that are served now."""
+        return functools.partial(lanes.open_lanes, tuple(self.lanes.values()))
 
     def progress(self) -> dict[str, str | float] | None:
         """What is being built, and for how long; callable from any thread."""
@@ -242,13 +233,3 @@ class Library:
             lane=key,
         )
         return model, lane
-
-
-def _require_different_names(bundles: Sequence[Bundle]) -> None:
-    counts = Counter(bundle.manifest.name for bundle in bundles)
-    for name in sorted(counts):
-        if counts[name] > 1:
-            raise BundleError(
-                f"two bundles are named {name!r}: serve one of them, or export one under another "
-                "name."
-            )

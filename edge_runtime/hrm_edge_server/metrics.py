@@ -7,7 +7,6 @@ import functools
 import itertools
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,60 +28,41 @@ from hrm_host.machine import Host
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-@dataclass(frozen=True)
-class LaneFigure:
-    """A metric per model, read from an attribute of its lane's snapshot."""
-
-    family: type[_Gauge | _Counter]
-    name: str
-    text: str
-    attribute: str
-
-
 _LANE_FIGURES = (
-    LaneFigure(_Gauge, "hrm_slots", "Slots of the lane.", "num_slots"),
-    LaneFigure(_Gauge, "hrm_slots_active", "Slots with an attempt in them.", "num_active"),
-    LaneFigure(_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", "num_queued"),
-    LaneFigure(
-        _Gauge,
-        "hrm_occupancy",
-        "Share of the rows that worked while others waited.",
-        "occupancy",
-    ),
-    LaneFigure(
+    (_Gauge, "hrm_slots", "Slots of the lane.", "num_slots"),
+    (_Gauge, "hrm_slots_active", "Slots with an attempt in them.", "num_active"),
+    (_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", "num_queued"),
+    (_Gauge, "hrm_occupancy", "Share of the rows that worked while others waited.", "occupancy"),
+    (
         _Gauge,
         "hrm_expected_wait_seconds",
         "Expected wait of a puzzle that arrives now.",
         "expected_wait_s",
     ),
-    LaneFigure(_Counter, "hrm_steps", "Segments run over the batch.", "steps"),
-    LaneFigure(
-        _Counter,
-        "hrm_slot_segments",
-        "Segments run, counted for each attempt.",
-        "slot_segments",
-    ),
-    LaneFigure(
+    (_Counter, "hrm_steps", "Segments run over the batch.", "steps"),
+    (_Counter, "hrm_slot_segments", "Segments run, counted for each attempt.", "slot_segments"),
+    (
         _Counter,
         "hrm_backlog_slot_segments_used",
         "Busy rows of steps that left an attempt waiting.",
         "slot_segments_used",
     ),
-    LaneFigure(
+    (
         _Counter,
         "hrm_backlog_slot_segments_offered",
         "Rows of steps that left an attempt waiting.",
         "slot_segments_offered",
     ),
-    LaneFigure(_Counter, "hrm_hypotheses", "Cells treated as given for a while.", "hypotheses"),
-    LaneFigure(_Counter, "hrm_step_seconds", "Time in the engine's steps.", "step_seconds_total"),
-    LaneFigure(
+    (_Counter, "hrm_hypotheses", "Cells treated as given for a while.", "hypotheses"),
+    (_Counter, "hrm_step_seconds", "Time in the engine's steps.", "step_seconds_total"),
+    (
         _Counter,
         "hrm_host_seconds",
         "Time of the host around the engine's steps.",
         "host_seconds_total",
     ),
 )
+"""Metrics per model: type, name, text, and the attribute of a lane's snapshot."""
 
 
 class Metrics(Collector):
@@ -160,7 +140,7 @@ class Metrics(Collector):
         yield from self._engine()
         yield from _lane_figures(lanes)
         yield from _ended_attempts(lanes)
-        yield self._lane_memory()
+        yield self._memory()
         yield from self._board()
 
     def _engine(self) -> Iterable[Metric]:
@@ -189,39 +169,34 @@ class Metrics(Collector):
         )
         yield _Gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
 
-    def _lane_memory(self) -> Metric:
+    def _memory(self) -> Metric:
+        """The memory of each lane."""
         text = "Memory that opening the lane took."
         memory = _Gauge("hrm_lane_memory_bytes", text, labels=["model"])
         reports = self._engine_client.lane_manager.reports
-        bytes_by_model = {lane.model: report.memory_bytes for lane, report in reports.items()}
-        for model, memory_bytes in bytes_by_model.items():
-            memory.add_metric([model], memory_bytes)
-        return memory
+        return _filled(memory, {lane.model: one.memory_bytes for lane, one in reports.items()})
 
     def _board(self) -> Iterable[Metric]:
         """Read the board's sensors. A metric has no sample if the machine lacks its sensor."""
-        heat = _Gauge(
-            "hrm_board_temperature_celsius", "Temperature of a thermal zone.", labels=["zone"]
-        )
-        throttled = _Counter(
-            "hrm_board_throttles", "Over-current events of the board.", labels=["event"]
-        )
-        readings = (
-            (heat, self._machine.temperature_c()),
-            (throttled, self._machine.throttle_events()),
-        )
-        for family, values in readings:
-            for label, value in values.items():
-                family.add_metric([label], value)
-            yield family
+        name = "hrm_board_temperature_celsius"
+        heat = _Gauge(name, "Temperature of a thermal zone.", labels=["zone"])
+        yield _filled(heat, self._machine.temperature_c())
+        text = "Over-current events of the board."
+        throttled = _Counter("hrm_board_throttles", text, labels=["event"])
+        yield _filled(throttled, self._machine.throttle_events())
+
+
+def _filled(family: _Gauge | _Counter, values: Mapping[str, float]) -> Metric:
+    """The metric with a sample for each label."""
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family
 
 
 def _lane_figures(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
-    for figure in _LANE_FIGURES:
-        family = figure.family(figure.name, figure.text, labels=["model"])
-        for model, lane in lanes.items():
-            family.add_metric([model], getattr(lane, figure.attribute))
-        yield family
+    for kind, name, text, attribute in _LANE_FIGURES:
+        values = {model: getattr(lane, attribute) for model, lane in lanes.items()}
+        yield _filled(kind(name, text, labels=["model"]), values)
 
 
 def _ended_attempts(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:

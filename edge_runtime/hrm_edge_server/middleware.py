@@ -1,16 +1,24 @@
 """The middleware around every request: who is let in, our headers, the log line and the metrics.
 
 It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the route.
+
+Browsers name the page's origin in every request that changes something; programs do not. A page of
+another origin could otherwise use the key that its reader's browser keeps.
+
+Without keys a stranger could point a name of his own at this address, and a page under that name
+would count as the server's own (DNS rebinding). So the name in the Host header must be an address,
+a private name, or a name of `--allow-host`.
 """
 
 import asyncio
 import base64
+import functools
 import logging
 import math
+import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,13 +28,12 @@ from hrm_edge_runtime.contract import logs
 from hrm_edge_server.auth import KeyRing, TokenBucket
 from hrm_edge_server.growing import cut
 from hrm_edge_server.metrics import Metrics
-from hrm_edge_server.sites import Sites
 
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/health"))
 """They answer without a key, and say more with one."""
 METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))
 """Each request takes a token of its key; /solve/batch takes one per line."""
-QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))
+QUIET_PATHS = OPEN_PATHS | {"/metrics"}
 """Monitors probe them all the time: only failures are logged."""
 CHALLENGES = (  # one header each, because Chromium does not read a list of them
     'Basic realm="HRM Edge", charset="UTF-8"',  # makes a browser prompt for a password
@@ -34,6 +41,27 @@ CHALLENGES = (  # one header each, because Chromium does not read a list of them
 )
 PIECE_BYTES = 16 * 1024  # of an answer
 
+PRIVATE_ENDINGS = (
+    ".local",
+    ".localhost",
+    ".localdomain",
+    ".internal",
+    ".lan",
+    ".home.arpa",
+    ".svc",
+    ".test",
+)
+"""Nobody can register a name below them. Other names come from `--allow-host`: a list of public
+suffixes or a search list of DHCP would admit names that a stranger can register."""
+LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[::1\]")
+
+FOREIGN_PAGE = ServiceError(
+    403,
+    "foreign-page",
+    "a page of another origin sent this request",
+    "open this server's own page; a proxy in front of it must keep the name in the address "
+    "(nginx: proxy_set_header Host $http_host), or start the server with --cors ORIGIN",
+)
 BAD_KEY = ServiceError(
     401,
     "bad-key",
@@ -41,45 +69,24 @@ BAD_KEY = ServiceError(
     "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; "
     "in a browser enter it as the password",
 )
-INTERNAL = ServiceError(
-    500,
-    "internal",
-    "the server made a mistake",
-    "report it with the server's log",
-)
-
-
-class Trace(Protocol):
-    """Traces of requests."""
-
-    def __call__(
-        self, method: str, route: str, headers: Mapping[bytes, bytes], context: logs.RequestContext
-    ) -> Callable[[int], None]:
-        """Begin the trace of a request; returns a function that ends it with the status."""
-        ...
-
-    def close(self) -> None:
-        """Send what is left, within a few seconds."""
-
 
 _log = logging.getLogger("hrm_edge_runtime.access")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The rules of access to the server, and the tracer of its requests.
+    """The rules of access to the server.
 
     With `keys`, every path but `OPEN_PATHS` needs one of them, unknown paths too. A key comes as a
     Bearer token, as X-API-Key, or as the password of Basic, which browsers use for the page.
 
-    Without keys, `hosts` lists the server's public names (`sites.py`). Pages of the `origins` may
+    Without keys, `hosts` lists the server's public names (`Sites`). Pages of the `origins` may
     send requests with a key in a header.
     """
 
     keys: KeyRing | None = None
     hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
-    trace: Trace | None = None
 
 
 class RequestMiddleware:
@@ -97,7 +104,6 @@ class RequestMiddleware:
         self._metrics = metrics
         self._routes = routes
         self._keys = access.keys
-        self._trace = access.trace
         hosts = access.hosts if access.keys is None else None
         self._sites = Sites(hosts, access.origins)
 
@@ -112,7 +118,6 @@ class RequestMiddleware:
         path = scope["path"]
         route = path if path in self._routes else "other"
         context = logs.begin_request(headers)
-        end_trace = self._trace(method, route, headers, context) if self._trace else None
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -134,12 +139,12 @@ class RequestMiddleware:
                 raise
         except Exception:
             if not status:
-                await response_to(INTERNAL)(scope, receive, send_with_headers)
+                message = "the server made a mistake"
+                fault = ServiceError(500, "internal", message, "report it with the server's log")
+                await response_to(fault)(scope, receive, send_with_headers)
             raise
         finally:
             status = status or 500
-            if end_trace is not None:
-                end_trace(status)
             self._report(method, route, status, time.monotonic() - began_s, context)
 
     def _refusal(
@@ -177,32 +182,25 @@ class RequestMiddleware:
         self._metrics.note_request(route, status, seconds, context.key)
         if route in QUIET_PATHS and (status < 400 or status == 503):  # 503: not ready yet
             return
-        ms = round(1000 * seconds, 3)
         fields: dict[str, object] = {
             "method": method,
             "route": route,
             "status": status,
-            "ms": ms,
+            "ms": round(1000 * seconds, 3),
             "refused": context.refused,
             "key": context.key,
             "trace": context.trace_id,
         }
-        words = f"{method} {route} {status} in {ms} ms"
-        if context.refused:
-            words += f", refused: {context.refused}"
         if context.num_puzzles:
-            queue_ms = round(1000 * context.queue_s, 3)
-            compute_ms = round(1000 * context.compute_s, 3)
-            models = ",".join(sorted(context.models))
-            fields["model"] = models
+            fields["model"] = ",".join(sorted(context.models))
             fields["puzzles"] = context.num_puzzles
             fields["attempts"] = context.attempts
             fields["segments"] = context.segments
             fields["halted_by"] = ",".join(sorted(context.halted_by))
-            fields["queue_ms"] = queue_ms
-            fields["compute_ms"] = compute_ms
-            words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
-            words += f", queue {queue_ms} ms, compute {compute_ms} ms"
+            fields["queue_ms"] = round(1000 * context.queue_s, 3)
+            fields["compute_ms"] = round(1000 * context.compute_s, 3)
+        shown = [f"{name}: {value}" for name, value in fields.items() if value is not None]
+        words = ", ".join([f"{method} {route} {status}", *shown[3:]])
         _log.info("%s", words, extra={"fields": fields})
 
 
@@ -266,3 +264,81 @@ def _password(token: str) -> str:
     except ValueError:
         return ""
     return user_and_password.partition(":")[2]
+
+
+class Sites:
+    """The names and the origins that may use the server; `hosts` is None if it has keys."""
+
+    def __init__(self, hosts: Iterable[str] | None, origins: Iterable[str]) -> None:
+        self._hosts: frozenset[str] | None = None
+        if hosts is not None:
+            self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+        self._origins = frozenset(origin.encode() for origin in origins)
+
+    def refusal(self, method: str, headers: Mapping[bytes, bytes]) -> ServiceError | None:
+        """The refusal of a request from another site or to another name; None if it may enter."""
+        origin = headers.get(b"origin")
+        if method not in ("GET", "HEAD") and origin is not None and self._is_foreign(headers):
+            return FOREIGN_PAGE
+        if self._hosts is None:
+            return None
+        name = public_name_in(headers.get(b"host", b""))
+        if name is None or name in self._hosts:
+            return None
+        is_plain = re.fullmatch(r"[a-z0-9.-]{1,253}", name) is not None
+        option = f"--allow-host {name if is_plain else 'NAME'}"
+        problem = "this server has no keys, and the request names it by a public name"
+        return ServiceError(
+            403,
+            "foreign-host",
+            f"{problem} that it does not know",
+            f"use its address, or start it with {option} or with --keys",
+        )
+
+    def _is_foreign(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a page of another origin sends the request.
+
+        The browser's own word counts if it gives one. It knows the address bar, while a proxy may
+        have replaced the Host header.
+        """
+        origin = headers[b"origin"]
+        if origin in self._origins:
+            return False
+        site = headers.get(b"sec-fetch-site")
+        if site is not None:
+            # its own page, and an address that a person typed
+            return site not in (b"same-origin", b"none")
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        return not _is_same(origin.decode("latin-1").lower(), host)
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Whether an origin has the name and port of a Host header, or may have had before a proxy.
+
+    A Host header without a port may have lost it in a proxy. On loopback both sides are this
+    machine, whatever a proxy on it wrote.
+    """
+    _, _, authority = origin.partition("://")
+    if authority == host:
+        return True
+    name = _without_port(authority)
+    own_name = _without_port(host)
+    if LOOPBACK.fullmatch(name) and LOOPBACK.fullmatch(own_name):
+        return True
+    return own_name == host and name == own_name
+
+
+def _without_port(authority: str) -> str:
+    return re.sub(r":\d*$", "", authority)
+
+
+@functools.lru_cache(maxsize=256)
+def public_name_in(host: bytes) -> str | None:
+    """The name in a Host header, if it is a public name; None for addresses and private names."""
+    name = _without_port(host.decode("latin-1").lower())
+    if re.fullmatch(r"\[[^\]]*\]|[0-9.]*", name):
+        return None  # an address
+    name = name.removesuffix(".")
+    if "." not in name or name.endswith(PRIVATE_ENDINGS):
+        return None
+    return name

@@ -144,7 +144,8 @@ class ModelManager:
             problem = await self._problem_of_loading(lane)
             if problem is None:
                 self._models[model.name] = model
-                self.library.note_joined(lane)
+                self.library.lanes[lane.key] = lane  # a restarted engine opens it too
+                self.library.joining.discard(model.name)
             else:
                 self.library.note_failure(model.name, problem)
 

@@ -8,8 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
-from hrm_edge_runtime.api.errors import JSON, as_json
-from hrm_edge_runtime.api.request import answer_from, parse_request
+from hrm_edge_runtime.api.errors import JSON
 from hrm_edge_runtime.api.schema import (
     BatchLine,
     BundleRequest,
@@ -19,31 +18,10 @@ from hrm_edge_runtime.api.schema import (
     SolveRequest,
 )
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.batching.task import Result
 from hrm_edge_server.middleware import OPEN_PATHS
 from hrm_puzzles.puzzle import Described
 
-TITLE = "HRM Edge"
-VERSION = "0.1.0"
-ABOUT = "Puzzles solved by a Hierarchical Reasoning Model, a segment at a time."
-SERVERS = [{"url": "./", "description": "The server of this description."}]
 REFERENCE = "#/components/schemas/"
-PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
-VOTED: Any = {
-    "status": "halted",
-    "verified": None,
-    "halted_by": "learned",
-    "votes": 1,
-    "vote_share": 1.0,
-}
-COST: Any = {
-    "segments": 4,
-    "total_segments": 4,
-    "num_attempts": 1,
-    "margin": 1.5,
-    "queue_s": 4e-4,
-    "compute_s": 0.02,
-}
 SOLVING = ("/solve", "/solve/stream", "/solve/batch")
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key that hrm-key has made."},
@@ -75,12 +53,9 @@ ERRORS: dict[int, str] = {
 OF_EVERY_ROUTE = (401, 405, 500)
 
 
-def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's description of the refusals of a route, and of those that any route may send."""
-    answers: dict[int | str, dict[str, Any]] = {}
-    for status in (*statuses, *OF_EVERY_ROUTE):
-        answers[status] = {"model": ErrorAnswer, "description": ERRORS[status]}
-    return answers
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's description of the refusals of a route, besides those of every route."""
+    return {one: {"model": ErrorAnswer, "description": ERRORS[one]} for one in statuses}
 
 
 FILE: dict[str, Any] = {"type": "string", "format": "binary"}
@@ -132,59 +107,45 @@ def request_bodies(schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def free_answer(
-    media_type: str, schema: dict[str, Any], description: str, *refusals: int
+    media_type: str, schema: dict[str, Any], description: str
 ) -> dict[int | str, dict[str, Any]]:
-    """The responses of a route: the refusals, and 200 with a body of this schema."""
-    answers = error_answers(*refusals)
-    answers[200] = {"description": description, "content": {media_type: {"schema": schema}}}
-    return answers
+    """The response 200 of a route, with a body of this schema."""
+    return {200: {"description": description, "content": {media_type: {"schema": schema}}}}
 
 
-class Description:
-    """The description of the models that are served now, kept as bytes until they change."""
-
-    def __init__(self, *, with_keys: bool) -> None:
-        self._with_keys = with_keys
-        self._models: Sequence[ServedModel] = ()
-        self._page = b""
-
-    def page(self, routes: Sequence[BaseRoute], models: Sequence[ServedModel]) -> bytes:
-        if not self._page or self._models != models:
-            description = self._described(routes, models)
-            self._page = f"{as_json(description)}\n".encode()
-            self._models = models
-        return self._page
-
-    def _described(
-        self, routes: Sequence[BaseRoute], models: Sequence[ServedModel]
-    ) -> dict[str, Any]:
-        """OpenAPI with examples of these models, and with the keys if the server requires them."""
-        description = get_openapi(title=TITLE, version=VERSION, description=ABOUT, routes=routes)
-        description["servers"] = SERVERS
-        paths = description["paths"]
-        schemas = description["components"]["schemas"]
-        _, described = models_json_schema(
-            [(one, "validation") for one in COMPONENTS], ref_template=REFERENCE + "{model}"
-        )
-        schemas.update(described["$defs"])
-        kinds = {model.puzzle.name: model for model in models}
-        examples = _describe_puzzles(schemas["SolveRequest"]["properties"]["puzzle"], kinds)
-        for path in SOLVING:
-            contents = paths[path]["post"]["requestBody"]["content"]
-            for body in contents.values():
-                body["examples"] = examples
-        solved = paths["/solve"]["post"]["responses"]["200"]["content"][JSON]
-        solved["examples"] = _answer_examples(kinds)
-        description["components"]["securitySchemes"] = KEY_SCHEMES
-        if self._with_keys:
-            description["security"] = [{scheme: []} for scheme in KEY_SCHEMES]
-            for path in OPEN_PATHS:
-                paths[path]["get"]["security"] = []
-        return description
+def described(
+    models: Sequence[ServedModel], routes: Sequence[BaseRoute], *, with_keys: bool
+) -> dict[str, Any]:
+    """OpenAPI with examples of these models, and with the keys if the server requires them."""
+    description = get_openapi(
+        title="HRM Edge",
+        version="0.1.0",
+        description="Puzzles solved by a Hierarchical Reasoning Model, a segment at a time.",
+        routes=routes,
+        servers=[{"url": "./", "description": "The server of this description."}],
+    )
+    paths = description["paths"]
+    schemas = description["components"]["schemas"]
+    _, described = models_json_schema(
+        [(one, "validation") for one in COMPONENTS], ref_template=REFERENCE + "{model}"
+    )
+    schemas.update(described["$defs"])
+    examples = _describe_puzzles(schemas["SolveRequest"]["properties"]["puzzle"], models)
+    for path in SOLVING:
+        contents = paths[path]["post"]["requestBody"]["content"]
+        for body in contents.values():
+            body["examples"] = examples
+    description["components"]["securitySchemes"] = KEY_SCHEMES
+    if with_keys:
+        description["security"] = [{scheme: []} for scheme in KEY_SCHEMES]
+        for path in OPEN_PATHS:
+            paths[path]["get"]["security"] = []
+    return description
 
 
-def _describe_puzzles(puzzle: dict[str, Any], kinds: Mapping[str, ServedModel]) -> dict[str, Any]:
-    """Add what the puzzles of these kinds are to their schema; returns examples of bodies."""
+def _describe_puzzles(puzzle: dict[str, Any], models: Sequence[ServedModel]) -> dict[str, Any]:
+    """Add what the puzzles of these models are to their schema; returns examples of bodies."""
+    kinds = {model.puzzle.name: model for model in models}
     paragraphs = [puzzle["description"]]
     samples: list[object] = []
     examples: dict[str, Any] = {}
@@ -199,23 +160,3 @@ def _describe_puzzles(puzzle: dict[str, Any], kinds: Mapping[str, ServedModel]) 
     puzzle["description"] = "\n\n".join(paragraphs)
     puzzle["examples"] = samples
     return examples
-
-
-def _answer_examples(kinds: Mapping[str, ServedModel]) -> dict[str, Any]:
-    examples: dict[str, Any] = {}
-    for kind, model in kinds.items():
-        if model.held_out is not None:
-            question, answer = model.held_out
-            examples[kind] = {"value": _answer_example(model, question, answer)}
-    return examples
-
-
-def _answer_example(model: ServedModel, question: object, answer: object) -> dict[str, Any]:
-    """The answer to a question as the server would write it, with typical figures."""
-    puzzle = model.puzzle
-    request = SolveRequest(puzzle=question)
-    parsed = parse_request([model], request, task_id=0, arrival_s=0.0)
-    verdict = PROVEN if puzzle.proof_exists else VOTED
-    answer_T = puzzle.encode(puzzle.parse(answer).grid)
-    result = Result(task_id=0, answer_T=answer_T, **verdict, **COST)
-    return answer_from(parsed, result).model_dump(mode="json")

@@ -1,5 +1,6 @@
 """The routes of the server, and how each of them is described at /openapi.json."""
 
+import functools
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -9,7 +10,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
@@ -17,27 +18,27 @@ from hrm_edge_runtime.api.decoding import validated_query
 from hrm_edge_runtime.api.errors import (
     JSON,
     ServiceError,
+    as_json,
     invalid,
     needing_a_thread,
     no_answer,
     without_folders,
 )
-from hrm_edge_server import batch, boards, openapi
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_server import batch, openapi, pages
 from hrm_edge_server.auth import key_of
 from hrm_edge_server.body import body_of, check_type, unless_client_leaves
-from hrm_edge_server.events import EVENT_TYPE, EventStream
+from hrm_edge_server.growing import EVENT_TYPE, EventStream
 from hrm_edge_server.middleware import json_answer
 from hrm_edge_server.models import ModelManager
-from hrm_edge_server.openapi import error_answers
-from hrm_edge_server.pages import SmallPieces, page
+from hrm_edge_server.openapi import refusals
 from hrm_edge_server.solve import SolveService
 from hrm_edge_server.uploads import ARCHIVE_TYPE, Uploads, is_upload
 
 MAX_NAME = 200  # characters of a model's name in a path
 SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
 UNREADY: dict[int | str, dict[str, Any]] = {
-    **error_answers(),
-    503: {"model": schema.UnreadyAnswer, "description": "Not yet"},
+    503: {"model": schema.UnreadyAnswer, "description": "Not yet"}
 }
 # A route's tag is its audience: docker/haproxy.cfg forwards only client routes.
 CLIENT = "client"
@@ -55,6 +56,7 @@ class RequestRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         options["tags"] = options["tags"] or [CLIENT]
+        options["responses"] = refusals(*openapi.OF_EVERY_ROUTE) | options["responses"]
         super().__init__(path, endpoint, **options)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,8 +71,6 @@ router = fastapi.APIRouter(
     route_class=RequestRoute, generate_unique_id_function=lambda route: route.name
 )
 ONE_PUZZLE = openapi.request_bodies({JSON: openapi.schema_of(schema.SolveRequest)})
-PUZZLE_LINES = openapi.request_bodies({batch.BATCH_TYPE: openapi.schema_of(schema.SolveRequest)})
-EVENT = openapi.event_of(schema.SegmentView, schema.SolveAnswer, schema.ErrorAnswer)
 
 
 def answer_of(fields: BaseModel, status: int = 200) -> Response:
@@ -80,7 +80,7 @@ def answer_of(fields: BaseModel, status: int = 200) -> Response:
 @router.post(
     "/solve",
     response_model=schema.SolveAnswer,
-    responses=error_answers(*SOLVE_REFUSALS, 504),
+    responses=refusals(*SOLVE_REFUSALS, 504),
     openapi_extra=ONE_PUZZLE,
 )
 async def solve(request: Request) -> Response:
@@ -100,11 +100,11 @@ async def solve(request: Request) -> Response:
 @router.post(
     "/solve/stream",
     response_class=Response,
-    responses=openapi.free_answer(
+    responses=refusals(*SOLVE_REFUSALS)
+    | openapi.free_answer(
         EVENT_TYPE,
-        EVENT,
+        openapi.event_of(schema.SegmentView, schema.SolveAnswer, schema.ErrorAnswer),
         "The data of `segment` events, then one `answer` or `error`.",
-        *SOLVE_REFUSALS,
     ),
     openapi_extra=ONE_PUZZLE,
 )
@@ -124,15 +124,14 @@ async def solve_stream(request: Request) -> Response:
 @router.post(
     "/solve/batch",
     response_class=Response,
-    responses=openapi.free_answer(
+    responses=refusals(403, 415, 422)
+    | openapi.free_answer(
         batch.BATCH_TYPE,
         openapi.schema_of(schema.BatchLine),
         'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.',
-        403,
-        415,
-        422,
     ),
-    openapi_extra=PUZZLE_LINES | openapi.query_of(schema.BatchQuery),
+    openapi_extra=openapi.request_bodies({batch.BATCH_TYPE: openapi.schema_of(schema.SolveRequest)})
+    | openapi.query_of(schema.BatchQuery),
 )
 async def solve_batch(request: Request) -> Response:
     """Solve any number of puzzles over one connection; read the answers while you send."""
@@ -141,7 +140,7 @@ async def solve_batch(request: Request) -> Response:
     return batch.BatchStream(service_of(request), request, query.order)
 
 
-@router.get("/models", response_model=schema.ModelsAnswer, responses=error_answers())
+@router.get("/models", response_model=schema.ModelsAnswer)
 async def models(request: Request) -> Response:
     """The served models."""
     service = service_of(request)
@@ -152,7 +151,7 @@ async def models(request: Request) -> Response:
 @router.get(
     "/models/{name}/tasks",
     response_class=Response,
-    responses=openapi.free_answer(JSON, {}, "The bundle's tasks.json.", 404, 422),
+    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "The bundle's tasks.json."),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def tasks(request: Request) -> Response:
@@ -162,33 +161,33 @@ async def tasks(request: Request) -> Response:
     if model is None or model.tasks_file is None:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    return SmallPieces(model.tasks_file, media_type=JSON)
+    return pages.file_in_pieces(FileResponse(model.tasks_file, media_type=JSON))
 
 
-@router.get("/kinds", response_model=schema.KindsAnswer, responses=error_answers())
+@router.get("/kinds", response_model=schema.KindsAnswer)
 async def kinds(request: Request) -> Response:
     """The kinds of boards that /puzzle makes, with or without a model for them."""
     del request
-    return answer_of(schema.KindsAnswer(kinds=list(boards.kinds())))
+    return answer_of(schema.KindsAnswer(kinds=list(pages.kinds())))
 
 
 @router.get(
     "/puzzle",
     response_model=schema.FreshPuzzle,
-    responses=error_answers(422, 429, 503),
+    responses=refusals(422, 429, 503),
     openapi_extra=openapi.query_of(schema.FreshRequest),
 )
 async def puzzle(request: Request) -> Response:
     """A fresh puzzle from the generator with its proven answer. No model runs."""
     fields = validated_query(schema.FreshRequest, request.query_params)
     service = service_of(request)
-    return answer_of(await service.made(request.receive, boards.fresh_puzzle, fields))
+    return answer_of(await service.made(request.receive, pages.fresh_puzzle, fields))
 
 
 @router.post(
     "/puzzle",
     response_model=schema.LabelAnswer,
-    responses=error_answers(408, 413, 415, 422, 429, 503),
+    responses=refusals(408, 413, 415, 422, 429, 503),
     openapi_extra=openapi.request_bodies({JSON: openapi.schema_of(schema.LabelRequest)}),
 )
 async def label(request: Request) -> Response:
@@ -196,16 +195,16 @@ async def label(request: Request) -> Response:
     service = service_of(request)
     body = await body_of(request)
     fields = await service.turnstile.decoded(schema.LabelRequest, body)
-    return answer_of(await service.made(request.receive, boards.judged, fields))
+    return answer_of(await service.made(request.receive, pages.judged, fields))
 
 
-@router.get("/slots", response_model=schema.SlotsAnswer, responses=error_answers())
+@router.get("/slots", response_model=schema.SlotsAnswer)
 async def slots(request: Request) -> Response:
     """Which puzzle is in which slot, and the state of the engine."""
     return answer_of(service_of(request).slots())
 
 
-@router.get("/livez", response_model=schema.LiveAnswer, responses=error_answers(503))
+@router.get("/livez", response_model=schema.LiveAnswer, responses=refusals(503))
 async def livez(request: Request) -> Response:
     """Whether the server is alive: it answers, and its engine makes steps while work waits."""
     engine_client = service_of(request).engine_client
@@ -233,52 +232,48 @@ async def readyz(request: Request) -> Response:
     refusal.beside["progress"] = None
     if counts is not None:
         refusal.beside["models"] = counts.model_dump()
-        refusal.beside["progress"] = service.progress()
+        refusal.beside["progress"] = service.library.progress()
         last_error = service.engine_client.process.last_error
         if state == "failed" and last_error:
             refusal.detail.message += f": {without_folders(last_error)}"
     raise refusal
 
 
-@router.get(
-    "/metrics", tags=[OPERATOR], response_class=PlainTextResponse, responses=error_answers()
-)
+@router.get("/metrics", tags=[OPERATOR], response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     text = service_of(request).metrics.page()
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/docs", response_class=HTMLResponse, responses=error_answers())
+@router.get("/docs", response_class=HTMLResponse)
 async def docs(request: Request) -> Response:
     """This description as a page that needs no other server."""
     del request
-    return page("docs.html")
+    return pages.page("docs.html")
 
 
-@router.get("/", response_class=HTMLResponse, responses=error_answers())
+@router.get("/", response_class=HTMLResponse)
 async def index(request: Request) -> Response:
     """A board to type a puzzle into."""
     del request
-    return page("index.html")
+    return pages.page("index.html")
 
 
 @router.get("/openapi.json", include_in_schema=False)
 async def description(request: Request) -> Response:
     """The OpenAPI description of the models that are served now."""
-    kept = cast(openapi.Description, request.app.state.description)
-    served = service_of(request).models
-    return Response(kept.page(ROUTES, tuple(served.values())), media_type=JSON)
+    served = tuple(service_of(request).models.values())
+    with_keys = request.app.state.keys is not None
+    return Response(_description_of(served, with_keys=with_keys), media_type=JSON)
 
 
 @router.put(
     "/models/{name}",
     tags=[OPERATOR],
     response_model=schema.ChangeAnswer,
-    responses={
-        201: {"model": schema.ChangeAnswer, "description": "Added"},
-        **error_answers(403, 404, 408, 413, 415, 422, 503, 507),
-    },
+    responses=refusals(403, 404, 408, 413, 415, 422, 503, 507)
+    | {201: {"model": schema.ChangeAnswer, "description": "Added"}},
     openapi_extra=openapi.request_bodies(
         {JSON: openapi.schema_of(schema.BundleRequest), ARCHIVE_TYPE: openapi.FILE}
     )
@@ -306,7 +301,7 @@ async def put_model(request: Request) -> Response:
     "/models/{name}",
     tags=[OPERATOR],
     response_model=schema.RemovedAnswer,
-    responses=error_answers(403, 404, 409, 422, 503, 507),
+    responses=refusals(403, 404, 409, 422, 503, 507),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def remove_model(request: Request) -> Response:
@@ -317,6 +312,12 @@ async def remove_model(request: Request) -> Response:
 
 
 ROUTES = router.routes
+
+
+@functools.lru_cache(maxsize=1)
+def _description_of(models: tuple[ServedModel, ...], *, with_keys: bool) -> bytes:
+    description = openapi.described(models, ROUTES, with_keys=with_keys)
+    return f"{as_json(description)}\n".encode()
 
 
 def service_of(request: Request) -> SolveService:
@@ -343,9 +344,8 @@ def _uploads(manager: ModelManager) -> Uploads:
 def _model_manager(request: Request) -> ModelManager:
     """The manager, if the request holds an admin's key; rejects it with 403 otherwise."""
     key = key_of(request.scope)
-    manager = service_of(request).model_manager
-    if manager is None or key is None or key.role != "admin":
+    if key is None or key.role != "admin":
         message = "only an admin may change the served models, and this request has no admin key"
         remedy = "start the server with --keys FILE and use a key from 'hrm-key add LABEL --admin'"
         raise ServiceError(403, "admin-only", message, remedy)
-    return manager
+    return service_of(request).model_manager

@@ -1,8 +1,12 @@
-"""Uvicorn with our limits and a graceful shutdown: it finishes admitted work and exits with 0."""
+"""The application, and uvicorn with our limits and a graceful shutdown.
+
+The server finishes admitted work and exits with 0.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import gc
@@ -10,34 +14,42 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
+from fastapi.routing import APIRoute
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
 
+from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
+from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.process import SpawnedEngine
-from hrm_edge_server.app import create_app
 from hrm_edge_server.auth import KeyFileError, KeyRing
+from hrm_edge_server.body import ClientGoneError
 from hrm_edge_server.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
 from hrm_edge_server.library import Library
-from hrm_edge_server.middleware import Access
+from hrm_edge_server.middleware import Access, RequestMiddleware, response_to
+from hrm_edge_server.openapi import SOLVING
+from hrm_edge_server.pages import WebFiles
+from hrm_edge_server.routes import ROUTES
 from hrm_edge_server.solve import ReadyRule, SolveService
 from hrm_host import memory, system
 
-ANY_ADDRESS = "::"
-KEEP_ALIVE_S = 75  # as nginx; a client that polls every minute keeps its connection
+if TYPE_CHECKING:
+    from hrm_edge_server.cli import ServeOptions
+
 LAST_BYTES_S = 5  # time for clients to read the answers already written
 BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse
 TICKS_A_SECOND = 10
-TRIM_TICKS = 10 * TICKS_A_SECOND
 MAX_FREED_BYTES = 32 * memory.MIB
 SPARE_FILES = 128  # descriptors for all but connections: pipes, bundles, page files, a margin
 
@@ -64,8 +76,9 @@ class DrainingServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         service: SolveService,
-        options: ServerOptions,
+        options: ServeOptions,
         limits: ConnectionLimits,
+        keys: KeyRing | None = None,
     ) -> None:
         super().__init__(config)
         self._limits = limits
@@ -73,10 +86,10 @@ class DrainingServer(uvicorn.Server):
         self._engine_client = service.engine_client
         self._is_announced = False
         self._options = options
+        self._keys = keys
         self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
-        self._lacks_descriptors = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,9 +108,8 @@ class DrainingServer(uvicorn.Server):
             self._is_announced = True
             _log.info("ready: %s", self._options.url)
         if counter % TICKS_A_SECOND == 0:
-            self.look_for_descriptors()
             self._limits.drop_late()
-        if counter % TRIM_TICKS == 0:
+        if counter % (10 * TICKS_A_SECOND) == 0:
             self.give_memory_back()
         return await super().on_tick(counter) or self._engine_client.process.refusal is not None
 
@@ -108,23 +120,17 @@ class DrainingServer(uvicorn.Server):
             gc.collect()  # an idle server would not collect the connections of the burst
             memory.give_back_freed_memory()
 
-    def look_for_descriptors(self) -> None:
-        """Log once when file descriptors run out; uvloop drops connections silently."""
-        try:
-            os.close(os.open(os.devnull, os.O_RDONLY))
-            self._lacks_descriptors = False
-        except OSError as error:
-            if not self._lacks_descriptors:
-                remedy = "raise ulimit -n, or lower --max-connections"
-                _log.error("new connections are closed (%s): %s", error, remedy)
-            self._lacks_descriptors = True
-
     def _hang_up(self) -> None:
         """Read the keys again, or drain if a closed terminal sent SIGHUP."""
         if self._had_terminal and not os.isatty(sys.stdin.fileno()):
             self._begin_drain()
-        elif self._options.access.keys is not None:
-            _reload(self._options.access.keys)
+        elif self._keys is not None:
+            try:
+                self._keys.reload()
+            except KeyFileError as error:
+                _log.error("the old keys stay valid: %s", error)
+            else:
+                _log.info("read the key file again: %d keys", len(self._keys))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Only wake the loop. The base class would raise the signal again and not exit with 0."""
@@ -144,62 +150,37 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         try:
-            await self._engine_client.drain(self._options.drain_s)
+            await self._engine_client.drain(self._options.drain_seconds)
         except asyncio.CancelledError:  # a second signal cancels the drain
             await self._engine_client.drain(0.0)
         finally:  # also if a third signal interrupts
             self.should_exit = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    host: str
-    port: int
-    queue_limit: int
-    drain_s: float
-    stall_s: float
-    max_connections: int = 4096
-    keep_alive_s: int = KEEP_ALIVE_S
-    access: Access = field(default_factory=Access)
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    ready: ReadyRule = "all"
-    log: LogForm = "text"
-
-    @property
-    def url(self) -> str:
-        scheme = "https" if self.tls_cert else "http"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}"
-
-
 def run_server(
-    lanes: Library | MakeLanes,
+    library: Library,
     models: Sequence[ServedModel],
-    options: ServerOptions,
+    options: ServeOptions,
+    access: Access,
 ) -> None:
     """Serve models until a signal ends it.
 
-    With a library an admin may change the models, and a new engine process opens those served at
-    that moment. It builds what they need while the port answers. On TensorRT the first model that
-    is built serves, and the others join it.
+    An engine process opens the models that are served when it starts, and builds what they need
+    while the port answers. On TensorRT the first model that is built serves, and the others join
+    it.
 
     Raises OSError if the port is taken, and EngineUnavailableError if the engine refuses to start.
     """
-    library = lanes if isinstance(lanes, Library) else None
     sockets = bound_sockets(options.host, options.port)
 
     def start_engine() -> SpawnedEngine:
-        if not isinstance(lanes, Library):
-            return SpawnedEngine(lanes, options.log)
-        for model in lanes.build():
+        for model in library.build():
             service.models[model.name] = model
-        make_lanes = functools.partial(open_lanes, tuple(lanes.lanes.values()))
-        return SpawnedEngine(make_lanes, options.log)
+        return SpawnedEngine(library.make_lanes(), options.log)
 
     limit_of = {model.lane: model.num_slots + options.queue_limit for model in models}
-    engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
-    app = create_app(engine_client, models, options.access, library=library, ready=options.ready)
+    engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_seconds)
+    app = create_app(engine_client, models, library, access, ready=options.ready)
     service = cast(SolveService, app.state.service)
     max_connections = _with_descriptors_for(options.max_connections)
     limits = ConnectionLimits(max_connections=max_connections)
@@ -210,29 +191,20 @@ def run_server(
         host=options.host,
         port=options.port,
         backlog=BACKLOG,
-        timeout_keep_alive=options.keep_alive_s,
-        headers=[("Keep-Alive", f"timeout={options.keep_alive_s}")],
+        timeout_keep_alive=options.keep_alive_seconds,
+        headers=[("Keep-Alive", f"timeout={options.keep_alive_seconds}")],
         ssl_certfile=options.tls_cert,
         ssl_keyfile=cast(Any, options.tls_key),
         **OF_UVICORN,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # our own lines report its steps
-    DrainingServer(config, service, options, limits).run(sockets)
+    DrainingServer(config, service, options, limits, access.keys).run(sockets)
     _log.info("stopped: %d answered", service.metrics.num_answered)
     refusal = engine_client.process.refusal
     if refusal is not None:
         for handler in logging.root.handlers:  # flush, so that the reason is the last line
             handler.flush()
         raise EngineUnavailableError(refusal)
-
-
-def _reload(keys: KeyRing) -> None:
-    try:
-        keys.reload()
-    except KeyFileError as error:
-        _log.error("the old keys stay valid: %s", error)
-    else:
-        _log.info("read the key file again: %d keys", len(keys))
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
@@ -249,7 +221,7 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
             if sys.platform != "win32":  # on Windows this would share a running server's address
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                is_own = host != ANY_ADDRESS or not socket.has_dualstack_ipv6()
+                is_own = host != "::" or not socket.has_dualstack_ipv6()
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, is_own)
             listener.bind(address)
     except OSError as error:
@@ -272,3 +244,94 @@ def _with_descriptors_for(max_connections: int) -> int:
         "at most %d connections: this process may open %d files (ulimit -n)", fitting, most
     )
     return fitting
+
+
+def create_app(
+    engine_client: EngineClient,
+    models: Sequence[ServedModel],
+    library: Library,
+    access: Access | None = None,
+    *,
+    ready: ReadyRule = "all",
+) -> Starlette:
+    """The application over an engine, which starts and stops with it.
+
+    An admin may change the models with those of the library. `ready` is the rule of /readyz.
+    """
+    access = access or Access()
+    service = SolveService(models, engine_client, library, ready)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with engine_client:
+            service.model_manager.start()
+            yield
+            service.close()
+
+    app = Starlette(
+        routes=[*ROUTES, Mount("/web", WebFiles())],
+        middleware=_middleware(service, access),
+        exception_handlers=_HANDLERS,
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    app.state.keys = access.keys
+    return app
+
+
+def _middleware(service: SolveService, access: Access) -> list[Middleware]:
+    paths = frozenset(route.path for route in ROUTES if isinstance(route, APIRoute))
+    entrance = Middleware(RequestMiddleware, metrics=service.metrics, routes=paths, access=access)
+    if not access.origins:
+        return [entrance]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=access.origins,
+        allow_methods=("GET", "POST", "PUT", "DELETE"),
+        allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id"),
+        expose_headers=("Retry-After", "X-Request-Id"),
+    )
+    return [cors, entrance]
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    return response_to(refusal_from(cast("ServiceError | NoAnswerError", error)))
+
+
+async def _client_gone(_: Request, error: Exception) -> Response:
+    del error
+    return Response(status_code=499)  # no client receives it; it shows in the metrics
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Answer a request whose path or method no route takes."""
+    fault = cast(HTTPException, error)
+    default = ("refused", str(fault.detail))
+    known = {
+        404: ("not-found", "there is nothing at this path"),
+        405: ("method-not-allowed", "this path does not take this method"),
+    }
+    reason, message = known.get(fault.status_code, default)
+    headers = dict(fault.headers or {})
+    remedy = "see /docs for every path and its method"
+    if fault.status_code == 405 and request.url.path in SOLVING:
+        remedy = _command_for(request)
+    refusal = ServiceError(fault.status_code, reason, message, remedy, headers=headers)
+    return response_to(refusal)
+
+
+def _command_for(request: Request) -> str:
+    """A command that solves a puzzle of a served model, to copy."""
+    service = cast(SolveService, request.app.state.service)
+    bodies = [as_json({"puzzle": model.sample}) for model in service.models.values()]
+    body = min(bodies, key=len, default='{"puzzle":...}')
+    return f"send a puzzle: curl {request.url} -d '{body}'"
+
+
+_HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    ServiceError: _refused,
+    NoAnswerError: _refused,
+    ClientGoneError: _client_gone,
+    HTTPException: _not_routed,
+}

@@ -8,9 +8,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Collection,
     Iterable,
-    Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
@@ -61,44 +59,32 @@ class SolveService:
         self,
         models: Sequence[ServedModel],
         engine_client: EngineClient,
-        library: Library | None,
+        library: Library,
         ready: ReadyRule = "all",
     ) -> None:
         self.ready: ReadyRule = ready
         self.models = {model.name: model for model in models}
-        self.model_manager: ModelManager | None = None
-        self._failed: Mapping[str, str] = {}
-        """Why a model has no engine, by name; the library changes it."""
-        self._joining: Collection[str] = ()
-        """The names of the models that the engine does not run yet; the library changes it."""
-        if library is not None:
-            self.model_manager = ModelManager(self.models, engine_client, library)
-            self._failed = library.failed
-            self._joining = library.joining
+        self.library = library
+        self.model_manager = ModelManager(self.models, engine_client, library)
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
         self.turnstile = Turnstile()
         self._parsers = ParserThreads()
         self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, after other work
 
-    def start(self) -> None:
-        """Begin the work that needs the event loop and the engine."""
-        if self.model_manager is not None:
-            self.model_manager.start()
-
     def view(self, model: ServedModel) -> schema.ModelView:
         report = self.engine_client.lane_manager.reports.get(model.lane)
-        return model.view(report, problem=self._failed.get(model.name))
+        return model.view(report, problem=self.library.failed.get(model.name))
 
     def _candidates(self, request: SolveRequest) -> list[ServedModel]:
         """The models that may take the request, the ones that are ready first."""
-        failed = self._failed
+        failed = self.library.failed
         if request.model is not None and request.model in failed:
             raise model_failed(request.model, failed[request.model])
         models: Iterable[ServedModel] = self.models.values()
         if failed:
             models = [model for model in models if model.name not in failed]
-        joining = self._joining
+        joining = self.library.joining
         if joining:
             models = sorted(models, key=lambda model: model.name in joining)
         return candidate_models(models, request)
@@ -111,32 +97,25 @@ class SolveService:
             return "failed"
         if state != "ready":
             return state
-        if not self.models.keys() - self._failed.keys():
+        if not self.models.keys() - self.library.failed.keys():
             return "no-model"
-        if self._joining:
+        if self.library.joining:
             return "partial"
         return state
 
     def counts(self) -> schema.ModelCounts:
-        num_failed = len(self._failed)
-        num_served = len(self.models.keys() - self._failed.keys())
+        num_failed = len(self.library.failed)
+        num_served = len(self.models.keys() - self.library.failed.keys())
         if self.engine_client.state == "ready":
-            num_loading = len(self._joining)
+            num_loading = len(self.library.joining)
         else:
             num_loading = num_served
         num_ready = num_served - num_loading
         return schema.ModelCounts(ready=num_ready, loading=num_loading, failed=num_failed)
 
-    def progress(self) -> Mapping[str, str | float] | None:
-        """The TensorRT engine that is being built, if there is one."""
-        if self.model_manager is None:
-            return None
-        return self.model_manager.library.progress()
-
     def close(self) -> None:
         self._parsers.close()
-        if self.model_manager is not None:
-            self.model_manager.close()
+        self.model_manager.close()
 
     async def made(
         self,
@@ -207,21 +186,19 @@ class SolveService:
         age_ms = None
         if client.snapshot is not None:
             age_ms = 1000 * (time.monotonic() - client.snapshot.taken_s)
-        return SlotsAnswer(
-            engine=self._engine_view(),
-            waiting=client.num_waiting,
-            snapshot_age_ms=age_ms,
-            lanes=[self._lane_view(model) for model in self.models.values()],
-        )
-
-    def _engine_view(self) -> schema.EngineView:
-        process = self.engine_client.process
-        return schema.EngineView(
-            state=self.engine_client.state,
+        process = client.process
+        engine = schema.EngineView(
+            state=client.state,
             pid=process.pid,
             losses=process.num_losses,
             losses_in_a_row=process.losses_in_a_row,
             last_error=without_folders(process.last_error or "") or None,
+        )
+        return SlotsAnswer(
+            engine=engine,
+            waiting=client.num_waiting,
+            snapshot_age_ms=age_ms,
+            lanes=[self._lane_view(model) for model in self.models.values()],
         )
 
     def _lane_view(self, model: ServedModel) -> schema.LaneView:
@@ -353,18 +330,14 @@ class SegmentViews:
         grid = board.decode(event.answer_T)
         before = self._grids.get(event.attempt, self._parsed.parsed.grid)
         self._grids[event.attempt] = grid
+        changed = np.arange(grid.size)  # all cells if the shape changed
+        if before.shape == grid.shape:
+            changed = np.flatnonzero(before != grid)
         return SegmentView(
             segment=event.segment,
             attempt=event.attempt,
             solution=board.write(grid, self._parsed.parsed.notation),
-            changed=_changed_cells(before, grid),
+            changed=changed.tolist(),
             margin=event.margin,
             verified=event.verified,
         )
-
-
-def _changed_cells(before: Grid, after: Grid) -> list[int]:
-    """Cells that differ, row by row from 0; all of them if the shape changed."""
-    if before.shape != after.shape:
-        return list(range(after.size))
-    return np.flatnonzero(before != after).tolist()

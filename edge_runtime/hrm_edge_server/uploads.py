@@ -1,11 +1,22 @@
-"""Bundles that an admin sends: received within bounds, tried, then kept or removed."""
+"""Bundles that an admin sends: received within bounds, tried, then kept or removed.
+
+The folder belongs to one server, which removes only what it has marked:
+
+<folder>/.hrm-uploads           the marker of the folder, locked by the server that uses it
+<folder>/NAME.bundle            a link to the version that is served; a restart serves it again
+<folder>/NAME.<12 digits>/      the version; it holds a marker
+<folder>/.upload-*/             an upload that has not ended; it holds a marker
+"""
 
 import asyncio
 import contextlib
 import functools
+import os
+import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import BinaryIO
 
 import anyio
@@ -16,13 +27,16 @@ from hrm_edge_runtime.api.schema import ChangeAnswer
 from hrm_edge_runtime.contract import archive
 from hrm_edge_runtime.contract.manifest import BundleError, is_plain_name
 from hrm_edge_server.body import ClientGoneError, check_type
-from hrm_edge_server.upload_folder import UploadFolder
+from hrm_host import atomic, system
 
 ARCHIVE_TYPE = "application/x-tar"
 MAX_UPLOAD_BYTES = 2 << 30  # the tables of ARC's million variants take 1.5 GB
 PIECE_SECONDS = 10.0  # wait for the next piece
 UPLOAD_SECONDS = 1800.0
 WRITE_BYTES = 1 << 20  # buffered in memory for one write
+MARKER = ".hrm-uploads"
+PREFIX = ".upload-"
+SUFFIX = ".bundle"
 COPIES = 2  # copies on the disk while a bundle is unpacked: the archive and its files
 
 Commit = Callable[[], None]
@@ -33,6 +47,78 @@ Serve = Callable[[str, str, Commit], Awaitable[ChangeAnswer]]
 def is_upload(request: Request) -> bool:
     media_type = request.headers.get("content-type", "").partition(";")[0]
     return media_type.strip().lower() == ARCHIVE_TYPE
+
+
+class UploadFolder:
+    """Raises ValueError for a folder of other files, or one that another server uses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.path.mkdir(parents=True, exist_ok=True)
+        marker = self.path / MARKER
+        if not marker.exists() and any(self.path.iterdir()):
+            raise ValueError(
+                f"{path} holds other files, so it is not a folder for uploads: give an empty or "
+                "new one as --upload-dir."
+            )
+        self._lock = atomic.try_lock(marker)
+        if self._lock is None:
+            raise ValueError(
+                f"another server uses {path} for its uploads: give this one its own --upload-dir."
+            )
+        self.clean()
+
+    def kept(self) -> dict[str, Path]:
+        """The versions to serve at the start, by name."""
+        versions: dict[str, Path] = {}
+        for link in sorted(self.path.glob(f"*{SUFFIX}")):
+            if link.is_symlink():
+                versions[link.name.removesuffix(SUFFIX)] = link.resolve()
+        return versions
+
+    @contextlib.contextmanager
+    def temporary(self) -> Generator[Path]:
+        """A marked directory that vanishes after the block."""
+        folder = Path(mkdtemp(prefix=PREFIX, dir=self.path))
+        (folder / MARKER).touch()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def add(self, name: str, files: Path) -> Path:
+        """Move a directory of files here as a new version, which `keep` or `clean` follows."""
+        version = self.path / f"{name}.{secrets.token_hex(6)}"
+        (files / MARKER).touch()
+        atomic.publish(files, version)
+        return version
+
+    def keep(self, name: str, version: Path) -> None:
+        """Make a version the one that a restart serves."""
+        link = self.path / f".{name}.link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(version.name, target_is_directory=True)
+        os.replace(link, self.path / f"{name}{SUFFIX}")
+
+    def forget(self, name: str) -> None:
+        """Let a restart serve no version of this name."""
+        link = self.path / f"{name}{SUFFIX}"
+        if link.is_symlink():
+            link.unlink()
+
+    def clean(self) -> None:
+        """Remove unfinished uploads, and versions that are not kept."""
+        system.sync(self.path)
+        kept = set(self.kept().values())
+        for folder in self._made():
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _made(self) -> Iterator[Path]:
+        """The directories that a server made here."""
+        for path in self.path.iterdir():
+            if not path.is_symlink() and (path / MARKER).is_file():
+                yield path
 
 
 class Uploads:
@@ -83,8 +169,9 @@ class Uploads:
             file = temporary / "bundle.tar"
             await self._write_body(request, file)
             unpacked = temporary / "bundle"
+            unpacked.mkdir()
             try:
-                await asyncio.to_thread(_unpack, file, unpacked)
+                await asyncio.to_thread(archive.unpack, file, unpacked)
             except BundleError as error:
                 message, _, remedy = without_folders(str(error)).rpartition(": ")
                 raise ServiceError(422, "bad-bundle", message, remedy.rstrip(".")) from None
@@ -141,11 +228,6 @@ async def _copy_body(request: Request, stream: BinaryIO) -> None:
             await asyncio.to_thread(stream.write, bytes(waiting))
             waiting.clear()
     await asyncio.to_thread(stream.write, bytes(waiting))
-
-
-def _unpack(file: Path, unpacked: Path) -> None:
-    unpacked.mkdir()
-    archive.unpack(file, unpacked)
 
 
 def _too_large() -> ServiceError:

@@ -1,4 +1,4 @@
-"""`hrm-data`: build, import, inspect and show data sets."""
+"""`hrm-data`: build, import and inspect data sets, and check puzzles."""
 
 import json
 import sys
@@ -15,26 +15,20 @@ from hrm_host.command import Command, taking
 from hrm_host.progress import stages_on
 from hrm_puzzles import conformance, registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.build import ArcRecipe, build_arc, build_arc_shard
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import build as data_build
-from hrm_puzzles.data import inspection, merge, sources
+from hrm_puzzles.data import inspection, shards, sources
 from hrm_puzzles.data.datasets import BuiltSet, DatasetError
 from hrm_puzzles.data.options import Columns
-from hrm_puzzles.data.shards import Shard, open_shards
 from hrm_puzzles.puzzle import Puzzle
 
 main = Command(
     "hrm-data",
-    help="Build, inspect and show puzzle data sets in the published HRM layout; check puzzles.",
+    help="Build and inspect puzzle data sets in the published HRM layout; check puzzles.",
     no_args_is_help=True,
 )
 
-Directory = Annotated[Path, typer.Argument(help="Directory of a data set.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-OptionalPuzzle = Annotated[
-    str | None,
-    typer.Option(help="Name of the puzzle; by default that of the data set."),
-]
 PuzzleName = Annotated[
     str,
     typer.Argument(
@@ -46,16 +40,7 @@ Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.
 
 MOST_SHOWN = 20  # maximum number of faults of an import that are printed
 MOST_MADE = 10**8  # maximum puzzles of a build; this many Sudokus take 16 GB
-MOST_WORKERS = 1024
-MOST_VARIANTS = 10**6  # variants; drawing them takes half a minute per task
-OF_ALL = (
-    "puzzle",
-    "out",
-    "seed",
-    "workers",
-    "shard",
-    "as_json",
-)  # options that apply to every puzzle
+OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that apply to every puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
 
@@ -92,7 +77,7 @@ class BuildOptions:
     ] = 0
     workers: Annotated[
         int,
-        typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate puzzles."),
+        typer.Option(min=1, max=1024, help="Processes that generate puzzles."),
     ] = 1
     shard: Annotated[
         str | None,
@@ -127,9 +112,7 @@ class BuildOptions:
     ] = None
     augment: Annotated[
         int,
-        typer.Option(
-            min=0, max=MOST_VARIANTS, help="Variants of each task, besides the task itself."
-        ),
+        typer.Option(min=0, max=10**6, help="Variants of each task, besides the task itself."),
     ] = 1000
     hold_out_all: Annotated[
         bool,
@@ -204,48 +187,35 @@ def _report(sentence: str) -> None:
 
 def _report_leftovers(out: Path) -> None:
     """List what is left on disk by killed builds of this data set."""
-    for path in unfinished(out):
-        remedy = "remove it, unless that build still runs"
-        print(f"{path} is left from an interrupted build: {remedy}", file=sys.stderr)
-    for path in data_build.chunk_folders(out):
-        remedy = "the same command continues it; otherwise remove it"
-        print(f"{path} is left from an interrupted build: {remedy}", file=sys.stderr)
+    left = dict.fromkeys(unfinished(out), "remove it, unless that build still runs")
+    remedy = "the same command continues it; otherwise remove it"
+    left.update(dict.fromkeys(data_build.chunk_folders(out), remedy))
+    for path, advice in left.items():
+        _report(f"{path} is left from an interrupted build: {advice}")
 
 
 def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
+    if isinstance(puzzle, Arc):
+        tasks = options.recipe(
+            ArcRecipe,
+            more=_text_of(options.more),
+            more_license=_text_of(options.more_license),
+        )
+        with stages_on() as stages:
+            progress = partial(stages.show, "tasks")
+            num_workers = options.workers
+            return build_arc(tasks, puzzle, options.out, num_workers=num_workers, progress=progress)
     shard = None
     if options.shard is not None:
-        shard = Shard.parse(options.shard)
-    if isinstance(puzzle, Arc):
-        return _built_from_tasks(options, puzzle, shard)
-    return _built_from_puzzles(options, puzzle, shard)
-
-
-def _built_from_tasks(options: BuildOptions, puzzle: Arc, shard: Shard | None) -> BuiltSet:
-    recipe = options.recipe(
-        ArcRecipe,
-        more=_text_of(options.more),
-        more_license=_text_of(options.more_license),
-    )
+        shard = shards.Shard.parse(options.shard)
+    recipe = _recipe_of(options, puzzle)
     with stages_on() as stages:
-        progress = partial(stages.show, "tasks")
-        build = partial(build_arc, recipe)
-        if shard is not None:
-            build = partial(build_arc_shard, recipe, shard)
-        return build(puzzle, options.out, num_workers=options.workers, progress=progress)
-
-
-def _built_from_puzzles(options: BuildOptions, puzzle: Puzzle, shard: Shard | None) -> BuiltSet:
-    with stages_on() as stages:
-        recipe = _recipe_of(options, puzzle)
-        progress = partial(stages.show, "puzzles")
-        build = partial(data_build.build, recipe)
-        if shard is not None:
-            build = partial(data_build.build_shard, recipe, shard)
-        return build(
+        return data_build.build(
+            recipe,
             options.out,
+            shard=shard,
             num_workers=options.workers,
-            progress=progress,
+            progress=partial(stages.show, "puzzles"),
             skip_bad=options.skip_bad,
             say=_report,
         )
@@ -253,7 +223,10 @@ def _built_from_puzzles(options: BuildOptions, puzzle: Puzzle, shard: Shard | No
 
 @main.command(name="merge")
 def merge_(
-    shards: Annotated[list[Path], typer.Argument(help="Directories that build --shard wrote.")],
+    parts: Annotated[
+        list[Path],
+        typer.Argument(metavar="SHARDS...", help="Directories that build --shard wrote."),
+    ],
     out: Out,
     as_json: AsJson = False,
 ) -> None:
@@ -261,12 +234,7 @@ def merge_(
 
     Example: hrm-data merge data/shards/* --out data/sudoku
     """
-    opened = open_shards(shards)
-    puzzle = registry.get(str(opened[0].origin["puzzle"]))
-    join = merge.merge_rows
-    if isinstance(puzzle, Arc):
-        join = merge.merge_data_sets
-    merged = join(opened, puzzle, out)
+    merged = shards.merge(parts, out)
     if as_json:
         print(json.dumps(asdict(merged)))
     else:
@@ -301,15 +269,22 @@ def import_(
         counts = f"{imported.num_train} training and {imported.num_test} test examples"
         print(f"{out}: {counts}")
     for fault in imported.faults[:MOST_SHOWN]:
-        print(fault, file=sys.stderr)
+        _report(fault)
     if imported.faults:
-        print(f"{len(imported.faults)} puzzles were left out.", file=sys.stderr)
+        _report(f"{len(imported.faults)} puzzles were left out.")
         raise typer.Exit(1)
 
 
 @main.command()
-def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson = False) -> None:
-    """Check a data set: sizes, every label, overlap of the splits; show an example.
+def inspect(
+    directory: Annotated[Path, typer.Argument(help="Directory of a data set.")],
+    puzzle: Annotated[
+        str | None,
+        typer.Option(help="Name of the puzzle; by default that of the data set."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a data set: sizes, every label, overlap of the splits; show a wrong example, if any.
 
     The exit code is 1 if the data set has faults.
 
@@ -320,8 +295,7 @@ def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson
         print(json.dumps({**asdict(report), "faults": report.faults}))
     else:
         for part in report.splits:
-            (example,) = inspection.read_examples(directory, part.split, 0, 1, report.puzzle)
-            print(f"the first of {part.split}:\n\n{example}\n")
+            print(f"{inspection.example_text(directory, part, report.puzzle)}\n")
         print(inspection.report_text(report))
     if report.faults:
         raise typer.Exit(1)
@@ -345,37 +319,21 @@ def check(puzzle: PuzzleName) -> None:
         raise typer.Exit(1)
 
 
-@main.command()
-def show(
-    directory: Directory,
-    split: Annotated[str, typer.Option(help="train or test.")] = "test",
-    index: Annotated[int, typer.Option(min=0, help="First example, counted from 0.")] = 0,
-    count: Annotated[
-        int,
-        typer.Option(min=1, help="Number of examples, one per group."),
-    ] = 1,
-    puzzle: OptionalPuzzle = None,
-) -> None:
-    """Print examples as boards: the question, then the label.
-
-    Example: hrm-data show data/sudoku --split test --index 3
-    """
-    examples = inspection.read_examples(directory, split, index, count, puzzle)
-    print("\n\n".join(examples))
-
-
 def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
+    """The recipe. A split with a file gets generated puzzles only if their number is passed."""
     csv_train = options.csv_train
     csv_test = options.csv_test
     if options.source is not None:
         csv_train, csv_test = sources.downloaded(options.source)
     usual_train, usual_test = data_build.usual_counts(puzzle)
+    num_train = usual_train if csv_train is None else 0
+    num_test = usual_test if csv_test is None else 0
     return options.recipe(
         data_build.DataRecipe,
         csv_train=_text_of(csv_train),
         csv_test=_text_of(csv_test),
-        num_train=_count(options.train, csv_train, usual_train),
-        num_test=_count(options.test, csv_test, usual_test),
+        num_train=num_train if options.train is None else options.train,
+        num_test=num_test if options.test is None else options.test,
     )
 
 
@@ -383,15 +341,6 @@ def _text_of(file: Path | None) -> str | None:
     if file is None:
         return None
     return str(file)
-
-
-def _count(wanted: int | None, file: Path | None, usual: int) -> int:
-    """The number of puzzles to generate. With a CSV file it is 0 by default."""
-    if wanted is not None:
-        return wanted
-    if file is not None:
-        return 0
-    return usual
 
 
 def _built_text(built: BuiltSet) -> str:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from bench_tools import figures_of, refusal_of
 
+from hrm_benchmarks.cli import COMPARED
 from hrm_benchmarks.desktop import training
-from hrm_benchmarks.desktop.contest import ARCHS, PartOfSource, config_of, num_parameters
-from hrm_benchmarks.report import speeds
+from hrm_benchmarks.desktop.contest import FAMILIES, PartOfSource
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_train.batches import open_source
@@ -62,39 +62,25 @@ def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path) -
         training.require_equal([plain, other], [losses["plain"], losses["other"]])
 
 
-def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps(tmp_path: Path) -> None:
-    plain, _, own = tiny(tmp_path)
-    assert own.samples_per_step == 4 * plain.samples_per_step
-    seconds_RC = np.array([[0.5, 0.25, 1.0], [1.0, 0.25, 0.5]])
-    first, second, third = speeds(seconds_RC, [1, 1, 4])
-    assert first["ratio"] == 1.0
-    assert second["ratio"] == (2.0 + 4.0) / 2
-    assert third["ratio"] == (2.0 + 8.0) / 2
-
-
 @pytest.mark.process
-def test_the_command_measures_a_ratio() -> None:
+def test_the_command_measures_a_ratio_of_samples_not_of_steps() -> None:
     sizes = "--puzzle sudoku-4x4 --batch 2 --threads 1"
     figures = figures_of(f"train {sizes} --rounds 1 --turn-s 0")
-    assert len(figures["rows"]) == 3
-    for run in figures["rows"]:
-        assert run["ratio"] > 0
+    windows = [1, 1, 4]
+    plain_per_s = figures["rows"][0]["samples_per_s"]
+    for row, window in zip(figures["rows"], windows, strict=True):
+        assert row["samples_per_s"] == pytest.approx(1e3 * 2 * window / row["step_ms"])
+        assert row["ratio"] == pytest.approx(row["samples_per_s"] / plain_per_s)
     assert figures["environment"]["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "logistics-6x6"])
-def test_the_families_have_about_as_many_parameters(name: str) -> None:
-    puzzle = registry.get(name)
-    for arch in ARCHS:
-        config = config_of(arch, puzzle, 150_000)
-        assert num_parameters(config) == pytest.approx(150_000, rel=0.15), arch
-
-
-def test_every_family_is_compared() -> None:
-    sizes = f"--puzzle {PUZZLE} --puzzles 8 4 --parameters 30000 --cpu-s 0 --seed 3"
-    rows = figures_of(f"train --compare {sizes}")["rows"]
-    assert [row["model"] for row in rows] == list(ARCHS)
+def test_every_family_is_compared_with_about_as_many_parameters() -> None:
+    names = " ".join(f"--puzzle {name}" for name in COMPARED)
+    rows = figures_of(f"train --compare {names} --puzzles 8 4 --cpu-s 0 --seed 3")["rows"]
+    assert [row["model"] for row in rows] == [*FAMILIES] * len(COMPARED)
     assert {row["puzzles"] for row in rows} == {8}
+    for row in rows:
+        assert row["parameters"] == pytest.approx(150_000, rel=0.15), row
     assert "use one of them" in refusal_of("train --compare --scaling")
 
 

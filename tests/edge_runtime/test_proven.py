@@ -13,6 +13,7 @@ import pytest
 from bundle_tools import shipped
 
 from hrm_edge.output import summary
+from hrm_edge.puzzles import Entry
 from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.batching.task import Result, Task
@@ -161,6 +162,8 @@ def test_the_words_for_proven_promise_the_rules_and_no_more() -> None:
     assert "another answer" in field
     puzzle = small().generate(np.random.default_rng(0), "easy")
     solve_one = from_bundles([shipped("sudoku-6x6")], "cpu:fp32", num_threads=1)
-    ((_, answer),) = solve_one.solve_all([SolveRequest(puzzle=small().asked(puzzle.question))])
+    question = small().asked(puzzle.question)
+    ((_, answer),) = solve_one.solve_all([SolveRequest(puzzle=question)])
     assert isinstance(answer, SolveAnswer)
-    assert "proven to keep every rule" in summary(answer)
+    entry = Entry(number=1, fields={"puzzle": question})
+    assert "proven to keep every rule" in summary(solve_one, entry, answer)

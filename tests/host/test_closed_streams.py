@@ -68,7 +68,9 @@ def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_p
     else:
         reader, target = os.pipe()
         os.close(reader)
-    done = subprocess.run(command("data", "show", tmp_path), stdout=subprocess.PIPE, stderr=target)
+    done = subprocess.run(
+        command("data", "inspect", tmp_path), stdout=subprocess.PIPE, stderr=target
+    )
     os.close(target)
     assert (done.returncode, done.stdout) == (2, b"")
 

@@ -68,7 +68,7 @@ def test_bar_count_and_time_left_come_first_and_figures_are_cut_last(columns: in
     [
         ([], PRINTED),
         (["--json"], ['"solution": "1234', '"status": "unfinished"', '"rule": "wrong-length"']),
-        (["--out", "OUT", "--json"], ['{"puzzles": 4, "solved": 1, "proven": 1']),
+        (["--out", "OUT", "--json"], ['{"puzzles": 4, "proven": 1, "halted": 0']),
     ],
 )
 def test_solve_prints_every_answer(options: list[str], expected: list[str], tmp_path: Path) -> None:

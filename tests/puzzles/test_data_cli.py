@@ -1,4 +1,4 @@
-"""`hrm-data` for every puzzle: generated, from published files, and shown."""
+"""`hrm-data` for every puzzle: generated, from published files, and inspected."""
 
 import json
 import sys
@@ -139,16 +139,16 @@ def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path, r
 @pytest.mark.parametrize("content", [DEEP, b"[5]", b'{"sets": 5}'], ids=["deep", "list", "object"])
 def test_nonsense_in_a_data_set_is_one_sentence(content: bytes, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "data"
-    show = ("show", out, "--split", "train")
+    inspect = ("inspect", out)
     run("build", "sudoku-4x4", "--out", out, "--train", 1, "--test", 1)
     for name in ("recipe.json", "identifiers.json"):
         (out / name).write_bytes(content)
-        assert run(*show).err == ""
+        assert run(*inspect).err == ""
     file = out / "train" / "dataset.json"
     meta = json.loads(file.read_text())
     for text in (content.decode(), json.dumps({**meta, "sets": 5})):
         file.write_text(text)
-        assert run(*show, code=2).err.count("\n") == 1
+        assert run(*inspect, code=2).err.count("\n") == 1
 
 
 def exported(task: str) -> dict[str, object]:
@@ -163,13 +163,14 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path, run: Run)
     printed = run("import", file, "arc-7x7", "--split", "train", "--out", out, code=1)
     assert r"'\x1b[31m\u202e' is not the name of a task" in printed.err
     (out / "identifiers.json").write_text(json.dumps(["<blank>", bad_name]))
-    assert r"\x1b[31m\u202e" in run("show", out, "--split", "train").out
+    assert r"\x1b[31m\u202e" in run("inspect", out, code=1).out
 
 
 @pytest.mark.parametrize(
     ("puzzle", "options", "said"),
     [
         ("arc", ("--train", "4"), "--train does not apply to arc"),
+        ("arc", ("--shard", "1/2"), "--shard does not apply to arc"),
         ("sudoku-4x4", ("--more", "x.json"), "--more does not apply to sudoku-4x4"),
         ("arc-7x7", ("--more", "/nowhere.json"), "cannot read /nowhere.json"),
         ("chess", (), "use one of sudoku"),
@@ -182,7 +183,7 @@ def test_options_without_effect(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_arc_is_built_inspected_and_shown(tmp_path: Path, run: Run) -> None:
+def test_arc_is_built_and_inspected(tmp_path: Path, run: Run) -> None:
     pair = {"input": [[1, 2]], "output": [[2], [1]]}
     other = {"input": [[3, 3]], "output": [[3], [3]]}
     third = {"input": [[5]], "output": [[6, 6]]}
@@ -195,7 +196,7 @@ def test_arc_is_built_inspected_and_shown(tmp_path: Path, run: Run) -> None:
     report = json.loads(run("inspect", out, "--json").out)
     assert report["puzzle"] == "arc-10x10"
     assert (report["num_shared"], report["num_equivalent"]) == (0, 6)
-    assert "train 0, aaa" in run("show", out, "--split", "train", "--count", 2).out
+    assert "train 0, aaa" in run("inspect", out).out
     more = tmp_path / "more.json"
     more.write_text(json.dumps({"aaa": [{"input": [[7]], "output": [[7]]}]}))
     terms = tmp_path / "terms.txt"
@@ -215,6 +216,7 @@ def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path,
     write_split(tmp_path, "train", rows[1:], broken[1:], puzzle=arc)
     found = run("inspect", tmp_path, code=1).out
     assert "FAULT: 1 labels of train are wrong, the first at index 1." in found
+    assert "\n\ntrain 1\n" in found  # the wrong example is shown
     assert "FAULT: 2 test questions are in train under the same puzzle id." in found
 
 
@@ -244,16 +246,15 @@ def test_shared_sizes_need_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert problem in run("inspect", out, code=2).err
 
 
-def test_command_builds_inspects_and_shows(tmp_path: Path, run: Run) -> None:
+def test_command_builds_and_inspects(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "data"
     build = ("build", "sudoku-4x4", "--out", out, "--train", 9, "--test", 4, "--json")
     assert json.loads(run(*build).out)["num_train"] == 9
     report = json.loads(run("inspect", out, "--json").out)
     assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
-    assert "no faults" in run("inspect", out).out
-    assert "------+------" in run("show", out, "--split", "train", "--index", "8").out
+    said = run("inspect", out).out
+    assert "no faults" in said
+    assert "------+------" in said
     assert "already exists" in run(*build, code=2).err
-    run("show", out, "--index", "4", code=2)
-    for name in ("inspect", "show"):
-        message = run(name, out, "--puzzle", "sudoku", code=2).err
-        assert "has vocabulary 6 and length 16, but sudoku has others" in message
+    message = run("inspect", out, "--puzzle", "sudoku", code=2).err
+    assert "has vocabulary 6 and length 16, but sudoku has others" in message

@@ -12,7 +12,7 @@ import numpy as np
 import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from scripted_engine import ScriptedEngine, ready_lane
-from scripted_server import LANE, NAME, PUZZLE, scripted_lanes, scripted_model
+from scripted_server import LANE, NAME, PUZZLE, no_library, scripted_lanes, scripted_model
 from starlette.applications import Starlette
 from thread_engine import ThreadEngine
 from uvicorn.server import ServerState
@@ -21,10 +21,10 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes
-from hrm_edge_server.app import create_app
 from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_server.middleware import Access
+from hrm_edge_server.server import create_app
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -60,7 +60,9 @@ def app_over(
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, {LANE: PLACES})
     access = Access(keys=keys, origins=origins)
-    return create_app(engine_client, [scripted_model(num_slots=2)], access), engine_client
+    return create_app(
+        engine_client, [scripted_model(num_slots=2)], no_library(), access
+    ), engine_client
 
 
 def app_of_two() -> tuple[Starlette, EngineClient]:
@@ -68,7 +70,9 @@ def app_of_two() -> tuple[Starlette, EngineClient]:
     make_engine = functools.partial(ThreadEngine, two_lanes)
     engine_client = EngineClient(make_engine, {LANE: PLACES, LaneKey(MAZES): PLACES})
     mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
-    return create_app(engine_client, [scripted_model(num_slots=2), mazes]), engine_client
+    return create_app(
+        engine_client, [scripted_model(num_slots=2), mazes], no_library()
+    ), engine_client
 
 
 def two_lanes() -> Lanes:

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from service_tools import head
+
 from hrm_host import system
 
 PATIENCE_S = 5.0  # timeout of a send that the server does not read
@@ -42,11 +44,6 @@ def request(path: str, body: bytes = b"", *headers: str, method: str = "POST") -
 def endless(path: str, *headers: str) -> bytes:
     """Return the head of a batch; its body follows without end."""
     return head(f"POST {path}", "content-type: application/x-ndjson", *headers)
-
-
-def head(route: str, *headers: str) -> bytes:
-    lines = [f"{route} HTTP/1.1", "host: x", *headers]
-    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
 
 
 def _city_of_one_color() -> bytes:

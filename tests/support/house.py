@@ -17,10 +17,10 @@ from thread_engine import ThreadEngine
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, open_lanes
-from hrm_edge_server.app import create_app
 from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.library import Library
 from hrm_edge_server.middleware import Access
+from hrm_edge_server.server import create_app
 from hrm_edge_server.uploads import Uploads
 
 SOLVED = "1234341221434321"
@@ -75,6 +75,6 @@ async def house_of(
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))
     access = Access(keys=KeyRing(write_key_file(tmp_path)))
-    app = create_app(engine_client, models, access, library=library)
+    app = create_app(engine_client, models, library, access)
     async with client_of(app, engine_client) as http:
         yield House(app=app, http=http, engine_client=engine_client, folder=folder)

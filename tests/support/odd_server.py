@@ -38,11 +38,11 @@ REFUSAL = ErrorDetail(
 )
 
 
-def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
+def answer(puzzle: object, *, is_proven: bool = True) -> SolveAnswer:
     """Return a proven answer, or one that ran out of segments."""
-    status = "proven" if solved else "unfinished"
-    halted_by = "proven" if solved else "max_segments"
-    verdict = {"status": status, "halted_by": halted_by, "solved": solved, "verified": solved}
+    status = "proven" if is_proven else "unfinished"
+    halted_by = "proven" if is_proven else "max_segments"
+    verdict = {"status": status, "halted_by": halted_by, "verified": is_proven}
     return SolveAnswer(solution=puzzle, **verdict, **USUAL)
 
 

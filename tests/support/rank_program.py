@@ -10,7 +10,8 @@ import torch
 from train_tools import PUZZLE, SIZES
 
 from hrm_model.hrm import HRM, Carry, SegmentOutput
-from hrm_train.batches import Batch, Feed, SplitSource, open_source
+from hrm_puzzles.data.datasets import open_split
+from hrm_train.batches import Batch, Feed, SplitSource
 from hrm_train.distributed import joined
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
@@ -31,17 +32,12 @@ RECIPE = Recipe(
 )
 
 
-class Numbered:
+class Numbered(SplitSource):
     """A data set whose examples have their own puzzle ids, as in ARC."""
-
-    def __init__(self, source: SplitSource) -> None:
-        self.source = source
-        self.num_groups = source.num_groups
-        self.pick = source.pick
 
     def rows(self, indices_B: np.ndarray) -> Batch:
         ids_B = (indices_B % NUM_IDS).astype(np.int32)
-        return self.source.rows(indices_B)._replace(puzzle_ids_B=ids_B)
+        return super().rows(indices_B)._replace(puzzle_ids_B=ids_B)
 
 
 class Cramped(HRM):
@@ -59,7 +55,7 @@ def trainer_on(data: Path, micro_batch: int = 0, model_type: type[HRM] = HRM) ->
     torch.manual_seed(0)
     model = model_type(CONFIG)
     model.q_head.bias.data[0] += 1  # some rows halt before the limit
-    source = Numbered(open_source(data, "train", PUZZLE))
+    source = Numbered(data, open_split(data, "train"), PUZZLE)
     feed = Feed(source, PUZZLE, seed=0, augment=True)
     return Trainer(model, feed, RECIPE, PRESETS["cpu"], micro_batch=micro_batch)
 

@@ -3,12 +3,12 @@
 Its model solves the 4x4 boards of `examples` after `--segments` segments, and no others.
 """
 
-import argparse
 import functools
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scripted_engine import Script, ScriptedEngine, ready_lane
@@ -16,21 +16,13 @@ from scripted_engine import Script, ScriptedEngine, ready_lane
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, Lanes, MakeLanes
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Puzzle
 
-NUMBERS = {
-    "slots": 2,
-    "queue_limit": 16,
-    "segments": 3,
-    "step_s": 0.005,
-    "load_s": 0.0,
-    "drain_s": 30.0,
-    "stall_s": 60.0,
-    "max_connections": 4096,
-    "keep_alive_s": 75,
-}
+if TYPE_CHECKING:
+    from hrm_edge_server.library import Library
+
 MAX_ATTEMPTS = 8
 NUM_WARM_UP_STEPS = 2
 NAME = "scripted"
@@ -124,56 +116,63 @@ def scripted_model(
     )
 
 
+def no_library(make_lanes: MakeLanes = dict) -> "Library":
+    """A library without bundles, whose lanes a test makes."""
+    from hrm_edge_server.library import Library
+
+    defaults = LaneDefaults(
+        engine="cpu", num_slots=2, num_threads=1, queue_limit=8, max_attempts=MAX_ATTEMPTS
+    )
+    library = Library(defaults)
+    library.make_lanes = lambda: make_lanes  # type: ignore[method-assign]
+    return library
+
+
 def _tokens(text: str) -> np.ndarray:
     grid = PUZZLE.parse(text).grid
     return PUZZLE.encode(grid)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    for name, default in NUMBERS.items():
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=type(default), default=default)
-    for option in ("--keys", "--tls-cert", "--tls-key"):
-        parser.add_argument(option, type=Path)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--log", choices=["text", "json"], default="text")
-    return parser.parse_args()
-
-
 def main() -> None:
     # The engine process imports this module too and does not need these.
-    from hrm_edge_runtime.contract.logs import configure
+    from hrm_edge_runtime.contract import logs
     from hrm_edge_server.auth import KeyRing
+    from hrm_edge_server.cli import ServeOptions
     from hrm_edge_server.middleware import Access
-    from hrm_edge_server.server import ServerOptions, run_server
+    from hrm_edge_server.server import run_server
+    from hrm_host.command import Command, taking
 
-    given = _arguments()
-    configure(given.log)
-    make_lanes = functools.partial(
-        scripted_lanes,
-        num_slots=given.slots,
-        queue_limit=given.queue_limit,
-        segments=given.segments,
-        step_s=given.step_s,
-        load_s=given.load_s,
-    )
-    keys = KeyRing(given.keys) if given.keys else None
-    options = ServerOptions(
-        host=given.host,
-        port=given.port,
-        queue_limit=given.queue_limit,
-        drain_s=given.drain_s,
-        stall_s=given.stall_s,
-        max_connections=given.max_connections,
-        keep_alive_s=given.keep_alive_s,
-        access=Access(keys=keys),
-        tls_cert=given.tls_cert,
-        tls_key=given.tls_key,
-        log=given.log,
-    )
-    run_server(make_lanes, [scripted_model(num_slots=given.slots)], options)
+    @dataclass(frozen=True, kw_only=True)
+    class Options(ServeOptions):
+        """The options of `hrm-serve`, and those of the script."""
+
+        slots: str = "2"
+        queue_limit: int = 16
+        segments: int = 3
+        step_s: float = 0.005
+        load_s: float = 0.0
+
+    command = Command("scripted-server")
+
+    @command.command()
+    @taking(Options)
+    def serve(options: Options) -> None:
+        logs.configure(options.log)
+        num_slots = int(options.slots)
+        make_lanes = functools.partial(
+            scripted_lanes,
+            num_slots=num_slots,
+            queue_limit=options.queue_limit,
+            segments=options.segments,
+            step_s=options.step_s,
+            load_s=options.load_s,
+        )
+        access = Access(keys=KeyRing(options.keys) if options.keys else None)
+        models = [scripted_model(num_slots=num_slots)]
+        run_server(no_library(make_lanes), models, options, access)
+
+    del serve
+    command()
 
 
 if __name__ == "__main__":

@@ -19,14 +19,16 @@ from typing import Any
 import httpx
 import pytest
 
-PATIENCE_S = 240.0  # less than a test may take; only a machine that hangs needs as long
+PATIENCE_S = 120.0  # of one wait; a busy machine takes a few seconds
 
 
 class Server:
     """A server process on a free port, from a command that takes `--port`."""
 
-    def __init__(self, command: list[str], scheme: str = "http", **options: Any) -> None:
-        self.port = free_port()
+    def __init__(
+        self, command: list[str], scheme: str = "http", port: int | None = None, **options: Any
+    ) -> None:
+        self.port = port or free_port()
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
             [*command, f"--port={self.port}"],
@@ -62,7 +64,11 @@ class Server:
         return self.http.post("/solve", json={"puzzle": puzzle, **fields})
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: self.status("/readyz") == 200)
+        wait_for(lambda: self.runs() and self.status("/readyz") == 200)
+
+    def runs(self) -> bool:
+        assert self.process.poll() is None, f"the server has ended:\n{self.log}"
+        return True
 
     def exit_status(self) -> int:
         return self.process.wait(PATIENCE_S)
@@ -125,7 +131,7 @@ def scripted_command(**options: float | str | Path) -> list[str]:
 def starting(**options: float | str | Path) -> Iterator[Server]:
     """Run the scripted server; it listens, and may not be ready yet."""
     with Server(scripted_command(**options)) as server:
-        wait_for(lambda: server.status("/livez") == 200)
+        wait_for(lambda: server.runs() and server.status("/livez") == 200)
         yield server
 
 
@@ -164,22 +170,21 @@ def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Res
         yield futures
 
 
+def head(route: str, *headers: str, version: str = "1.1") -> bytes:
+    """The head of a request; the route has its method, as `POST /solve`."""
+    lines = [f"{route} HTTP/{version}", "host: x", *headers]
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
+
+
 def ask_and_stay(
     server: Server, puzzle: str, route: str = "/solve", key: str = "none", **fields: object
 ) -> socket.socket:
     """Send a request by hand; the caller reads or closes the connection."""
     body = json.dumps({"puzzle": puzzle, **fields}).encode()
     media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
-    head = (
-        f"POST {route} HTTP/1.1\r\n"
-        "host: x\r\n"
-        f"x-api-key: {key}\r\n"
-        f"content-type: {media_type}\r\n"
-        f"content-length: {len(body)}\r\n"
-        "\r\n"
-    )
+    headers = (f"x-api-key: {key}", f"content-type: {media_type}", f"content-length: {len(body)}")
     connection = socket.create_connection(("127.0.0.1", server.port))
-    connection.sendall(head.encode() + body)
+    connection.sendall(head(f"POST {route}", *headers) + body)
     return connection
 
 

@@ -10,15 +10,12 @@ PATIENCE_S = 60
 TERMINAL = {"TERM": "xterm-256color"}
 
 
-def shown(
-    arguments: list[str], answers: Path | None = None, *, columns: int = 200, typed: str = ""
-) -> str:
+def shown(arguments: list[str], answers: Path | None = None, *, columns: int = 200) -> str:
     master, slave = pty.openpty()
     out = slave
     if answers is not None:
         out = os.open(answers, os.O_WRONLY | os.O_CREAT)
     environment = {**os.environ, **TERMINAL, "COLUMNS": str(columns)}
-    os.write(master, typed.encode())
     with subprocess.Popen(
         arguments, stdout=out, stderr=slave, stdin=slave, env=environment
     ) as process:

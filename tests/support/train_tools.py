@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_train.batches import Feed, open_source
+from hrm_train.evaluate import HeldOut, held_out
 from hrm_train.hardware import PRESETS, Hardware
 from hrm_train.loop import Trainer
+from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
+from hrm_train.run import TrainingRun
+from hrm_train.telemetry import Writer
 
 PUZZLE = registry.get("sudoku-4x4")
 SIZES = HRMConfig(
@@ -33,9 +38,7 @@ SIZES = HRMConfig(
     halt_rule="q_halt",
 )
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(
-    ["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"]
-)
+FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard"])
 STEP_SAMPLES = 16  # batch_size times window
 
 
@@ -49,6 +52,21 @@ def small_trainer(
     source = open_source(data, "train", PUZZLE)
     feed = Feed(source, PUZZLE, seed=recipe.seed, augment=recipe.augment)
     return Trainer(model, feed, recipe, hardware)
+
+
+def training_run(
+    path: Path,
+    trainer: Trainer,
+    writers: Sequence[Writer] = (),
+    held: HeldOut | None = None,
+    **intervals: float,
+) -> TrainingRun:
+    """Return a silent run; without `held`, it validates on the whole test split."""
+    path.mkdir(exist_ok=True)
+    held = held or held_out(open_source(trainer.feed.source.path, "test", PUZZLE), 40, seed=0)
+    chosen = Intervals(**intervals)  # type: ignore[arg-type]
+    meta = {"puzzle": PUZZLE.name}
+    return TrainingRun(path, trainer, held, chosen, meta, writers, lambda _: None)
 
 
 def fresh(data: Path, steps: int) -> list[str]:

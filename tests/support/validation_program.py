@@ -9,18 +9,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from train_tools import PUZZLE, small_trainer
+from train_tools import small_trainer, training_run
 
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM, Carry, SegmentOutput
-from hrm_train.batches import open_source
 from hrm_train.distributed import joined
-from hrm_train.evaluate import held_out
-from hrm_train.options import Intervals
-from hrm_train.run import TrainingRun
 
-NUM_PUZZLES = 40
-ROW_S = 0.2  # for each row and segment: 32 s for all puzzles, 16 s for each share
+ROW_S = 0.2  # for each row and segment: 32 s for all 40 puzzles, 16 s for each share
 LIMIT_S = 24
 
 
@@ -36,10 +31,7 @@ def main(data: Path, path: Path) -> None:
     limit = timedelta(seconds=LIMIT_S)
     dist.init_process_group = partial(dist.init_process_group, timeout=limit)
     with joined() as ranks:
-        path.mkdir(exist_ok=True)
-        trainer = small_trainer(data, total_samples=16)
-        rows = held_out(open_source(data, "test", PUZZLE), NUM_PUZZLES, seed=0)
-        run = TrainingRun(path, trainer, rows, Intervals(), {}, [], lambda _: None)
+        run = training_run(path, small_trainer(data, total_samples=16))
         evaluation = run.finish(Stages())
         assert evaluation is not None
         if ranks.is_first:

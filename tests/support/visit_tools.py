@@ -9,7 +9,7 @@ from web_tools import Browser, Page
 Size = tuple[int, int]
 LAPTOPS: list[Size] = [(1366, 768), (1440, 900)]
 PHONE: Size = (390, 844)
-SIZES = [*LAPTOPS, PHONE]
+SIZES = [LAPTOPS[0], PHONE]
 
 
 @contextmanager

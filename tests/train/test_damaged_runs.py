@@ -141,9 +141,10 @@ def status_of(run: Path) -> dict[str, Any]:
 
 
 STRAY = ["5", "null", "[]", "{}", '{"step": "x", "kind": 3}', '{"step": 1, "kind": "whole"}']
+TORN = '{"time": 2000.0, "st'
 
 
-@pytest.mark.parametrize("line", [*STRAY, "[" * 10_000])
+@pytest.mark.parametrize("line", [*STRAY, TORN, "[" * 10_000])
 def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run: Path) -> None:
     for name in ("validation.ndjson", "metrics.ndjson"):
         lines = (run / name).read_text().splitlines()

@@ -10,14 +10,12 @@ from board_tree import board
 
 from hrm_host.doctor import Finding
 from hrm_host.machine import Host
-from hrm_host.memory import GIB
 from hrm_train import doctor
 from hrm_train.doctor import TrainingSoftware
 
 HEALTHY_CARD = "0, NVIDIA GeForce RTX 4090, 560.35.03, Enabled, [N/A], 3105, 450.00, 450.00, 41"
 SMI = "| NVIDIA-SMI 560.35.03   Driver Version: 560.35.03   CUDA Version: 12.6 |"
 TRAINER = TrainingSoftware(
-    python=(3, 11, 7),
     torch="2.9.0",
     torch_cuda="12.6",
     sees_gpu=True,
@@ -61,7 +59,6 @@ def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
     problem = "no C++ compiler is found: install one"
     cpu_only = replace(TRAINER, torch_cuda=None, sees_gpu=False, compile_problem=problem)
     assert examined(machine(tmp_path, {}, {}), cpu_only) == {"torch.compile": "warn"}
-    assert doctor.disk(GIB).level == "fail"
 
 
 @pytest.mark.parametrize(
@@ -107,12 +104,8 @@ LOG = """\
 
 def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
     found = list(doctor.read_log(LOG))
-    assert unwell(found) == {
-        "kernel log: Xid 31": "warn",
-        "kernel log: Xid 79": "fail",
-        "kernel log: memory": "warn",
-    }
-    assert found[1].text == "the driver reported an error (2x, PCI:0000:01:00)"
+    assert unwell(found) == {"kernel log: Xid": "warn", "kernel log: memory": "warn"}
+    assert found[0].text == "the driver reported the errors 31, 79"
 
 
 def test_attention_is_tried_and_a_card_without_kernels_is_a_fault(
@@ -135,7 +128,6 @@ def test_attention_is_tried_and_a_card_without_kernels_is_a_fault(
         ({"torch": None}, "pip install"),
         ({"torch_cuda": None, "sees_gpu": False}, "CUDA build"),
         ({"torch_cuda": "13.0", "sees_gpu": False}, "update the NVIDIA driver"),
-        ({"python": (3, 9, 1)}, "3.10"),
     ],
 )
 def test_unfit_software_is_a_fault(changes: dict[str, object], remedy: str, tmp_path: Path) -> None:

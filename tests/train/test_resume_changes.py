@@ -103,23 +103,20 @@ def test_the_options_of_the_start_may_be_repeated(run: Path, data: Path) -> None
     assert record_of(run) == before
 
 
-def test_a_moved_run_finds_its_data_by_option(run: Path, data: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(data, tmp_path / "moved")
-    record = record_of(run) | {"data": str(tmp_path / "absent")}
-    (run / "run.json").write_text(json.dumps(record))
-    total = f"total_samples={5 * STEP_SAMPLES}"
-    ended = hrm_train(run, "--resume", "--data", str(moved), "--set", total)
-    assert ended.exit_code == 0, ended.output
-    assert record_of(run)["data"] == str(moved)
-
-
-def test_other_data_need_a_word(run: Path, data: Path, tmp_path: Path) -> None:
+def test_moved_data_are_found_by_option_and_other_data_need_a_word(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
     other = shutil.copytree(data, tmp_path / "other")
+    (run / "run.json").write_text(json.dumps(record_of(run) | {"data": str(tmp_path / "absent")}))
+    total = f"total_samples={5 * STEP_SAMPLES}"
+    ended = hrm_train(run, "--resume", "--data", str(other), "--set", total)
+    assert ended.exit_code == 0, ended.output
+    assert record_of(run)["data"] == str(other)
     rows = other / "train" / "all__inputs.npy"
     content = bytearray(rows.read_bytes())
     content[-1] ^= 1
     rows.write_bytes(content)
-    options = ["--resume", "--data", str(other), "--set", f"total_samples={5 * STEP_SAMPLES}"]
+    options = ["--resume", "--data", str(other), "--set", f"total_samples={6 * STEP_SAMPLES}"]
     before = record_of(run)
     rejected = hrm_train(run, *options)
     assert rejected.exit_code == 2
@@ -127,7 +124,7 @@ def test_other_data_need_a_word(run: Path, data: Path, tmp_path: Path) -> None:
     assert record_of(run) == before
     ended = hrm_train(run, *options, "--data-changed")
     assert ended.exit_code == 0, ended.output
-    fingerprints = record_of(run)["events"][0]["changes"]["data_fingerprint"]
+    fingerprints = record_of(run)["events"][-1]["changes"]["data_fingerprint"]
     assert fingerprints == [fingerprint(data), fingerprint(other)]
 
 

@@ -11,16 +11,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_tools import PUZZLE, fresh, latest, said, small_trainer, train, weights_of
+from train_tools import (
+    PUZZLE,
+    fresh,
+    latest,
+    said,
+    small_trainer,
+    train,
+    training_run,
+    weights_of,
+)
 
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
-from hrm_train.batches import Batch, open_source
+from hrm_train.batches import open_source
 from hrm_train.evaluate import LEAST_FAST, HeldOut, held_out
 from hrm_train.loop import StepReport, Trainer
-from hrm_train.options import Intervals
-from hrm_train.run import TrainingRun
-from hrm_train.status import METRICS, History, read_lines
+from hrm_train.status import METRICS, read_lines, validations
 
 SAMPLES_PER_STEP = 8
 
@@ -35,22 +42,6 @@ def acting_at(trainer: Trainer, samples: int, action: Callable[[], object]) -> N
         return report
 
     trainer.step = step
-
-
-def rows_of(data: Path) -> Batch:
-    source = open_source(data, "test", PUZZLE)
-    return source.rows(np.arange(len(source)))
-
-
-def run_of(path: Path, trainer: Trainer, held: HeldOut, **intervals: float) -> TrainingRun:
-    path.mkdir(exist_ok=True)
-    meta = {"puzzle": PUZZLE.name}
-    chosen = Intervals(**intervals)  # type: ignore[arg-type]
-    return TrainingRun(path, trainer, held, chosen, meta, [], lambda _: None)
-
-
-def whole_set(data: Path) -> HeldOut:
-    return HeldOut(whole=rows_of(data), fast=None)
 
 
 def wait_for_checkpoint(run: Path, process: ForkServerProcess, after: Path | None = None) -> None:
@@ -88,7 +79,7 @@ def test_killed_training_ends_with_the_same_weights(kills: int, data: Path, tmp_
 
 
 def scores_of(run: Path) -> list[tuple[int, float]]:
-    return [(row["step"], row["score"]) for row in History(run).rows()]
+    return [(row["step"], row["score"]) for row in validations(run)]
 
 
 @pytest.mark.process
@@ -122,7 +113,7 @@ def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: 
     trainer = small_trainer(data, total_samples=50 * SAMPLES_PER_STEP)
     weights = next(trainer.model.parameters())
     acting_at(trainer, 8 * SAMPLES_PER_STEP, lambda: weights.data.fill_(float("nan")))
-    run = run_of(tmp_path / "run", trainer, whole_set(data), checkpoint_steps=3)
+    run = training_run(tmp_path / "run", trainer, checkpoint_steps=3)
     sentence = r"loss is nan at step 9.*--init and an lr below 0\.001"
     with pytest.raises(FloatingPointError, match=sentence):
         run.finish(Stages())
@@ -132,28 +123,28 @@ def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: 
 
 
 def test_a_signal_defers_a_validation_to_the_resume(data: Path, tmp_path: Path) -> None:
-    held = whole_set(data)
     total = 20 * SAMPLES_PER_STEP
     trainer = small_trainer(data, total_samples=total)
     acting_at(trainer, 10 * SAMPLES_PER_STEP, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    first = run_of(tmp_path / "run", trainer, held, validate_steps=10)
+    first = training_run(tmp_path / "run", trainer, validate_steps=10)
     assert first.finish(Stages()) is None
-    assert (first.stopped_by, first.history.rows()) == ("SIGTERM", [])
+    assert (first.stopped_by, validations(first.path)) == ("SIGTERM", [])
     resumed = small_trainer(data, total_samples=total)
     resumed.restore(first.path / "step_10")
-    second = run_of(first.path, resumed, held, validate_steps=10)
+    second = training_run(first.path, resumed, validate_steps=10)
     assert second.finish(Stages()) is not None
-    assert [row["step"] for row in second.history.rows()] == [10, 20]
+    assert [row["step"] for row in validations(second.path)] == [10, 20]
 
 
 def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
-    rows = rows_of(data)
-    held = HeldOut(whole=rows, fast=rows.rows(slice(10)))
+    whole = held_out(open_source(data, "test", PUZZLE), 40, seed=0).whole
+    held = HeldOut(whole=whole, fast=whole.rows(slice(10)))
     trainer = small_trainer(data, total_samples=35 * SAMPLES_PER_STEP)
-    run = run_of(tmp_path / "run", trainer, held, validate_steps=7, validate_whole_steps=14)
+    intervals = {"validate_steps": 7, "validate_whole_steps": 14}
+    run = training_run(tmp_path / "run", trainer, held=held, **intervals)
     result = run.finish(Stages())
-    history = run.history.rows()
-    whole = {row["step"] for row in history if row["kind"] == "whole"}
+    history = validations(run.path)
+    evaluated = {row["step"] for row in history if row["kind"] == "whole"}
     expected: set[int] = set()
     best = (-1.0, 0.0)
     for row in history:
@@ -164,7 +155,7 @@ def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
         if worth > best or is_due:
             expected.add(row["step"])
         best = max(best, worth)
-    assert whole == expected
+    assert evaluated == expected
     assert {7, 14, 28, 35} <= expected
     assert result is not None
     assert result.num_puzzles == 40
@@ -172,30 +163,28 @@ def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
 
 def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) -> None:
     trainer = small_trainer(data, total_samples=20 * SAMPLES_PER_STEP)
-    held = whole_set(data)
-    run = run_of(tmp_path / "run", trainer, held, validate_steps=5, checkpoint_steps=2, keep=3)
+    intervals = {"validate_steps": 5, "checkpoint_steps": 2, "keep": 3}
+    run = training_run(tmp_path / "run", trainer, **intervals)
     run.finish(Stages())
     meta = json.loads((run.path / "step_20" / "meta.json").read_text())
     best = f"step_{meta['best_step']}"
     kept = {path.name for path in run.path.glob("step_*")}
     assert kept == {best, "step_16", "step_18", "step_20"}
     assert checkpoint.resolve(run.path / "best").name == best
-    best_row = max(run.history.rows("whole"), key=lambda row: (row["score"], -row["loss"]))
+    best_row = max(validations(run.path, "whole"), key=lambda row: (row["score"], -row["loss"]))
     assert meta["best_step"] == best_row["step"]
     assert meta["best_epoch"] == pytest.approx(best_row["samples"] / 200)
-    assert meta["best_loss"] == min(row["loss"] for row in run.history.rows())
+    assert meta["best_loss"] == min(row["loss"] for row in validations(run.path))
     assert {"config_digest", "time", "step", "samples"} <= set(meta)
     assert {"best_score", "best_loss_step"} <= set(meta)
 
 
 def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path: Path) -> None:
-    held = whole_set(data)
     total = 12 * SAMPLES_PER_STEP
     for path, steps in ((tmp_path / "often", 4), (tmp_path / "seldom", 100)):
         trainer = small_trainer(data, total_samples=total)
         often = {"validate_steps": steps, "checkpoint_steps": steps, "log_steps": steps}
-        run = run_of(path, trainer, held, **often)
-        run.finish(Stages())
+        training_run(path, trainer, **often).finish(Stages())
     assert weights_of(tmp_path / "often") == weights_of(tmp_path / "seldom")
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,22 +21,20 @@ from hrm_train.options import PlanOptions
 from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
 from hrm_train.run_plan import filled
-from hrm_train.telemetry import LossMonitor
+from hrm_train.telemetry import USUAL_LOSSES, warning_of_a_jump
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_recipe_of_the_log_learns_at_full_rate_long_before_step_2000() -> None:
+def test_the_recipe_of_the_log() -> None:
     # 001, "Performance Metrics": 82-89 % on training batches at step 2,000 of 40 samples.
-    recipe = draft(PlanOptions(recipe="log"), PRESETS["rtx4090-laptop"]).recipe
+    options = PlanOptions(recipe="log")
+    recipe = draft(options, PRESETS["rtx4090-laptop"]).recipe
     assert recipe.batch_size == 40
     assert recipe.rate_at(500 * 40) == 1.0
     assert recipe.total_samples <= 2 * 3_887_892  # 001, "Dataset Information"
-
-
-def test_the_recipe_of_the_log_saves_and_validates_at_its_steps() -> None:
     # 000, "What's Working": validation every 1,000 steps, saves every 500.
-    intervals = PlanOptions(recipe="log").named_intervals
+    intervals = options.named_intervals
     assert (intervals.checkpoint_steps, intervals.validate_steps) == (500, 1000)
     assert intervals.validate_whole_steps == 10_000
 
@@ -49,14 +48,14 @@ def test_no_default_warms_up_for_more_than_a_tenth_of_the_run(preset: str, puzzl
 
 
 def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document() -> None:
-    monitor = LossMonitor()
+    recent = deque[float](maxlen=USUAL_LOSSES)
     for step in range(20):
-        assert monitor.see(1.0 + 0.01 * (step % 3)) is None
-    warning = monitor.see(2.5)
+        assert warning_of_a_jump(recent, 1.0 + 0.01 * (step % 3)) is None
+    warning = warning_of_a_jump(recent, 2.5)
     assert warning is not None
     assert "lr" in warning
     assert "warmup_samples" in warning
-    assert monitor.see(2.6) is None
+    assert warning_of_a_jump(recent, 2.6) is None
 
 
 def test_a_hung_driver_gets_the_remedy_of_the_document() -> None:

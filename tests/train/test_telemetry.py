@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,19 +17,15 @@ import torch
 from cli_tools import succeeded
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from train_tools import PUZZLE, fresh, small_trainer
-from typer.testing import CliRunner
+from train_tools import fresh, small_trainer, training_run
 
 from hrm_host.progress import Stages, stages_on
 from hrm_train import meter, run, telemetry
-from hrm_train.batches import open_source
 from hrm_train.cli import main as app
-from hrm_train.evaluate import held_out
 from hrm_train.loop import StepReport
 from hrm_train.meter import TABLE, TRACE, PhaseTimer, profile_steps
-from hrm_train.options import Intervals
 from hrm_train.run import TrainingRun
-from hrm_train.status import History
+from hrm_train.status import validations
 
 TAGS = [
     "train/loss",
@@ -43,17 +40,17 @@ TAGS = [
 ]
 
 
-def small_run(data: Path, path: Path, steps: int, writers: list[telemetry.Writer]) -> TrainingRun:
-    trainer = small_trainer(data, total_samples=steps * 8)
-    rows = held_out(open_source(data, "test", PUZZLE), 40, seed=0)
-    return TrainingRun(path, trainer, rows, Intervals(), {}, writers, lambda _: None)
+def small_run(
+    data: Path, path: Path, steps: int, writers: Sequence[telemetry.Writer] = ()
+) -> TrainingRun:
+    return training_run(path, small_trainer(data, total_samples=steps * 8), writers)
 
 
 def test_a_slow_first_step_is_announced_again_and_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "SLOW_STEP_S", 0.05)
-    training = small_run(data, tmp_path, 2, [])
+    training = small_run(data, tmp_path, 2)
     said: list[str] = []
     training.say = said.append
     plain_step = training.trainer.step
@@ -76,21 +73,17 @@ def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path) -> None:
     assert 1 <= events.Scalars("train/segments")[-1].value <= 4
     assert events.Scalars("train/lr")[-1].value == pytest.approx(1e-3, rel=0.5)
     assert events.Scalars("train/loss")[-1].step == 160
-    assert events.Tags()["images"] == ["val/boards"]
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_pipe_gets_lines_a_terminal_a_bar(data: Path, tmp_path: Path, is_terminal: bool) -> None:
-    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=200)
+def test_a_pipe_gets_lines(data: Path, tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=200)
     with stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
-        small_run(data, tmp_path, 60, []).finish(stages)
+        small_run(data, tmp_path, 60).finish(stages)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ("\x1b[" in shown) == is_terminal
     assert "samples/s, loss " in shown
-    if not is_terminal:
-        first, last = shown.splitlines()
-        assert first.startswith("training: 0 of 480, the first step also compiles")
-        assert last.startswith("training: 480 done in ")
+    first, last = shown.splitlines()
+    assert first.startswith("training: 0 of 480, the first step also compiles")
+    assert last.startswith("training: 480 done in ")
 
 
 def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,22 +108,10 @@ def test_a_resumed_run_keeps_its_history_in_wandb(
     assert ("id" in first) == (shared == "id")
 
 
-def test_a_dry_run_takes_the_speed_of_a_run_like_it(data: Path, tmp_path: Path) -> None:
-    run = [f"--run={tmp_path / 'run'}"]
-    before = CliRunner().invoke(app, [*run, *fresh(data, 40), "--dry-run"])
-    assert "speed: measured on this CPU" in before.output
-    succeeded(app, *run, *fresh(data, 40))
-    after = CliRunner().invoke(app, [*run, *fresh(data, 4000), "--dry-run"])
-    assert f"speed: measured by {tmp_path / 'run'}" in after.output
-    assert after.output.count("samples/s: ") == 1
-    other = CliRunner().invoke(app, [*run, *fresh(data, 40), "--set=batch_size=4", "--dry-run"])
-    assert "speed: measured on this CPU" in other.output
-
-
 def test_a_short_run_prints_each_validation_once(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = succeeded(app, f"--run={run}", *fresh(data, 43))
-    steps = [row["step"] for row in History(run).rows()]
+    steps = [row["step"] for row in validations(run)]
     assert len(set(steps)) >= 10
     printed = re.findall(r"^step (\d+): ", ended.output, re.MULTILINE)
     assert [int(step) for step in printed] == sorted(set(steps))
@@ -163,8 +144,9 @@ def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.Mo
         clock.now_s += 3.0
     clock.now_s += 0.5
     reading = timer.drain()
-    assert (reading.samples_per_s, reading.step_ms, reading.cpu_cores) == (16.0, 1000.0, 0.5)
-    assert reading.phase_ms == {"forward": 500.0}
+    figures = (reading["samples_per_s"], reading["step_ms"], reading["cpu_cores"])
+    assert figures == (16.0, 1000.0, 0.5)
+    assert reading["phase_ms"] == {"forward": 500.0}
 
 
 @pytest.mark.gpu
@@ -177,7 +159,7 @@ def test_phases_on_a_gpu_are_device_time() -> None:
             matrix = matrix @ matrix / 64
     timer.count(1)
     torch.cuda.synchronize()
-    assert timer.drain().phase_ms["forward"] > 1
+    assert timer.drain()["phase_ms"]["forward"] > 1
 
 
 def test_a_gpu_without_the_library_says_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

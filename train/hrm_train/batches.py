@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     puzzle_ids_B: Int32Array
 
     def rows(self, part: slice | NDArray[np.bool_] | NDArray[np.intp]) -> "Batch":
-        return Batch(self.tokens_BT[part], self.labels_BT[part], self.puzzle_ids_B[part])
+        return Batch(*(array[part] for array in self))
 
 
 class Offer(NamedTuple):

@@ -27,7 +27,6 @@ TENSORS = "trainer.safetensors"
 VALUES = "trainer.json"
 LOCK = "lock"
 SLOTS = "slots."  # prefix of the slots' tensors
-UNREADABLE = "?"  # instead of a process id
 
 
 class Checkpoints:
@@ -180,7 +179,7 @@ def writer_of(run: Path) -> str | None:
     try:
         if try_lock(handle):
             return None
-        return _read(run / LOCK) or UNREADABLE
+        return _read(run / LOCK) or "?"
     finally:
         os.close(handle)
 

@@ -3,23 +3,18 @@
 import csv
 import importlib.util
 import re
-import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from hrm_host.doctor import ADD_SWAP, Finding, fail, ok, python_finding, warn, warn_if
+from hrm_host.doctor import ADD_SWAP, Finding, fail, ok, warn, warn_if
 from hrm_host.machine import Host
-from hrm_host.memory import GIB
 
-ATTENTION_SHAPE = (3, 1, 8, 900, 64)  # query, key and value; batch, heads, tokens, width
 NEWEST_CUDA = re.compile(r"CUDA Version:\s*(\d+)\.(\d+)")
-
-Version = tuple[int, int]
 
 CUDA_BUILD = "install a CUDA build of PyTorch (the selector on pytorch.org prints the command)"
 
+# What nvidia-smi reports of a card.
 FIELDS = (
     "index",
     "name",
@@ -35,26 +30,21 @@ HOT_C = 83  # °C at which cards begin to throttle
 MIN_CLOCK_SHARE = 0.6  # share of the maximum clock; a lock above it keeps laptops steady
 MIN_POWER_SHARE = 0.95  # share of the default power limit
 
-XID = re.compile(r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)")
+XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)")
 HUNG = re.compile(r"task (\S+):\d+ blocked for more than|soft lockup.*\[([^:\]]+)")
-KILLED = re.compile(r"Out of memory: Killed process \d+ \((?P<name>[^)]*)\)")
+KILLED = re.compile(r"Out of memory: Killed process \d+ \(([^)]*)\)")
 DRIVER_WORKERS = ("nv_", "nvidia", "UVM")  # nv_queue, nvidia-modeset, UVM GPU1 BH
-APPLICATION_XIDS = {13, 31, 43, 45}  # usually a bug of the program, not of the card
 REBOOT = "reboot; update the driver; test the card in another machine if it happens again"
 STEADY_DRIVER = (
     "or keep a known pair of driver and CUDA, boot with pcie_aspm=off, run "
     "'sudo nvidia-smi -pm 1' and 'sudo nvidia-smi -lgc MHZ', and train with a smaller batch_size"
 )
 
-MIN_DISK_BYTES = 2 * GIB
-ENOUGH_DISK_BYTES = 20 * GIB  # a published model's checkpoint takes 0.4 GB, ARC's data set 6 GB
-
 Card = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSoftware:
-    python: tuple[int, ...]
     torch: str | None
     torch_cuda: str | None  # CUDA version that PyTorch was built for
     sees_gpu: bool
@@ -69,10 +59,6 @@ def findings() -> list[Finding]:
     machine = Host()
     software = look()
     found = [*software_findings(machine, software), *cards(machine), *kernel_log(machine)]
-    space = machine.space(Path.cwd())
-    if space is not None:
-        _, free_bytes = space
-        found.append(disk(free_bytes))
     if software.torch:
         found.append(attention())
     return found
@@ -80,18 +66,14 @@ def findings() -> list[Finding]:
 
 def look() -> TrainingSoftware:
     """The software of this process; a PyTorch that cannot be imported counts as missing."""
-    python = tuple(sys.version_info[:3])
     try:
         import torch
 
         from hrm_train.hardware import compile_problem
     except (ImportError, OSError):
-        return TrainingSoftware(
-            python=python, torch=None, torch_cuda=None, sees_gpu=False, compile_problem=None
-        )
+        return TrainingSoftware(torch=None, torch_cuda=None, sees_gpu=False, compile_problem=None)
     sees_gpu = torch.cuda.is_available()
     return TrainingSoftware(
-        python=python,
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
         sees_gpu=sees_gpu,
@@ -112,7 +94,8 @@ def attention() -> Finding:
         device = "cuda"
         dtype = torch.bfloat16
     try:
-        values = torch.randn(ATTENTION_SHAPE, device=device, dtype=dtype, requires_grad=True)
+        shape = (3, 1, 8, 900, 64)  # query, key and value; batch, heads, tokens, width
+        values = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
         query, key, value = values
         attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
         attended.sum().backward()
@@ -125,47 +108,41 @@ def attention() -> Finding:
 
 
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
-    """Python, PyTorch, and what torch.compile needs."""
-    driver_cuda = _driver_cuda(machine)
-    yield python_finding(software.python)
-    yield torch_finding(software, driver_cuda)
-    if software.torch is not None:
-        yield _compile_finding(software.compile_problem)
-
-
-def _driver_cuda(machine: Host) -> Version | None:
-    """The newest CUDA version that the driver supports; `nvidia-smi` prints it."""
-    found = NEWEST_CUDA.search(machine.ask(("nvidia-smi",)) or "")
-    if found is None:
-        return None
-    return int(found[1]), int(found[2])
-
-
-def _compile_finding(problem: str | None) -> Finding:
-    if problem is None:
-        return ok("torch.compile", "finds what it needs")
-    cause, _, remedy = problem.partition(": ")
-    text = f"{cause}: training runs, but uncompiled and slower"
-    return warn("torch.compile", text, remedy)
-
-
-def torch_finding(software: TrainingSoftware, driver_cuda: Version | None) -> Finding:
-    """Whether PyTorch is installed and uses the GPU."""
+    """PyTorch, and what torch.compile needs."""
     if software.torch is None:
-        return fail("PyTorch", "missing", "pip install 'hrm-edge[train]'")
+        yield fail("PyTorch", "missing", "pip install 'hrm-edge[train]'")
+        return
+    # The newest CUDA version that the driver supports.
+    driver_cuda = NEWEST_CUDA.search(machine.ask(("nvidia-smi",)) or "")
+    if driver_cuda is None or software.sees_gpu:
+        yield ok("PyTorch", _build_of(software))
+    else:
+        yield _blind_torch(software, int(driver_cuda[1]), int(driver_cuda[2]))
+    if software.compile_problem is None:
+        yield ok("torch.compile", "finds what it needs")
+    else:
+        cause, _, remedy = software.compile_problem.partition(": ")
+        text = f"{cause}: training runs, but uncompiled and slower"
+        yield warn("torch.compile", text, remedy)
+
+
+def _build_of(software: TrainingSoftware) -> str:
     target = "the CPU"
     if software.torch_cuda:
         target = f"CUDA {software.torch_cuda}"
-    build = f"{software.torch}, built for {target}"
-    if driver_cuda is None or software.sees_gpu:
-        return ok("PyTorch", build)
+    return f"{software.torch}, built for {target}"
+
+
+def _blind_torch(software: TrainingSoftware, driver_major: int, driver_minor: int) -> Finding:
+    """Why PyTorch does not see the GPU that the driver sees."""
+    build = _build_of(software)
     if software.torch_cuda is None:
         return fail("PyTorch", f"{build}, but there is a GPU", CUDA_BUILD)
     remedy = "check CUDA_VISIBLE_DEVICES and the container's --gpus"
     major, minor = software.torch_cuda.split(".")[:2]
-    if (int(major), int(minor)) > driver_cuda:
+    if (int(major), int(minor)) > (driver_major, driver_minor):
         remedy = "update the NVIDIA driver, or install a PyTorch build for its CUDA, such as cu126"
-    supported = f"{driver_cuda[0]}.{driver_cuda[1]}"
+    supported = f"{driver_major}.{driver_minor}"
     text = f"{build}, the driver supports CUDA {supported}, and PyTorch sees no GPU"
     return fail("PyTorch", text, remedy)
 
@@ -198,13 +175,6 @@ def read_cards(answer: str) -> list[Card]:
     return cards
 
 
-def _number(card: Card, name: str) -> float | None:
-    try:
-        return float(card[name])
-    except ValueError:
-        return None  # [N/A] and [Not Supported]
-
-
 def card_findings(card: Card) -> Iterator[Finding]:
     """Settings that slow training, and heat. A value that the card does not report is skipped."""
     gpu = f"gpu {card['index']}"
@@ -212,22 +182,25 @@ def card_findings(card: Card) -> Iterator[Finding]:
     if card["persistence_mode"] == "Disabled":  # Windows does not report it
         text = "off: the driver unloads between runs and forgets settings such as power limits"
         yield warn(f"{gpu} persistence", text, f"{smi} -pm 1")
-    clock_mhz = _number(card, "clocks.applications.graphics")
-    max_mhz = _number(card, "clocks.max.graphics")
-    if clock_mhz is not None and max_mhz is not None:
+    with suppress(ValueError):
+        clock_mhz, max_mhz = _numbers(card, "clocks.applications.graphics", "clocks.max.graphics")
         is_slow = clock_mhz < MIN_CLOCK_SHARE * max_mhz
         text = f"locked at {clock_mhz:.0f} of {max_mhz:.0f} MHz"
         yield warn_if(is_slow, f"{gpu} clocks", text, f"{smi} -rac; {smi} -rgc")
-    limit_w = _number(card, "power.limit")
-    default_w = _number(card, "power.default_limit")
-    if limit_w is not None and default_w is not None:
+    with suppress(ValueError):
+        limit_w, default_w = _numbers(card, "power.limit", "power.default_limit")
         is_low = limit_w < MIN_POWER_SHARE * default_w
         text = f"{limit_w:.0f} W; the default is {default_w:.0f} W"
         yield warn_if(is_low, f"{gpu} power limit", text, f"{smi} -pl {default_w:.0f}")
-    celsius = _number(card, "temperature.gpu")
-    if celsius is not None:
+    with suppress(ValueError):
+        (celsius,) = _numbers(card, "temperature.gpu")
         remedy = f"clear its air path or lower its power limit: {smi} -pl WATTS"
         yield warn_if(celsius >= HOT_C, f"{gpu} temperature", f"{celsius:.0f} °C", remedy)
+
+
+def _numbers(card: Card, *names: str) -> list[float]:
+    """The values of these fields. Raises ValueError for [N/A] and [Not Supported]."""
+    return [float(card[name]) for name in names]
 
 
 def kernel_log(machine: Host) -> Iterator[Finding]:
@@ -241,38 +214,17 @@ def kernel_log(machine: Host) -> Iterator[Finding]:
 
 def read_log(text: str) -> Iterator[Finding]:
     """Errors that the driver reported, driver workers that hung, and programs the kernel killed."""
-    yield from _xid_errors(text)
-    yield from _hung_workers(text)
-    killed = {match["name"] for match in KILLED.finditer(text)}
-    if killed:
-        names = ", ".join(sorted(killed))
-        remedy = f"close other programs or add swap: {ADD_SWAP}"
-        yield warn("kernel log: memory", f"out of memory, the kernel killed {names}", remedy)
-
-
-def _xid_errors(text: str) -> Iterator[Finding]:
-    seen = Counter((int(match["number"]), match["bus"]) for match in XID.finditer(text))
-    for (number, bus), count in sorted(seen.items()):
-        name = f"kernel log: Xid {number}"
-        found = f"the driver reported an error ({count}x, {bus})"
-        remedy = f"look up {number} in NVIDIA's list of Xid errors"
-        if number in APPLICATION_XIDS:
-            yield warn(name, found, f"{remedy}; usually the program has a bug")
-        else:
-            yield fail(name, found, f"{remedy}; {REBOOT}")
-
-
-def _hung_workers(text: str) -> Iterator[Finding]:
-    hung = Counter(match[1] or match[2] for match in HUNG.finditer(text))
-    for name, count in sorted(hung.items()):
+    errors = set(XID.findall(text))
+    if errors:
+        found = f"the driver reported the errors {', '.join(sorted(errors, key=int))}"
+        remedy = f"look them up in NVIDIA's list of Xid errors; {REBOOT}"
+        yield warn("kernel log: Xid", found, remedy)
+    for name in sorted({match[1] or match[2] for match in HUNG.finditer(text)}):
         if any(start in name for start in DRIVER_WORKERS):
-            found = f"its worker {name} hung ({count}x); the card stopped answering"
+            found = f"its worker {name} hung; the card stopped answering"
             yield fail("kernel log: NVIDIA driver", found, f"{REBOOT}; {STEADY_DRIVER}")
-
-
-def disk(free_bytes: int) -> Finding:
-    text = f"{free_bytes / GIB:.1f} GiB free here"
-    remedy = "delete old runs, or put --run and --data on another disk"
-    if free_bytes < MIN_DISK_BYTES:
-        return fail("disk", text, remedy)
-    return warn_if(free_bytes < ENOUGH_DISK_BYTES, "disk", text, remedy)
+    killed = set(KILLED.findall(text))
+    if killed:
+        found = f"out of memory, the kernel killed {', '.join(sorted(killed))}"
+        remedy = f"close other programs or add swap: {ADD_SWAP}"
+        yield warn("kernel log: memory", found, remedy)

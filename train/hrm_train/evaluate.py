@@ -19,8 +19,6 @@ from hrm_train import distributed, recipe, window
 from hrm_train.batches import Batch, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
-SHOWN = 32  # puzzles among which right and wrong boards are drawn
-SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more are recorded but not shown
 Kind = Literal["fast", "whole"]
 FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
@@ -47,8 +45,6 @@ class Evaluation:
     halted_exact: float  # share of exact puzzles if the model itself halts
     loss: float  # loss of the answers after the last segment
     pass_at: Mapping[int, float]  # k: share of tasks right in k trials, by votes
-    shown: Batch  # the first puzzles, to draw them
-    shown_answers_BT: NDArray[np.int32]  # after the last segment
 
     @property
     def score(self) -> float:
@@ -71,7 +67,7 @@ class Evaluation:
         parts.append(f"; {halting}, {100 * self.halted_exact:.1f} % exact")
         parts.append(f" ({self.num_puzzles} puzzles)")
         for k, share in self.pass_at.items():
-            if k <= SHOWN_TRIALS:
+            if k <= 2:  # ARC allows two attempts; scores with more are only recorded
                 parts.append(f"; pass@{k} {100 * share:.1f} %")
         return "".join(parts)
 
@@ -131,8 +127,6 @@ def evaluate(
         halted_exact=float(halted_exact_1B.mean()),
         loss=float(found["loss"].mean()),
         pass_at=_pass_at(puzzle, rows, found, identifiers),
-        shown=rows.rows(slice(SHOWN)),
-        shown_answers_BT=found["answers"][-1][:SHOWN],
     )
 
 

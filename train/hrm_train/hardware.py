@@ -13,7 +13,7 @@ import torch
 
 from hrm_host.machine import num_cores
 from hrm_model.hrm import HRM
-from hrm_train.recipe import TABLES, require_ranges
+from hrm_train.recipe import TABLES, require_choice, require_ranges
 
 Precision = Literal["bf16", "fp32"]
 Say = Callable[[str], object]  # shows a sentence to the user
@@ -21,7 +21,6 @@ Say = Callable[[str], object]  # shows a sentence to the user
 SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
 LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
 ONE_THREAD = 1_000_000  # parameters; models below it train on one CPU thread
-COMPILERS = ("c++", "g++", "clang++", "cl")
 GIGABYTE = 1e9
 MOST_THREADS = 1024
 MOST_ROWS = 1 << 20
@@ -64,9 +63,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         require_ranges(self, RANGES)
-        choices = get_args(Precision)
-        if self.precision not in choices:
-            raise ValueError(f"precision is {self.precision!r}; choose {' or '.join(choices)}")
+        require_choice("precision", self.precision, get_args(Precision))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -107,7 +104,7 @@ def compile_problem(*, has_gpu: bool) -> str | None:
     """What torch.compile lacks on this machine, and the remedy after a colon; None if nothing."""
     if has_gpu and not importlib.util.find_spec("triton"):
         return "Triton is not installed: pip install triton (Windows: triton-windows)"
-    if not any(map(shutil.which, COMPILERS)):
+    if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
         return (
             "no C++ compiler is found: sudo apt install build-essential "
             "(Windows: the Visual Studio build tools)"

@@ -10,6 +10,7 @@ from functools import cache
 import torch
 
 from hrm_host import memory
+from hrm_host.memory import MIB
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -20,9 +21,7 @@ from hrm_train.window import Slots, window_loss
 # Share of a device that a micro-batch may fill. The rest is for fragments and other programs.
 FILLED = 0.9
 PROBE_LEN = 16  # tokens
-FLOAT_BYTES = 4
 SLOT_INTEGERS_BYTES = 8  # bytes per token: its question and its label
-MIB = 1 << 20
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -78,7 +77,7 @@ def estimate(
     state_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize
     slot_bytes = state_bytes + SLOT_INTEGERS_BYTES * config.seq_len
     return Estimate(
-        weights=weights + model.puzzle_table.numel() * FLOAT_BYTES,
+        weights=weights + model.puzzle_table.nbytes,
         gradients=gradients,
         optimizer=len(OPTIMIZERS[recipe.optimizer].moment_names) * weights,
         average=weights,

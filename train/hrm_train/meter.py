@@ -8,9 +8,8 @@ rows. On a CPU a phase is wall time.
 import importlib.util
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,18 +37,6 @@ class HostMark:
 
     def elapsed_time(self, end_event: "HostMark", /) -> float:
         return 1000 * (end_event.at_s - self.at_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Means over the steps since the last reading."""
-
-    step_ms: float  # wall time, so phases need not add up to it
-    step_p50_ms: float  # over the last MOST_PENDING steps, each from the end of the step before
-    step_p99_ms: float
-    cpu_cores: float  # cores that this process kept busy
-    samples_per_s: float
-    phase_ms: Mapping[str, float]
 
 
 class _Span(NamedTuple):
@@ -103,20 +90,26 @@ class PhaseTimer:
         self._cpu_since += time.process_time() - cpu_begin_s
         self._pending.append([])  # the next step does not begin where the last one ended
 
-    def drain(self) -> Reading:
-        """Reads the steps whose marks have all passed, without waiting, and begins anew."""
+    def drain(self) -> dict[str, Any]:
+        """Reads the steps whose marks have all passed, without waiting, and begins anew.
+
+        At least one step must have been counted. Returns means since the last reading:
+        `step_ms` (wall time, so phases need not add up to it), `cpu_cores` (kept busy by this
+        process), `samples_per_s` and `phase_ms`. `step_p50_ms` and `step_p99_ms` are over the
+        last MOST_PENDING steps, each from the end of the step before; 0 without one.
+        """
         wall_s = time.perf_counter() - self._since
         cpu_s = time.process_time() - self._cpu_since
         phase_ms = self._drain_phases()
-        p50_ms, p99_ms = self._percentiles()
-        reading = Reading(
-            step_ms=1000 * wall_s / max(1, self._steps),
-            step_p50_ms=p50_ms,
-            step_p99_ms=p99_ms,
-            cpu_cores=_ratio(cpu_s, wall_s),
-            samples_per_s=_ratio(self._samples, wall_s),
-            phase_ms=phase_ms,
-        )
+        p50_ms, p99_ms = np.percentile(self._steps_ms or [0.0], (50, 99)).tolist()
+        reading = {
+            "step_ms": 1000 * wall_s / self._steps,
+            "step_p50_ms": p50_ms,
+            "step_p99_ms": p99_ms,
+            "cpu_cores": cpu_s / wall_s,
+            "samples_per_s": self._samples / wall_s,
+            "phase_ms": phase_ms,
+        }
         self._restart()
         return reading
 
@@ -138,13 +131,6 @@ class PhaseTimer:
             self._last_end = end
         return {phase: ms / num_passed for phase, ms in total_ms.items()}
 
-    def _percentiles(self) -> tuple[float, float]:
-        """The 50th and the 99th percentile of the last steps; zeros without a step."""
-        if not self._steps_ms:
-            return 0.0, 0.0
-        p50_ms, p99_ms = np.percentile(self._steps_ms, (50, 99)).tolist()
-        return p50_ms, p99_ms
-
     def _restart(self) -> None:
         self._since = time.perf_counter()
         self._cpu_since = time.process_time()
@@ -152,15 +138,7 @@ class PhaseTimer:
         self._samples = 0
 
 
-def _ratio(amount: float, seconds: float) -> float:
-    if seconds > 0:
-        return amount / seconds
-    return 0.0
-
-
 WARM = 2  # warm-up steps of the profiler
-ROWS = 40  # rows of the profile's table
-NAME_WIDTH = 40  # characters of an operator's name
 TABLE = "profile.txt"
 TRACE = "trace.json.gz"
 # The readers of a card's sensors, and the factor to the unit in the name.
@@ -191,7 +169,7 @@ def profile_steps(
             step()
             profiled.step()
     averages = profiled.key_averages()
-    table = averages.table(sort_by=clock, row_limit=ROWS, max_name_column_width=NAME_WIDTH)
+    table = averages.table(sort_by=clock, row_limit=40, max_name_column_width=40)
     run.mkdir(parents=True, exist_ok=True)
     profiled.export_chrome_trace(str(run / TRACE))
     (run / TABLE).write_text(table, encoding="utf-8")

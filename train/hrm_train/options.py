@@ -11,8 +11,6 @@ from hrm_puzzles.puzzle import Puzzle
 from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
 
 SHIPPED_CHECKPOINTS = Path("model") / "checkpoints"  # folder in a checkout
-LEAST_VALIDATIONS = 10  # validations of a run; fewer points would not show a curve
-PROFILED = (3, 10)  # steps to skip (compilation, caches), and to profile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +204,7 @@ class TrainOptions(Intervals, PlanOptions):
     ] = False
     profile_window: Annotated[
         tuple[int, int], typer.Option(help="Number of steps to skip, then number to profile.")
-    ] = PROFILED
+    ] = (3, 10)
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what a run needs on any --hw, and exit.")
     ] = False
@@ -222,7 +220,7 @@ class TrainOptions(Intervals, PlanOptions):
         """The intervals of a new run of this many steps."""
         usual = self.named_intervals
         if "validate_steps" not in self.named_settings:
-            tenth = max(1, num_steps // LEAST_VALIDATIONS)
+            tenth = max(1, num_steps // 10)  # fewer points would not show a curve
             usual = replace(usual, validate_steps=min(tenth, usual.validate_steps))
         return self.intervals_after(usual)
 

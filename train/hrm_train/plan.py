@@ -5,7 +5,6 @@ trainer = trainer_from(plan)
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
-from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import usual_counts
@@ -24,9 +22,9 @@ from hrm_train.hardware import Hardware, Say, hardware_from_name, threads_for, u
 from hrm_train.optim import require_lion
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_texts
-from hrm_train.run_plan import Changes, Event, RunPlan, filled, read_plan
+from hrm_train.run_plan import RunPlan, filled, read_plan
 
-Adjust = Callable[[RunPlan], RunPlan]
+Changes = dict[str, list[Any]]  # old and new value by name
 
 # Keys of a named recipe that are no settings: other options set them.
 NOT_SETTINGS = {"puzzle", "preset", "data", *Intervals.__dataclass_fields__}
@@ -53,15 +51,15 @@ FIXED = {*HRMConfig.__dataclass_fields__, "puzzle", "optimizer", "seed", "init"}
 RECORDS = {"config": HRMConfig, "recipe": Recipe, "hardware": Hardware}
 
 
-def plan_of(options: PlanOptions, say: Say = print, adjust: Adjust | None = None) -> RunPlan:
+def plan_of(options: PlanOptions, say: Say = print) -> RunPlan:
     """Returns the plan of a new run, or the plan of the run to resume (then see `with_changes`).
 
-    Builds the usual data set of the puzzle, or of the named recipe, if it is absent. `adjust`
-    changes a new plan. With several ranks the first one plans for all.
+    Builds the usual data set of the puzzle, or of the named recipe, if it is absent. With several
+    ranks the first one plans for all.
     """
     machine = None  # the plan's machine, with its settings
     if not (options.resume or _was_restarted(options.run_path)):
-        return distributed.ranks().first(lambda: _new(options, say, adjust))
+        return distributed.ranks().first(lambda: _new(options, say))
     if options.hw:
         machine = hardware_from_name(options.hw)
     plan = read_plan(options.run_path, machine)
@@ -84,7 +82,7 @@ def _was_restarted(run: Path) -> bool:
     return has_failed and (run / status.SETTINGS).exists()
 
 
-def _new(options: PlanOptions, say: Say, adjust: Adjust | None) -> RunPlan:
+def _new(options: PlanOptions, say: Say) -> RunPlan:
     run = options.run_path
     if (run / status.SETTINGS).exists():
         raise ValueError(
@@ -101,8 +99,6 @@ def _new(options: PlanOptions, say: Say, adjust: Adjust | None) -> RunPlan:
     plan = plan.with_puzzle_ids(meta.num_puzzle_identifiers)
     if options.fill is not None:
         plan = filled(plan, options.fill)
-    if adjust is not None:
-        plan = adjust(plan)
     return plan
 
 
@@ -155,8 +151,7 @@ def with_settings(plan: RunPlan, options: PlanOptions) -> RunPlan:
         if key not in known:
             raise ValueError(f"unknown setting {key!r}; known settings are {', '.join(known)}")
         texts[part_of[key]][key] = text
-    puzzle = registry.get(plan.recipe.puzzle)
-    count_samples = partial(samples_a_pass, plan.data, puzzle, options.examples)
+    count_samples = partial(samples_a_pass, plan.data, plan.puzzle, options.examples)
     texts["recipe"] = in_samples(texts["recipe"], plan.recipe, count_samples)
     parts = {part: with_texts(getattr(plan, part), texts[part]) for part in RECORDS}
     changed = replace(plan, **parts)
@@ -213,17 +208,24 @@ def with_changes(plan: RunPlan, options: TrainOptions) -> RunPlan:
     """
     recorded = read_plan(plan.run)
     changed = _changed(plan, recorded, options)
-    changes = _differences(recorded.values, changed.values)
-    for name in changes:
+    changes: Changes = {}
+    now = changed.values
+    for name, old in recorded.values.items():
+        new = now[name]
+        if new == old:
+            continue
         if name in FIXED:
-            raise _fixed(plan, name, *changes[name])
+            raise _fixed(plan, name, old, new)
+        changes[name] = [old, new]
     start = checkpoints.start_of(plan.run)
     if options.data is not None and start is not None:
         changes |= _changed_data(changed, start, is_allowed=options.data_changed)
     if not changes:
         return changed
-    step, samples = _progress(start)
-    event = Event(step=step, samples=samples, changes=changes)
+    progress = {"step": 0, "samples": 0}
+    if start is not None:
+        progress = checkpoint.read_json(start / checkpoints.VALUES)["progress"]
+    event = {**progress, "changes": changes}
     return replace(changed, events=(*recorded.events, event))
 
 
@@ -233,8 +235,7 @@ def _changed(plan: RunPlan, recorded: RunPlan, options: TrainOptions) -> RunPlan
         hardware = replace(hardware, threads=recorded.hardware.threads)
     config = plan.config
     if options.preset and plan.init is None:
-        puzzle = registry.get(plan.recipe.puzzle)
-        config = config_for(options.preset, puzzle, plan.config.num_puzzle_ids)
+        config = config_for(options.preset, plan.puzzle, plan.config.num_puzzle_ids)
     changed = replace(
         plan,
         data=options.data or plan.data,
@@ -247,15 +248,6 @@ def _changed(plan: RunPlan, recorded: RunPlan, options: TrainOptions) -> RunPlan
     return with_settings(changed, named_here)
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> Changes:
-    changes: Changes = {}
-    for key, old in before.items():
-        new = after[key]
-        if old != new:
-            changes[key] = [old, new]
-    return changes
-
-
 def _fixed(plan: RunPlan, name: str, old: object, new: object) -> ValueError:
     return ValueError(
         f"{name} is {old!r} in {plan.run} and cannot become {new!r}; "
@@ -265,8 +257,7 @@ def _fixed(plan: RunPlan, name: str, old: object, new: object) -> ValueError:
 
 def _changed_data(plan: RunPlan, start: Path, *, is_allowed: bool) -> Changes:
     """The old and new fingerprints if a resume uses other data than the run; otherwise empty."""
-    puzzle = registry.get(plan.recipe.puzzle)
-    num_puzzle_ids = meta_for(puzzle, plan.data, "train").num_puzzle_identifiers
+    num_puzzle_ids = meta_for(plan.puzzle, plan.data, "train").num_puzzle_identifiers
     if num_puzzle_ids != plan.config.num_puzzle_ids:
         raise _fixed(plan, "num_puzzle_ids", plan.config.num_puzzle_ids, num_puzzle_ids)
     before = checkpoint.read_json(start / checkpoint.META).get("data_fingerprint")
@@ -279,11 +270,3 @@ def _changed_data(plan: RunPlan, start: Path, *, is_allowed: bool) -> Changes:
             "name the same data, or add --data-changed to train on this one from here"
         )
     return {"data_fingerprint": [before, now]}
-
-
-def _progress(start: Path | None) -> tuple[int, int]:
-    """The step and the samples of a checkpoint; 0 without one."""
-    if start is None:
-        return 0, 0
-    progress = checkpoint.read_json(start / checkpoints.VALUES)["progress"]
-    return progress["step"], progress["samples"]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -58,6 +58,12 @@ def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) ->
             raise ValueError(f"{name} is {value}, but must be from {least} to {most}")
 
 
+def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raises ValueError for a value that is not one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; choose {' or '.join(choices)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Settings of one run. Lengths count samples: one sample is one puzzle for one segment."""
@@ -89,13 +95,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_ranges(self, RANGES)
-        self._check_choice("loss", get_args(LossKind))
-        self._check_choice("optimizer", get_args(Optimizer))
-
-    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        value = getattr(self, name)
-        if value not in choices:
-            raise ValueError(f"{name} is {value!r}; choose {' or '.join(choices)}")
+        require_choice("loss", self.loss, get_args(LossKind))
+        require_choice("optimizer", self.optimizer, get_args(Optimizer))
 
     def scaled(self, lr: float) -> float:
         """Scales a learning rate of this recipe to its real batch."""

@@ -1,6 +1,6 @@
 """A run on disk: what happens between the steps of a trainer. Read `TrainingRun.finish` first.
 
-run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   board/
+run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   board/
 """
 
 import json
@@ -18,15 +18,13 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import batches, checkpoints, pictures, status, telemetry
+from hrm_train import batches, checkpoints, status, telemetry
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.run_plan import RunPlan
 
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-GIT_TIMEOUT_S = 10
 SLOW_STEP_S = 30.0  # seconds between two lines while the first step runs
 
 
@@ -54,7 +52,6 @@ class TrainingRun:
         self.say = say
         self.stopped_by: str | None = None
         self.checkpoints = checkpoints.Checkpoints(path, intervals.keep)
-        self.history = status.History(path)
         self.telemetry = telemetry.Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
@@ -140,8 +137,8 @@ class TrainingRun:
 
     def _meta_now(self) -> dict[str, Any]:
         progress = self.trainer.progress
-        best = self.history.best("whole", progress.step)
-        rows = self.history.rows("whole", progress.step)
+        best = status.best_validation(self.path, "whole", progress.step)
+        rows = status.validations(self.path, "whole", progress.step)
         lowest = min(rows, key=lambda row: row["loss"], default=None)
         return {
             **self.meta,
@@ -152,7 +149,7 @@ class TrainingRun:
             "best_epoch": best and best.get("passes"),
             "best_loss": lowest and lowest["loss"],
             "best_loss_step": lowest and lowest["step"],
-            "time": time.strftime(TIME_FORMAT, time.gmtime()),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
 
     def _is_over(self) -> bool:
@@ -175,10 +172,10 @@ class TrainingRun:
         is_due = step > 0 and (self._is_over() or self._every(self.intervals.validate_steps))
         if ranks.is_first:
             self.checkpoints.sweep()
-            best = self.history.best("whole", step)
+            best = status.best_validation(self.path, "whole", step)
             if best is not None and (self.path / f"step_{best['step']}").exists():
                 self.checkpoints.choose(best["step"])
-            is_due &= all(row["step"] != step for row in self.history.rows())
+            is_due &= all(row["step"] != step for row in status.validations(self.path))
         if ranks.any(ranks.is_first and is_due):
             return self._validate()
         return None
@@ -203,8 +200,6 @@ class TrainingRun:
                 evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
             if evaluation is not None and self.trainer.ranks.is_first:
                 self.say(f"step {step}: {evaluation.summary()}")
-                pictures.draw_curve(self.path)
-                self.telemetry.show(evaluation)
         if is_best:
             self.save()
             if self.trainer.ranks.is_first:
@@ -230,9 +225,11 @@ class TrainingRun:
     def _record(self, kind: Kind, evaluation: Evaluation) -> bool:
         """Writes an evaluation down; returns whether it is better than all earlier ones."""
         progress = self.trainer.progress
-        before = self.history.best(kind, progress.step - 1)
+        before = status.best_validation(self.path, kind, progress.step - 1)
         passes = self.trainer.passes
-        row = self.history.add(kind, progress.step, progress.samples, passes, evaluation)
+        row = status.add_validation(
+            self.path, kind, progress.step, progress.samples, passes, evaluation
+        )
         self.telemetry.validated(kind, evaluation)
         return before is None or status.worth(row) > status.worth(before)
 
@@ -287,9 +284,7 @@ def _commit() -> str:
     """The commit of this source tree, if it has one."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
     try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT_S
-        )
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return ended.stdout.strip()

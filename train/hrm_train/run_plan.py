@@ -26,23 +26,9 @@ from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
-Changes = dict[str, list[Any]]  # old and new value by name
 # Products of a run. One with 2e10 took 20 CPU seconds without torch.compile, 111 with it.
 WORTH_COMPILING = 1e12
 SMALL = 8_000_000  # parameters; models below it use the machine's small_rows_*
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """What a resume changed, and when."""
-
-    step: int
-    samples: int
-    changes: Changes
-
-    def summary(self) -> str:
-        changes = status.changes_text(self.changes)
-        return f"changed at sample {self.samples:,}: {changes}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +42,16 @@ class RunPlan:
     recipe: Recipe
     init: Path | None = None
     intervals: Intervals = field(default_factory=Intervals)
-    events: tuple[Event, ...] = ()
+    events: tuple[status.Row, ...] = ()  # what resumes changed: step, samples, changes
 
     @property
     def is_new(self) -> bool:
         """Whether the run's directory lacks a plan."""
         return not (self.run / status.SETTINGS).exists()
+
+    @property
+    def puzzle(self) -> Puzzle:
+        return registry.get(self.recipe.puzzle)
 
     @property
     def num_steps(self) -> int:
@@ -193,7 +183,7 @@ def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> R
         config=HRMConfig.from_mapping(values["model"]),
         init=init and Path(init),
         intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
-        events=tuple(Event(**event) for event in values.get("events", [])),
+        events=tuple(values.get("events", [])),
     )
 
 
@@ -212,7 +202,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     Raises ValueError if the planned device is missing.
     """
     recipe = plan.recipe
-    puzzle = registry.get(recipe.puzzle)
+    puzzle = plan.puzzle
     prepare(plan.hardware)
     source = batches.open_source(plan.data, "train", puzzle)
     feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)

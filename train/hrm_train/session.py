@@ -1,36 +1,39 @@
-"""What `hrm-train` does with its options; it reports to standard error. Read `train`."""
+"""What `hrm-train` does with its options; it reports to standard error. Read `train`.
+
+Before a run it says what the run needs: memory, disk, steps and learning rates, with hours if it is
+only planned.
+"""
 
 import shlex
-import sys
+import shutil
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 
 import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
+from hrm_host.memory import GIB
+from hrm_host.progress import duration
 from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe
+from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.data.for_training import largest_bytes
-from hrm_train import (
-    checkpoints,
-    distributed,
-    forecast,
-    meter,
-    telemetry,
-    tuning,
-)
-from hrm_train.hardware import hardware_from_name
+from hrm_train import batches, checkpoints, distributed, meter, status, telemetry, tuning
+from hrm_train.hardware import GIGABYTE, hardware_from_name
 from hrm_train.options import PlanOptions, TrainOptions
-from hrm_train.plan import plan_of, with_changes
+from hrm_train.plan import draft, plan_of, with_changes
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan, read_plan, trainer_from, write_plan
-
-FIRST_LINE_S = 0.0  # seconds before progress shows
-LINE_EVERY_S = 60.0  # seconds between progress lines, if the output is a pipe
+from hrm_train.run_plan import RunPlan, filled, read_plan, trainer_from, write_plan
 
 FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
+
+ASSUMED_PER_S = (100.0, 300.0, 1000.0, 3000.0)  # samples
+BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
+UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
+TILE = 64  # channels of a GPU's matrix tiles
+SPARE = 2  # checkpoints on disk beside the latest ones: the best, and the one being written
 
 console = Console(stderr=True)
 
@@ -41,12 +44,12 @@ def train(options: TrainOptions) -> None:
     console.quiet = not ranks.is_first
     threading.excepthook = _ignore_disk_errors
     if options.dry_run:
-        forecast.show_dry_run(options, Console())
+        show_dry_run(options, Console())
         return
     if options.wandb:
         telemetry.require_wandb()
     if ranks.is_first:
-        _confirm(options)
+        _require_a_choice(options)
     plan = _plan(options)
     lock = nullcontext()
     if ranks.is_first:
@@ -57,52 +60,36 @@ def train(options: TrainOptions) -> None:
         _train(plan, options)
 
 
-def _confirm(options: PlanOptions) -> None:
-    """Explain the recipes and ask, if a CPU would build the whole ARC data set by default.
-
-    Raises ValueError if the person declines, or if there is no terminal to ask on.
-    """
-    puzzle = options.kind
-    if not isinstance(puzzle, Arc) or not _is_default(options):
+def _require_a_choice(options: PlanOptions) -> None:
+    """Raises ValueError if nobody named a puzzle and a CPU would build the whole ARC data set."""
+    is_named = options.puzzle or options.recipe or options.data
+    if is_named or options.resume or options.yes or options.data_path.exists():
         return
-    hrm_train = command.runnable("hrm-train")
-    example = f"choose a recipe, for example {hrm_train} --recipe sudoku-small"
     machine = hardware_from_name(options.hw or "auto")
     if machine.device != "cpu":
         return
-    size_gib = largest_bytes(puzzle, options.examples) / memory.GIB
-    _say(f"Without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB)")
-    _say("and trains a large model, which is too much for a CPU. Recipes for a CPU:")
-    for name in FOR_A_CPU:
-        _say(f"  {hrm_train} --recipe {name}")
-    if not sys.stdin.isatty():
-        raise ValueError(f"ARC on a CPU needs --yes; or {example}")
-    if not typer.confirm("Build and train ARC here?", err=True):
-        raise ValueError(f"nothing is trained: {example}")
-
-
-def _is_default(options: PlanOptions) -> bool:
-    """Whether nobody named a puzzle, and its data set is still to be built."""
-    if options.resume or options.yes:
-        return False
-    if options.puzzle or options.recipe or options.data:
-        return False
-    return not options.data_path.exists()
+    puzzle = options.kind
+    assert isinstance(puzzle, Arc)  # the default
+    size_gib = largest_bytes(puzzle, options.examples) / GIB
+    names = ", ".join(FOR_A_CPU)
+    raise ValueError(
+        f"without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB) and "
+        f"trains a large model, which is too much for a CPU; add --recipe, of {names}, or --yes"
+    )
 
 
 def _plan(options: TrainOptions) -> RunPlan:
-    plan = plan_of(options, _say, partial(_adjusted, options))
-    if not options.resume:
-        for line in forecast.needs_of(plan, options):
-            _say(line)
-        _say("time: unknown until the first steps are measured")
-    return plan
-
-
-def _adjusted(options: TrainOptions, plan: RunPlan) -> RunPlan:
+    plan = plan_of(options, _say)
+    if not plan.is_new:
+        return plan
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.tune:
-        return tuning.tuned(plan, most=options.tune_batch, say=_say)
+        plan = distributed.ranks().first(
+            lambda: tuning.tuned(plan, most=options.tune_batch, say=_say)
+        )
+    for line in needs_of(plan, options):
+        _say(line)
+    _say("time: unknown until the first steps are measured")
     return plan
 
 
@@ -142,7 +129,7 @@ def _record(plan: RunPlan) -> None:
     if ranks.is_first:
         write_plan(plan)
         if plan.events:
-            _say(plan.events[-1].summary())
+            _say(status.change_text(plan.events[-1]))
 
 
 def _export_command(plan: RunPlan) -> str:
@@ -162,7 +149,7 @@ def _drive(run: TrainingRun) -> None:
     device = trainer.hardware.device
     num_slots = trainer.recipe.batch_size
     _say(f"{num_parameters:,} parameters on {device}, {num_slots} slots, run {run.path}")
-    stages_on = progress.stages_on(console, first_line_s=FIRST_LINE_S, line_every_s=LINE_EVERY_S)
+    stages_on = progress.stages_on(console, first_line_s=0.0, line_every_s=60.0)
     with stages_on as stages:
         run.finish(stages)
     if run.stopped_by:
@@ -178,3 +165,136 @@ def _ignore_disk_errors(failure: threading.ExceptHookArgs) -> None:
     """Ignores errors of TensorBoard's thread, since its next call raises them again."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
+
+
+def show_dry_run(options: TrainOptions, console: Console) -> None:
+    """Prints the plan of a new run; builds and writes nothing, and needs no device."""
+    if options.resume:
+        raise ValueError("--dry-run plans a new run; omit --resume")
+    machine = hardware_from_name(options.hw or "auto", is_here=False)
+    plan = draft(options, machine)
+    plan = plan.with_puzzle_ids(_expected_ids(plan, options))
+    plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
+    if options.fill is not None:
+        plan = filled(plan, options.fill)
+    needs = [_model_line(plan), *needs_of(plan, options), BASIS]
+    for line in [*needs, *times(plan, options.samples_per_s)]:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def needs_of(plan: RunPlan, options: PlanOptions) -> list[str]:
+    """Memory, steps and disk of a new run, then warnings."""
+    return [_memory(plan), _schedule(plan), _disk(plan), *warnings(plan, options)]
+
+
+def _memory(plan: RunPlan) -> str:
+    """The estimate for the planned micro-batch, and its share of a card of known memory."""
+    needed = plan.memory()
+    text = f"{needed.summary()} at a micro-batch of {plan.micro_batch}"
+    if not plan.hardware.memory_gb:
+        return text
+    share = needed.total / (plan.hardware.memory_gb * GIGABYTE)
+    return f"{text}, {share:.0%} of the device"
+
+
+def times(plan: RunPlan, samples_per_s: float | None) -> list[str]:
+    """How long the run takes at the speed that is given, or at some assumed ones."""
+    speeds = ASSUMED_PER_S
+    lines = ["speed: assumed, nothing was measured; a run measures its own in its first steps"]
+    if samples_per_s is not None:
+        speeds = (samples_per_s,)
+        lines = ["speed: as given"]
+    for speed in speeds:
+        hours = duration(plan.recipe.total_samples / speed)
+        lines.append(f"at {speed:,.4g} samples/s: {hours}")
+    return lines
+
+
+def _expected_ids(plan: RunPlan, options: PlanOptions) -> int:
+    """The number of puzzle ids in the data set, or about that of one that would be built."""
+    puzzle = plan.puzzle
+    if plan.data.exists():
+        return batches.open_source(plan.data, "train", puzzle).num_puzzle_ids
+    if not isinstance(puzzle, Arc):
+        return 1
+    recipe = ArcRecipe(puzzle=puzzle.name, **options.examples)
+    tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
+    num_fitting = sum(task.side <= puzzle.side for task in tasks)
+    return 1 + round(UNIQUE * num_fitting * recipe.augment)
+
+
+def _model_line(plan: RunPlan) -> str:
+    config = plan.config
+    machine = plan.hardware
+    device = machine.name
+    if machine.gpu:
+        device = f"{machine.name} ({machine.gpu}, {machine.memory_gb} GB)"
+    return (
+        f"{plan.num_parameters:,} parameters, {config.seq_len} tokens, "
+        f"{config.num_puzzle_ids:,} puzzle ids; {device}, {machine.precision}"
+    )
+
+
+def _schedule(plan: RunPlan) -> str:
+    """Steps, samples, learning rates and warm-up of the run."""
+    recipe = plan.recipe
+    lr = f"{recipe.scaled(recipe.lr):.3g}"
+    if recipe.base_batch:
+        lr = f"{lr} ({recipe.lr:.3g} at a batch of {recipe.base_batch})"
+    warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
+    return (
+        f"{plan.num_steps:,} steps of {recipe.batch_size} puzzles, "
+        f"{recipe.total_samples:,} samples{_passes(plan)}; "
+        f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
+        f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"
+    )
+
+
+def _passes(plan: RunPlan) -> str:
+    """The length of the run in passes over its data, if the data set exists."""
+    if not plan.data.exists():
+        return ""
+    source = batches.open_source(plan.data, "train", plan.puzzle)
+    return f" ({plan.recipe.total_samples / source.num_groups:.3g} passes)"
+
+
+def _disk(plan: RunPlan) -> str:
+    """The bytes that the run's checkpoints hold; a warning if the disk has less."""
+    folder = next(path for path in plan.run.absolute().parents if path.is_dir())
+    size = plan.memory().checkpoint
+    most_held = plan.intervals.keep + SPARE
+    free = shutil.disk_usage(folder).free
+    held_gib = most_held * size / GIB
+    text = (
+        f"a checkpoint takes {size / GIB:.2f} GiB; held: {held_gib:.2f} GiB, {most_held} at most; "
+        f"{free / GIB:.1f} GiB are free"
+    )
+    if most_held * size < free:
+        return text
+    return f"warning: {text}; give --run on a larger disk"
+
+
+def warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
+    """Settings that are allowed but probably a mistake."""
+    found = _warm_up_warnings(plan, options)
+    width = plan.config.hidden_size
+    if plan.hardware.device == "cuda" and width % TILE:
+        found.append(
+            f"warning: hidden_size {width} is not a multiple of {TILE}, which a GPU multiplies best"
+        )
+    return found
+
+
+def _warm_up_warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
+    """A named recipe that sets both its warm-up and its length means them."""
+    recipe = plan.recipe
+    if recipe.warmup_samples <= recipe.total_samples // 10:
+        return []
+    lengths = {"total_samples", "warmup_samples"}
+    changed = {text.partition("=")[0] for text in options.settings or []}
+    if lengths <= options.named_settings.keys() and not lengths & changed:
+        return []
+    return [
+        f"warning: the warm-up of {recipe.warmup_samples:,} samples takes more than a tenth of "
+        "the run; --set warmup_samples=10% would be a tenth"
+    ]

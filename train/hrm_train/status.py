@@ -25,8 +25,6 @@ from hrm_train import checkpoints, evaluate
 SETTINGS = "run.json"
 METRICS = "metrics.ndjson"
 VALIDATIONS = "validation.ndjson"
-TAIL_BYTES = 1 << 16  # bytes at the end of the metrics that hold the last row
-WATCH_S = 2.0  # seconds between refreshes
 NUMBER = int | float
 Row = dict[str, Any]
 
@@ -121,58 +119,50 @@ def worth(row: Row) -> tuple[float, float]:
     return row["score"], -row["loss"]
 
 
-class History:
-    """The validations of a run."""
+def add_validation(
+    run: Path,
+    kind: evaluate.Kind,
+    step: int,
+    samples: int,
+    passes: float,
+    evaluation: evaluate.Evaluation,
+) -> Row:
+    """Appends and returns the line of a validation."""
+    row: Row = {
+        "time": time.time(),
+        "kind": kind,
+        "step": step,
+        "samples": samples,
+        "passes": passes,
+    }
+    for k, share in evaluation.pass_at.items():
+        row[f"pass_at_{k}"] = round(share, 5)
+    for name in evaluate.FIGURES:
+        row[name] = getattr(evaluation, name)
+    for name in evaluate.CURVES:
+        row[name] = [round(value, 5) for value in getattr(evaluation, name)]
+    append_line(run / VALIDATIONS, row)
+    return row
 
-    def __init__(self, run: Path) -> None:
-        self._file = run / VALIDATIONS
 
-    def add(
-        self,
-        kind: evaluate.Kind,
-        step: int,
-        samples: int,
-        passes: float,
-        evaluation: evaluate.Evaluation,
-    ) -> Row:
-        """Appends and returns the line of a validation."""
-        row: Row = {
-            "time": time.time(),
-            "kind": kind,
-            "step": step,
-            "samples": samples,
-            "passes": passes,
-        }
-        for k, share in evaluation.pass_at.items():
-            row[f"pass_at_{k}"] = round(share, 5)
-        for name in evaluate.FIGURES:
-            row[name] = getattr(evaluation, name)
-        for name in evaluate.CURVES:
-            row[name] = [round(value, 5) for value in getattr(evaluation, name)]
-        append_line(self._file, row)
-        return row
+def validations(
+    run: Path, kind: evaluate.Kind | None = None, until_step: float = math.inf
+) -> list[Row]:
+    """Validations in the order of their steps; the latest of each step and kind."""
+    latest: dict[tuple[int, str], Row] = {}
+    for row in read_lines(run / VALIDATIONS):
+        if _holds(row, VALIDATION_FIELDS) and row["exact"] and row["proven"] and row["cells"]:
+            latest[row["step"], row["kind"]] = row
+    found: list[Row] = []
+    for key in sorted(latest):
+        step, kind_of_row = key
+        if step <= until_step and kind in (None, kind_of_row):
+            found.append(latest[key])
+    return found
 
-    def last(self) -> Row | None:
-        rows = self.rows()
-        return rows[-1] if rows else None
 
-    def rows(
-        self, kind: evaluate.Kind | None = None, until_step: float = float("inf")
-    ) -> list[Row]:
-        """Validations in the order of their steps; the latest of each step and kind."""
-        latest: dict[tuple[int, str], Row] = {}
-        for row in read_lines(self._file):
-            if _holds(row, VALIDATION_FIELDS) and row["exact"] and row["proven"] and row["cells"]:
-                latest[row["step"], row["kind"]] = row
-        found: list[Row] = []
-        for key in sorted(latest):
-            step, kind_of_row = key
-            if step <= until_step and kind in (None, kind_of_row):
-                found.append(latest[key])
-        return found
-
-    def best(self, kind: evaluate.Kind, until_step: float) -> Row | None:
-        return max(self.rows(kind, until_step), key=worth, default=None)
+def best_validation(run: Path, kind: evaluate.Kind, until_step: float = math.inf) -> Row | None:
+    return max(validations(run, kind, until_step), key=worth, default=None)
 
 
 def phase_shares(row: Mapping[str, Any]) -> dict[str, float]:
@@ -219,10 +209,10 @@ def read_status(run: Path) -> Row:
     record = _record(run)
     recipe = record["recipe"]
     row = NOTHING_YET
-    for line in read_lines(run / METRICS, TAIL_BYTES):
+    for line in read_lines(run / METRICS, last_bytes=1 << 16):
         if _holds(line, METRICS_FIELDS):
             row = {**NOTHING_YET, **line}
-    history = History(run)
+    rows = validations(run)
     num_left = max(0, recipe["total_samples"] - row["samples"])
     speed = row["samples_per_s"]
     return {
@@ -234,8 +224,8 @@ def read_status(run: Path) -> Row:
         "eta_s": num_left / speed if speed else None,
         "age_s": time.time() - row["time"] if row["time"] else None,
         "phase_share": phase_shares(row),
-        "last_validation": _short(history.last()),
-        "best_validation": _short(history.best("whole", math.inf)),
+        "last_validation": _short(rows[-1] if rows else None),
+        "best_validation": _short(best_validation(run, "whole")),
         "events": record.get("events", []),
         "checkpoints": [path.name for path in checkpoint.steps_of(run)],
         "latest": _named(run / "latest"),
@@ -283,7 +273,7 @@ def watch(run: Path, console: Console) -> None:
             live.update(table_of(status), refresh=True)
             if not status["process"]:
                 return
-            time.sleep(WATCH_S)
+            time.sleep(2.0)
 
 
 def table_of(status: Mapping[str, Any]) -> Table:
@@ -300,16 +290,18 @@ def table_of(status: Mapping[str, Any]) -> Table:
     for pointer in ("latest", "best"):
         rows[pointer] = status[pointer] or "none yet"
     for event in status["events"]:
-        rows[f"changed at sample {event['samples']:,}"] = changes_text(event["changes"])
+        name, _, changes = change_text(event).partition(": ")
+        rows[name] = changes
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)
     return table
 
 
-def changes_text(changes: Mapping[str, Any]) -> str:
-    """The changes of a resume, as "lr: 0.001 -> 0.0005"."""
-    return ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in changes.items())
+def change_text(event: Row) -> str:
+    """What a resume changed, as "changed at sample 64: lr: 0.001 -> 0.0005"."""
+    changes = [f"{name}: {old} -> {new}" for name, (old, new) in event["changes"].items()]
+    return f"changed at sample {event['samples']:,}: {', '.join(changes)}"
 
 
 def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from hrm_host import system
-from hrm_train import evaluate, hardware, loop, meter, pictures, status
+from hrm_train import evaluate, hardware, loop, meter, status
 
 
 class TensorBoard:
@@ -32,9 +31,6 @@ class TensorBoard:
     def write(self, figures: Mapping[str, float], samples: int) -> None:
         for name, value in figures.items():
             self._board.add_scalar(name, value, samples)
-
-    def show(self, boards: Any, samples: int) -> None:
-        self._board.add_figure("val/boards", boards, samples)
 
     def close(self) -> None:
         self._board.close()
@@ -92,7 +88,7 @@ class Telemetry:
         self._writers = writers
         self._say = say
         meter.warn_of_missing_sensors(trainer.device, say)
-        self._monitor = LossMonitor()
+        self._recent_losses: deque[float] = deque(maxlen=USUAL_LOSSES)
         self._reports: list[loop.StepReport] = []
 
     def add(self, report: loop.StepReport) -> None:
@@ -109,7 +105,6 @@ class Telemetry:
         self._reports = []
         trainer = self._trainer
         progress = trainer.progress
-        reading = trainer.meter.drain()
         advice = f"continue from there with --init and an lr below {trainer.recipe.lr}"
         last = f"the last checkpoint was written before it: {advice}"
         require_finite(series, progress.step, last)
@@ -119,11 +114,11 @@ class Telemetry:
             "step": progress.step,
             "samples": progress.samples,
             "passes": trainer.passes,
-            **asdict(reading),
+            **trainer.meter.drain(),
             "train": means,
             "system": self._machine(),
         }
-        warning = self._monitor.see(means["loss"])
+        warning = warning_of_a_jump(self._recent_losses, means["loss"])
         if warning is not None:
             self._say(f"warning: {warning}")
         if trainer.ranks.is_first:
@@ -161,16 +156,6 @@ class Telemetry:
                 found[f"{name}_at_{count}"] = curve[min(count, num_segments) - 1]
         self._write({f"val/{kind}/{name}": value for name, value in found.items()})
 
-    def show(self, evaluation: evaluate.Evaluation) -> None:
-        """Adds a picture of right and wrong boards to TensorBoard."""
-        puzzle = self._trainer.feed.puzzle
-        if math.prod(puzzle.geometry.board) != puzzle.seq_len:
-            return
-        for writer in self._writers:
-            if isinstance(writer, TensorBoard):
-                boards = pictures.boards(puzzle, evaluation.shown, evaluation.shown_answers_BT)
-                writer.show(boards, self._trainer.progress.samples)
-
     def _write(self, named: Mapping[str, float]) -> None:
         for writer in self._writers:
             writer.write(named, self._trainer.progress.samples)
@@ -193,25 +178,22 @@ SPIKE = 2.0  # a loss this many times the usual one is reported
 USUAL_LOSSES = 20  # readings; the usual loss is their median
 
 
-class LossMonitor:
-    """Finds jumps of the loss, and names a remedy."""
+def warning_of_a_jump(recent: deque[float], loss: float) -> str | None:
+    """A warning if a loss is far above the recent ones, which then begin anew.
 
-    def __init__(self) -> None:
-        self._losses: deque[float] = deque(maxlen=USUAL_LOSSES)
-
-    def see(self, loss: float) -> str | None:
-        """A warning of a loss far above the recent ones; the next needs as many new losses."""
-        usual = math.inf
-        if len(self._losses) == USUAL_LOSSES:
-            usual = median(self._losses)
-        if loss <= SPIKE * usual:
-            self._losses.append(loss)
-            return None
-        self._losses.clear()
-        return (
-            f"the loss jumped from {usual:.3g} to {loss:.3g}; if it stays there, start another run "
-            "with --init from an earlier checkpoint and a lower lr or more warmup_samples"
-        )
+    `recent` collects the last losses; nothing is compared until it is full.
+    """
+    usual = math.inf
+    if len(recent) == recent.maxlen:
+        usual = median(recent)
+    if loss <= SPIKE * usual:
+        recent.append(loss)
+        return None
+    recent.clear()
+    return (
+        f"the loss jumped from {usual:.3g} to {loss:.3g}; if it stays there, start another run "
+        "with --init from an earlier checkpoint and a lower lr or more warmup_samples"
+    )
 
 
 def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice: str) -> None:

@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import torch
 
+from hrm_host.memory import MIB
 from hrm_train import distributed, memory
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
-from hrm_train.memory import FILLED, MIB
+from hrm_train.memory import FILLED
 from hrm_train.run_plan import RunPlan, trainer_from
-
-FACTORS = (0.5, 1, 2, 4)  # factors of the wanted micro-batch to try
-REPEATS = 3  # trials per micro-batch; the first one warms up
 
 
 def tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:
@@ -70,7 +68,8 @@ def fastest(
         return True
 
     num_slots = len(trainer.slots)
-    sizes = sorted({min(num_slots, max(1, int(factor * wanted))) for factor in FACTORS})
+    factors = (0.5, 1, 2, 4)
+    sizes = sorted({min(num_slots, max(1, int(factor * wanted))) for factor in factors})
     for rows in sizes:
         if not fits(rows):
             break
@@ -90,10 +89,10 @@ def fastest(
 
 
 def _samples_per_s(trainer: Trainer) -> float:
-    """The speed of the fastest of REPEATS windows; 0 if memory runs out."""
+    """The speed of the fastest of three windows; 0 if memory runs out."""
     shortest_s = math.inf
     try:
-        for _ in range(REPEATS):
+        for _ in range(3):  # the first one warms up
             begin_s = time.perf_counter()
             trainer.rehearse()
             if trainer.device.type == "cuda":

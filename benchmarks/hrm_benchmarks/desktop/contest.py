@@ -19,22 +19,17 @@ from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
-from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, hardware, loop
 from hrm_train.evaluate import evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
-PRESET_OF = {"hrm": "small", "trm": "small", "transformer": "small", "relational": "relational"}
+# What the families change in the preset small. The preset relational is a family of its own.
 TRM: dict[str, Any] = {"arch": "trm", "high_layers": 2, "low_layers": 2}
 TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
-CHANGES_OF = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
-ARCHS = tuple(PRESET_OF)
+FAMILIES = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
+PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
-WARMUP = 2_000  # samples of a compared family
-BATCH_OF_FAMILY = 32
 PARTS = (8, 4, 2, 1)  # the data is divided by each of these
-BATCH_OF_PART = 16
-WARMUP_SHARE = 0.1  # of the samples of a part
 COLUMNS = {
     "puzzle": "{puzzle}",
     "model": "{model}",
@@ -52,24 +47,25 @@ def families(
     puzzles: Sequence[str],
     folder: Path,
     sizes: tuple[int, int],
-    parameters: int,
     *,
     cpu_s: float,
     seed: int,
 ) -> Iterator[Row]:
     """Yield a row for each puzzle and family; each trains for `cpu_s` CPU seconds.
 
-    Their widths give them about as many parameters. Each has the recipe of its preset, except that
-    the learning rate stays constant after the warm-up.
+    Their widths give them about PARAMETERS parameters. Each has the recipe of its preset, except
+    that the learning rate stays constant after the warm-up.
     """
     for name in puzzles:
         data = built(name, folder, sizes)
         puzzle = registry.get(name)
         source = batches.open_source(data, "train", puzzle)
-        for arch in ARCHS:
-            usual = recipe_for(PRESET_OF[arch], puzzle, batch_size=BATCH_OF_FAMILY)
-            recipe = replace(usual, seed=seed, lr_min_ratio=1.0, warmup_samples=WARMUP)
-            config = config_of(arch, puzzle, parameters)
+        for arch, changes in FAMILIES.items():
+            preset = "relational" if arch == "relational" else "small"
+            usual = recipe_for(preset, puzzle, batch_size=32)
+            recipe = replace(usual, seed=seed, lr_min_ratio=1.0, warmup_samples=2_000)
+            family = replace(config_for(preset, puzzle, 1), **changes)
+            config = at_best_width(family)
             end_s = time.process_time() + cpu_s
             row = trained(
                 config, recipe, source, data, lambda _, end_s=end_s: time.process_time() >= end_s
@@ -89,9 +85,9 @@ def parts(name: str, data: Path, preset: str, num_samples: int, *, seed: int) ->
             f"{data} holds {whole.num_groups} puzzles for training; "
             f"give at least {PARTS[0]}, so that an eighth is at least one puzzle"
         )
-    usual = recipe_for(preset, puzzle, BATCH_OF_PART)
-    warmup_samples = round(WARMUP_SHARE * num_samples)
-    recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=warmup_samples)
+    usual = recipe_for(preset, puzzle, batch_size=16)
+    tenth = num_samples // 10
+    recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=tenth)
     for part in PARTS:
         source = PartOfSource(whole, whole.num_groups // part, seed)
         config = config_for(preset, puzzle, source.num_puzzle_ids)
@@ -153,12 +149,10 @@ def trained(
     }
 
 
-def config_of(arch: str, puzzle: Puzzle, wanted: int) -> HRMConfig:
-    """Return the family's sizes at the width that comes closest to `wanted` parameters."""
-    preset = config_for(PRESET_OF[arch], puzzle, 1)
-    family = replace(preset, **CHANGES_OF[arch])
+def at_best_width(family: HRMConfig) -> HRMConfig:
+    """Return the sizes at the width that comes closest to PARAMETERS."""
     configs = [_at_width(family, width) for width in WIDTHS]
-    return min(configs, key=lambda config: abs(num_parameters(config) - wanted))
+    return min(configs, key=lambda config: abs(num_parameters(config) - PARAMETERS))
 
 
 def _at_width(config: HRMConfig, width: int) -> HRMConfig:

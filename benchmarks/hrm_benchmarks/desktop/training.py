@@ -1,35 +1,44 @@
-"""Compare trainers, whose losses must be equal if their work is; time a segment in PyTorch.
+"""Compare trainers, whose losses must be equal if their work is.
 
-Read `measure` first. Shapes: R rounds, C contestants, B batch, N puzzles, T tokens.
+The baseline is the published training step, rewritten from its formulas in plain PyTorch: a segment
+for every row, a whole second one for q_continue, the loss and both optimizers. What the blocks and
+the optimizer do is written here, because that is where the time goes. Weights, embedding, cycles,
+heads, slots and loss are ours. Float32, eager, SDPA.
+
+Source: the published HRM (sapientinc/HRM at 42410da): network, ACT wrapper, loss head,
+`train_batch`; adam-atan2 0.0.3.
+
+Read `measure` first. Shapes: R rounds, C contestants, B batch, T tokens, N = prefix + T positions,
+D hidden, H heads, K head width, E puzzle-vector width.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
 from hrm_benchmarks.report import RATIO, Rounds, Row, speeds, take_turns, tell
 from hrm_host import memory
-from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
+from hrm_model.hrm import HRM, Carry
+from hrm_model.layers import Block, Level, Rotation
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
-from hrm_train import batches, hardware, loop
+from hrm_train import batches, hardware, loop, optim
 from hrm_train.recipe import Recipe, config_for, recipe_for
+from hrm_train.window import Slots, window_loss
 
 GAIN = 0.7
 """Scales the matrices of both levels. A fresh model amplifies rounding so much that equal steps
 would part within three."""
 CHECKED_STEPS = 5  # steps whose losses must be equal before the timing starts
-NUM_PUZZLES = 64
 LOSS_TOLERANCE = 1e-5
-PUBLISHED_SEGMENTS = 16
 COLUMNS = {
     "trainer": "{name}",
     "equal work": "{equal_work}",
@@ -71,13 +80,13 @@ def contestants(
     puzzle = registry.get(puzzle_name)
     config = config_for(preset, puzzle, 1)
     easiest = puzzle.difficulties[0]
-    rows = DataRecipe(puzzle=puzzle.name, num_train=NUM_PUZZLES, num_test=1, difficulty=easiest)
+    rows = DataRecipe(puzzle=puzzle.name, num_train=64, num_test=1, difficulty=easiest)
     build(rows, data)
     published = recipe_for("published", puzzle, batch_size)
     plain = TrainerUnderTest(
         name="published step, plain",
         is_ours=False,
-        config=replace(config, halt_rule="difference", max_segments=PUBLISHED_SEGMENTS),
+        config=replace(config, halt_rule="difference", max_segments=16),
         recipe=replace(published, augment=False),
         data=data,
         num_threads=num_threads or torch.get_num_threads(),
@@ -156,7 +165,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
 
 
 @torch.no_grad()
-def initial(config: HRMConfig) -> hrm.HRM:
+def initial(config: HRMConfig) -> HRM:
     """Return a fresh model, the same in every process, that does not amplify rounding."""
     torch.manual_seed(0)
     model = model_of(config)
@@ -166,30 +175,112 @@ def initial(config: HRMConfig) -> hrm.HRM:
     return model
 
 
-def segment_step(
-    path: Path, tokens_BT: NDArray[np.int32], num_threads: int, *, compiled: bool
-) -> Callable[[], object]:
-    """Return a function that runs one more segment of all puzzles, with answers and margins."""
-    torch.set_num_threads(num_threads)
-    model, _ = checkpoint.load(checkpoint.resolve(path))
-    model.eval()
-    batch = len(tokens_BT)
-    tokens = torch.from_numpy(tokens_BT)
-    first_ids_B = torch.zeros(batch, dtype=torch.long)
-    vector_BE = model.puzzle_table[first_ids_B]
+class PlainHRM(HRM):
+    """The model over plain blocks; its weights keep their names."""
 
-    def run(carry: hrm.Carry) -> tuple[hrm.Carry, torch.Tensor, torch.Tensor]:
-        output = model.think(carry, tokens, vector_BE)
-        return output.carry, output.logits_BTV.argmax(-1), model.margin(output)
-
-    segment = torch.compile(run) if compiled else run
-    start = model.start(batch)
-    carry = hrm.Carry(*(state.clone() for state in start))
+    def __init__(self, config: HRMConfig) -> None:
+        super().__init__(config)
+        if config.arch != "trm":
+            self.add_module("high_level", Level(config, config.high_layers, PlainBlock))
+        self.add_module("low_level", Level(config, config.low_layers, PlainBlock))
 
     @torch.no_grad()
-    def step() -> object:
-        nonlocal carry
-        carry, *answers = segment(carry)
-        return answers
+    def halting(
+        self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The published code runs a whole segment for them."""
+        output = self.think(carry, tokens_BT, puzzle_vector_BE)
+        return output.q_halt_B, output.q_continue_B
 
-    return step
+
+class PlainBlock(Block):
+    """The published formulas, applied to every position."""
+
+    def forward(
+        self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
+    ) -> Tensor:
+        assert num_read is None, "the published code computes every position"
+        attention = self.self_attn
+        qkv_BNHK = attention.qkv_proj(x_BND).unflatten(-1, (-1, attention.head_size))
+        q, k, v = qkv_BNHK.transpose(1, 2).chunk(3, dim=1)
+        if rotation is not None:
+            cos, sin = rotation
+            q = q * cos + rotate_half(q) * sin
+            k = k * cos + rotate_half(k) * sin
+        mixed_BHNK = nn.functional.scaled_dot_product_attention(q, k, v)
+        mixed_BND = mixed_BHNK.transpose(1, 2).flatten(2)
+        x_BND = rms_norm(x_BND + attention.o_proj(mixed_BND), self.eps)
+        gate, up = self.mlp.gate_up_proj(x_BND).chunk(2, dim=-1)
+        gated = nn.functional.silu(gate) * up
+        return rms_norm(x_BND + self.mlp.down_proj(gated), self.eps)
+
+
+def rms_norm(x: Tensor, eps: float) -> Tensor:
+    x = x.to(torch.float32)
+    mean_square = x.square().mean(-1, keepdim=True)
+    return x * torch.rsqrt(mean_square + eps)
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+class PlainAdamATan2:
+    """The formula, applied to one parameter at a time."""
+
+    def __init__(self, params: Iterable[nn.Parameter], recipe: Recipe) -> None:
+        self.beta1 = recipe.beta1
+        self.beta2 = recipe.beta2
+        self.weight_decay = recipe.weight_decay
+        self.moments = [(p, torch.zeros_like(p), torch.zeros_like(p)) for p in params]
+
+    @torch.no_grad()
+    def step(self, lr: float, num_steps: int) -> None:
+        correction1 = 1 - self.beta1**num_steps
+        correction2 = math.sqrt(1 - self.beta2**num_steps)
+        for p, m, v in self.moments:
+            if p.grad is None:
+                continue
+            p.mul_(1 - lr * self.weight_decay)
+            m.lerp_(p.grad, 1 - self.beta1)
+            v.mul_(self.beta2).addcmul_(p.grad, p.grad, value=1 - self.beta2)
+            denominator = v.sqrt().div_(correction2)
+            direction = torch.atan2(m, denominator)
+            p.add_(direction, alpha=-lr / correction1)
+            p.grad = None
+
+
+class PlainTrainer:
+    """The published loop: every step draws a whole batch, but only halted slots take their row."""
+
+    def __init__(self, model: PlainHRM, feed: batches.Feed, recipe: Recipe) -> None:
+        self.model = model
+        self.feed = feed
+        self.recipe = recipe
+        self.optimizer = PlainAdamATan2(model.parameters(), recipe)
+        self.num_steps = 0
+        self.slots = Slots.empty(model, recipe.batch_size, torch.device("cpu"))
+
+    def step(self) -> float:
+        """Train one step; return its loss over the batch size, as the published code logs it."""
+        recipe = self.recipe
+        slots = self.slots
+        size = recipe.batch_size
+        num_most = self.model.config.max_segments
+        offer = self.feed.draw(self.num_steps, range(size), size)
+        slots.refill(self.model, offer, recipe.explore, num_most)
+        self.num_steps += 1
+        table = self.model.puzzle_table
+        vector_BE = table[slots.puzzle_ids_B].requires_grad_()
+        found = window_loss(self.model, slots, vector_BE, recipe, num_most)
+        loss = found.loss / size
+        loss.backward()
+        slots.halt(found.margin_B, num_most)
+        rate = recipe.rate_at(self.num_steps * size)
+        if vector_BE.grad is not None:
+            lr = rate * recipe.scaled(recipe.puzzle_lr)
+            decay = recipe.puzzle_weight_decay
+            optim.step_puzzle_table(table, slots.puzzle_ids_B, vector_BE.grad, lr, decay)
+        self.optimizer.step(rate * recipe.scaled(recipe.lr), self.num_steps)
+        return float(loss.detach())

@@ -218,7 +218,6 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
         solution=board.write(grid, parsed.parsed.notation),
         status=result.status,
         how=result.how,
-        solved=result.status == "proven",
         verified=result.verified,
         segments=result.segments,
         halted_by=result.halted_by,

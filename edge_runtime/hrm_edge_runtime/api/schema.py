@@ -92,7 +92,6 @@ class SolveAnswer(BaseModel):
         description="What the attempt that gave this answer did: it ran the puzzle as sent, or a "
         "symmetric copy, or tried hypotheses, which are checked against the puzzle as sent."
     )
-    solved: bool = Field(description="Whether the answer is proven.")
     verified: bool | None = Field(
         description="Whether it keeps every rule and every given; null if no proof exists."
     )

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 WORDS = {
     "missing": "it is missing",
     "extra_forbidden": "nothing has this name",
@@ -43,3 +45,10 @@ def words_for(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "value_error":  # from one of our own validators
         return str(context["error"])
     return WORDS.get(fault["type"], UNNAMED).format(**context)
+
+
+def first_fault(error: ValidationError) -> str:
+    """A clause about the first fault, after its place in the value."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"][:4]))
+    return f"{place}: {words_for(first)}" if place else words_for(first)

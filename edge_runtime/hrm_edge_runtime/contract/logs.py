@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -46,16 +46,15 @@ class Solved(Protocol):
 
 @dataclass(kw_only=True)
 class RequestContext:
-    """What a request's log line and trace show: sums over its answered puzzles.
+    """What a request's log line shows: sums over its answered puzzles.
 
-    They never show a puzzle or a key.
+    It never shows a puzzle or a key.
     """
 
     request_id: str
     trace_id: str | None = None
     key: str | None = None
     refused: str | None = None
-    trace_solved: Callable[[str, Any], None] | None = None
     num_puzzles: int = 0
     segments: int = 0
     attempts: int = 0
@@ -72,8 +71,6 @@ class RequestContext:
         self.compute_s += result.compute_s
         self.models.add(model)
         self.halted_by.add(result.halted_by)
-        if self.trace_solved is not None:
-            self.trace_solved(model, result)
 
 
 _log = logging.getLogger("hrm_edge_runtime.logs")

@@ -8,7 +8,7 @@ Shapes: V variants of a task (the unchanged task first), E its examples of one s
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,19 +21,16 @@ from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.drawing import drawn_VET
 from hrm_puzzles.arc.examples import (
     MORE,
-    Examples,
     Extended,
     extended,
     read_examples,
     require_known,
 )
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
-from hrm_puzzles.arc.variants import Pair, Variant, variants_of
+from hrm_puzzles.arc.variants import Pair, Variant, drawn_VET, variants_of
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.shards import PART, Shard, write_shard_file
 
 SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
@@ -64,33 +61,11 @@ class ArcRecipe:
         rng = self.generator(task, "variants")
         return variants_of(task.pairs, self.augment, rng, keep_colors=self.keep_colors)
 
-    def examples(self) -> Examples | None:
-        """The further examples; None if the recipe names no file."""
-        if self.more is None:
-            return None
-        license_path = None
-        if self.more_license is not None:
-            license_path = Path(self.more_license)
-        return read_examples(Path(self.more), license_path)
-
     def generator(self, task: ArcTask, purpose: str) -> np.random.Generator:
         """The random generator of one task. It does not depend on which other tasks are chosen."""
         digest = hashlib.sha256(f"{task.name}/{purpose}".encode()).digest()
         task_seed = int.from_bytes(digest[:8], "little")
         return np.random.default_rng([self.seed, task_seed])
-
-
-def most_bytes(tasks: Iterable[ArcTask], augment: int, puzzle: Arc) -> int:
-    """Upper bound of the bytes of the tasks that fit the board, each with `augment` variants.
-
-    A task with few symmetries has fewer variants.
-    """
-    num_pairs = 0
-    for task in tasks:
-        if task.side <= puzzle.side:
-            num_pairs += len(task.pairs)
-    bytes_per_pair = 2 * puzzle.seq_len
-    return bytes_per_pair * num_pairs * (augment + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +87,9 @@ def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
     if recipe.hold_out_all:
         tasks = [replace(task, is_held_out=True) for task in tasks]
     num_left_out = len(wanted) - len(tasks)
-    examples = recipe.examples()
-    if examples is None:
+    if recipe.more is None:
         return _Source(tasks=tasks, num_left_out=num_left_out)
+    examples = read_examples(Path(recipe.more), recipe.more_license)
     require_known(examples, [task.name for task in all_tasks])
     more = extended(tasks, examples, puzzle)
     return _Source(tasks=more.tasks, num_left_out=num_left_out, more=more)
@@ -136,49 +111,8 @@ def build_arc(
     source = _source(recipe, puzzle)
     _check_held_out(recipe, puzzle, source.tasks)
     unfinished = _unfinished_folder(recipe, source, out)
-    data = unfinished / "data"
-    built = _draw(
-        recipe,
-        puzzle,
-        source,
-        data,
-        unfinished / "done",
-        num_workers=num_workers,
-        progress=progress,
-    )
-    publish(data, out)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    return replace(built, fingerprint=datasets.fingerprint(out))
-
-
-def build_arc_shard(
-    recipe: ArcRecipe,
-    shard: Shard,
-    puzzle: Arc,
-    out: Path,
-    *,
-    num_workers: int = 1,
-    progress: OnProgress = unheard,
-) -> datasets.BuiltSet:
-    """Build one shard at `out`: the data set of its tasks, which may lack a split."""
-    require_free(out)
-    whole = _source(recipe, puzzle)
-    _check_held_out(recipe, puzzle, whole.tasks)
-    tasks = whole.tasks[shard.slice_of(len(whole.tasks))]
-    source = replace(whole, tasks=tasks)
-    unfinished = _unfinished_folder(recipe, source, out)
-    directory = unfinished / "shard"
-    built = _draw(
-        recipe,
-        puzzle,
-        source,
-        directory / PART,
-        unfinished / "done",
-        num_workers=num_workers,
-        progress=progress,
-    )
-    write_shard_file(directory, shard, _digest_of(whole.tasks))
-    publish(directory, out)
+    built = _draw(recipe, puzzle, source, unfinished, num_workers=num_workers, progress=progress)
+    publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
     return replace(built, fingerprint=datasets.fingerprint(out))
 
@@ -187,14 +121,15 @@ def _draw(
     recipe: ArcRecipe,
     puzzle: Arc,
     source: _Source,
-    data: Path,
-    done: Path,
+    unfinished: Path,
     *,
     num_workers: int,
     progress: OnProgress,
 ) -> datasets.BuiltSet:
-    """Write the data set of all tasks into `data`. `done` marks the written tasks."""
+    """Write the data set of all tasks into "data". Files in "done" mark the written tasks."""
     tasks = source.tasks
+    data = unfinished / "data"
+    done = unfinished / "done"
     counts = _begin(recipe, puzzle, source, data, done)
     jobs = list(_jobs(tasks, counts, done))
     missing = [job for job in jobs if not job.done.exists()]
@@ -268,8 +203,7 @@ def _begin(
         for split in SPLITS:
             shutil.rmtree(data / split, ignore_errors=True)
             layout = _layout(tasks, counts, split)
-            if layout.num_examples:
-                datasets.create_split(data, split, puzzle=puzzle, layout=layout)
+            datasets.create_split(data, split, puzzle=puzzle, layout=layout)
         _write_provenance(recipe, puzzle, source.more, data)
         done.mkdir()
     return counts

@@ -8,8 +8,7 @@ import glob
 import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +21,21 @@ from hrm_puzzles.data import datasets, sources
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.data.examples import (
     Examples,
+    Rows,
     Say,
     bad_rows_text,
     example_type,
     quiet,
     read_examples,
+    write_data_set,
 )
-from hrm_puzzles.data.merge import Rows, write_data_set
-from hrm_puzzles.data.shards import PART, WHOLE, Shard, write_shard_file
+from hrm_puzzles.data.shards import WHOLE, Shard, write_shard
 from hrm_puzzles.puzzle import Puzzle
 
 # Training and test puzzles. The mazes are those of the published Maze-Hard.
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}
 OTHER_COUNTS = (1000, 200)
 FORM = 'write {"puzzle": ..., "solution": ...} in each line, or a form of docs/notations.md'
-CSV_SAMPLE_STREAM = 3  # spawn key of the random stream that draws `csv_sample`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,81 +67,44 @@ def build(
     recipe: DataRecipe,
     out: Path,
     *,
+    shard: Shard | None = None,
     num_workers: int = 1,
     progress: OnProgress = unheard,
     skip_bad: bool = False,
     say: Say = quiet,
 ) -> datasets.BuiltSet:
-    """Build a data set at `out`, which must not exist.
+    """Build a data set, or one shard of it, at `out`, which must not exist.
 
-    A stopped build continues if it is started again with the same recipe. `skip_bad` omits bad rows
-    of files, and `say` is told about them.
+    A stopped build continues if it is started again with the same recipe. The first shard holds the
+    rows of files: reading four million takes minutes. `skip_bad` omits bad rows, and `say` is told
+    about them.
     """
     puzzle = registry.get(recipe.puzzle)
-    files = _file_rows(recipe, puzzle, WHOLE, skip_bad=skip_bad, say=say)
-    rows = _rows(recipe, puzzle, WHOLE, out, files, num_workers=num_workers, progress=progress)
-    built = write_data_set(puzzle, _named(recipe), rows, out)
-    _remove_chunks(recipe, WHOLE, out)
-    return built
-
-
-def build_shard(
-    recipe: DataRecipe,
-    shard: Shard,
-    out: Path,
-    *,
-    num_workers: int = 1,
-    progress: OnProgress = unheard,
-    skip_bad: bool = False,
-    say: Say = quiet,
-) -> datasets.BuiltSet:
-    """Build one shard at `out`. A stopped one continues. The first shard holds the CSV rows."""
-    puzzle = registry.get(recipe.puzzle)
-    files = _file_rows(recipe, puzzle, shard, skip_bad=skip_bad, say=say)
-    rows = _rows(recipe, puzzle, shard, out, files, num_workers=num_workers, progress=progress)
-    with new_directory(out) as directory:
-        part = directory / PART
-        part.mkdir()
-        for name, examples in rows.items():
-            np.save(part / f"{name}.npy", examples, allow_pickle=False)
-        datasets.write_recipe(part, puzzle, _named(recipe))
-        write_shard_file(directory, shard)
-    _remove_chunks(recipe, shard, out)
-    return datasets.BuiltSet(
-        num_train=len(rows["made_train"]) + len(rows["csv_train"]),
-        num_test=len(rows["made_test"]) + len(rows["csv_test"]),
-        num_left_out=0,
-        fingerprint=datasets.fingerprint(out),
-    )
-
-
-def _rows(
-    recipe: DataRecipe,
-    puzzle: Puzzle,
-    shard: Shard,
-    out: Path,
-    files: Rows,
-    *,
-    num_workers: int,
-    progress: OnProgress,
-) -> Rows:
-    """The rows of a shard: those of files, and generated ones."""
+    sources.difficulties_of(puzzle, recipe.difficulty)  # raises for an unknown one
+    rows = _no_rows(puzzle)
+    part = shard or WHOLE
+    if part.number == 1:
+        rows = _file_rows(recipe, puzzle, skip_bad=skip_bad, say=say)
     require_free(out)
-    make = partial(
-        sources.generated,
-        puzzle,
-        directory=_chunk_folder(recipe, shard, out),
-        difficulty=recipe.difficulty,
-        seed=recipe.seed,
-        shard=shard,
-        num_workers=num_workers,
-        progress=progress,
-    )
-    return {
-        "made_train": make(count=recipe.num_train, is_test=False),
-        "made_test": make(count=recipe.num_test, is_test=True),
-        **files,
-    }
+    chunks = _chunk_folder(recipe, part, out)
+    for split, count in (("train", recipe.num_train), ("test", recipe.num_test)):
+        rows[f"made_{split}"] = sources.generated(
+            puzzle,
+            count,
+            chunks,
+            is_test=split == "test",
+            difficulty=recipe.difficulty,
+            seed=recipe.seed,
+            shard=part,
+            num_workers=num_workers,
+            progress=progress,
+        )
+    if shard is None:
+        built = write_data_set(puzzle, _named(recipe), rows, out)
+    else:
+        built = write_shard(shard, puzzle, _named(recipe), rows, out)
+    shutil.rmtree(chunks, ignore_errors=True)
+    return built
 
 
 def _chunk_folder(recipe: DataRecipe, shard: Shard, out: Path) -> Path:
@@ -152,53 +114,45 @@ def _chunk_folder(recipe: DataRecipe, shard: Shard, out: Path) -> Path:
     return out.with_name(f".{out.name}.chunks-{digest[:12]}")
 
 
-def _remove_chunks(recipe: DataRecipe, shard: Shard, out: Path) -> None:
-    shutil.rmtree(_chunk_folder(recipe, shard, out), ignore_errors=True)
-
-
 def chunk_folders(out: Path) -> list[Path]:
     """The folders of generated chunks that stopped builds of `out` left, of any recipe."""
     return sorted(out.parent.glob(f".{glob.escape(out.name)}.chunks-*"))
 
 
-def _file_rows(
-    recipe: DataRecipe, puzzle: Puzzle, shard: Shard, *, skip_bad: bool, say: Say
-) -> Rows:
-    """The rows of both files, only in the first shard: reading four million takes minutes.
+def _file_rows(recipe: DataRecipe, puzzle: Puzzle, *, skip_bad: bool, say: Say) -> Rows:
+    """The rows of both files. Training may use a random sample of its rows.
 
-    Training may use a random sample of its rows. Finds all errors in the recipe.
+    Raises DatasetError if a file holds no puzzle, or if a split would be empty.
     """
-    sources.difficulties_of(puzzle, recipe.difficulty)
-    rows: Rows = {}
+    rows = _no_rows(puzzle)
     for split, file in (("train", recipe.csv_train), ("test", recipe.csv_test)):
-        found = np.zeros(0, dtype=example_type(puzzle))
-        if file is not None and shard.is_first:
+        if file is not None:
             content = read_examples(Path(file), puzzle, recipe.columns, skip_bad=skip_bad, say=say)
-            found = content.rows
             if content.faults:
                 say(f"{bad_rows_text(content.faults)} and left out.")
-            if not len(found):
+            if not len(content.rows):
                 raise DatasetError(f"{file} does not hold a puzzle; {FORM}.")
-        rows[f"csv_{split}"] = found
+            rows[f"csv_{split}"] = content.rows
     rows["csv_train"] = _sample(recipe, rows["csv_train"])
-    if shard.is_first:
-        _check_not_empty("train", recipe.num_train + len(rows["csv_train"]))
-        _check_not_empty("test", recipe.num_test + len(rows["csv_test"]))
+    for split, count in (("train", recipe.num_train), ("test", recipe.num_test)):
+        if not count and not len(rows[f"csv_{split}"]):
+            remedy = f"give --{split} or --csv-{split} with rows"
+            raise DatasetError(f"the {split} split would be empty; {remedy}.")
     return rows
+
+
+def _no_rows(puzzle: Puzzle) -> Rows:
+    nothing = np.zeros(0, dtype=example_type(puzzle))
+    return {"csv_train": nothing, "csv_test": nothing}
 
 
 def _sample(recipe: DataRecipe, rows: Examples) -> Examples:
     if recipe.csv_sample is None or recipe.csv_sample >= len(rows):
         return rows
-    seed = np.random.SeedSequence(recipe.seed, spawn_key=(CSV_SAMPLE_STREAM,))
+    # Streams 0 and 1 generate puzzles, see `sources`.
+    seed = np.random.SeedSequence(recipe.seed, spawn_key=(3,))
     order = np.random.default_rng(seed).permutation(len(rows))
     return rows[np.sort(order[: recipe.csv_sample])]
-
-
-def _check_not_empty(split: str, num_examples: int) -> None:
-    if not num_examples:
-        remedy = f"give --{split} or --csv-{split} with rows"
-        raise DatasetError(f"the {split} split would be empty; {remedy}.")
 
 
 def _named(recipe: DataRecipe) -> dict[str, object]:
@@ -206,15 +160,11 @@ def _named(recipe: DataRecipe) -> dict[str, object]:
 
     So data sets built on two machines are equal.
     """
-    csv_train = _file_name(recipe.csv_train)
-    csv_test = _file_name(recipe.csv_test)
-    return asdict(replace(recipe, csv_train=csv_train, csv_test=csv_test))
-
-
-def _file_name(file: str | None) -> str | None:
-    if not file:
-        return file
-    return Path(file).name
+    values = asdict(recipe)
+    for key in ("csv_train", "csv_test"):
+        if values[key]:
+            values[key] = Path(values[key]).name
+    return values
 
 
 def import_file(
@@ -240,7 +190,7 @@ def import_file(
     found = found[order]
     names = [content.names[row] for row in order.tolist()]
     identifiers = sorted({*names} - {""})
-    ids_N = _ids_of(names, identifiers)
+    ids_N = np.searchsorted(["", *identifiers], names)  # 0 for a row without a name
     if split is None:
         is_test_N = sources.is_held_out_N(puzzle, found["inputs"], found["labels"])
         _require_both(path, puzzle, is_test_N)
@@ -283,20 +233,12 @@ def _require_both(path: Path, puzzle: Puzzle, is_test_N: NDArray[np.bool_]) -> N
         raise DatasetError(f"the {split} split would be empty, because {count}; {remedy}.")
 
 
-def _ids_of(names: list[str], identifiers: list[str]) -> NDArray[np.int32]:
-    """The puzzle id of each name; 0 for the empty name."""
-    id_of = {"": 0}
-    for number, name in enumerate(identifiers, start=1):
-        id_of[name] = number
-    return np.array([id_of[name] for name in names], dtype=np.int32)
-
-
-def _layout(ids_N: NDArray[np.int32], num_puzzle_ids: int) -> datasets.Layout:
+def _layout(ids_N: NDArray[np.intp], num_puzzle_ids: int) -> datasets.Layout:
     """Neighbors with one id are one puzzle. Each example with id 0 is a puzzle of its own."""
     is_new_N = (ids_N[1:] != ids_N[:-1]) | (ids_N[1:] == 0)
     starts = np.flatnonzero(np.append(True, is_new_N))
     return datasets.Layout(
-        puzzle_ids=ids_N[starts],
+        puzzle_ids=ids_N[starts].astype(np.int32),
         puzzle_offsets=np.append(starts, len(ids_N)),
         group_offsets=np.arange(len(starts) + 1),
         num_puzzle_ids=num_puzzle_ids,

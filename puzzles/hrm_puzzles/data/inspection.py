@@ -1,4 +1,4 @@
-"""Inspect a data set before training: sizes, ranges, repeats and every label; examples for people.
+"""Inspect a data set before training: sizes, ranges, repeats and every label; an example.
 
 Everything is read block by block, so data sets may be larger than memory.
 Shapes: N examples, T tokens, B a block of examples.
@@ -21,15 +21,12 @@ from hrm_puzzles.data.datasets import (
     named_in_recipe,
     open_split,
 )
-from hrm_puzzles.data.examples import num_ambiguous
+from hrm_puzzles.data.examples import num_ambiguous_in
 from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, Voting
 
 SPLITS = ("train", "test")
-MOST_SHOWN = 40  # numbers of givens in a text report
 BLOCK = 1024  # examples that are read at once
-QUANTILES = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "greatest": 1.0}
-
 Facts = dict[str, NDArray[Any]]
 
 
@@ -46,7 +43,7 @@ class SplitReport:
     first_wrong: int | None
     num_out_of_range: int
     num_ambiguous: int
-    facts: dict[str, object]
+    facts: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +97,12 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
         problem = f"{path} has neither a train nor a test directory"
         raise DatasetError(f"{problem}; give the directory of a data set.")
     splits = {name: open_split(path, name) for name in names}
-    first = splits[names[0]]
-    puzzle = puzzle_at(path, first.meta, puzzle_name)
+    puzzle = puzzle_at(path, splits[names[0]].meta, puzzle_name)
     facts: dict[str, Facts] = {}
     reports: list[SplitReport] = []
     for name, split in splits.items():
         facts[name] = _facts(puzzle, split)
-        found, _ = num_ambiguous(puzzle, split.inputs_NT)
-        reports.append(_report(name, split, facts[name], found))
+        reports.append(_report(name, puzzle, split, facts[name]))
     return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
@@ -153,37 +148,24 @@ def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
     raise DatasetError(f"{problem}; choose one with --puzzle.")
 
 
-def _report(name: str, split: Split, facts: Facts, num_ambiguous: int) -> SplitReport:
+def _report(name: str, puzzle: Puzzle, split: Split, facts: Facts) -> SplitReport:
     wrong: list[int] = np.flatnonzero(facts["is_wrong"]).tolist()
-    first_wrong = None
-    if wrong:
-        first_wrong = wrong[0]
-    return SplitReport(
-        split=name,
-        num_wrong=len(wrong),
-        first_wrong=first_wrong,
-        num_out_of_range=int(facts["num_outside"].sum()),
-        num_ambiguous=num_ambiguous,
-        facts=_named_facts(split, facts),
-    )
-
-
-def _named_facts(split: Split, facts: Facts) -> dict[str, object]:
-    givens, counts = np.unique(facts["givens"], return_counts=True)
-    count_of_givens = dict(zip(givens.tolist(), counts.tolist(), strict=True))
-    ratings = None
-    if split.ratings_N is not None:
-        ratings = _quantiles(split.ratings_N)
-    num_repeated = len(split) - len(np.unique(facts["question"]))
-    return {
+    num_ambiguous, _ = num_ambiguous_in(puzzle, split.inputs_NT)
+    named = {
         "examples": len(split),
         "puzzles": len(split.puzzle_offsets) - 1,
         "groups": len(split.group_offsets) - 1,
         "puzzle ids": len(np.unique(split.puzzle_ids_N)),
-        "givens": count_of_givens,
-        "rating": ratings,
-        "repeated questions": num_repeated,
+        "repeated questions": len(split) - len(np.unique(facts["question"])),
     }
+    return SplitReport(
+        split=name,
+        num_wrong=len(wrong),
+        first_wrong=next(iter(wrong), None),
+        num_out_of_range=int(facts["num_outside"].sum()),
+        num_ambiguous=num_ambiguous,
+        facts=named,
+    )
 
 
 def _facts(puzzle: Puzzle, split: Split) -> Facts:
@@ -204,12 +186,11 @@ def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
     labels_BT = _counting_BT(puzzle, split, inputs_BT, np.asarray(split.labels_NT[block]))
     ids_B1 = split.puzzle_ids_N[block, None]
     numbered_inputs_BT = np.concatenate([ids_B1, inputs_BT], axis=1)
-    is_given_BT = inputs_BT == labels_BT
-    num_outside_B = _num_outside_B(puzzle, inputs_BT) + _num_outside_B(puzzle, labels_BT)
+    both_BT = np.concatenate([inputs_BT, labels_BT], axis=1)
+    is_outside_BT = (both_BT < 0) | (both_BT >= puzzle.vocab_size)
     return {
         "is_wrong": _is_wrong_B(puzzle, inputs_BT, labels_BT),
-        "givens": is_given_BT.sum(axis=1, dtype=np.int32),
-        "num_outside": num_outside_B,
+        "num_outside": is_outside_BT.sum(axis=1, dtype=np.int32),
         "question": _hash_B(inputs_BT),
         "example": _hash_B(numbered_inputs_BT),
         "equivalence": puzzle.equivalence_hash_B(inputs_BT, labels_BT),
@@ -230,16 +211,10 @@ def _counting_BT(
 def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
     verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
     is_wrong_B = verdict_B == WRONG
-    if isinstance(puzzle, WellFormed):
+    if isinstance(puzzle, Voting):
         is_malformed_B = ~puzzle.is_well_formed_B(labels_BT)
         is_wrong_B |= (verdict_B == UNKNOWN) & is_malformed_B
     return is_wrong_B
-
-
-def _num_outside_B(puzzle: Puzzle, tokens_BT: IntArray) -> NDArray[np.int32]:
-    """The number of tokens of each row that are outside the vocabulary."""
-    is_outside_BT = (tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)
-    return is_outside_BT.sum(axis=1, dtype=np.int32)
 
 
 def _hash_B(values_BT: IntArray) -> UInt64Array:
@@ -250,20 +225,13 @@ def _hash_B(values_BT: IntArray) -> UInt64Array:
     return mixed(cell_hash_BT.sum(axis=1))
 
 
-def _quantiles(values: IntArray) -> dict[str, int]:
-    quantiles: dict[str, int] = {}
-    for name, share in QUANTILES.items():
-        quantiles[name] = int(np.quantile(values, share, method="lower"))
-    return quantiles
-
-
 def report_text(report: DatasetReport) -> str:
     """The facts of each split, one per line, what the splits share, and the faults."""
     lines = [f"puzzle {report.puzzle}"]
     for part in report.splits:
         lines.append(f"{part.split}:")
         for name, fact in part.facts.items():
-            lines.append(f"  {name}: {_fact_text(fact)}")
+            lines.append(f"  {name}: {fact}")
     shared = f"test examples also in train: {report.num_shared}"
     lines.append(f"{shared}, in any symmetric copy: {report.num_equivalent}")
     for fault in report.faults:
@@ -271,16 +239,6 @@ def report_text(report: DatasetReport) -> str:
     if not report.faults:
         lines.append("no faults")
     return "\n".join(lines)
-
-
-def _fact_text(fact: object) -> str:
-    if not isinstance(fact, dict):
-        return str(fact)
-    counts = cast("dict[object, object]", fact)
-    shown = [f"{key}: {count}" for key, count in list(counts.items())[:MOST_SHOWN]]
-    if len(counts) > MOST_SHOWN:
-        shown.append("...")
-    return ", ".join(shown)
 
 
 def _names_at(path: Path) -> list[object]:
@@ -297,43 +255,21 @@ def _names_at(path: Path) -> list[object]:
     return cast("list[object]", names)
 
 
-def read_examples(
-    path: Path,
-    split: str,
-    first: int,
-    count: int,
-    puzzle_name: str | None,
-) -> list[str]:
-    """Examples as text: the one at `first`, then the first ones of later groups.
-
-    Raises DatasetError if `first` is beyond the end.
-    """
-    examples = open_split(path, split)
-    if first >= len(examples):
-        problem = f"{split} has {len(examples)} examples, so the index {first} does not exist"
-        raise DatasetError(f"{problem}; give a smaller one.")
-    puzzle = puzzle_at(path, examples.meta, puzzle_name)
+def example_text(path: Path, part: SplitReport, puzzle_name: str) -> str:
+    """The first example with a wrong label, or the first one, with what else is known about it."""
+    split = open_split(path, part.split)
+    puzzle = registry.get(puzzle_name)
+    index = part.first_wrong or 0
+    question = puzzle.decode(split.inputs_NT[index])
+    answer = puzzle.decode(split.labels_NT[index])
+    title = [f"{part.split} {index}"]
+    number = int(split.puzzle_ids_N[index])
     names = _names_at(path)
-    starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
-    later: list[int] = starts[starts > first].tolist()
-    found: list[str] = []
-    for index in [first, *later[: count - 1]]:
-        question = puzzle.decode(examples.inputs_NT[index])
-        answer = puzzle.decode(examples.labels_NT[index])
-        title = _title(examples, split, index, names)
-        boards = (puzzle.render(question), puzzle.render(answer, question))
-        found.append("\n\n".join((*boards, title)))
-    return found
-
-
-def _title(examples: Split, split: str, index: int, names: list[object]) -> str:
-    """The split, the index, and what else is known about an example."""
-    parts = [f"{split} {index}"]
-    number = int(examples.puzzle_ids_N[index])
     if number >= len(names) and number:
-        parts.append(f"puzzle id {number}")
+        title.append(f"puzzle id {number}")
     elif number:
-        parts.append(printable(str(names[number])))
-    if examples.ratings_N is not None:
-        parts.append(f"rating {examples.ratings_N[index]}")
-    return ", ".join(parts)
+        title.append(printable(str(names[number])))
+    if split.ratings_N is not None:
+        title.append(f"rating {split.ratings_N[index]}")
+    boards = (puzzle.render(question), puzzle.render(answer, question))
+    return "\n\n".join((*boards, ", ".join(title)))

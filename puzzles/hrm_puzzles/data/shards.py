@@ -1,7 +1,7 @@
-"""Shards: parts of a build for several machines, which `merge` joins into one data set.
+"""Shards: parts of a build of puzzles for several machines, and the data set they join to.
 
     <dir>/shard.json    "number", "of", "origin" (the same in all shards), "sha256" of part
-    <dir>/part/         recipe.json, and rows (`build.py`) or a data set of tasks (`arc/build.py`)
+    <dir>/part/         recipe.json, and an array of each of `examples.Rows`
 
 A shard depends only on the recipe and its number, so a killed build can start over. Without
 `--shard`, a build is shard 1/1.
@@ -12,12 +12,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
+from hrm_host.atomic import new_directory, require_free
 from hrm_host.reading import json_from, text_of
+from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import SHARD, DatasetError
+from hrm_puzzles.data.examples import Rows, write_data_set
+from hrm_puzzles.puzzle import Puzzle
 
 PART = "part"
 MOST_SHARDS = 100_000
@@ -43,10 +50,6 @@ class Shard:
         problem = f"{text[:40]!r} is not a shard"
         raise DatasetError(f"{problem}; write I/N with 1 <= I <= N <= {MOST_SHARDS}, as in 3/8.")
 
-    @property
-    def is_first(self) -> bool:
-        return self.number == 1
-
     def slice_of(self, count: int) -> slice:
         """This shard's part of `count` items. The sizes of two shards differ by at most one."""
         start = count * (self.number - 1) // self.of
@@ -68,36 +71,52 @@ class BuiltShard:
     shard: Shard
     origin: Mapping[str, object]
 
-    @property
-    def part(self) -> Path:
-        return self.path / PART
+
+def write_shard(
+    shard: Shard, puzzle: Puzzle, recipe: Mapping[str, object], rows: Rows, out: Path
+) -> datasets.BuiltSet:
+    """Write one shard of a build. `recipe` is the content of recipe.json."""
+    with new_directory(out) as directory:
+        part = directory / PART
+        part.mkdir()
+        for name, examples in rows.items():
+            np.save(part / f"{name}.npy", examples, allow_pickle=False)
+        datasets.write_recipe(part, puzzle, recipe)
+        versions = {name: metadata.version(name) for name in VERSIONS}
+        values = {
+            "number": shard.number,
+            "of": shard.of,
+            "origin": {**versions, **recipe, "puzzle": puzzle.name},
+            "sha256": datasets.fingerprint(part),
+        }
+        (directory / SHARD).write_bytes(json.dumps(values, indent=2).encode())
+    return datasets.BuiltSet(
+        num_train=len(rows["made_train"]) + len(rows["csv_train"]),
+        num_test=len(rows["made_test"]) + len(rows["csv_test"]),
+        num_left_out=0,
+        fingerprint=datasets.fingerprint(out),
+    )
 
 
-def write_shard_file(directory: Path, shard: Shard, content: str = "") -> None:
-    """Complete a shard whose part is written. `content` is the hash of what was read from files."""
-    origin: dict[str, object] = {name: metadata.version(name) for name in VERSIONS}
-    origin["content"] = content
-    recipe: object = json_from(text_of(directory / PART / datasets.RECIPE))
-    origin.update(cast("dict[str, object]", recipe))
-    values = {
-        "number": shard.number,
-        "of": shard.of,
-        "origin": origin,
-        "sha256": datasets.fingerprint(directory / PART),
-    }
-    (directory / SHARD).write_bytes(json.dumps(values, indent=2).encode())
-
-
-def open_shards(paths: Sequence[Path]) -> list[BuiltShard]:
-    """All shards of one build, in order.
+def merge(paths: Sequence[Path], out: Path) -> datasets.BuiltSet:
+    """Join all shards of a build; `out` equals the build of one machine.
 
     Raises DatasetError for a shard that is damaged, missing, duplicated, or of another build.
     """
+    require_free(out)
     shards = [_open_shard(path) for path in paths]
     shards.sort(key=lambda one: one.shard.number)
     _require_one_build(shards)
     _require_complete(shards)
-    return shards
+    first = shards[0]
+    puzzle = registry.get(str(first.origin["puzzle"]))
+    rows: Rows = {}
+    for name in ("made_train", "made_test", "csv_train", "csv_test"):
+        files = [shard.path / PART / f"{name}.npy" for shard in shards]
+        parts = [np.load(file, allow_pickle=False) for file in files]
+        rows[name] = np.concatenate(parts)
+    recipe = json_from(text_of(first.path / PART / datasets.RECIPE))
+    return write_data_set(puzzle, recipe, rows, out)
 
 
 def _open_shard(path: Path) -> BuiltShard:
@@ -133,18 +152,15 @@ def _require_one_build(shards: Sequence[BuiltShard]) -> None:
 
 
 def _require_complete(shards: Sequence[BuiltShard]) -> None:
-    by_number: dict[int, BuiltShard] = {}
-    for one in shards:
-        other = by_number.setdefault(one.shard.number, one)
-        if other is not one:
-            problem = f"{other.path} and {one.path} are both shard {one.shard}"
+    for one, other in pairwise(shards):
+        if one.shard == other.shard:
+            problem = f"{one.path} and {other.path} are both shard {one.shard}"
             raise DatasetError(f"{problem}; give each shard once.")
     of = shards[0].shard.of
-    missing = [
-        Shard(number=number, of=of) for number in range(1, of + 1) if number not in by_number
-    ]
+    found = {one.shard.number for one in shards}
+    missing = [f"{number}/{of}" for number in range(1, of + 1) if number not in found]
     if missing:
-        names = ", ".join(map(str, missing[:MOST_NAMED]))
+        names = ", ".join(missing[:MOST_NAMED])
         if len(missing) > MOST_NAMED:
             names = f"{names} and {len(missing) - MOST_NAMED} more"
         raise DatasetError(f"these shards are missing: {names}; build them, then merge again.")

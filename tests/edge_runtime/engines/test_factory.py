@@ -93,7 +93,7 @@ from hrm_parity import trt_build as build
 from hrm_parity import comparison
 from hrm_edge_server import server
 from hrm_edge_runtime.worker import loop
-late = {"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib", "opentelemetry.sdk"}
+late = {"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib"}
 print(sorted(late & set(sys.modules)))
 """
 

@@ -10,15 +10,15 @@ import threading
 import httpx
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
-from scripted_server import LANE, examples, scripted_model
+from scripted_server import LANE, examples, no_library, scripted_model
 from service_tools import refusal, wait_for
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S
-from hrm_edge_server.app import create_app
 from hrm_edge_server.cli import serve_command
+from hrm_edge_server.server import create_app
 
 JSON = {"content-type": "application/json"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -30,7 +30,7 @@ def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits() -
     limit = inspect.signature(serve_command).parameters["queue_limit"].default
     make_lanes = functools.partial(QUICK, queue_limit=limit)
     client = EngineClient(functools.partial(ThreadEngine, make_lanes), {LANE: 2 + limit})
-    with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
+    with serving(create_app(client, [scripted_model(num_slots=2)], no_library()), client) as http:
 
         async def burst() -> list[httpx.Response]:
             requests = [http.http.post("/solve", content=QUESTIONS[0]) for _ in range(150)]

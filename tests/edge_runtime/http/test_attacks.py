@@ -25,7 +25,10 @@ NDJSON = {"content-type": "application/x-ndjson"}
 )
 def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int) -> None:
     """As `docker pause` does. Each pause is longer than --stall-seconds 1."""
-    with running(step_s=0.3, segments=8, stall_s=1.0) as server, ThreadPoolExecutor(1) as pool:
+    with (
+        running(step_s=0.3, segments=8, stall_seconds=1.0) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         for _ in range(num_rounds):
             answer = pool.submit(server.solve, GOOD)
             wait_for(lambda: server.slots()["waiting"] == 1)

@@ -8,7 +8,7 @@ import pytest
 from asgi_tools import QUICK, Http, app_over, serving
 from bundle_tools import shipped
 from cell_sets import open_maze
-from scripted_server import LANE, NAME, scripted_model
+from scripted_server import LANE, NAME, no_library, scripted_model
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.errors import ServiceError
@@ -18,7 +18,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_server.app import create_app
+from hrm_edge_server.server import create_app
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import is_held_out_N
 from hrm_puzzles.puzzle import RIGHT, Puzzle
@@ -119,7 +119,7 @@ def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once(
     bundle = shipped("arc-7x7")
     arc = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     client = EngineClient(functools.partial(ThreadEngine, QUICK), {LANE: 10, arc.lane: 1})
-    app = create_app(client, [arc, scripted_model(num_slots=2)])
+    app = create_app(client, [arc, scripted_model(num_slots=2)], no_library())
     with serving(app, client, until_ready=False) as http:
         view = http.get("/models").json()["models"][0]
         tasks = http.get("/models/arc-7x7/tasks").json()

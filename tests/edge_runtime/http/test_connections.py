@@ -3,25 +3,19 @@
 import asyncio
 import contextlib
 import json
-import os
-import resource
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
-import uvicorn
 from asgi_tools import live
 from service_tools import starting, wait_for
 
 from hrm_edge_server import connections
-from hrm_edge_server.server import DrainingServer, ServerOptions
-from hrm_edge_server.solve import SolveService
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
@@ -177,37 +171,6 @@ async def test_a_finished_body_leaves_the_connection_usable() -> None:
         assert await is_answered(reader)
         assert await is_answered(reader)
         writer.close()
-
-
-async def test_a_turn_reads_little_from_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    size_of_turn: dict[int, int] = {}
-    num_reads = 0
-    turn = 0
-    take = connections.GuardedProtocol.data_received
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    def noted(protocol: connections.GuardedProtocol, data: bytes) -> None:
-        nonlocal num_reads
-        num_reads += 1
-        size_of_turn[turn] = len(data)
-        take(protocol, data)
-
-    monkeypatch.setattr(connections.GuardedProtocol, "data_received", noted)
-    request = with_length(200_000) + b"x" * 200_000
-    async with house() as there:
-        counter = asyncio.ensure_future(count_turns())
-        _, writer = await there.connect(request)
-        await writer.drain()
-        while sum(size_of_turn.values()) < len(request):
-            await asyncio.sleep(0.01)
-        counter.cancel()
-    assert max(size_of_turn.values()) <= connections.READ_BYTES
-    assert len(size_of_turn) == num_reads
 
 
 async def test_an_unread_body_in_crumbs_ends_the_connection_after_the_answer() -> None:
@@ -424,26 +387,6 @@ print(fitting + server.BACKLOG + server.SPARE_FILES)
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "1000\n1000\n"
-
-
-def test_missing_descriptors_log_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    config = uvicorn.Config("none", log_config=None)
-    service = cast(SolveService, SimpleNamespace(engine_client=None))
-    limits = connections.ConnectionLimits(max_connections=1)
-    server = DrainingServer(config, service, cast(ServerOptions, None), limits)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    too_few = os.dup(0)
-    os.close(too_few)
-    try:
-        for soft in (too_few, too_few, before[0], too_few):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
-            server.look_for_descriptors()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert caplog.text.count("new connections are closed ([Errno 24] Too many open files") == 2
 
 
 @pytest.mark.process

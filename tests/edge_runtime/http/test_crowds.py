@@ -15,7 +15,7 @@ import pytest
 from asgi_tools import QUICK, app_over, client_of
 from echo_bundle import write_echo_bundle
 from scripted_server import examples
-from service_tools import PATIENCE_S, Server, hrm_serve, wait_for
+from service_tools import PATIENCE_S, Server, head, hrm_serve, wait_for
 
 from hrm_edge_runtime.worker import admission
 from hrm_edge_server import batch
@@ -104,12 +104,9 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> Cost:
 def open_batch(server: Server, num_lines: int) -> socket.socket:
     """Send a batch and read nothing."""
     body = lines(num_lines, puzzle=OPEN, model="slow")
-    head = (
-        "POST /solve/batch HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
-    )
+    headers = ("content-type: application/x-ndjson", f"content-length: {len(body)}")
     connection = socket.create_connection(("127.0.0.1", server.port))
-    connection.sendall(head.encode() + body)
+    connection.sendall(head("POST /solve/batch", *headers) + body)
     return connection
 
 

@@ -22,7 +22,7 @@ import pytest
 from asgi_tools import QUICK, Http, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_engine import ScriptedEngine
-from scripted_server import LANE, PUZZLE, scripted_model
+from scripted_server import LANE, PUZZLE, no_library, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, refusal, running, wait_for
 from thread_engine import ThreadEngine
@@ -31,7 +31,7 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_server.app import create_app
+from hrm_edge_server.server import create_app
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
@@ -66,7 +66,7 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) 
         return engines[-1]
 
     client = EngineClient(begin, {LANE: 10})
-    with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
+    with serving(create_app(client, [scripted_model(num_slots=2)], no_library()), client) as http:
         ask = functools.partial(http.http.post, "/solve", json=BODY)
         asked = http.portal.start_task_soon(ask)
         wait_for(lambda: client.num_waiting == 1)
@@ -206,7 +206,7 @@ def test_an_engine_killed_for_its_memory_takes_nobody_along(cgroup: Path) -> Non
 
 
 def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
-    """Only logs and traces use the time of day; waits, ages and deadlines are monotonic."""
+    """Only logs use the time of day; waits, ages and deadlines are monotonic."""
     asks = re.compile(
         r"\btime\.(?:time|time_ns|localtime|gmtime)\b|(?:from|import) datetime|from time"
     )
@@ -215,7 +215,7 @@ def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
         paths += RUNTIME.glob(f"{layer}/*.py")
     paths += RUNTIME.with_name("hrm_edge_server").glob("*.py")
     used = {path.name for path in paths if asks.search(path.read_text(encoding="utf-8"))}
-    assert used == {"otel.py", "logs.py"}
+    assert used == {"logs.py"}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from asgi_tools import QUICK, app_over, client_of, exchanged, live
 from scripted_server import examples
+from service_tools import head
 
 from hrm_edge_server import batch, growing
 
@@ -19,16 +20,11 @@ ROUTES = ["/solve", "/solve/stream", "/solve/batch"]
 SHORT_S = 0.2
 
 
-def head(path: str, *headers: str, version: str = "1.1", method: str = "POST") -> bytes:
-    lines = [f"{method} {path} HTTP/{version}", "host: x", *headers]
-    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
-
-
 def chunk(body: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(body), body)
 
 
-BATCH = head("/solve/batch", "transfer-encoding: chunked")
+BATCH = head("POST /solve/batch", "transfer-encoding: chunked")
 
 
 def lines_in(answer: bytes) -> list[Any]:
@@ -75,14 +71,14 @@ async def test_a_client_that_awaits_an_answer_may_be_silent(
     monkeypatch.setattr(batch, "IDLE_SECONDS", SHORT_S)
     answer = await exchanged(slow_port, BATCH + chunk(PUZZLE + b"\n"))
     first, last = lines_in(answer)
-    assert first["answer"]["solved"]
+    assert first["answer"]["verified"]
     assert last["error"]["reason"] == "body-too-slow"
 
 
 async def test_a_batch_that_ends_cleanly_has_all_answers_and_the_next_request_is_answered(
     port: int,
 ) -> None:
-    after = head("/livez", "connection: close", method="GET")
+    after = head("GET /livez", "connection: close")
     answer = await exchanged(port, BATCH + chunk(PUZZLE + b"\n" + PUZZLE) + b"0\r\n\r\n" + after)
     body, _, rest = answer.partition(LAST_CHUNK)
     assert len(lines_in(body)) == 2
@@ -104,7 +100,7 @@ async def test_a_batch_of_blank_lines_ends_with_one_error(port: int, blank: byte
 @pytest.mark.parametrize("length", [f"content-length: {len(PUZZLE)}", "transfer-encoding: chunked"])
 async def test_a_client_that_expects_100_gets_it(port: int, path: str, length: str) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head(path, length, "expect: 100-continue", "connection: close"))
+    writer.write(head(f"POST {path}", length, "expect: 100-continue", "connection: close"))
     assert await asyncio.wait_for(reader.readexactly(len(CONTINUE)), 10) == CONTINUE
     whole = chunk(PUZZLE) + b"0\r\n\r\n" if "chunked" in length else PUZZLE
     writer.write(whole)
@@ -118,7 +114,7 @@ async def test_a_client_that_expects_100_gets_it(port: int, path: str, length: s
 async def test_a_refused_body_is_not_awaited(port: int, path: str) -> None:
     headers = ("content-length: 9", "expect: 100-continue", "content-type: text/csv")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head(path, *headers))
+    writer.write(head(f"POST {path}", *headers))
     assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 415")
     writer.close()
 
@@ -130,7 +126,7 @@ async def test_http_1_0_gets_no_chunks_and_an_end_by_close(
 ) -> None:
     method = "POST" if path in ROUTES else "GET"
     body = PUZZLE if method == "POST" else b""
-    request = head(path, f"content-length: {len(body)}", *keep, version="1.0", method=method)
+    request = head(f"{method} {path}", f"content-length: {len(body)}", *keep, version="1.0")
     answer = await exchanged(port, request + body)
     header, _, content = answer.partition(b"\r\n\r\n")
     assert b" 200 " in header.splitlines()[0]
@@ -142,7 +138,9 @@ async def test_http_1_0_gets_no_chunks_and_an_end_by_close(
 async def test_a_stream_that_waits_says_so(slow_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growing, "PULSE_SECONDS", SHORT_S)
     length = f"content-length: {len(PUZZLE)}"
-    answer = await exchanged(slow_port, head("/solve/stream", length, "connection: close") + PUZZLE)
+    answer = await exchanged(
+        slow_port, head("POST /solve/stream", length, "connection: close") + PUZZLE
+    )
     assert answer.count(b": waiting\n\n") >= 2
     assert b"event: answer" in answer
     assert answer.endswith(LAST_CHUNK)
@@ -157,4 +155,4 @@ async def test_a_batch_that_waits_sends_spaces_before_its_next_line(
     beginning, _, end = answer.partition(b"solution")
     assert beginning.count(b"1\r\n \r\n") >= 2
     assert b"1\r\n \r\n" not in end
-    assert lines_in(answer)[0]["answer"]["solved"]
+    assert lines_in(answer)[0]["answer"]["verified"]

@@ -13,20 +13,18 @@ from pathlib import Path
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from cli_tools import rejected, succeeded
-from hypothesis import given
-from hypothesis import strategies as st
 from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
-from scripted_server import LANE, examples, scripted_model
+from scripted_server import LANE, examples, no_library, scripted_model
 from service_tools import refusal, starting, wait_for
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_server import auth
-from hrm_edge_server.app import create_app
 from hrm_edge_server.auth import Key, KeyRing, hash_of
 from hrm_edge_server.key_cli import main as key_app
 from hrm_edge_server.middleware import OPEN_PATHS, Access
+from hrm_edge_server.server import create_app
 
 GOOD = next(iter(examples()))
 BODY = {"puzzle": GOOD}
@@ -84,7 +82,7 @@ def test_with_keys_every_route_but_probes_needs_one(tmp_path: Path) -> None:
             assert http.get(path).status_code == 200
         for headers in right:
             assert http.get("/models", headers=headers).status_code == 200
-            assert http.post("/solve", headers=headers, json=BODY).json()["solved"]
+            assert http.post("/solve", headers=headers, json=BODY).json()["verified"]
 
 
 def test_readiness_without_a_key_has_no_counts_or_reasons(tmp_path: Path) -> None:
@@ -145,35 +143,6 @@ async def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(tmp_path: P
         await asyncio.gather(batch.task, return_exceptions=True)
 
 
-@given(
-    rate=st.floats(0.1, 100),
-    burst=st.integers(1, 20),
-    gaps=st.lists(st.floats(0, 3), min_size=1, max_size=60),
-)
-def test_a_bucket_keeps_its_rate_and_burst(rate: float, burst: int, gaps: list[float]) -> None:
-    now_s = 0.0
-    bucket = auth.TokenBucket(rate=rate, burst=burst, now=lambda: now_s)
-    taken_s: list[float] = []
-    for gap_s in gaps:
-        now_s += gap_s
-        wait_s = bucket.wait_s()
-        if wait_s:
-            now_s += wait_s * (1 + 1e-9)
-            assert not bucket.wait_s(), "the wait that it requests suffices"
-        taken_s.append(now_s)
-    for first, first_s in enumerate(taken_s):
-        for count, last_s in enumerate(taken_s[first:], start=1):
-            assert count <= burst + rate * (last_s - first_s) + 1e-6
-
-
-def test_pages_of_other_origins_may_not_ask() -> None:
-    with serving(*app_over(QUICK)) as http:
-        for origin in ("https://elsewhere.example", "null", "http://test.elsewhere.example"):
-            foreign = http.post("/solve", headers={"origin": origin}, json=BODY)
-            assert refusal(foreign) == (403, "foreign-page")
-        assert http.post("/solve", headers={"origin": "http://TEST"}, json=BODY).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("page", "status"),
     [
@@ -198,6 +167,10 @@ def test_pages_of_other_origins_may_not_ask() -> None:
         ({"host": "10.0.0.5:8000", "origin": "http://hrm.lan"}, 403),
         ({"host": "hrm.lan:8000", "origin": "http://hrm.lan:8080"}, 403),
         ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1.evil.com"}, 403),
+        ({"origin": "https://elsewhere.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://test.elsewhere.example"}, 403),
+        ({"origin": "http://TEST"}, 200),
         # a rebound name is the page's own origin, but no name of this server
         ({"host": "evil.com", "origin": "http://evil.com", "sec-fetch-site": "same-origin"}, 403),
     ],
@@ -206,7 +179,10 @@ def test_the_browser_says_whose_page_asks_and_else_the_names_do(
     page: dict[str, str], status: int
 ) -> None:
     with serving(*app_over(QUICK)) as http:
-        assert http.post("/solve", headers=page, json=BODY).status_code == status
+        answer = http.post("/solve", headers=page, json=BODY)
+    assert answer.status_code == status
+    if status == 403 and page.get("host") != "evil.com":
+        assert refusal(answer) == (403, "foreign-page")
 
 
 def test_pages_of_listed_origins_may_ask_with_a_key(tmp_path: Path) -> None:
@@ -231,7 +207,7 @@ def test_pages_of_listed_origins_may_ask_with_a_key(tmp_path: Path) -> None:
 
 def test_what_is_no_origin_is_refused_at_the_start() -> None:
     for origin in ("*", "https://my.site/page", ""):
-        with pytest.raises(auth.BindError, match="is not an origin: pass one"):
+        with pytest.raises(ValueError, match="is not an origin: pass one"):
             auth.checked_origins([origin])
 
 
@@ -244,7 +220,7 @@ def test_without_keys_foreign_host_names_are_rejected() -> None:
     status_of_host = dict.fromkeys(own.split(), 200) | dict.fromkeys(foreign.split(), 403)
     engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {LANE: 10})
     models = [scripted_model(num_slots=2)]
-    app = create_app(engine_client, models, Access(hosts=["own.org"]))
+    app = create_app(engine_client, models, no_library(), Access(hosts=["own.org"]))
     with serving(app, engine_client) as http:
         for host, status in status_of_host.items():
             assert http.get("/models", headers={"host": host}).status_code == status, host
@@ -405,5 +381,5 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(tmp_path: Path
         batch.give(LINE, more=False)
         await asyncio.wait_for(batch.task, 60)
     before, after = map(json.loads, batch.body.splitlines())
-    assert before["answer"]["solved"]
+    assert before["answer"]["verified"]
     assert after["error"]["reason"] == "bad-key"

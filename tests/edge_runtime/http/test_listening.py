@@ -34,7 +34,7 @@ def test_a_taken_port_is_named_before_anything_is_loaded() -> None:
 
 
 def test_an_idle_connection_is_kept_as_long_as_its_header_says() -> None:
-    with running(keep_alive_s=2) as server:
+    with running(keep_alive_seconds=2) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
         with closing(connection):
             connection.request("GET", "/livez")
@@ -48,7 +48,7 @@ def test_an_idle_connection_is_kept_as_long_as_its_header_says() -> None:
 
 def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback() -> None:
     """Batches that never end, blank lines, a half body and a puzzle in progress do not hold it."""
-    with running(step_s=0.2, drain_s=1.0) as server:
+    with running(step_s=0.2, drain_seconds=1.0) as server:
         server.solve(QUESTION)
         endless = [ask_and_stay(server, QUESTION)]
         address = ("127.0.0.1", server.port)

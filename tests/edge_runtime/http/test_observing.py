@@ -1,15 +1,10 @@
-"""What a server reports of requests: ids, log lines, metrics, traces; never a puzzle or a key."""
+"""What a server reports of requests: ids, log lines, metrics; never a puzzle or a key."""
 
 import contextlib
-import gzip
 import json
 import logging
 import os
 import re
-import socket
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +13,11 @@ import pytest
 from asgi_tools import QUICK, app_over, lanes_over, serving
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Script, ScriptedEngine
-from scripted_server import NAME, examples, scripted_model
+from scripted_server import NAME, examples
 from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_server.app import create_app
-from hrm_edge_server.middleware import Access
 
 DOCS = Path(__file__).parents[3] / "docs"
 DASHBOARD = DOCS.parent / "docker/grafana/hrm-edge.json"
@@ -125,72 +118,6 @@ def test_both_processes_of_a_server_write_json() -> None:
     (line,) = filter(lambda line: line.get("request") == "from-outside", lines)
     assert (line["logger"], line["route"]) == ("hrm_edge_runtime.access", "/solve")
     assert any("engine ready" in line["message"] for line in lines)
-
-
-TAKEN: list[tuple[str, bytes]] = []  # by the collector
-
-
-class Collector(BaseHTTPRequestHandler):
-    """Takes the spans that a server sends."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers["content-encoding"] == "gzip":
-            body = gzip.decompress(body)
-        TAKEN.append((self.path, body))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_a_collector_that_hangs_holds_no_server_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from hrm_edge_server import otel
-
-    monkeypatch.setattr(otel, "CLOSE_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as never_answers:
-        tracer = otel.tracer_to(f"http://127.0.0.1:{never_answers.getsockname()[1]}/v1/traces")
-        _, engine_client = app_over(QUICK)
-        app = create_app(engine_client, [scripted_model(num_slots=2)], Access(trace=tracer))
-        with serving(app, engine_client) as http:
-            http.get("/nothing")
-            began_s = time.monotonic()
-        assert time.monotonic() - began_s < 5
-
-
-def test_a_collector_gets_a_requests_queue_and_compute_under_the_clients_span() -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    from hrm_edge_server.otel import tracer_to
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
-        threading.Thread(target=collector.serve_forever, daemon=True).start()
-        tracer = tracer_to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
-        _, engine_client = app_over(QUICK)
-        app = create_app(engine_client, [scripted_model(num_slots=2)], Access(trace=tracer))
-        with serving(app, engine_client) as http:
-            http.post("/solve", json={"puzzle": QUESTION}, headers=TRACED)
-            http.get("/nothing")
-        collector.shutdown()
-    ((path, body),) = TAKEN
-    assert path == "/v1/traces"
-    assert b"hrm-serve" in body
-    assert QUESTION.encode() not in body
-    sent = ExportTraceServiceRequest.FromString(body)
-    spans = {span.name: span for span in sent.resource_spans[0].scope_spans[0].spans}
-    assert set(spans) == {"POST /solve", "queue", "compute", "GET other"}
-    request = spans["POST /solve"]
-    queue = spans["queue"]
-    compute = spans["compute"]
-    assert (request.trace_id.hex(), request.parent_span_id.hex()) == (TRACE, "00f067aa0ba902b7")
-    assert queue.parent_span_id == compute.parent_span_id == request.span_id
-    assert queue.end_time_unix_nano == compute.start_time_unix_nano <= request.end_time_unix_nano
-    assert {one.key for one in compute.attributes} >= {"hrm.segments", "hrm.model"}
-    assert spans["GET other"].parent_span_id == b""
 
 
 def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCaptureFixture) -> None:

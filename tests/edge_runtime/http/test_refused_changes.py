@@ -1,6 +1,9 @@
 """A change of the models that is refused changes nothing: `/models` stays byte for byte."""
 
+import io
+import json
 import shutil
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,9 +64,16 @@ def folder(tmp_path: Path) -> Path:
         ("renamed", RENAMED_STEP),
     ):
         write_echo_bundle(folder / f"{name}.bundle", name="second", step=step)
-    for name in ("changed", "garbage", "truncated", "hollow", "puzzle", "linked", "size"):
+    for name in (
+        "changed", "garbage", "truncated", "hollow", "puzzle", "linked", "size", "hash", "outside",
+    ):  # fmt: skip
         shutil.copytree(folder / "good.bundle", folder / f"{name}.bundle")
     restate(folder / "size.bundle", hidden_size=5)
+    restate(folder / "outside.bundle", name="../out")
+    manifest = folder / "hash.bundle" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"]["puzzle_table.npy"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(content))
     (folder / "changed.bundle" / "step.fp32.onnx").write_bytes(b"another graph")
     (folder / "garbage.bundle" / "step.fp32.onnx").write_bytes(b"not a graph")
     restate(folder / "garbage.bundle")
@@ -98,14 +108,14 @@ def wrong_bundles(folder: Path) -> Iterator[Change]:
         yield naming(bundle)
     yield naming("size")
     yield naming("growing", statuses=(507,))
-    yield naming("good", name="other")
     yield naming("good", name="first")
-    yield naming("failing", name="first")
 
 
 def wrong_bodies() -> Iterator[Change]:
-    for content in (b"", b"{", b"[]", b"{}", b'{"bundle": 1}', b'{"bundle": ""}', b"\xff"):
+    for content in (b"", b"{", b"[]", b"{}", b"null", b'"good"', b"\xff"):
         yield Change(content=content)
+    for value in (b"1", b'""', b"null", b'["good"]'):
+        yield Change(content=b'{"bundle": %s}' % value)
     yield Change(content=b'{"bundle": "good", "more": 1}')
     yield Change(content=b'{"bundle": "good", "bundle": "good"}')
     yield naming("x" * 70_000, statuses=(413,))
@@ -125,17 +135,60 @@ def wrong_senders() -> Iterator[Change]:
 def wrong_uploads(folder: Path) -> Iterator[Change]:
     body = sent(folder / "good.bundle")
     yield Change(content=body, headers=TAR, name="first")
-    yield Change(content=body, headers=TAR, name="%2e%2e", statuses=(404, 405, 422))
-    for content in (b"", b"x" * 700, body[:300], body[: len(body) // 2], body[:-1024]):
+    for name in ("%2e%2e", "..", ".hidden", "a b", "a%0ab", "a%2fb", "%2e%2e%2fout"):
+        yield Change(content=body, headers=TAR, name=name, statuses=(404, 405, 422))
+    middle = len(body) // 2
+    flipped = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+    pax = tar_with(folder / "good.bundle", member("x" * 150), kind=tarfile.PAX_FORMAT)
+    for content in (b"", b"x" * 700, body[:300], body[:middle], body[:-1024], flipped, pax):
         yield Change(content=content, headers=TAR)
-    for name in ("failing", "nan", "renamed", "garbage"):
-        yield Change(content=sent(folder / f"{name}.bundle"), headers=TAR)
-    growing = sent(folder / "growing.bundle")
-    yield Change(content=growing, headers=TAR, statuses=(507,))
+    for hostile in HOSTILE:
+        content = tar_with(folder / "good.bundle", hostile)
+        yield Change(content=content, headers=TAR, message="cannot be unpacked")
+    yield Change(content=sent(folder / "hash.bundle"), headers=TAR, message="have the SHA-256")
+    yield Change(content=sent(folder / "outside.bundle"), headers=TAR)
+    yield Change(content=sent(folder / "failing.bundle"), headers=TAR)
 
 
 def sent(bundle: Path) -> bytes:
-    return b"".join(Archive(bundle).pieces())
+    archive = Archive(bundle)
+    body = b"".join(archive.pieces())
+    assert len(body) == archive.num_bytes
+    return body
+
+
+def tar_with(bundle: Path, *members: tarfile.TarInfo, kind: int = tarfile.USTAR_FORMAT) -> bytes:
+    """A bundle's files and further members, as `tar` writes them."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=kind) as tar:
+        for file in sorted(bundle.iterdir()):
+            tar.add(file, file.name)
+        for member in members:
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+    return stream.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info
+
+
+HOSTILE = (
+    member("../out", size=3),
+    member("/tmp/out", size=3),
+    member("folder", tarfile.DIRTYPE),
+    member("folder/file", size=3),
+    member(".hidden", size=3),
+    member("link", tarfile.SYMTYPE, linkname="/etc/passwd"),
+    member("link", tarfile.LNKTYPE, linkname="manifest.json"),
+    member("device", tarfile.CHRTYPE),
+    member("sparse", tarfile.GNUTYPE_SPARSE),
+    member("manifest.json", size=3),
+    member("more.bin", size=3),
+)
 
 
 def wrong_removals() -> Iterator[Change]:
@@ -175,4 +228,4 @@ def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder
         assert server.solve(SOLVED).json()["model"] == "first"
         assert server.slots()["engine"]["losses"] == 0
         assert server.http.get("/readyz").json()["state"] == "ready"
-    assert num_changes >= 40
+    assert num_changes >= 80

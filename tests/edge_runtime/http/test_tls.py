@@ -24,7 +24,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_puzzles_are_solved_over_https_alone(secure: Server) -> None:
-    assert secure.solve(GOOD).json()["solved"]
+    assert secure.solve(GOOD).json()["verified"]
     with pytest.raises(httpx.TransportError):
         httpx.get(secure.url.replace("https:", "http:") + "/livez")
     with pytest.raises(httpx.ConnectError, match="certificate"):

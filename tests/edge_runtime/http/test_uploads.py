@@ -1,30 +1,25 @@
 """Bundles that an admin sends: served, tried, refused with the reason, or gone without a trace."""
 
 import contextlib
-import io
-import json
 import os
 import shutil
 import socket
 import subprocess
-import tarfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asgi_tools import Call, until
-from bundle_tools import restate
 from echo_bundle import write_echo_bundle
 from house import BROKEN_STEP, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, USER, write_key_file
-from service_tools import Server, command, refusal, wait_for
+from service_tools import Server, command, head, refusal, wait_for
 
 from hrm_edge_runtime.contract.archive import Archive
 from hrm_edge_runtime.contract.manifest import read_manifest
 from hrm_edge_server import uploads
-from hrm_edge_server.upload_folder import MARKER, UploadFolder
-from hrm_edge_server.uploads import Uploads
+from hrm_edge_server.uploads import MARKER, UploadFolder, Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -77,7 +72,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
         done = push(bundle, server.url, "--name", "second")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"added second at {server.url}")
-        assert server.solve(SOLVED, model="second").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
         assert push(bundle, server.url, "--name", "second").stdout.startswith("replaced second")
         for refused, key, reason in (
             (bundle, USER, "only an admin may change the served models"),
@@ -88,7 +83,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
             assert done.returncode == 3
             assert done.stderr.count("\n") == 1
             assert reason in done.stderr
-        assert server.solve(SOLVED, model="second").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
         assert kept(folder) == {"second.bundle": "second"}
     shutil.copytree(folder / "second.bundle", folder / ("second." + "0" * 12))
     left = folder / ".upload-of-a-killed-server"
@@ -103,8 +98,8 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
             assert (path / "file").exists()
             shutil.rmtree(path)
         assert kept(folder) == {"second.bundle": "second"}
-        assert server.solve(SOLVED, model="second").json()["solved"]
-        assert server.solve(SOLVED, model="first").json()["solved"]
+        assert server.solve(SOLVED, model="second").json()["verified"]
+        assert server.solve(SOLVED, model="first").json()["verified"]
         with Server(serve_command(tmp_path)) as other:
             assert other.exit_status() == 2
             assert "another server uses" in other.log
@@ -177,13 +172,11 @@ async def test_an_upload_that_cannot_be_kept_changes_nothing(
 @pytest.mark.process
 def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "uploads"
-    head = (
-        f"PUT /models/second HTTP/1.1\r\nhost: x\r\nx-api-key: {ADMIN}\r\n"
-        "content-type: application/x-tar\r\ncontent-length: 100000\r\n\r\n"
-    )
+    lines = [f"{name}: {value}" for name, value in UPLOAD.items()]
+    request = head("PUT /models/second", *lines, "content-length: 100000")
     with board(tmp_path) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(head.encode() + b"x" * 50_000)
+            connection.sendall(request + b"x" * 50_000)
             wait_for(lambda: len(list(folder.glob(".upload-*/bundle.tar"))) == 1)
         wait_for(lambda: content(folder) == [])
         assert push(tmp_path / "first.bundle", server.url).stdout.startswith("replaced first")
@@ -224,83 +217,8 @@ def sent(bundle: Path) -> bytes:
     return body
 
 
-def tar_with(bundle: Path, *members: tarfile.TarInfo, kind: int = tarfile.USTAR_FORMAT) -> bytes:
-    """A bundle's files and further members, as `tar` writes them."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=kind) as tar:
-        for file in sorted(bundle.iterdir()):
-            tar.add(file, file.name)
-        for member in members:
-            tar.addfile(member, io.BytesIO(bytes(member.size)))
-    return stream.getvalue()
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type = kind
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info
-
-
-HOSTILE = {
-    "out": member("../out", size=3),
-    "absolute": member("/tmp/out", size=3),
-    "folder": member("folder", tarfile.DIRTYPE),
-    "inside": member("folder/file", size=3),
-    "hidden": member(".hidden", size=3),
-    "link": member("link", tarfile.SYMTYPE, linkname="/etc/passwd"),
-    "hard link": member("link", tarfile.LNKTYPE, linkname="manifest.json"),
-    "device": member("device", tarfile.CHRTYPE),
-    "sparse": member("sparse", tarfile.GNUTYPE_SPARSE),
-    "twice": member("manifest.json", size=3),
-    "unlisted": member("more.bin", size=3),
-}
-
-
-async def test_hostile_or_damaged_tars_leave_nothing(tmp_path: Path) -> None:
-    bundle = sent_bundle(tmp_path)
-    body = sent(bundle)
-    middle = len(body) // 2
-    flipped = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-    pax = tar_with(bundle, member("x" * 150), kind=tarfile.PAX_FORMAT)
-    async with house(tmp_path) as board:
-        for name, more in HOSTILE.items():
-            status, reason, message = await put(board, tar_with(bundle, more))
-            assert (status, reason) == (422, "bad-bundle"), name
-            assert "cannot be unpacked" in message
-            assert str(tmp_path) not in message
-        for damaged in (b"", b"x" * 700, body[:300], body[:middle], body[:-1024], flipped, pax):
-            assert (await put(board, damaged))[:2] == (422, "bad-bundle")
-        assert content(board.folder) == []
-        assert (await put(board, tar_with(bundle)))[0] == 201
-        assert kept(board.folder) == {"sent.bundle": "sent"}
-
-
-async def test_other_names_paths_or_hashes_are_rejected(tmp_path: Path) -> None:
-    bundle = sent_bundle(tmp_path)
-    body = sent(bundle)
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    manifest["files"]["puzzle_table.npy"]["sha256"] = "0" * 64
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
-    changed = sent(bundle)
-    restate(bundle, name="../out")
-    async with house(tmp_path) as board:
-        assert (await put(board, body, "other"))[0] == 422
-        status, _, message = await put(board, changed)
-        assert (status, "does not have the SHA-256" in message) == (422, True)
-        for name in ("..", ".hidden", "a b", "a%0ab", "a%2fb"):
-            assert (await put(board, body, name))[0] in (404, 405, 422)
-        assert (await put(board, sent(bundle), "%2e%2e%2fout"))[0] in (404, 422)
-        assert (await put(board, sent(bundle)))[0] == 422
-        assert content(board.folder) == []
-
-
 async def test_a_large_upload_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with house(tmp_path) as board:
-        large = str(uploads.MAX_UPLOAD_BYTES + 1)
-        refused = await put(board, b"", **{"content-length": large})
-        assert refused[:2] == (413, "upload-too-large")
         monkeypatch.setattr(uploads, "MAX_UPLOAD_BYTES", 5000)
         call = upload_call(board)
         for _ in range(6):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import httpx
 import pytest
 from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
 from scripted_server import examples
@@ -15,7 +16,7 @@ from service_tools import free_port, secure_server, wait_for
 from typer.testing import CliRunner, Result
 
 import hrm_edge
-from hrm_edge import batches
+from hrm_edge import connection, requests
 from hrm_edge.cli import main
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.shipped import find_bundle
@@ -145,6 +146,26 @@ def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("host", "exempt", "is_direct"),
+    [
+        ("10.1.2.3", "localhost,10.0.0.0/8", True),
+        ("10.1.2.3", " 10.1.2.0/24 ", True),
+        ("10.1.2.3", "10.1.3.0/24, board.test", False),
+        ("10.1.2.3", "10.1.2.3", True),
+        ("[fd00::7]", "fd00::/8", True),
+        ("[fd00::7]", "10.0.0.0/8", False),
+        ("board.test", "10.0.0.0/8", False),
+    ],
+)
+def test_no_proxy_may_name_networks(
+    host: str, exempt: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, {"http_proxy": DEAD, "no_proxy": exempt})
+    found = connection.proxy_for(httpx.URL(f"http://{host}:8000"))
+    assert (found is None) == is_direct
+
+
 @pytest.mark.parametrize("value", ["socks://proxy:1080", "http://[", "http://127.0.0.1:9"])
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
     value: str, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +265,7 @@ def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) ->
     assert max(counts) == most
 
 
-def answered(piece: batches.Piece) -> Iterator[batches.Numbered]:
+def answered(piece: requests.Piece) -> Iterator[requests.Numbered]:
     for position in reversed(piece):
         time.sleep(0.001 * (position % 3))
         yield position, refusal()
@@ -254,46 +275,46 @@ def refusal() -> hrm_edge.Refusal:
     return hrm_edge.Refusal.model_validate(refused(1)["error"])
 
 
-def some_pieces(count: int) -> Iterator[batches.Piece]:
-    return batches.pieces_of([refusal()] * count)
+def some_pieces(count: int) -> Iterator[requests.Piece]:
+    return requests.pieces_of([refusal()] * count)
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 33, 500])
 def test_every_puzzle_of_every_piece_is_answered_once(count: int) -> None:
-    found = [position for position, _ in batches.merged(answered, some_pieces(count), 3)]
+    found = [position for position, _ in requests.merged(answered, some_pieces(count), 3)]
     assert sorted(found) == list(range(count))
 
 
 def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
     go_on = threading.Event()
 
-    def send(piece: batches.Piece) -> Iterator[batches.Numbered]:
+    def send(piece: requests.Piece) -> Iterator[requests.Numbered]:
         if 0 in piece:
             go_on.wait(30)
         yield from answered(piece)
 
     found: set[int] = set()
-    for position, _ in batches.merged(send, some_pieces(10_000), 2):
+    for position, _ in requests.merged(send, some_pieces(2_000), 2):
         found.add(position)
-        if len(found) == (batches.MAX_AHEAD * 2 - 1) * batches.NUM_PUZZLES:
+        if len(found) == (requests.MAX_AHEAD * 2 - 1) * requests.NUM_PUZZLES:
             go_on.set()  # nothing else was begun
-    assert found == set(range(10_000))
+    assert found == set(range(2_000))
 
 
 def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads() -> None:
     sent: list[int] = []
 
-    def send(piece: batches.Piece) -> Iterator[batches.Numbered]:
+    def send(piece: requests.Piece) -> Iterator[requests.Numbered]:
         sent.extend(piece)
         if 64 in piece:
             raise hrm_edge.UnreachableError("it is gone: start it.")
         yield from answered(piece)
 
     with pytest.raises(hrm_edge.UnreachableError, match="it is gone"):
-        list(batches.merged(send, some_pieces(10_000), 2))
+        list(requests.merged(send, some_pieces(2_000), 2))
     assert len(sent) < 1000
     sent.clear()
-    left = batches.merged(answered, some_pieces(10_000), 2)
+    left = requests.merged(answered, some_pieces(2_000), 2)
     next(left)
     left.close()
     wait_for(lambda: all(thread.name != "hrm-batch" for thread in threading.enumerate()))

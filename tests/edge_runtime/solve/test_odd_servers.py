@@ -38,8 +38,8 @@ def require_harmless(texts: list[str]) -> None:
 EVIL_LINES = {
     "solution": solved(1, EVIL.replace("\n", "")),
     "solution as lines": solved(1, [EVIL]),
-    "unfinished": solved(1, EVIL, status="unfinished", solved=False, model=EVIL),
-    "halted": solved(1, SOLVED, status="halted", solved=False, verified=None, model=EVIL),
+    "unfinished": solved(1, EVIL, status="unfinished", model=EVIL),
+    "halted": solved(1, SOLVED, status="halted", verified=None, model=EVIL),
     "model": solved(1, SOLVED, model=EVIL),
     "status": solved(1, SOLVED, status=EVIL),
     "refusal": refused(1, reason=EVIL, field=EVIL, rule=EVIL, message=EVIL, remedy=EVIL),

@@ -20,13 +20,13 @@ from typer.testing import CliRunner, Result
 from hrm_edge import client
 from hrm_edge.cli import main
 from hrm_edge.client import Client, RetryPolicy
+from hrm_edge.connection import read_key
 from hrm_edge.errors import UnavailableError
-from hrm_edge.key import read_key
-from hrm_edge.output import Tally, continued, judged, summary
+from hrm_edge.output import Tally, continued, summary
 from hrm_edge.puzzles import Entry, SolvingError, entries, opened
 from hrm_edge.requests import RequestOrRefusal
 from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
-from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
 from hrm_puzzles import registry
 
 CSV = "source,question,answer,rating\n"
@@ -95,7 +95,7 @@ def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themsel
 
 
 def write_all(path: Path, puzzles: list[str]) -> Tally:
-    tally = Tally()
+    tally = Tally(solver_of(lambda _: ()))
     numbered = enumerate(puzzles, 1)
     given = (Entry(number=number, fields={"puzzle": puzzle}) for number, puzzle in numbered)
     with continued(path) as ledger:
@@ -103,7 +103,7 @@ def write_all(path: Path, puzzles: list[str]) -> Tally:
         for entry in given:
             reply = answer(entry.puzzle)
             ledger.write(entry, reply)
-            tally.add(reply)
+            tally.add(entry, reply)
     return tally
 
 
@@ -258,10 +258,11 @@ def test_retry_after_is_honored() -> None:
             client.models()
 
 
-def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
-    tally = Tally()
-    for outcome in (answer("x"), answer("x"), answer("x", solved=False), REFUSAL):
-        tally.add(outcome)
+def test_counts_tell_proven_unfinished_and_refused_by_reason() -> None:
+    tally = Tally(solver_of(lambda _: ()))
+    entry = Entry(number=1, fields={"puzzle": "x"})
+    for outcome in (answer("x"), answer("x"), answer("x", is_proven=False), REFUSAL):
+        tally.add(entry, outcome)
     assert tally.text() == (
         "4 puzzles: 2 proven, 1 unfinished, 1 refused (1 bad-puzzle); 2.0 segments on average"
     )
@@ -271,23 +272,19 @@ def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> Non
     solver = Solver(puzzles={"m": registry.get("arc-7x7")}, solve_all=lambda _: ())
     question = {"task": "t", "input": [[0, 7]]}
     word = {"status": "halted", "attempts": 3, "vote_share": 2 / 3}
-    halted = answer([[7, 0]], solved=False).model_copy(update=word)
-    told = summary(halted)
-    assert told.startswith("the model's word, no proof exists, 67 % of the votes: 3 attempts")
-    tally = Tally()
+    halted = answer([[7, 0]], is_proven=False).model_copy(update=word)
+    told = "the model's word, no proof exists, 67 % of the votes"
+    tally = Tally(solver)
     labels = [([[7, 0]], True), ([[7, 7]], False), ("no board", False), (None, False)]
     for known, is_right in labels:
         entry = Entry(number=1, fields={"puzzle": question}, known=known)
-        shown = judged(solver, entry, halted)
-        assert isinstance(shown, SolveAnswer)
-        assert shown.solved == is_right
-        tally.add(shown)
+        label = ", right by its label" if is_right else ""
+        assert summary(solver, entry, halted).startswith(f"{told}{label}: 3 attempts")
+        tally.add(entry, halted)
     assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
 
 
-def test_key_in_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HRM_API_KEY", "from-the-environment")
-    assert read_key(None) == "from-the-environment"
+def test_a_key_file_holds_one_word(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("from-the-file\n")
     assert read_key(tmp_path / "key") == "from-the-file"
     (tmp_path / "empty").touch()

@@ -84,7 +84,7 @@ def page(window: Page, site: Server) -> Iterator[Page]:
     assert faults == []
 
 
-@pytest.fixture(params=[(1366, 768), (1440, 900), (390, 844)], ids=["1366", "1440", "phone"])
+@pytest.fixture(params=[(1366, 768), (390, 844)], ids=["laptop", "phone"])
 def sized_page(request: pytest.FixtureRequest, browser: Browser, site: Server) -> Iterator[Page]:
     """The page on screens that people have."""
     from visit_tools import visit

@@ -96,7 +96,7 @@ def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) ->
     exported = Path(waiting.value.path()).read_text()
     lines = [json.loads(line) for line in exported.splitlines()]
     assert len(lines) == num_boards
-    assert sum(line["answer"]["solved"] for line in lines) == num_right
+    assert sum(line["answer"]["verified"] for line in lines) == num_right
     page.uncheck("#only-failures")
     page.click(".evaluated >> nth=0")
     assert page.is_visible("#puzzle")

@@ -40,7 +40,7 @@ SEEN_S = 0.25
 def slow() -> Iterator[Server]:
     """One slot, sixteen segments of a twentieth of a second; each test leaves it empty."""
     with running(slots=1, queue_limit=32, step_s=0.05, segments=16) as server:
-        assert server.solve(QUESTION).json()["solved"]
+        assert server.solve(QUESTION).json()["verified"]
         yield server
 
 
@@ -73,7 +73,11 @@ def crowd(server: Server, size: int, *, route: str = "/solve", **fields: object)
 @pytest.mark.parametrize("route", ROUTES)
 def test_best_so_far_comes_at_the_deadline(slow: Server, route: str) -> None:
     _, answer = told(slow, route, deadline_ms=400, best_so_far=True)
-    assert (answer["halted_by"], answer["solved"], answer["verified"]) == ("deadline", False, False)
+    assert (answer["halted_by"], answer["status"], answer["verified"]) == (
+        "deadline",
+        "unfinished",
+        False,
+    )
     assert 1 <= answer["segments"] < 8
     assert answer["queue_ms"] + answer["compute_ms"] <= 400
     _, late = told(slow, route, deadline_ms=400)
@@ -215,19 +219,19 @@ def test_an_answer_in_the_question_notation(server: Server, examples: dict[str, 
     question, answer = next(iter(examples.items()))
     said = server.solve(question).json()
     names = (
-        "solution status how solved verified segments halted_by margin queue_ms compute_ms "
+        "solution status how verified segments halted_by margin queue_ms compute_ms "
         "model attempts total_segments votes vote_share route"
     )
     assert list(said) == names.split()
     assert said["solution"] == answer
-    assert said["solved"] is True
+    assert said["status"] == "proven"
     assert said["verified"] is True
     assert said["segments"] == 3
     assert said["halted_by"] == "proven"
     in_rows = server.solve(rows_of(question)).json()
     assert in_rows["solution"] == rows_of(answer)
     said = server.solve(next(iter(examples)), max_segments=1, policy="fixed").json()
-    assert (said["solved"], said["verified"], said["halted_by"]) == (False, False, "max_segments")
+    assert (said["verified"], said["halted_by"]) == (False, "max_segments")
 
 
 def rows_of(text: str) -> list[list[int]]:
@@ -256,7 +260,7 @@ def test_departed_clients_free_their_places(examples: dict[str, str]) -> None:
         wait_for(lambda: _lane(server)["completed"] == after)
         assert server.slots()["waiting"] == 0
         assert _lane(server)["num_active"] == 0
-        assert server.solve(question).json()["solved"]
+        assert server.solve(question).json()["verified"]
 
 
 def _lane(server: Server) -> Any:

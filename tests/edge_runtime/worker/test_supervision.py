@@ -21,7 +21,7 @@ ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Server]:
     """A server whose engine may be killed; each test leaves it ready."""
-    with starting(step_s=0.3, segments=16, load_s=0.5, stall_s=2.0) as server:
+    with starting(step_s=0.3, segments=16, load_s=0.5, stall_seconds=2.0) as server:
         yield server
 
 
@@ -64,7 +64,7 @@ def test_engine_dies_with_a_killed_server_even_in_a_long_step() -> None:
 
 
 def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
-    with running(segments=8, drain_s=PATIENCE_S) as server:
+    with running(segments=8, drain_seconds=PATIENCE_S) as server:
         engine_pid = server.slots()["engine"]["pid"]
         os.kill(engine_pid, signal.SIGSTOP)  # nothing is answered before the server drains
         with asking(server, [QUESTION] * 6) as futures:
@@ -74,12 +74,12 @@ def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
             assert refusal(server.solve(QUESTION)) == (503, "draining")
             os.kill(engine_pid, signal.SIGCONT)
             for future in futures:
-                assert future.result().json()["solved"]
+                assert future.result().json()["verified"]
         assert server.exit_status() == 0
 
 
 def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback() -> None:
-    with running(step_s=1.0, segments=16, drain_s=0.3) as server:
+    with running(step_s=1.0, segments=16, drain_seconds=0.3) as server:
         pid = server.slots()["engine"]["pid"]
         with asking(server, [QUESTION] * 3) as futures:
             _interrupt_group(server)

@@ -27,11 +27,10 @@ export class Curve {
       frames.filter((frame) => frame.segment <= segment)
     ]);
     const scale = scaleOf(lines, this.threshold);
-    const last = lines.find(([attempt]) => attempt === chosen)?.[1].at(-1);
+    const own = lines.find(([attempt]) => attempt === chosen)?.[1];
+    const last = own?.at(-1);
     const others = lines.filter(([attempt]) => attempt !== chosen);
-    const proof = lines
-      .find(([attempt]) => attempt === chosen)?.[1]
-      .find((frame) => frame.verified);
+    const proof = own?.find((frame) => frame.verified);
     this.chart.setAttribute(
       "aria-label",
       last ? labelOf(last, proof, this.threshold) : "How sure it is: nothing yet"
@@ -39,7 +38,7 @@ export class Curve {
     this.chart.replaceChildren(
       ...axes(scale, this.threshold),
       ...others.map(([, frames]) => svg("path", { class: "margin other", d: path(frames, scale) })),
-      ...(last ? chosenLine(lines.find(([attempt]) => attempt === chosen)[1], scale) : []),
+      ...(last ? chosenLine(own, scale) : []),
       ...(proof ? proofMark(proof, scale) : [])
     );
   }
@@ -81,7 +80,6 @@ function chosenLine(frames, scale) {
 
 function axes(scale, threshold) {
   const level = scale.y(threshold);
-  const ticks = ticksOf(scale.count);
   return [
     svg("rect", {
       class: "content",
@@ -91,22 +89,12 @@ function axes(scale, threshold) {
       height: Math.max(0, level - EDGE.top)
     }),
     svg("line", { class: "level", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: level, y2: level }),
-    svg(
-      "text",
-      { class: "tick", x: EDGE.left - 8, y: level + 4, "text-anchor": "end" },
-      shortened(threshold)
-    ),
+    marginTick(threshold, scale),
     svg("text", levelWords(scale, level), "sure enough to stop"),
     ...[scale.low, scale.high]
       .filter((value) => Math.abs(scale.y(value) - level) > 16)
-      .map((value) =>
-        svg(
-          "text",
-          { class: "tick", x: EDGE.left - 8, y: scale.y(value) + 4, "text-anchor": "end" },
-          shortened(value)
-        )
-      ),
-    ...ticks.map((tick) =>
+      .map((value) => marginTick(value, scale)),
+    ...ticksOf(scale.count).map((tick) =>
       svg(
         "text",
         { class: "tick", x: scale.x(tick), y: HEIGHT - 8, "text-anchor": "middle" },
@@ -114,6 +102,11 @@ function axes(scale, threshold) {
       )
     )
   ];
+}
+
+function marginTick(value, scale) {
+  const place = { class: "tick", x: EDGE.left - 8, y: scale.y(value) + 4, "text-anchor": "end" };
+  return svg("text", place, shortened(value));
 }
 
 /**

@@ -63,11 +63,10 @@ export class Evaluation {
           attempts: Number($("evaluate-attempts").value) || 1
         });
         if (source !== this.source) return;
-        this.entries.push({
-          ...value,
-          answer,
-          isRight: value.isLabelled ? isSame(answer.solution, value.solution) : answer.solved
-        });
+        const isRight = value.isLabelled
+          ? isSame(answer.solution, value.solution)
+          : answer.status === "proven";
+        this.entries.push({ ...value, answer, isRight });
         this.#draw();
       }
     } catch (error) {

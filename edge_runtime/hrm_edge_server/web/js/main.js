@@ -14,11 +14,9 @@ import { Operations } from "./operations.js";
 import { address, keepAddress, page, tellCommands } from "./page.js";
 import { Share } from "./share.js";
 import { startTabs } from "./tabs.js";
-import { startTheme } from "./theme.js";
 import { isTaskFile, taskWithoutModel } from "./unknown.js";
 
 async function start() {
-  startTheme();
   let models, kinds;
   try {
     [{ models }, { kinds }] = await Promise.all([getJson("models"), getJson("kinds")]);

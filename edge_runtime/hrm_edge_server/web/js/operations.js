@@ -1,4 +1,4 @@
-// What the server does now, from /slots and /metrics, once a second while somebody looks.
+// What the server does now, from /slots and /metrics, each second while somebody looks.
 
 import { getJson, getText, Refusal } from "./api.js";
 import { bars, spark } from "./charts.js";
@@ -143,10 +143,7 @@ function tilesOf(slots, samples, rate = 0) {
   ];
 }
 
-/**
- * How many puzzles ended since the server's start, and how many of them had an answer that is
- * proven.
- */
+/** How many puzzles ended since the server's start, and how many a proof stopped. */
 function sinceStart(samples) {
   const startedAt = total(samples, "process_start_time_seconds");
   const minutes = Math.max(0, Math.round((Date.now() / 1000 - startedAt) / 60));
