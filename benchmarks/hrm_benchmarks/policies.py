@@ -53,13 +53,11 @@ class Policy:
 
 
 REFILL = Policy(name="refill", batches=False)  # the server's policy
-POLICIES = (
-    REFILL,
-    Policy(name="fixed", early_exit=False),  # runs every segment
-    Policy(name="slowest", burns=True),
-    Policy(name="compaction"),  # halted rows leave the step
-    Policy(name="one-at-a-time", single=True),
-)
+FIXED = Policy(name="fixed", early_exit=False)  # runs every segment
+SLOWEST = Policy(name="slowest", burns=True)
+COMPACTION = Policy(name="compaction")  # halted rows leave the step
+ONE_AT_A_TIME = Policy(name="one-at-a-time", single=True)
+POLICIES = (REFILL, FIXED, SLOWEST, COMPACTION, ONE_AT_A_TIME)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -44,7 +44,7 @@ def largest_step(graph: onnx.ModelProto) -> int:
     return largest
 
 
-def test_one_calibration_serves_both_widths() -> None:
+def test_one_calibration_serves_both_widths_and_a_kept_budget_ranks_no_matrix() -> None:
     found = calibrate(SERVED, questions(16), budget=1.0)
     narrow = found.for_cpus(GRAPH)
     assert list(found.scales) == SITES
@@ -52,13 +52,8 @@ def test_one_calibration_serves_both_widths() -> None:
     assert largest_step(narrow) == 64
     seven_bits = quantize(GRAPH, found.scales, weight_bits=7)
     assert narrow == unsigned(seven_bits)
-
-
-def test_a_kept_budget_ranks_nothing_and_keeps_no_matrix_in_float() -> None:
-    found = calibrate(SERVED, questions(16), budget=1.0)
     assert (found.num_puzzles, len(found.losses)) == (16, 1)
     assert found.ranking == {}
-    assert found.weight_only == []
 
 
 def own_answers(count: int) -> Questions:
@@ -123,13 +118,9 @@ def test_budget_allows_an_error(num_puzzles: int, num_lost: int, budget: float, 
     assert int8.is_kept(lost_of(num_puzzles, num_lost), budget) == kept
 
 
-def test_too_few_puzzles_and_unknown_tasks_are_rejected() -> None:
+def test_too_few_puzzles_are_rejected() -> None:
     with pytest.raises(ValueError, match="too few"):
         calibrate(SERVED, questions(3))
-    asked = questions(8)
-    asked.puzzle_ids_N[0] = 3
-    with pytest.raises(ValueError, match="the model knows 3"):
-        calibrate(SERVED, asked)
 
 
 def test_the_command_writes_graphs_and_a_report_of_other_puzzles(tmp_path: Path) -> None:

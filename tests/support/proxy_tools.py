@@ -1,10 +1,12 @@
-"""HAProxy with the shipped configuration of a fleet, in front of servers of a test."""
+"""Proxies with their shipped configurations in front of servers of a test."""
 
 import contextlib
 import os
-import re
 import shutil
+import socketserver
+import struct
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,15 +14,24 @@ import httpx
 import pytest
 from service_tools import Server, free_port, wait_for
 
-CONFIGURATION = Path(__file__).parents[2] / "docker" / "haproxy.cfg"
-HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+FOLDER = Path(__file__).parents[2] / "docker"
+CONFIGURATION = FOLDER / "haproxy.cfg"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+HAPROXY = shutil.which("haproxy", path=PATH)
+COMMANDS = {  # of a proxy for one board, by the name of its configuration
+    "nginx.conf": ["nginx", "-p", "FOLDER", "-e", "stderr", "-g", "daemon off; pid pid;", "-c"],
+    "Caddyfile": ["caddy", "run", "--adapter", "caddyfile", "--config"],
+}
+BELOW = {  # what puts the board of a configuration under a path
+    "nginx.conf": {"location / {": "location /hrm/ {", "http://board;": "http://board/;"},
+    "Caddyfile": {"reverse_proxy": "handle_path /hrm/* {\nreverse_proxy", "\n}\n": "\n}\n}\n"},
+}
 needs_haproxy = pytest.mark.skipif(
     HAPROXY is None, reason="no haproxy on this machine: install the package haproxy"
 )
 
 
-def environment(secret: str) -> dict[str, str]:
-    return {**os.environ, "HRM_FLEET_KEY": secret}
+SRV, ADDRESS = 33, 1
 
 
 @contextlib.contextmanager
@@ -29,15 +40,66 @@ def proxy(
 ) -> Iterator[str]:
     """Run HAProxy over these boards, and yield its address when a board is ready behind it.
 
-    `limit` is the number of requests that a client may send in ten seconds.
+    Boards that are added to the sequence join. `limit` is the number of requests that a client may
+    send in ten seconds.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     configuration = folder / "haproxy.cfg"
-    configuration.write_text(_configured(port, boards).replace("gt 50000", f"gt {limit}"))
     command = [str(HAPROXY), "-db", "-f", str(configuration)]
-    with proxy_process(command, url, environment(secret), secret):
-        yield url
+    names = {"HRM_FLEET_BOARDS": "_http._tcp.boards.test", "HRM_FLEET_KEY": secret}
+    with name_server(boards) as name_port:
+        own = {
+            "bind :8000": f"bind 127.0.0.1:{port}",
+            "parse-resolv-conf": f"nameserver test 127.0.0.1:{name_port}",
+            "gt 50000": f"gt {limit}",
+        }
+        configuration.write_text(replaced(CONFIGURATION, own))
+        with proxy_process(command, url, {**os.environ, **names}, secret):
+            yield url
+
+
+def replaced(file: Path, own: dict[str, str]) -> str:
+    """Return a shipped configuration with a test's own addresses."""
+    text = file.read_text()
+    for old, new in own.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@contextlib.contextmanager
+def name_server(boards: Sequence[Server]) -> Iterator[int]:
+    """Run a DNS server that knows the ports of these boards (SRV), and yield its port."""
+
+    class Names(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            question, socket = self.request
+            socket.sendto(_named(question, boards), self.client_address)
+
+    with socketserver.UDPServer(("127.0.0.1", 0), Names) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def _named(message: bytes, boards: Sequence[Server]) -> bytes:
+    """Answer a message of DNS with one question (RFC 1035, RFC 2782)."""
+    end = message.index(0, 12) + 5  # the name's last byte, type and class
+    (kind,) = struct.unpack(">H", message[end - 4 : end - 2])
+    data: list[bytes] = []
+    if kind == SRV:
+        for number, board in enumerate(boards, start=1):
+            target = b"\6board%d\4test\0" % number
+            data.append(struct.pack(">HHH", 1, 1, board.port) + target)
+    elif kind == ADDRESS:
+        data.append(bytes([127, 0, 0, 1]))
+    answer = message[:2] + struct.pack(">5H", 0x8580, 1, len(data), 0, 0) + message[12:end]
+    for one in data:
+        answer += struct.pack(">HHHIH", 0xC00C, kind, 1, 1, len(one)) + one
+    return answer
 
 
 @contextlib.contextmanager
@@ -55,22 +117,31 @@ def proxy_process(
             process.terminate()
 
 
-def _configured(port: int, boards: Sequence[Server]) -> str:
-    """The shipped configuration with the addresses of these boards, at most three."""
-    text = CONFIGURATION.read_text()
-    text = text.replace("bind :8000", f"bind 127.0.0.1:{port}")
-    for number in (1, 2, 3):
-        line = ""
-        if number <= len(boards):
-            address = boards[number - 1].url.removeprefix("http://")
-            line = f"    server board{number} {address}"
-        text, count = re.subn(rf" *server board{number} \S+", line, text)
-        assert count == 2
-    return text
-
-
 def _answers(http: httpx.Client, url: str) -> bool:
     try:
         return http.get(url).status_code == 200
     except httpx.TransportError:
         return False
+
+
+@contextlib.contextmanager
+def proxied(name: str, board: Server, folder: Path, *, is_below: bool = False) -> Iterator[str]:
+    """Run nginx or Caddy, and yield the board's address behind it, at the root or below /hrm/."""
+    program, *options = COMMANDS[name]
+    path = shutil.which(program, path=PATH)
+    if path is None:
+        pytest.skip(f"no {program} on this machine: install the package {program}")
+    port = free_port()
+    text = (FOLDER / name).read_text()
+    changes = {":8000": f":{board.port}", "8080": str(port)}
+    if is_below:
+        changes |= BELOW[name]
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    arguments = [option.replace("FOLDER", str(folder)) for option in options]
+    url = f"http://127.0.0.1:{port}/hrm" if is_below else f"http://127.0.0.1:{port}"
+    home = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
+    with proxy_process([path, *arguments, str(folder / name)], url, home):
+        yield url

@@ -8,8 +8,7 @@ from typing import cast
 
 from hrm_host.reading import json_from
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import Record, is_board
-from hrm_puzzles.reading.values import ANSWER_KEYS, question_key, value_of
+from hrm_puzzles.reading.record import ANSWER_KEYS, Record, is_board, question_key, value_of
 
 NOT_JSON = "the text is not JSON"
 WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in each line'
@@ -23,12 +22,9 @@ _DECODER = json.JSONDecoder()
 Fields = dict[str, object]
 
 
-def begins_json(lines: Sequence[str], *, in_one_line: bool = False) -> bool:
-    """Whether lines begin like JSON; with `in_one_line`, whether the first is a whole value."""
-    first = next(iter(lines), "").strip()
-    if not in_one_line:
-        return first.startswith(("[", "{"))
-    return not isinstance(value_of(first), str)
+def is_json(line: str) -> bool:
+    """Whether a line is a whole list or object."""
+    return not isinstance(value_of(line.strip()), str)
 
 
 def records_of_lines(
