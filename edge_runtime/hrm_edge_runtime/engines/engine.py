@@ -132,7 +132,7 @@ class Engine(Protocol):
         """Start a new puzzle in `slot`: its next segment begins from the initial state."""
         ...
 
-    def retell(self, slot: int, tokens_T: Int32) -> None:
+    def replace_tokens(self, slot: int, tokens_T: Int32) -> None:
         """Replace a slot's tokens but keep its carry. Requires `want_logits`."""
         name = type(self).__name__
         raise RuntimeError(f"{name} cannot replace the {tokens_T.size} tokens of slot {slot}")
