@@ -150,6 +150,11 @@ class Engine(Protocol):
         for _ in range(num_segments):
             yield self.step(num_active)
 
+    def read_carry(self, num_active: int) -> tuple[Float32, Float32] | None:
+        """`z_high_BND` and `z_low_BND` after the last step; None if the engine does not show it."""
+        del num_active
+        return None
+
     def close(self) -> None:
         """Release what the engine holds; do not use it afterwards."""
         return
