@@ -306,7 +306,7 @@ REJECTED = {
     "expansion": "wide",
     "hidden_size": 64,
     "puzzle_emb_ndim": "${.width}",
-    "pos_encodings": "alibi",
+    "pos_encodings": ["rope"],
     "halt_max_steps": 10**12,
 }
 
@@ -540,10 +540,6 @@ def doubling_yaml() -> str:
     return "\n".join([*lines, "arch: *a8"])
 
 
-def of_arch(**changes: object) -> str:
-    return yaml.safe_dump({"arch": {**architecture("rope", (2, 2)), **changes}})
-
-
 def cut() -> bytes:
     whole = io.BytesIO()
     torch.save(tensors_of(published.published_state()), whole)
@@ -592,9 +588,6 @@ HOSTILE: dict[str, tuple[str, object]] = {
     "deep": (SETTINGS, "[" * 5000),
     "aliases without end": (SETTINGS, doubling_yaml()),
     "an object": (SETTINGS, "arch: !!python/object/apply:os.mkdir [was-run]"),
-    "heads of text": (SETTINGS, of_arch(num_heads="four")),
-    "endless segments": (SETTINGS, of_arch(halt_max_steps=10**12)),
-    "positions that are a list": (SETTINGS, of_arch(pos_encodings=["rope"])),
 }
 
 
