@@ -193,13 +193,8 @@ class HRM(nn.Module):
             z_low = self.low_level(z_low + (z_high + x_BND), rotation)
             if (step + 1) % low_cycles == 0:
                 read = num_read if step == last else None
-                z_high = self._last_level(z_high + z_low, rotation, read)
+                z_high = self.levels[0](z_high + z_low, rotation, read)
         return Carry(z_high, z_low)
-
-    @property
-    def _last_level(self) -> Level:
-        """The level of the high steps."""
-        return self.levels[0]
 
     def _q_values(self, state_BND: Tensor) -> Tensor:
         """Q values [B, 2] of the first position."""

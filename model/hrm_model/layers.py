@@ -180,14 +180,10 @@ class Level(nn.Module):
     """One of HRM's two recurrent levels: a stack of blocks. The caller adds the injection first."""
 
     def __init__(
-        self, config: HRMConfig, num_layers: int, block: Callable[[HRMConfig], nn.Module] = Block
+        self, config: HRMConfig, num_layers: int, block: Callable[[HRMConfig], nn.Module]
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
-
-    @property
-    def blocks(self) -> list[Block]:
-        return [layer for layer in self.layers if isinstance(layer, Block)]
 
     def forward(
         self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None

@@ -329,7 +329,7 @@ def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarr
 def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     model = tools.small_model()
     for level in (model.low_level, model.high_level):
-        for block in level.blocks:  # its second normalization squares values beyond float16
+        for block in level.layers:  # its second normalization squares values beyond float16
             block.mlp.down_proj.weight.data *= 4000
     graph = segment_graph(model)
     inputs = tools.random_inputs(model, 2)
