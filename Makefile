@@ -53,12 +53,13 @@ peers: .venv/ready .peers/ready  ## Serve the same model with LitServe, Ray Serv
 	$(DEV)/hrm-bench peers --python .peers/bin/python | tee peers.md
 
 check-gpu: .venv/ready  ## On a CUDA device: training beside the CPU, engines beside PyTorch; writes acceptance-gpu.json
-	-$(DEV)/python -m pytest $(GPU_TESTS) -m gpu --junitxml gpu-tests.xml \
-		--override-ini addopts="--import-mode=importlib --strict-markers -rA"
-	$(DEV)/python -m hrm_parity.acceptance --full --tests gpu-tests.xml --soak-minutes $(SOAK_MINUTES) \
-		--out acceptance-gpu.json
+	status=0; \
+	$(DEV)/python -m pytest $(GPU_TESTS) -m gpu --junitxml gpu-tests.xml \
+		--override-ini addopts="--import-mode=importlib --strict-markers -rA" || status=1; \
+	$(DEV)/python -m hrm_parity.acceptance --full --soak-minutes $(SOAK_MINUTES) --out acceptance-gpu.json || status=1; \
+	exit $$status
 
-check-jetson:  ## On a Jetson: device, parity of every model, bench, half an hour of soak; writes acceptance.json
+check-jetson:  ## On a Jetson: device, parity of every model, speed, half an hour of soak; writes acceptance.json
 	$(PYTHON) -m hrm_parity.acceptance --engine tensorrt --full --soak-minutes 30 --out acceptance.json
 
 check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with NVIDIA's builder, without a GPU (minutes)

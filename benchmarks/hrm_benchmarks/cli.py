@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
-from typer import BadParameter, Option
+from typer import Option
 
 from hrm_benchmarks.command import (
     BundleOption,
@@ -289,7 +289,7 @@ def train(
     With --compare or --scaling, compare what equal CPU time or equal samples reach.
     """
     if compare and scaling:
-        raise BadParameter("--compare and --scaling are two measurements: use one of them.")
+        raise ValueError("--compare and --scaling are two measurements; use one of them")
     if not compare and not scaling:
         (name,) = puzzle or ("sudoku",)
         turns = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)

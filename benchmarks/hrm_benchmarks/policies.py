@@ -53,13 +53,11 @@ class Policy:
 
 
 REFILL = Policy(name="refill", batches=False)  # the server's policy
-POLICIES = (
-    REFILL,
-    Policy(name="fixed", early_exit=False),  # runs every segment
-    Policy(name="slowest", burns=True),
-    Policy(name="compaction"),  # halted rows leave the step
-    Policy(name="one-at-a-time", single=True),
-)
+FIXED = Policy(name="fixed", early_exit=False)  # runs every segment
+SLOWEST = Policy(name="slowest", burns=True)
+COMPACTION = Policy(name="compaction")  # halted rows leave the step
+ONE_AT_A_TIME = Policy(name="one-at-a-time", single=True)
+POLICIES = (REFILL, FIXED, SLOWEST, COMPACTION, ONE_AT_A_TIME)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,9 +125,9 @@ def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
 
     Returns the ended attempts and the figures of the run.
     """
-    attempts = _attempts(policy, bench)
+    attempts = attempts_of(policy, bench)
     width = 1 if policy.single else bench.engine.num_slots
-    meter = _Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
+    meter = Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
     lane = Lane(meter, bench.puzzle, queue_limit=len(attempts), clock=bench.clock)
     batch = width if policy.batches else len(attempts)
     results: list[Attempt] = []
@@ -140,7 +138,7 @@ def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
     return results, _figures(results, seconds, lane, meter, bench.questions)
 
 
-def _attempts(policy: Policy, bench: Bench) -> list[Attempt]:
+def attempts_of(policy: Policy, bench: Bench) -> list[Attempt]:
     rule = bench.rule
     if not policy.early_exit:
         rule = replace(rule, kind="fixed")
@@ -158,7 +156,7 @@ def _attempts(policy: Policy, bench: Bench) -> list[Attempt]:
 
 
 def _figures(
-    results: Sequence[Attempt], seconds: float, lane: Lane, meter: "_Meter", questions: Questions
+    results: Sequence[Attempt], seconds: float, lane: Lane, meter: "Meter", questions: Questions
 ) -> Row:
     seen = lane.snapshot()
     row: dict[str, Any] = {"puzzles_per_s": len(results) / seconds}
@@ -184,7 +182,7 @@ def _is_exact(result: Attempt, questions: Questions) -> bool:
     return np.array_equal(result.answer_T, label_T)
 
 
-class _Meter(Engine):
+class Meter(Engine):
     """An engine that counts rows while puzzles wait, and computes halted rows if `burns`."""
 
     def __init__(self, engine: Engine, *, width: int, burns: bool, num_puzzles: int) -> None:

@@ -13,13 +13,6 @@ from hrm_host import command
 
 main = command.Command("hrm-calibrate", extra="export", no_args_is_help=True)
 
-BUNDLE_HELP = "Bundle directory, or a shipped bundle's name."
-CALIB_HELP = "sudoku, maze, arc or logistics to generate puzzles, or a data set or CSV file."
-OUT_HELP = "Directory to create for the graphs and calibration.json."
-DATA_HELP = "Data set for the puzzle that --calib names. Default: generated puzzles."
-PUZZLES_HELP = "Number of puzzles: half of them calibrate, the others judge."
-BUDGET_HELP = "Points of exact solves that INT8 may lose."
-
 
 @main.callback()
 def commands() -> None:
@@ -31,14 +24,25 @@ def commands() -> None:
     "--int8-budget 0.5"
 )
 def int8(
-    bundle_name: Annotated[str, typer.Argument(metavar="BUNDLE", help=BUNDLE_HELP)],
-    calib: Annotated[str, typer.Option(help=CALIB_HELP)],
-    out: Annotated[Path, typer.Option(help=OUT_HELP)],
-    data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None,
-    puzzles: Annotated[int, typer.Option(min=8, help=PUZZLES_HELP)] = 3000,
-    int8_budget: Annotated[float, typer.Option(min=0, max=100, help=BUDGET_HELP)] = 100
-    * INT8_BUDGET,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the engine.")] = 1,
+    bundle_name: Annotated[
+        str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or a shipped bundle's name.")
+    ],
+    calib: Annotated[
+        str,
+        typer.Option(
+            help="sudoku, maze, arc or logistics to generate puzzles, or a data set or CSV file."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Directory to create for the graphs and calibration.json.")
+    ],
+    puzzles: Annotated[
+        int,
+        typer.Option(min=8, help="Number of puzzles: half of them calibrate, the others judge."),
+    ] = 3000,
+    int8_budget: Annotated[
+        float, typer.Option(min=0, max=100, help="Points of exact solves that INT8 may lose.")
+    ] = 100 * INT8_BUDGET,
 ) -> None:
     """Make the INT8 forms of a bundle's float32 graph and measure what they lose."""
     import numpy as np
@@ -48,7 +52,7 @@ def int8(
     from hrm_calibration.rollouts import ServedGraph
     from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.contract.shipped import find_bundle
-    from hrm_host import atomic
+    from hrm_host import atomic, machine
     from hrm_host.progress import stages_on
     from hrm_parity.outcomes import paired
     from hrm_puzzles.data.sources import find_questions
@@ -60,11 +64,12 @@ def int8(
         puzzle=bundle.puzzle,
         puzzle_table=bundle.puzzle_table,
         policy=bundle.manifest.halting_policy(),
-        num_threads=threads,
+        num_threads=machine.num_cores(),
     )
     with stages_on() as stages:
         show = partial(stages.show, "making puzzles")
-        questions = find_questions(calib, bundle.puzzle, count=puzzles, data=data, progress=show)
+        questions = find_questions(calib, bundle.puzzle, count=puzzles, progress=show)
+        questions.require_ids(len(bundle.puzzle_table))
         order_N = np.random.default_rng(0).permutation(len(questions))
         sample_N, others_N = np.array_split(order_N, 2)
         sample = questions.at(sample_N)

@@ -57,7 +57,7 @@ def record_ranges(
         for name in values:
             ranges[name] = max(ranges[name], float(arrays[_largest(name)]))
 
-    served.observed(questions, observe, shown=shown, progress=progress)
+    served.observed(questions, observe, shown, progress)
     return ranges
 
 

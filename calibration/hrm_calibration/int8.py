@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto
 
 from hrm_calibration import INT8_BUDGET
-from hrm_calibration.quantize import call_sites, quantize, unsigned, with_products
+from hrm_calibration.quantize import quantize, unsigned, with_products
 from hrm_calibration.ranges import METHOD, scale_of
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
 from hrm_edge_runtime.contract.arrays import Float32
@@ -80,23 +80,21 @@ def calibrate(
     """Record ranges, then keep the worst matrices in float until the loss is within the budget.
 
     `budget` is the share of exact solves that may be lost. The form for CPUs decides, the coarser
-    one. Raises ValueError for fewer than four puzzles, for puzzles of tasks that the puzzle table
-    lacks, and if the budget is lost even with a single matrix whose inputs are rounded.
+    one. Raises ValueError for fewer than four puzzles, and if the budget is lost even with a single
+    matrix whose inputs are rounded.
     """
     if len(questions) < MIN_PUZZLES:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate by; give thousands")
-    questions.require_ids(len(served.puzzle_table))
     stages = stages or Stages()
     sample = questions.sample(MAX_PUZZLES)
-    recorder = Recorder(served.graph)
     show = partial(stages.show, "recording ranges")
-    float32 = served.observed(sample, recorder.observe, progress=show)
+    float32, recorder = served.recorded(sample, progress=show)
     scales = {site: scale_of(seen) for site, seen in recorder.histograms.items()}
     ranking: dict[str, float] = {}
     losses = [lost_by(served, scales, (), sample, float32, stages)]
     while not is_kept(losses[-1], budget):
         if not ranking:
-            ranking = worst_first(served, scales, recorder.states, stages)
+            ranking = worst_first(served, scales, recorder, stages)
         if len(losses) == len(ranking):
             raise ValueError(
                 f"INT8 loses more than {100 * budget:g} points of exact solves even if only one "
@@ -143,14 +141,15 @@ def is_kept(lost: Paired, budget: float) -> bool:
 def worst_first(
     served: ServedGraph,
     scales: Scales,
-    states: States,
+    recorder: Recorder,
     stages: Stages,
 ) -> dict[str, float]:
     """The drift by matrix, the worst first.
 
     Only the inputs of this matrix are rounded; all other matrices are weight-only.
     """
-    weights = sorted({site.weight for site in call_sites(served.graph)})
+    weights = recorder.weights
+    states = recorder.states
     reference = carries_after(served, for_cpus(served.graph, scales, weights), states)
     moved: dict[str, float] = {}
     for weight in weights:

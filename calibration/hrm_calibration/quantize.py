@@ -97,26 +97,17 @@ def quantize(
 ) -> ModelProto:
     """The signed Q/DQ graph; `scales` are by call site; `weight_only` names matrices.
 
-    Each matrix is stored once in INT8, even if several call sites use it. Raises ValueError for a
-    call site without a scale, an unknown matrix in `weight_only`, and other `weight_bits` than 7
-    and 8.
+    Each matrix is stored once in INT8, even if several call sites use it.
     """
-    if weight_bits not in LIMITS:
-        raise ValueError(f"weights of {weight_bits} bits are not supported; choose 7 or 8")
     sites = call_sites(graph)
     weights = {site.weight for site in sites}
-    unknown = sorted(set(weight_only) - weights)
-    if unknown:
-        problem = f"{unknown[0]} is not a matrix of a linear layer"
-        raise ValueError(f"{problem}; choose from {sorted(weights)}")
     rounded = {site.name: site for site in sites if site.weight not in weight_only}
-    for name in rounded:
-        if not scales.get(name, 0) > 0:
-            raise ValueError(f"call site {name} has no scale above 0; calibrate this graph again")
     tensors: list[TensorProto] = []
     for tensor in graph.graph.initializer:
         if tensor.name in weights:
-            tensors += _quantized_tensors(tensor, LIMITS[weight_bits])
+            weight, scale_O = quantized_weight(numpy_helper.to_array(tensor), LIMITS[weight_bits])
+            tensors.append(numpy_helper.from_array(weight, tensor.name + INT8))
+            tensors.append(numpy_helper.from_array(scale_O, tensor.name + SCALE))
         else:
             tensors.append(tensor)
     for name in rounded:
@@ -125,14 +116,6 @@ def quantize(
     zero = np.array(0, np.int8)
     tensors.append(numpy_helper.from_array(zero, SIGNED_ZERO))
     return with_nodes(graph, _quantized_nodes(graph, rounded, weights), tensors)
-
-
-def _quantized_tensors(tensor: TensorProto, limit: int) -> list[TensorProto]:
-    weight, scale_O = quantized_weight(numpy_helper.to_array(tensor), limit)
-    return [
-        numpy_helper.from_array(weight, tensor.name + INT8),
-        numpy_helper.from_array(scale_O, tensor.name + SCALE),
-    ]
 
 
 def quantized_weight(

@@ -30,12 +30,6 @@ class Histogram:
     top: float = 0.0
     largest: float = 0.0
 
-    @property
-    def edges(self) -> NDArray[np.float64]:
-        """Upper edge of each bin."""
-        width = self.top / NUM_BINS
-        return np.arange(1, NUM_BINS + 1, dtype=np.float64) * width
-
     def add(self, values: NDArray[np.floating[Any]]) -> None:
         """Count every value by its magnitude; ValueError for values that are not finite."""
         flat = np.asarray(values, np.float32).reshape(-1)
@@ -77,5 +71,6 @@ def scale_of(histogram: Histogram) -> float:
         return 1.0
     reached_K = np.cumsum(histogram.counts)
     index = int(np.searchsorted(reached_K, SHARE * reached_K[-1]))
-    edge = float(histogram.edges[min(index, NUM_BINS - 1)])
+    width = histogram.top / NUM_BINS
+    edge = min(index + 1, NUM_BINS) * width
     return min(edge, histogram.largest) / STEPS

@@ -8,7 +8,6 @@ import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,17 +17,17 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from hrm_calibration.quantize import call_sites, with_outputs
+from hrm_calibration.quantize import Site, call_sites, with_outputs
 from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching import lane
-from hrm_edge_runtime.batching.task import Attempt, Result, Task
-from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.outcomes import Outcomes
+from hrm_parity.walk import attempts_of
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
@@ -61,8 +60,16 @@ class ServedGraph:
 
     @property
     def num_slots(self) -> int:
+        """Slots whose linear-layer inputs fit into `MEMORY_BYTES`; at least one."""
         most = MAX_SLOTS if self.provider is CPU else MAX_SLOTS_GPU
-        return slots_for(self.graph, most)
+        inputs = {value.name: value for value in self.graph.graph.input}
+        carry = inputs.get(CARRIES[0])
+        if carry is None:
+            return 1  # not a step graph; the engine rejects it later
+        num_positions = carry.type.tensor_type.shape.dim[1].dim_value
+        read = {site.tensor: site.num_inputs for site in call_sites(self.graph)}
+        row_bytes = 2 * FLOAT_BYTES * num_positions * sum(read.values())
+        return max(1, min(most, MEMORY_BYTES // row_bytes))
 
     def outcomes(
         self,
@@ -97,21 +104,25 @@ class ServedGraph:
             with closing(engine):
                 yield engine
 
+    def recorded(
+        self,
+        questions: Questions,
+        progress: OnProgress = unheard,
+    ) -> "tuple[Outcomes, Recorder]":
+        """How each puzzle ends, and what the linear layers read meanwhile."""
+        sites = call_sites(self.graph)
+        recorder = Recorder(sites)
+        shown = with_outputs(self.graph, sorted({site.tensor for site in sites}))
+        return self.observed(questions, recorder.observe, shown, progress), recorder
+
     def observed(
         self,
         questions: Questions,
         observe: Observer,
-        *,
-        shown: ModelProto | None = None,
+        shown: ModelProto,
         progress: OnProgress = unheard,
     ) -> Outcomes:
-        """How each puzzle ends, while `observe` receives every segment of `shown`.
-
-        By default `shown` is the graph with the inputs of its linear layers among its outputs.
-        """
-        if shown is None:
-            read = {site.tensor for site in call_sites(self.graph)}
-            shown = with_outputs(self.graph, sorted(read))
+        """How each puzzle ends, while `observe` receives every segment of the graph `shown`."""
         session = session_of(shown, self.num_threads, self.provider)
         engine = RecordingEngine(session, self.num_slots, observe)
         return self.solve(engine, questions, progress)
@@ -123,13 +134,18 @@ class ServedGraph:
         progress: OnProgress = unheard,
     ) -> Outcomes:
         """Run every puzzle once through a lane until the last has halted."""
-        ended: list[Attempt] = []
+        num_puzzles = len(questions)
+        exact_N = np.zeros(num_puzzles, np.bool_)
+        proven_N = np.zeros(num_puzzles, np.bool_)
+        segments_N = np.zeros(num_puzzles, np.int32)
         running = run_questions(engine, self.puzzle, questions, self.puzzle_table, self.policy)
-        for attempt in running:
-            ended.append(attempt)
-            progress(len(ended), len(questions))
-        ended.sort(key=attrgetter("attempt_id"))
-        return outcomes_of(ended, questions.labels_NT)
+        for num_before, attempt in enumerate(running):
+            index = attempt.attempt_id
+            exact_N[index] = is_exact(attempt, questions.labels_NT[index])
+            proven_N[index] = attempt.verified is True
+            segments_N[index] = attempt.segments
+            progress(num_before + 1, num_puzzles)
+        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
 
 
 def run_questions(
@@ -143,46 +159,8 @@ def run_questions(
 
     The id of an attempt is the number of its question.
     """
-
-    def attempts() -> Iterator[Attempt]:
-        for index, asked in enumerate(questions):
-            yield Attempt(
-                attempt_id=index,
-                tokens_T=asked.tokens_T,
-                puzzle_vector_E=puzzle_table[asked.puzzle_id],
-                policy=policy,
-                arrival_s=0.0,
-            )
-
     serving = lane.Lane(engine, puzzle, queue_limit=engine.num_slots)
-    return lane.run_all(serving, attempts())
-
-
-def answered(
-    lane: TaskLane,
-    tasks: Sequence[Task],
-    progress: OnProgress = unheard,
-) -> Iterator[Result]:
-    """Submit every task and yield the results as they come. The queue must hold all tasks."""
-    for task in tasks:
-        lane.submit(task)
-    num_done = 0
-    while lane.has_work:
-        results, _ = lane.step()
-        yield from results
-        num_done += len(results)
-        progress(num_done, len(tasks))
-
-
-def outcomes_of(ended: Sequence[Attempt], labels_NT: Int32) -> Outcomes:
-    exact_N = np.zeros(len(ended), np.bool_)
-    proven_N = np.zeros(len(ended), np.bool_)
-    segments_N = np.zeros(len(ended), np.int32)
-    for index, attempt in enumerate(ended):
-        exact_N[index] = is_exact(attempt, labels_NT[index])
-        proven_N[index] = attempt.verified is True
-        segments_N[index] = attempt.segments
-    return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
+    return lane.run_all(serving, attempts_of(questions, puzzle_table, policy))
 
 
 def is_exact(attempt: Attempt, label_T: Int32) -> bool:
@@ -199,10 +177,11 @@ class Recorder:
     Its memory does not grow with puzzles or segments (sample: Vitter 1985, algorithm R).
     """
 
-    def __init__(self, graph: ModelProto) -> None:
-        self._by_tensor: dict[str, Histogram] = {}
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self.weights = sorted({site.weight for site in sites})
         self.histograms: dict[str, Histogram] = {}
-        for site in call_sites(graph):
+        self._by_tensor: dict[str, Histogram] = {}
+        for site in sites:
             histogram = self._by_tensor.setdefault(site.tensor, Histogram())
             self.histograms[site.name] = histogram
         self._rng = np.random.default_rng(0)
@@ -218,7 +197,7 @@ class Recorder:
     def _sample(self, row: States) -> None:
         """Keep this state with the same probability as every earlier one."""
         self._num_seen += 1
-        row_bytes = size_bytes(row)
+        row_bytes = sum(array.nbytes for array in row.values())
         limit = max(1, min(MAX_STATES, STATES_BYTES // row_bytes))
         place = len(self._rows)
         if place >= limit:
@@ -232,10 +211,6 @@ class Recorder:
         for name in INPUTS:
             states[name] = np.stack([row[name] for row in self._rows])
         return states
-
-
-def size_bytes(arrays: States) -> int:
-    return sum(array.nbytes for array in arrays.values())
 
 
 class RecordingEngine(Engine):
@@ -274,26 +249,6 @@ class RecordingEngine(Engine):
             halt_margin_B=outputs["halt_margin_B"],
             q_halt_B=outputs["q_halt_B"],
         )
-
-
-def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
-    """Slots whose linear-layer inputs fit into `MEMORY_BYTES`; at least one, at most `most`."""
-    num_positions = positions_of(graph)
-    if num_positions is None:
-        return 1  # not a step graph; the engine rejects it later
-    read: dict[str, int] = {}
-    for site in call_sites(graph):
-        read[site.tensor] = site.num_inputs
-    row_bytes = 2 * FLOAT_BYTES * num_positions * sum(read.values())
-    return max(1, min(most, MEMORY_BYTES // row_bytes))
-
-
-def positions_of(graph: ModelProto) -> int | None:
-    """Positions of the carry, if the graph has one."""
-    for value in graph.graph.input:
-        if value.name == CARRIES[0]:
-            return value.type.tensor_type.shape.dim[1].dim_value
-    return None
 
 
 def session_of(

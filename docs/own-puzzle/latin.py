@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from hrm_puzzles.grid.board import GridShape, GridSymmetry, Int32Array, UInt64Array, mixed
-from hrm_puzzles.grid.notation import Legend, lines_parsed, parsed, size_of, text_of, written
+from hrm_puzzles.grid.notation import parsed, text_of, written
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
@@ -23,6 +23,8 @@ from hrm_puzzles.puzzle import (
     PuzzleError,
     require_difficulty,
 )
+from hrm_puzzles.reading.grids import lines_parsed
+from hrm_puzzles.reading.legend import Legend, size_of
 
 SIDE = 5
 BLANK = 1
@@ -35,7 +37,6 @@ LEGEND = Legend(
     values={character: value for value, character in CHARACTERS.items()},
     characters=CHARACTERS,
     open_value=0,
-    pads_lines=False,
     described="the digits 1 to 5, and . for a blank",
 )
 BLANKS = {"easy": 6, "hard": 12}

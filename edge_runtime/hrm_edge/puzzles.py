@@ -15,10 +15,8 @@ from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.files import MAX_LINE, records_at
-from hrm_puzzles.reading.record import Record
-from hrm_puzzles.reading.records import records_in
-from hrm_puzzles.reading.values import board_in
+from hrm_puzzles.reading.record import Record, board_in
+from hrm_puzzles.reading.records import MAX_LINE, records_at, records_in
 
 FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no puzzle ends like this
 MAX_FILE_NAME = 250  # characters; file systems take no longer name

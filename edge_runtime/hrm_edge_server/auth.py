@@ -32,10 +32,6 @@ class KeyFileError(ValueError):
     """A key file that cannot be used, or a change to it that cannot be made."""
 
 
-class BindError(ValueError):
-    """Options that would open the server to others by mistake."""
-
-
 class Key(BaseModel, extra="forbid", frozen=True):
     """One line of the file. `rate` is in puzzles per second; `burst` may come at once."""
 
@@ -199,13 +195,13 @@ def bind_warning(
 ) -> str | None:
     """A warning to the operator about these options.
 
-    Raises BindError for options that are wrong or open the server by mistake.
+    Raises ValueError for options that are wrong or open the server by mistake.
     """
     _check_certificate(tls_cert, tls_key)
     if host in LOOPBACK:
         return None
     if not with_keys and not insecure:
-        raise BindError(
+        raise ValueError(
             f"--host {host} lets other machines in without keys: make a key with "
             "'hrm-key add LABEL --file keys' and pass --keys keys, or pass --insecure if whoever "
             "reaches this address may use the server."
@@ -222,7 +218,7 @@ def bind_warning(
 
 def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
     if (tls_cert is None) != (tls_key is None):
-        raise BindError(
+        raise ValueError(
             "one of --tls-cert and --tls-key is missing: pass both, or neither for plain HTTP."
         )
     if tls_cert is None:
@@ -231,7 +227,7 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
     try:
         context.load_cert_chain(tls_cert, tls_key)
     except OSError as error:  # an ssl.SSLError is an OSError
-        raise BindError(
+        raise ValueError(
             f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): "
             "pass PEM files that belong together."
         ) from None
@@ -241,7 +237,7 @@ def checked_origins(origins: Sequence[str]) -> Sequence[str]:
     """Origins as browsers name them. `*` would admit every page that a visitor opens."""
     for origin in origins:
         if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
-            raise BindError(
+            raise ValueError(
                 f"--cors {origin} is not an origin: "
                 "pass one such as https://my.site or http://localhost:3000."
             )

@@ -7,22 +7,18 @@ Made for a Jetson (`make check-jetson`), where it has not run yet, and for a gra
 the process grows. A part that fails does not stop the others.
 """
 
-from __future__ import annotations
-
-import importlib.util
 import itertools
 import json
 import platform
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from xml.etree import ElementTree
+from typing import Annotated, Any
 
 import typer
 
@@ -35,24 +31,18 @@ from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.profiles import buckets_for
 from hrm_host import atomic, command, machine, memory
 from hrm_parity import BUILD_COMMAND
+from hrm_parity.comparison import Comparison, ParityOptions, compare_engines
 from hrm_parity.device import try_device
+from hrm_parity.walk import attempts_of, golden_questions
 
-if TYPE_CHECKING:
-    from hrm_parity.comparison import Comparison
-
-BENCH = "from hrm_benchmarks.cli import app; app()"
 MEASURE_S = 2.0
 MIN_STEPS = 20
-HTTP_S = 10.0
 SAMPLE_EVERY_S = 5.0
 MAX_GROWTH_MB = 64  # growth of the process during the soak
 REPORTED_VERSIONS = ("cuda.bindings", "numpy", "onnxruntime", "pycuda", "tensorrt")
-OUTCOMES = {"failure": "failed", "error": "failed", "skipped": "skipped"}
-"""What a tag inside a test of a JUnit report means; a test without one passed."""
 
 Found = tuple[Any, list[str]]
 """The findings of a part, and its faults."""
-Part = Callable[[], Found]
 
 app = command.Command("acceptance")
 
@@ -73,60 +63,43 @@ def accept_command(
     soak_minutes: Annotated[float, typer.Option(min=0, help="Minutes of the soak test.")] = 10.0,
     full: Annotated[
         bool,
-        typer.Option(
-            "--full", help="Also check TensorRT step by step, every shipped bundle, and HTTP."
-        ),
+        typer.Option("--full", help="Also check TensorRT step by step and every shipped bundle."),
     ] = False,
-    tests: Annotated[
-        Path | None, typer.Option(help="JUnit report of pytest to include in the findings.")
-    ] = None,
     out: Annotated[Path, typer.Option(help="JSON file for the report.")] = Path("acceptance.json"),
 ) -> None:
     """Check parity, speed and endurance on this device; exits with 1 if one fails."""
-    report = _Report(out=out)
-    parts: dict[str, Part] = {}
+    report = _Report(out)
     if full:
-        parts["steps"] = _device_steps
-    if tests is not None:
-        parts["tests"] = lambda: outcomes_of(tests)
+        report.run("steps", lambda: (try_device(), []))
     try:
         served = _open(bundle, engine, slots, threads)
-    except Exception as error:  # the other parts may still find something
+    except Exception as error:  # the device's steps may have found something
         report.faults.append(str(error))
     else:
-        report.findings["bundle"] = served.description()
+        manifest = served.bundle.manifest
+        description = {"name": manifest.name, "provenance": manifest.provenance}
+        report.findings["bundle"] = description
         report.findings["engine"] = {"choice": str(served.choice), "slots": slots}
-        parts["parity"] = served.parity
-        parts["bench"] = served.bench
-        parts["soak"] = lambda: _soak(served, 60 * soak_minutes)
+        report.run("parity", served.parity)
+        report.run("bench", served.bench)
+        report.run("soak", partial(_soak, served, 60 * soak_minutes))
         if full:
-            parts["shipped"] = served.shipped
-            parts["http"] = served.over_http
-    for name, part in parts.items():
-        typer.echo(name, err=True)
-        report.run(name, part)
+            report.run("shipped", served.shipped)
     report.finish()
-    verdict = "passed"
-    if report.faults:
-        verdict = "FAILED: " + "; ".join(report.faults)
-    typer.echo(f"{verdict}: {out}", err=True)
-    raise typer.Exit(1 if report.faults else 0)
 
 
-def _device() -> dict[str, Any]:
-    facts = machine.Host().facts()
-    return {**facts, "machine": platform.machine(), "python": platform.python_version()}
-
-
-@dataclass(kw_only=True)
 class _Report:
     """The findings. They are saved before every part; after a crash `running` names that part."""
 
-    out: Path
-    faults: list[str] = field(default_factory=list[str])
-    findings: dict[str, Any] = field(default_factory=lambda: {"device": _device()})
+    def __init__(self, out: Path) -> None:
+        facts = machine.Host().facts()
+        facts |= {"machine": platform.machine(), "python": platform.python_version()}
+        self.out = out
+        self.faults: list[str] = []
+        self.findings: dict[str, Any] = {"device": facts}
 
-    def run(self, name: str, part: Part) -> None:
+    def run(self, name: str, part: Callable[[], Found]) -> None:
+        typer.echo(name, err=True)
         self._write(passed=False, running=name)
         try:
             self.findings[name], faults = part()
@@ -135,8 +108,18 @@ class _Report:
         self.faults += [f"{name}: {fault}" for fault in faults]
 
     def finish(self) -> None:
-        self.findings["versions"] = _versions()
+        """Write the report and end the command: with 1 if there are faults."""
+        versions: dict[str, str] = {}
+        for name in REPORTED_VERSIONS:
+            if name in sys.modules:
+                versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
+        self.findings["versions"] = versions
         self._write(passed=not self.faults, running=None)
+        verdict = "passed"
+        if self.faults:
+            verdict = "FAILED: " + "; ".join(self.faults)
+        typer.echo(f"{verdict}: {self.out}", err=True)
+        raise typer.Exit(1 if self.faults else 0)
 
     def _write(self, *, passed: bool, running: str | None) -> None:
         state = {"faults": self.faults, "passed": passed, "running": running}
@@ -144,41 +127,7 @@ class _Report:
         atomic.write_text(self.out, json.dumps(content, indent=1) + "\n")
 
 
-def _versions() -> dict[str, str]:
-    """Versions of the libraries that this run has loaded."""
-    versions: dict[str, str] = {}
-    for name in REPORTED_VERSIONS:
-        if name in sys.modules:
-            versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
-    return versions
-
-
-def _device_steps() -> Found:
-    return try_device(), []
-
-
-def outcomes_of(junit: Path) -> Found:
-    """Every test of a JUnit report: passed, failed or skipped, its reason and its figures."""
-    outcomes: dict[str, str] = {}
-    for case in ElementTree.parse(junit).iter("testcase"):
-        name = f"{case.get('classname')}.{case.get('name')}"
-        outcomes[name] = ": ".join(_outcome(case))
-    failed = [f"{name}: {text}" for name, text in outcomes.items() if text.startswith("failed")]
-    return outcomes, failed
-
-
-def _outcome(case: ElementTree.Element) -> list[str]:
-    parts = ["passed"]
-    for child in case:
-        if child.tag in OUTCOMES:
-            message = child.get("message") or ""
-            parts = [OUTCOMES[child.tag], *message.splitlines()[:1]]
-            break
-    figures = [f"{one.get('name')} {one.get('value')}" for one in case.iter("property")]
-    return parts + figures
-
-
-def _open(name: str | None, engine: str, num_slots: int, num_threads: int | None) -> _Served:
+def _open(name: str | None, engine: str, num_slots: int, num_threads: int | None) -> "_Served":
     bundle = Bundle.open(find_bundle(name))
     choice = prepare(
         bundle, engine, num_slots=num_slots, build_command=BUILD_COMMAND, to_judge=True
@@ -195,13 +144,9 @@ class _Served:
     num_slots: int
     num_threads: int | None
 
-    def description(self) -> dict[str, Any]:
-        manifest = self.bundle.manifest
-        return {"name": manifest.name, "provenance": manifest.provenance}
-
     def parity(self) -> Found:
-        report = self._compared(self.bundle, str(self.choice))
-        return report.as_json(), [str(one) for one in report.breaks]
+        compared = self._compared(self.bundle, str(self.choice))
+        return compared.as_json(), [str(one) for one in compared.breaks]
 
     def shipped(self) -> Found:
         """The gates that each shipped bundle breaks on its golden traces, by precision."""
@@ -210,35 +155,25 @@ class _Served:
             bundle = Bundle.open(path)
             for precision in bundle.manifest.precisions:
                 engine = f"{self.choice.engine}:{precision}"
-                found[f"{bundle.manifest.name} {engine}"] = self._breaks(bundle, engine)
+                try:
+                    breaks = [str(one) for one in self._compared(bundle, engine).breaks]
+                except Exception as error:
+                    breaks = [str(error)]
+                found[f"{bundle.manifest.name} {engine}"] = breaks
         return found, [f"{name}: {breaks[0]}" for name, breaks in found.items() if breaks]
 
     def bench(self) -> Found:
         """Median time of a segment per batch size, with a real puzzle in every active slot."""
-        golden = self.bundle.golden()
+        asked = itertools.cycle(golden_questions(self.bundle.golden()))
         times_ms: dict[int, float] = {}
         with closing(self.opened()) as engine:
-            for slot in range(engine.num_slots):
-                puzzle = slot % len(golden.tokens_BT)
-                vector_E = self.bundle.puzzle_table[golden.puzzle_ids_B[puzzle]]
-                engine.load(slot, golden.tokens_BT[puzzle], vector_E)
+            for slot, puzzle in zip(range(engine.num_slots), asked, strict=False):
+                vector_E = self.bundle.puzzle_table[puzzle.puzzle_id]
+                engine.load(slot, puzzle.tokens_T, vector_E)
             for batch in buckets_for(engine.num_slots):
                 step_ms = median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS)
                 times_ms[batch] = round(step_ms, 3)
         return {"step_ms": times_ms}, []
-
-    def over_http(self) -> Found:
-        """Puzzles per second through hrm-serve, and latencies below that rate, from hrm-bench."""
-        if importlib.util.find_spec("aiohttp") is None:
-            return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
-        model = ("--bundle", str(self.bundle.path), "--engine", str(self.choice))
-        options = ("--slots", str(self.num_slots), "--seconds", str(HTTP_S), "--json")
-        command = [sys.executable, "-c", BENCH, "serve", "--http", *model, *options]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            lines = [f"status {done.returncode}", *done.stderr.strip().splitlines()]
-            return None, lines[-1:]
-        return json.loads(done.stdout), []
 
     def opened(self) -> Engine:
         return engine_for(
@@ -249,32 +184,14 @@ class _Served:
         )
 
     def attempts(self, until_s: float) -> Iterator[Attempt]:
-        """Yield the golden puzzles, each at least once, and repeat them until `until_s`."""
-        golden = self.bundle.golden()
-        num_puzzles = len(golden.tokens_BT)
+        """The golden puzzles, each at least once, repeated until the monotonic time `until_s`."""
+        questions = golden_questions(self.bundle.golden())
+        more = itertools.takewhile(lambda _: time.monotonic() < until_s, itertools.cycle(questions))
         policy = self.bundle.manifest.halting_policy(self.choice.precision)
-        for number in itertools.count():
-            if number >= num_puzzles and time.monotonic() >= until_s:
-                return
-            puzzle = number % num_puzzles
-            yield Attempt(
-                attempt_id=number,
-                tokens_T=golden.tokens_BT[puzzle],
-                puzzle_vector_E=self.bundle.puzzle_table[golden.puzzle_ids_B[puzzle]],
-                policy=policy,
-                arrival_s=time.monotonic(),
-            )
-
-    def _breaks(self, bundle: Bundle, engine: str) -> list[str]:
-        try:
-            report = self._compared(bundle, engine)
-        except Exception as error:
-            return [str(error)]
-        return [str(one) for one in report.breaks]
+        asked = itertools.chain(questions, more)
+        return attempts_of(asked, self.bundle.puzzle_table, policy)
 
     def _compared(self, bundle: Bundle, engine: str) -> Comparison:
-        from hrm_parity.comparison import ParityOptions, compare_engines
-
         options = ParityOptions(engine=engine, slots=self.num_slots, threads=self.num_threads)
         return compare_engines(bundle, options)
 
@@ -287,35 +204,22 @@ def _soak(served: _Served, soak_s: float) -> Found:
     counts = Counter[str]()
     first_answers: dict[int, bytes] = {}
     samples: list[dict[str, Any]] = []
-    num_puzzles = len(served.bundle.golden().tokens_BT)
     with closing(served.opened()) as engine:
         lane = Lane(engine, served.bundle.puzzle, queue_limit=engine.num_slots)
         began_s = time.monotonic()
-        sampled_s = began_s
-        attempts = served.attempts(until_s=began_s + soak_s)
-        for result in run_all(lane, attempts):
-            answer = b""
-            if result.answer_T is not None:
-                answer = result.answer_T.tobytes()
-            puzzle = result.attempt_id % num_puzzles
-            first_answer = first_answers.setdefault(puzzle, answer)
+        for result in run_all(lane, served.attempts(until_s=began_s + soak_s)):
+            answer = b"" if result.answer_T is None else result.answer_T.tobytes()
             counts["puzzles"] += 1
-            counts["changed"] += answer != first_answer
+            counts["changed"] += answer != first_answers.setdefault(result.task_id, answer)
             counts["failed"] += result.halted_by == "failed"
             counts["verified"] += result.verified is True
             counts["segments"] += result.segments
-            now_s = time.monotonic()
-            if not samples or now_s - sampled_s >= SAMPLE_EVERY_S:
-                samples.append(_sample(now_s - began_s, lane))
-                sampled_s = now_s
+            passed_s = time.monotonic() - began_s
+            if not samples or passed_s - samples[-1]["at_s"] >= SAMPLE_EVERY_S:
+                samples.append(_sample(passed_s, lane))
         samples.append(_sample(time.monotonic() - began_s, lane))
-    return _soak_findings(counts, samples)
-
-
-def _soak_findings(counts: Counter[str], samples: list[dict[str, Any]]) -> Found:
     first_mb = samples[1]["rss_mb"] or 0  # the first sample is from before the engine is warm
-    last_mb = samples[-1]["rss_mb"] or 0
-    growth_mb = last_mb - first_mb
+    growth_mb = (samples[-1]["rss_mb"] or 0) - first_mb
     seconds = samples[-1]["at_s"]
     faults: list[str] = []
     if counts["failed"]:
@@ -337,20 +241,15 @@ def _soak_findings(counts: Counter[str], samples: list[dict[str, Any]]) -> Found
 
 def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
     host = machine.Host()
-    available_mb = None
     account = memory.read_memory()
-    if account is not None:
-        available_mb = account.available_mb
-    gpu_mhz = None
-    for clock in host.gpu_clocks():
-        gpu_mhz = str(clock.now_hz // 10**6)
+    clocks = host.gpu_clocks()
     return {
         "at_s": round(at_s, 1),
         "step_ms": round(1e3 * lane.counters.mean_step_s, 3),
         "rss_mb": memory.resident_bytes() // memory.MIB or None,
-        "available_mb": available_mb,
+        "available_mb": None if account is None else account.available_mb,
         "temperature_c": host.hottest_c(),
-        "gpu_mhz": gpu_mhz,
+        "gpu_mhz": [clock.now_hz // 10**6 for clock in clocks],
     }
 
 

@@ -34,25 +34,35 @@ from hrm_puzzles.data.sources import Questions, questions_from_data, questions_m
 
 NUM_PUZZLES = 256
 """Default number of held-out puzzles: minutes on a CPU."""
-BUNDLE_HELP = "Bundle directory or shipped name. Default: sudoku."
-AGAINST_HELP = "Reference engine. Default: golden traces, or cpu:fp32 with --data or --puzzles."
-DATA_HELP = "Data set whose test split to run. Default: golden or generated puzzles."
-THREADS_HELP = "CPU threads per engine. Default: all cores."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParityOptions:
     bundle: Annotated[
         str | None,
-        typer.Argument(help=BUNDLE_HELP, autocompletion=bundles_from),
+        typer.Argument(
+            help="Bundle directory or shipped name. Default: sudoku.", autocompletion=bundles_from
+        ),
     ] = None
     engine: Annotated[str, typer.Option(help="Engine to check, ENGINE[:PRECISION].")] = "auto"
-    against: Annotated[str | None, typer.Option(help=AGAINST_HELP)] = None
-    data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Reference engine. Default: golden traces, or cpu:fp32 with --data or --puzzles."
+        ),
+    ] = None
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data set whose test split to run. Default: golden or generated puzzles."
+        ),
+    ] = None
     puzzles: Annotated[int | None, typer.Option(min=1, help="Number of puzzles to run.")] = None
     seed: Annotated[int, typer.Option(help="Seed for choosing or generating puzzles.")] = 1
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles per batch.")] = 16
-    threads: Annotated[int | None, typer.Option(min=1, help=THREADS_HELP)] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads per engine. Default: all cores.")
+    ] = None
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as one JSON object.")
     ] = False

@@ -50,7 +50,6 @@ app = Command("tensorrt_build")
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
 MEASURE_S = 0.5
 MIN_STEPS = 10
-MAX_GROWTH = 1.3  # a plan much larger than its graph contains some weights more than once
 
 
 @app.command(epilog="Example: python3 -m hrm_parity.trt_build model.bundle --slots 4")
@@ -151,10 +150,11 @@ class _OneBuild:
         key = EngineKey.of(self.bundle, machine, precision=self.precision, num_slots=self.num_slots)
         if self.as_json:
             _print_line({"building": asdict(key)})
-        built = None if self.again else cache.find(key)
-        if built is not None and built.step_ms is not None:
-            return built
+        built = None
         if not self.again:
+            built = cache.find(key)
+            if built is not None and built.step_ms is not None:
+                return built
             self._check_history(key)
         problem = factory.start_problem()
         if problem is not None:
@@ -169,13 +169,12 @@ class _OneBuild:
     def _check_history(self, key: EngineKey) -> None:
         """Raise EngineUnavailableError if this build has failed before."""
         problem = failures.find(key)
-        if problem is None:
-            return
-        wanted = ["--precision", self.precision, "--slots", str(self.num_slots), "--again"]
-        command = shlex.join([*BUILD_COMMAND, str(self.bundle.path), *wanted])
-        raise EngineUnavailableError(
-            f"an earlier build failed ({problem}): try it again with `{command}`."
-        )
+        if problem is not None:
+            wanted = ["--precision", self.precision, "--slots", str(self.num_slots), "--again"]
+            command = shlex.join([*BUILD_COMMAND, str(self.bundle.path), *wanted])
+            raise EngineUnavailableError(
+                f"an earlier build failed ({problem}): try it again with `{command}`."
+            )
 
     def _built_anew(self, key: EngineKey) -> Built:
         if not self.force:
@@ -189,7 +188,12 @@ class _OneBuild:
             problem, _, _ = str(error).rpartition(": ")
             failures.remember(key, problem, cause_of(problem))
             raise
-        self.console.print(_summary(built), markup=False, highlight=False)
+        size_mb = built.plan_bytes / 1e6
+        self.console.print(
+            f"{key.name}: {size_mb:.1f} MB after {built.build_seconds:.0f} s",
+            markup=False,
+            highlight=False,
+        )
         return built
 
 
@@ -205,15 +209,6 @@ def _check_memory(bundle: Bundle, precision: str, settings: BuildSettings) -> No
             f"building an engine takes about {needs_mb} MB and this machine can give "
             f"{available.allocatable_mb} MB: {REMEDIES['memory']}; --force tries it anyway."
         )
-
-
-def _summary(built: Built) -> str:
-    growth = built.plan_bytes / built.graph_bytes
-    remark = ""
-    if growth > MAX_GROWTH:
-        remark = f" ({growth:.1f} times its graph: it may contain weights twice)"
-    size_mb = built.plan_bytes / 1e6
-    return f"{built.key.name}: {size_mb:.1f} MB{remark} after {built.build_seconds:.0f} s"
 
 
 def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:

@@ -7,12 +7,14 @@ Shapes: B slots, S segments, M measured rows of all segments, N puzzles, T token
 """
 
 import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract import halting
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
@@ -285,3 +287,20 @@ def compare(
         num_segments=len(golden.answer_SBT),
         to_the_end=True,
     )
+
+
+def attempts_of(
+    questions: Iterable[HeldOutPuzzle],
+    puzzle_table_PE: Float32,
+    policy: halting.HaltingPolicy,
+) -> Iterator[Attempt]:
+    """One attempt for each question, for a lane. Ids count from 0; `task_id` is the question's."""
+    for number, asked in enumerate(questions):
+        yield Attempt(
+            attempt_id=number,
+            tokens_T=asked.tokens_T,
+            puzzle_vector_E=puzzle_table_PE[asked.puzzle_id],
+            policy=policy,
+            arrival_s=0.0,
+            task_id=asked.index,
+        )

@@ -1,8 +1,10 @@
 """hrm-export: turn a checkpoint into a bundle. Heavy imports wait until the command runs."""
 
+import json
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -24,12 +26,12 @@ main = command.Command("hrm-export", extra="export")
 @command.taking(Options)
 def export(options: Options) -> None:
     """Make a bundle of step graphs, puzzle table and golden traces, compared with PyTorch."""
+    from hrm_calibration.judge import LimitedStages, judge_precisions, measure_fp32
     from hrm_export.contents import contents_of
     from hrm_export.inputs import LATEST, bundle_name, find_checkpoint
-    from hrm_export.limit import LimitedStages
-    from hrm_export.precisions import judge_precisions
     from hrm_export.recipe import write_bundle
-    from hrm_export.summary import print_json, print_table
+    from hrm_export.summary import page_of, print_table
+    from hrm_export.torch_engine import golden_traces
     from hrm_host.progress import stages_on
 
     source = find_checkpoint(options.source, options.calib)
@@ -39,12 +41,22 @@ def export(options: Options) -> None:
         if source.name == LATEST and source != options.source:
             stages.say(f"{source.parent} has no best checkpoint; {source} is exported")
         contents = contents_of(options, source, out, stages)
-        judged = judge_precisions(contents, options, stages)
+        exam = contents.exam
+        fp32 = measure_fp32(exam, stages)
+        traces = golden_traces(
+            contents.model,
+            exam.held_out,
+            fp32.policy.threshold,
+            options.golden,
+            progress=partial(shown.show, "golden traces"),
+        )
+        judged = judge_precisions(exam, fp32, traces, stages)
         write_bundle(out, contents, judged, parse_loop(options.loop))
+    page = page_of(out, contents, judged.forms)
     if options.as_json:
-        print_json(out, contents, judged.forms)
+        print(json.dumps(page))
     else:
-        print_table(out, contents, judged.forms)
+        print_table(page, judged.forms[0])
         typer.echo(f"Next: {command.runnable('hrm-serve')} {shlex.quote(str(out))}")
     if options.build_engine:
         # in a process of its own, whose memory is free again once the engines are built

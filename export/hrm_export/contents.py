@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import torch
 
+from hrm_calibration.judge import Exam
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
@@ -30,30 +31,20 @@ from hrm_host import atomic, machine, progress
 from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles.arc.examples import num_by_task_in
-from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
-
-PLAIN = (str, int, float)
-"""Types that the manifest's provenance can hold."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contents:
     """Everything that goes into a bundle.
 
-    `calibration` and `held_out` share no puzzle. `identifiers` name the rows of the puzzle table,
-    `tasks` holds the pairs of named tasks, `generated` names those that were also trained on
-    generated examples, and `meta` is the checkpoint's. The threshold of `served.policy` is 0 unless
-    the options give one.
+    `generated` names the tasks that were also trained on generated examples, `meta` is the
+    checkpoint's. The threshold of the served policy is 0 unless the options give one.
     """
 
     name: str
     model: hrm.HRM
-    served: ServedGraph
-    calibration: Questions
-    held_out: Questions
-    identifiers: Sequence[str]
-    tasks: Mapping[str, Any]
+    exam: Exam
     meta: Mapping[str, Any]
     generated: Sequence[str] = ()
 
@@ -61,8 +52,7 @@ class Contents:
         """The plain values of `meta`, and versions. Leaves out paths and times of this machine."""
         known: dict[str, str | int | float] = {}
         for key, value in self.meta.items():
-            is_plain = type(value) in PLAIN
-            if is_plain and (isinstance(value, str) or np.isfinite(value)):
+            if isinstance(value, str) or (type(value) in (int, float) and np.isfinite(value)):
                 known[key] = value
         known["num_parameters"] = self.model.num_parameters
         for module in (torch, onnx, onnxruntime):
@@ -101,14 +91,21 @@ def contents_of(
     calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
     num_traced = min(policy.max_segments, config.max_segments)
     model.config = replace(config, max_segments=num_traced)
-    return Contents(
-        name=options.name or out.stem,
-        model=model.to(provider.device or "cpu"),
+    exam = Exam(
         served=served,
         calibration=calibration,
         held_out=held_out,
-        identifiers=identifiers,
         tasks=tasks,
+        identifiers=identifiers,
+        lower=options.lower_precisions,
+        threshold=options.threshold,
+        int8_budget=options.int8_budget,
+        max_loss=options.max_loss,
+    )
+    return Contents(
+        name=options.name or out.stem,
+        model=model.to(provider.device or "cpu"),
+        exam=exam,
         meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
         generated=generated,
     )
@@ -134,15 +131,13 @@ def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPol
         raise ValueError(f"{problem}; omit --max-segments")
     default = "verified" if puzzle.proof_exists else "learned"
     kind = cast("PolicyKind", options.policy or default)
-    threshold = options.threshold or 0.0
-    return HaltingPolicy(kind=kind, threshold=threshold, max_segments=limit)
+    return HaltingPolicy(kind=kind, threshold=options.threshold or 0.0, max_segments=limit)
 
 
 def provider_of(device: str) -> Provider:
     """What runs the graphs for `--device`; `auto` needs CUDA in PyTorch and in ONNX Runtime."""
-    if torch_device(device, "--device") != "cuda":
-        return CPU
-    if device == "cuda" or CUDA.name in onnxruntime.get_available_providers():
+    is_cuda = torch_device(device, "--device") == "cuda"
+    if is_cuda and (device == "cuda" or CUDA.name in onnxruntime.get_available_providers()):
         return CUDA
     return CPU
 

@@ -14,34 +14,55 @@ from hrm_puzzles.data.options import Columns
 if TYPE_CHECKING:
     from hrm_parity.accuracy import Subject
 
-SOURCE_HELP = "Checkpoint, run, a run's latest or best, bundle, or a shipped bundle's name."
-OTHER_HELP = "Second model; the two are compared puzzle by puzzle."
-DATA_HELP = "Data set (test split), file of puzzles, or the puzzle's name to generate puzzles."
-PUZZLES_HELP = "Choose this many puzzles at random. Default: all, or 1000 generated ones."
-BOARD_HELP = "Evaluate relational weights on a puzzle of another size."
-ENGINE_HELP = "cpu or cuda for a checkpoint, ENGINE[:PRECISION] for a bundle."
-SEGMENTS_HELP = "Maximum number of segments per puzzle. Default: the model's."
-MAX_LOSS_HELP = "Points of exact solves that halting early may lose."
-THREADS_HELP = "CPU threads of the engine. Default: all cores."
-JSON_HELP = "Print one JSON object with the whole curve."
 
 main = command.Command("hrm-eval", extra="export")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    source: Annotated[str, typer.Argument(help=SOURCE_HELP)]
-    other: Annotated[str | None, typer.Argument(help=OTHER_HELP)] = None
-    data: Annotated[str, typer.Option(help=DATA_HELP)]
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Checkpoint, run, a run's latest or best, bundle, or a shipped bundle's name."
+        ),
+    ]
+    other: Annotated[
+        str | None, typer.Argument(help="Second model; the two are compared puzzle by puzzle.")
+    ] = None
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Data set (test split), file of puzzles, or the puzzle's name to generate puzzles."
+        ),
+    ]
     columns: Columns = None
-    puzzles: Annotated[int | None, typer.Option(min=1, help=PUZZLES_HELP)] = None
-    board: Annotated[str | None, typer.Option(help=BOARD_HELP)] = None
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "auto"
-    max_segments: Annotated[int | None, typer.Option(min=1, help=SEGMENTS_HELP)] = None
-    max_loss: Annotated[float, typer.Option(min=0, max=100, help=MAX_LOSS_HELP)] = 0.5
+    puzzles: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Choose this many puzzles at random. Default: all, or 1000 generated ones."
+        ),
+    ] = None
+    board: Annotated[
+        str | None, typer.Option(help="Evaluate relational weights on a puzzle of another size.")
+    ] = None
+    engine: Annotated[
+        str, typer.Option(help="cpu or cuda for a checkpoint, ENGINE[:PRECISION] for a bundle.")
+    ] = "auto"
+    max_segments: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of segments per puzzle. Default: the model's."),
+    ] = None
+    max_loss: Annotated[
+        float,
+        typer.Option(min=0, max=100, help="Points of exact solves that halting early may lose."),
+    ] = 0.5
     slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles per batch.")] = 64
-    threads: Annotated[int | None, typer.Option(min=1, help=THREADS_HELP)] = None
-    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of the engine. Default: all cores.")
+    ] = None
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object with the whole curve.")
+    ] = False
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False
 
     def opened(self, source: str) -> "Subject":
@@ -51,9 +72,9 @@ class EvaluationOptions:
 
         path = Path(source)
         if path.exists() and not (path / MANIFEST_NAME).is_file():
-            from hrm_export.checkpoint_subject import find_checkpoint, open_checkpoint
+            from hrm_export.torch_engine import checkpoint_at, open_checkpoint
 
-            found = find_checkpoint(path)
+            found = checkpoint_at(path)
             if found is not None:
                 return open_checkpoint(
                     found,

@@ -4,7 +4,7 @@ Shapes: N puzzles, T tokens.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,20 @@ from typing import Any
 import numpy as np
 
 from hrm_calibration.int8 import MAX_PUZZLES
+from hrm_calibration.judge import PER_HELD_OUT
 from hrm_export.options import Options
 from hrm_host import machine, progress
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
 from hrm_puzzles.arc.examples import num_by_task_in
-from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, Split, open_split
+from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, open_split
 from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import NamedVariants, Puzzle
 
 RUNS = Path("runs")
 BEST = "best"
 LATEST = "latest"
-PER_HELD_OUT = 4
-"""Puzzles reserved for calibration for each held-out puzzle, at most."""
 
 Tasks = dict[str, dict[str, list[Any]]]
 """Pairs of input and output grids by task, then by split."""
@@ -38,9 +37,10 @@ def find_checkpoint(source: Path | None, calib: str | None) -> Path:
         return _checkpoint_for(calib)
     if (source / checkpoint.CONFIG).exists():
         return source
+    run = source
     if source.name == BEST and not source.exists():
-        return checkpoint_of_run(source.parent) or source
-    return checkpoint_of_run(source) or source
+        run = source.parent
+    return checkpoint_of_run(run) or source
 
 
 def _checkpoint_for(calib: str | None) -> Path:
@@ -67,8 +67,7 @@ def checkpoint_of_run(run: Path) -> Path | None:
 
 def bundle_name(source: Path) -> str:
     """The run's name if the checkpoint belongs to a run, else the directory's name."""
-    in_run = source.is_file() or source.name.startswith("step_")
-    if in_run:
+    if source.is_file() or source.name.startswith("step_"):
         return source.resolve().parent.name
     return source.name
 
@@ -142,29 +141,17 @@ def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
     tasks: Tasks = {name: {"train": [], "test": []} for name in named.values()}
     for split_name in ("train", "test"):
         split = open_split(data, split_name)
-        for name, pair in pairs_of(split, puzzle, named):
-            tasks[name][split_name].append(pair)
+        rows = np.flatnonzero(np.isin(split.puzzle_ids_N, list(named)))
+        inputs_NT = split.inputs(rows)
+        labels_NT = split.labels(rows)
+        for index, row in enumerate(rows):
+            question = puzzle.decode(inputs_NT[index]).tolist()
+            answer = puzzle.decode(labels_NT[index]).tolist()
+            name = named[int(split.puzzle_ids_N[row])]
+            tasks[name][split_name].append({"input": question, "output": answer})
     for name, count in num_by_task_in(data).items():
         del tasks[name]["train"][-count:]
     return tasks
-
-
-def pairs_of(
-    split: Split,
-    puzzle: Puzzle,
-    named: Mapping[int, str],
-) -> list[tuple[str, dict[str, Any]]]:
-    """The pairs of a split whose task is in `named` (puzzle id: name), in the split's order."""
-    rows = np.flatnonzero(np.isin(split.puzzle_ids_N, list(named)))
-    inputs_NT = split.inputs(rows)
-    labels_NT = split.labels(rows)
-    pairs: list[tuple[str, dict[str, Any]]] = []
-    for index, row in enumerate(rows.tolist()):
-        name = named[int(split.puzzle_ids_N[row])]
-        question = puzzle.decode(inputs_NT[index]).tolist()
-        answer = puzzle.decode(labels_NT[index]).tolist()
-        pairs.append((name, {"input": question, "output": answer}))
-    return pairs
 
 
 def find_puzzles(

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from hrm_calibration.attempts import TaskScores
+from hrm_calibration.forms import Form
 from hrm_calibration.graph_rules import check_graph, stored_sizes
+from hrm_calibration.judge import JudgedForms
 from hrm_edge_runtime.contract.bundle import (
     GOLDEN_NAME,
     IDENTIFIERS_NAME,
@@ -21,14 +24,9 @@ from hrm_edge_runtime.contract.bundle import (
 )
 from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_export.contents import Contents
-from hrm_export.forms import Form
-from hrm_export.precisions import JudgedForms
-from hrm_export.task_results import TaskScores
 from hrm_export.torch_engine import SIZES
 from hrm_export.unrolled import unrolled_graph
 from hrm_host import atomic
-
-PARITY_NAME = "parity.json"
 
 
 def write_bundle(
@@ -43,18 +41,15 @@ def write_bundle(
     """
     forms = judged.forms
     with atomic.new_directory(path) as unfinished:
-        write_graphs(unfinished, forms)
+        for form in forms:
+            for name, graph in form.files().items():
+                write_graph(unfinished / name, graph)
         unrolled = write_unrolled(unfinished, forms, num_unrolled)
         write_data(unfinished, contents, judged)
         write_parity(unfinished, forms)
-        write_manifest(unfinished, **manifest_fields(contents, judged, unrolled))
+        fields = manifest_fields(contents, judged, unrolled)
+        write_manifest(unfinished, **fields)
         Bundle.open(unfinished)
-
-
-def write_graphs(directory: Path, forms: Sequence[Form]) -> None:
-    for form in forms:
-        for name, graph in form.graphs.files().items():
-            write_graph(directory / name, graph)
 
 
 def write_unrolled(
@@ -68,12 +63,11 @@ def write_unrolled(
     """
     if num_segments is None:
         return {}
-    stored = stored_sizes(forms[0].graphs.portable)
     names: dict[str, str] = {}
     for form in forms:
         count = num_segments or form.policy.max_segments
-        graph = unrolled_graph(form.graphs.portable, form.policy, count)
-        check_graph(graph, stored)
+        graph = unrolled_graph(form.portable, form.policy, count)
+        check_graph(graph, stored_sizes(forms[0].portable))
         name = f"unrolled.{form.precision}.onnx"
         write_graph(directory / name, graph)
         names[form.precision] = name
@@ -87,11 +81,11 @@ def write_graph(file: Path, graph: ModelProto) -> None:
 def write_data(directory: Path, contents: Contents, judged: JudgedForms) -> None:
     """Write the puzzle table, the names of its rows, the tasks if there are any, and the traces."""
     golden = judged.golden
-    np.save(directory / PUZZLE_TABLE_NAME, contents.served.puzzle_table)
-    identifiers = json.dumps(list(contents.identifiers))
+    np.save(directory / PUZZLE_TABLE_NAME, contents.exam.served.puzzle_table)
+    identifiers = json.dumps(list(contents.exam.identifiers))
     (directory / IDENTIFIERS_NAME).write_text(identifiers + "\n")
-    if contents.tasks:
-        tasks = in_order(contents.tasks, judged.task_scores)
+    if contents.exam.tasks:
+        tasks = in_order(contents.exam.tasks, judged.task_scores)
         text = json.dumps(tasks, separators=(",", ":"))
         (directory / TASKS_NAME).write_text(text + "\n")
     np.savez_compressed(directory / GOLDEN_NAME, allow_pickle=False, **vars(golden))
@@ -107,7 +101,7 @@ def in_order(tasks: Mapping[str, Any], scores: TaskScores | None) -> dict[str, A
 
 def write_parity(directory: Path, forms: Sequence[Form]) -> None:
     pages = {form.precision: form.as_json() for form in forms}
-    (directory / PARITY_NAME).write_text(json.dumps(pages, indent=2) + "\n")
+    (directory / "parity.json").write_text(json.dumps(pages, indent=2) + "\n")
 
 
 def manifest_fields(
@@ -120,8 +114,10 @@ def manifest_fields(
     fp32 = forms[0]
     cpu_graphs: dict[str, str] = {}
     for form in forms:
-        if form.graphs.cpu is not None:
-            cpu_graphs[form.precision] = list(form.graphs.files())[-1]
+        *_, on_cpu = form.files()
+        if on_cpu != form.file_name:
+            cpu_graphs[form.precision] = on_cpu
+    num_proven: dict[str, int] = fp32.origin["attempts"]
     scores = judged.task_scores
     results = None
     provenance = contents.provenance()
@@ -130,21 +126,17 @@ def manifest_fields(
         provenance |= scores.shares()
     return {
         "name": contents.name,
-        "puzzle": contents.served.puzzle.name,
+        "puzzle": contents.exam.served.puzzle.name,
         **{size: getattr(config, size) for size in SIZES},
         "max_segments": fp32.policy.max_segments,
         "halting": {"policy": fp32.policy.kind, "threshold": fp32.policy.threshold},
-        "precisions": {form.precision: form.graphs.file_name for form in forms},
+        "precisions": {form.precision: form.file_name for form in forms},
         "cpu_graphs": cpu_graphs,
         "unrolled": unrolled,
         "undecided": {form.precision: form.undecided for form in forms if form.undecided},
-        "attempts": best_attempts(fp32.origin["attempts"]),
-        "curves": {form.precision: form.measured.halting_curve() for form in forms},
+        # the kind of further attempts that proved most puzzles
+        "attempt_kind": max(num_proven, key=num_proven.__getitem__, default="symmetries"),
+        "curves": {form.precision: form.halting_curve() for form in forms},
         "held_out_tasks": results,
         "provenance": provenance,
     }
-
-
-def best_attempts(num_proven: Mapping[str, int]) -> str:
-    """The kind of further attempts that proved most puzzles."""
-    return max(num_proven, key=num_proven.__getitem__, default="symmetries")

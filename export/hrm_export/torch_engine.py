@@ -9,20 +9,24 @@ P rows of the puzzle table, V vocabulary, X all values of a puzzle.
 """
 
 import copy
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hrm_calibration.judge import Traces
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_export.inputs import checkpoint_of_run
 from hrm_host.progress import OnProgress, unheard
-from hrm_model.config import HRMConfig
+from hrm_model import checkpoint, geometry
 from hrm_model.hrm import HRM, Carry
 from hrm_parity import measures
+from hrm_parity.accuracy import Subject
 from hrm_parity.report import LOGIT_TOLERANCE
+from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 
 SIZES = (
@@ -34,6 +38,8 @@ SIZES = (
     "num_puzzle_ids",
 )
 """Sizes of a model, named as in its configuration and in the manifest."""
+CANDIDATES = 16
+"""Puzzles tried for each golden trace; not every one survives rounding."""
 MAX_BYTES = 1_500_000
 """Logits in one file. Bundles travel, and 16 segments of 900 cells take 0.7 MB per puzzle."""
 FLOAT_BYTES = 4
@@ -47,33 +53,24 @@ Sudoku with 24 segments.
 """
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Traces:
-    """Golden traces, computed in float64 and stored in float32.
-
-    `num_tried` candidates were tried. `rounding` is the largest logit gap of PyTorch's own float32.
-    """
-
-    golden: Golden
-    num_tried: int
-    rounding: float
-
-
 def golden_traces(
     model: HRM,
-    candidates: Questions,
+    questions: Questions,
     threshold: float,
     count: int,
     *,
     max_bytes: int = MAX_BYTES,
     progress: OnProgress = unheard,
 ) -> Traces:
-    """Traces of the first `count` candidates that survive another rounding, within `max_bytes`.
+    """Traces of the first `count` puzzles that survive another rounding, within `max_bytes`.
 
     They cover all segments, or as many as MIN_TRACES candidates survive. Raises ValueError if no
     candidate survives its first segment.
     """
-    count = min(count, max(1, max_bytes // trace_bytes(model.config)))
+    candidates = questions.at(np.arange(min(CANDIDATES * count, len(questions))))
+    config = model.config
+    num_logits = config.max_segments * config.seq_len * config.vocab_size
+    count = min(count, max(1, max_bytes // (num_logits * FLOAT_BYTES)))
     # The table may be larger than everything else, so both models read the one that exists.
     no_rows = {id(model.puzzle_table): model.puzzle_table[:0]}
     in_float64 = copy.deepcopy(model, no_rows).double()
@@ -100,12 +97,6 @@ def golden_traces(
     in_float32 = record(model, kept, num_segments)
     rounding = float(logit_gap_SB(in_float32, golden).max())
     return Traces(golden=golden, num_tried=num_tried, rounding=rounding)
-
-
-def trace_bytes(config: HRMConfig) -> int:
-    """Bytes of the logits of one puzzle."""
-    num_logits = config.max_segments * config.seq_len * config.vocab_size
-    return num_logits * FLOAT_BYTES
 
 
 def common_segments(survives_SN: NDArray[np.bool_], count: int) -> int:
@@ -242,3 +233,43 @@ class TorchEngine(Engine):
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         high_BND, low_BND = (rows[:num_active].float().cpu().numpy() for rows in self._carry)
         return high_BND, low_BND
+
+
+def checkpoint_at(path: Path) -> Path | None:
+    """The checkpoint of a path, of a run or of its file latest or best; None if there is none."""
+    found = checkpoint.resolve(checkpoint_of_run(path) or path)
+    if (found / checkpoint.CONFIG).is_file():
+        return found
+    return None
+
+
+def open_checkpoint(
+    path: Path,
+    *,
+    board: str | None,
+    device: str,
+    num_slots: int,
+    num_threads: int | None,
+    max_segments: int | None,
+) -> Subject:
+    model, meta = checkpoint.load(path)
+    puzzle = registry.get(board or str(meta.get("puzzle")))
+    model = geometry.on_board(model, puzzle)
+    config = model.config
+    if (config.seq_len, config.vocab_size) != (puzzle.seq_len, puzzle.vocab_size):
+        sizes = f"{config.seq_len} positions of {config.vocab_size} tokens"
+        raise ValueError(f"{path} has {sizes}, which does not fit {puzzle.name}; give its --board")
+    if device not in ("auto", "cpu", "cuda"):
+        problem = f"--engine {device} is for bundles"
+        raise ValueError(f"{problem}; a checkpoint runs in PyTorch on cpu or cuda")
+    found = torch_device(device, "--engine")
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    return Subject(
+        name=str(path),
+        precision=f"PyTorch on {found}",
+        puzzle=puzzle,
+        puzzle_table_PE=model.puzzle_table.float().numpy(),
+        max_segments=max_segments or config.max_segments,
+        engine=TorchEngine(model.to(found), num_slots),
+    )

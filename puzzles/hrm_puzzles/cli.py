@@ -40,8 +40,6 @@ Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.
 
 MOST_SHOWN = 20  # maximum number of faults of an import that are printed
 MOST_MADE = 10**8  # maximum puzzles of a build; this many Sudokus take 16 GB
-MOST_WORKERS = 1024
-MOST_VARIANTS = 10**6  # variants; drawing them takes half a minute per task
 OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that apply to every puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
@@ -79,7 +77,7 @@ class BuildOptions:
     ] = 0
     workers: Annotated[
         int,
-        typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate puzzles."),
+        typer.Option(min=1, max=1024, help="Processes that generate puzzles."),
     ] = 1
     shard: Annotated[
         str | None,
@@ -114,9 +112,7 @@ class BuildOptions:
     ] = None
     augment: Annotated[
         int,
-        typer.Option(
-            min=0, max=MOST_VARIANTS, help="Variants of each task, besides the task itself."
-        ),
+        typer.Option(min=0, max=10**6, help="Variants of each task, besides the task itself."),
     ] = 1000
     hold_out_all: Annotated[
         bool,
@@ -191,12 +187,11 @@ def _report(sentence: str) -> None:
 
 def _report_leftovers(out: Path) -> None:
     """List what is left on disk by killed builds of this data set."""
-    for path in unfinished(out):
-        remedy = "remove it, unless that build still runs"
-        print(f"{path} is left from an interrupted build: {remedy}", file=sys.stderr)
-    for path in data_build.chunk_folders(out):
-        remedy = "the same command continues it; otherwise remove it"
-        print(f"{path} is left from an interrupted build: {remedy}", file=sys.stderr)
+    left = dict.fromkeys(unfinished(out), "remove it, unless that build still runs")
+    remedy = "the same command continues it; otherwise remove it"
+    left.update(dict.fromkeys(data_build.chunk_folders(out), remedy))
+    for path, advice in left.items():
+        _report(f"{path} is left from an interrupted build: {advice}")
 
 
 def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
@@ -274,9 +269,9 @@ def import_(
         counts = f"{imported.num_train} training and {imported.num_test} test examples"
         print(f"{out}: {counts}")
     for fault in imported.faults[:MOST_SHOWN]:
-        print(fault, file=sys.stderr)
+        _report(fault)
     if imported.faults:
-        print(f"{len(imported.faults)} puzzles were left out.", file=sys.stderr)
+        _report(f"{len(imported.faults)} puzzles were left out.")
         raise typer.Exit(1)
 
 
@@ -325,17 +320,20 @@ def check(puzzle: PuzzleName) -> None:
 
 
 def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
+    """The recipe. A split with a file gets generated puzzles only if their number is passed."""
     csv_train = options.csv_train
     csv_test = options.csv_test
     if options.source is not None:
         csv_train, csv_test = sources.downloaded(options.source)
     usual_train, usual_test = data_build.usual_counts(puzzle)
+    num_train = usual_train if csv_train is None else 0
+    num_test = usual_test if csv_test is None else 0
     return options.recipe(
         data_build.DataRecipe,
         csv_train=_text_of(csv_train),
         csv_test=_text_of(csv_test),
-        num_train=_count(options.train, csv_train, usual_train),
-        num_test=_count(options.test, csv_test, usual_test),
+        num_train=num_train if options.train is None else options.train,
+        num_test=num_test if options.test is None else options.test,
     )
 
 
@@ -343,15 +341,6 @@ def _text_of(file: Path | None) -> str | None:
     if file is None:
         return None
     return str(file)
-
-
-def _count(wanted: int | None, file: Path | None, usual: int) -> int:
-    """The number of puzzles to generate. With a CSV file it is 0 by default."""
-    if wanted is not None:
-        return wanted
-    if file is not None:
-        return 0
-    return usual
 
 
 def _built_text(built: BuiltSet) -> str:

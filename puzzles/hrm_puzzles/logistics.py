@@ -23,15 +23,7 @@ import numpy as np
 
 from hrm_puzzles import logistics_generator, tours
 from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbors_BT
-from hrm_puzzles.grid.notation import (
-    Cell,
-    Legend,
-    cell_of,
-    cells_of,
-    check_keys,
-    error_at,
-    numbers_of,
-)
+from hrm_puzzles.grid.notation import cell_of, cells_of, check_keys, error_at, numbers_of
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.logistics_generator import (
     BUILDING,
@@ -44,6 +36,7 @@ from hrm_puzzles.logistics_generator import (
     VALUE_OF_TOKEN,
 )
 from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route
+from hrm_puzzles.reading.legend import Cell, Legend
 from hrm_puzzles.tours import COST_OF_TOKEN, COSTS, CUSTOMER_TOKEN, DEPOT_TOKEN, FAR, TOUR
 
 BLOCK = 64  # answers that are checked together; bounds the memory
@@ -63,17 +56,6 @@ OBJECT_FORM = (
     'send {"grid": rows of 0 (building) and 1, 2 or 4 (cost of a road), "depot": [row, column], '
     '"customers": [[row, column], ...]}'
 )
-PICTURES = {
-    BUILDING: "██",
-    ROAD: "  ",
-    2: "2 ",
-    4: "4 ",
-    DEPOT: "D ",
-    CUSTOMER: "C ",
-    11: "• ",
-    12: "2•",
-    14: "4•",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +74,6 @@ class Logistics(GridPuzzle):
         values={character: value for value, character in CHARACTERS.items()},
         characters=CHARACTERS,
         open_value=ROAD,
-        pads_lines=False,
         described=(
             "# for a building, . for a road, 2 or 4 for a congested one, "
             "D for the depot and C for a customer"
@@ -104,15 +85,24 @@ class Logistics(GridPuzzle):
     keys = ("grid", "depot", "customers")
     token_of_value = TOKEN_OF_VALUE
     value_of_token = VALUE_OF_TOKEN
-    pictures = PICTURES
+    pictures: ClassVar = {
+        BUILDING: "██",
+        ROAD: "  ",
+        2: "2 ",
+        4: "4 ",
+        DEPOT: "D ",
+        CUSTOMER: "C ",
+        11: "• ",
+        12: "2•",
+        14: "4•",
+    }
 
     def check_question(self, tokens_T: IntArray) -> None:
         """Require one depot and 1 to 8 customers, all connected to it."""
-        depots: list[int] = np.flatnonzero(tokens_T == DEPOT_TOKEN).tolist()
-        customers: list[int] = np.flatnonzero(tokens_T == CUSTOMER_TOKEN).tolist()
-        _check_depots(self.shape, depots)
+        self.require_one(tokens_T, DEPOT_TOKEN, "depot", "D")
+        depot, *customers = _stops_of(tokens_T)
         _check_customers(self.shape, customers)
-        distance_PT = _distances_PT(self.shape, COST_OF_TOKEN[tokens_T], depots)
+        distance_PT = tours.distances_PT(self.shape, COST_OF_TOKEN[tokens_T], [depot])
         for cell in customers:
             if distance_PT[0, cell] == FAR:
                 row, col = self.shape.cell_name(cell)
@@ -185,7 +175,7 @@ class Logistics(GridPuzzle):
 
     def _entered(self, costs_T: Int32Array, stops: list[int]) -> list[int] | None:
         """The cells that one cheapest tour enters, in order; None if there is no tour."""
-        distance_PT = _distances_PT(self.shape, costs_T, stops)
+        distance_PT = tours.distances_PT(self.shape, costs_T, stops)
         distance_PP = distance_PT[:, stops]
         if (distance_PP == FAR).any():
             return None
@@ -254,11 +244,6 @@ def _stops_of(tokens_T: IntArray) -> list[int]:
     return depots + customers
 
 
-def _distances_PT(shape: GridShape, costs_T: Int32Array, stops: list[int]) -> Int32Array:
-    """The lowest cost from each stop to each cell of one city."""
-    return tours.distances_BPT(shape, costs_T[None], np.array([stops]))[0]
-
-
 def _place(grid: Grid, cells: Sequence[Cell], value: int, name: str) -> None:
     for cell in cells:
         _require_road(grid, cell, name)
@@ -272,16 +257,6 @@ def _require_road(grid: Grid, cell: Cell, name: str) -> None:
     if grid[cell] in (DEPOT, CUSTOMER):
         problem = f"the {name} is on another stop"
         raise error_at(cell, problem, "same-cell", "choose another road cell")
-
-
-def _check_depots(shape: GridShape, depots: list[int]) -> None:
-    if not depots:
-        raise PuzzleError("the city has no depot", "no-depot", "mark one road cell with D")
-    if len(depots) > 1:
-        row, col = shape.cell_name(depots[1])
-        second = f"the second at row {row}, column {col}"
-        problem = f"the city has {len(depots)} depots, {second}"
-        raise PuzzleError(problem, "many-depots", "keep one D", (row, col))
 
 
 def _check_customers(shape: GridShape, customers: list[int]) -> None:

@@ -12,8 +12,8 @@ from random import Random
 import numpy as np
 
 from hrm_puzzles import tours
-from hrm_puzzles.grid.board import NEIGHBORS, BoolArray, GridShape, Int32Array, bit_at, levels_from
-from hrm_puzzles.puzzle import Example, Grid, require_difficulty
+from hrm_puzzles.grid.board import NEIGHBORS, BoolArray, GridShape, Int32Array, levels_from
+from hrm_puzzles.puzzle import Example, require_difficulty
 from hrm_puzzles.tours import COSTS, VOCAB_SIZE
 
 BUILDING, ROAD = 0, 1  # values in grids
@@ -49,14 +49,6 @@ class _City:
     stops: list[int]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Tour:
-    """A tour of a city."""
-
-    cells_T: BoolArray
-    cost: int
-
-
 def num_customers(shape: GridShape, difficulty: str) -> range:
     """The possible numbers of customers of a difficulty."""
     wanted = NUM_CUSTOMERS
@@ -73,36 +65,24 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
     draw = Random(int(rng.integers(2**63)))
     while True:
         city = _city(shape, draw, counts)
-        tour = _with_one_tour(city, draw)
-        if tour is not None:
-            return _example(city, tour)
+        example = _with_one_tour(city, draw)
+        if example is not None:
+            return example
 
 
-def _with_one_tour(city: _City, draw: Random) -> _Tour | None:
+def _with_one_tour(city: _City, draw: Random) -> Example | None:
     """Congest the city until one cheapest tour is left; None if this fails."""
-    distance_PT = _distances_PT(city)
-    cheapest = _tours_of(city, distance_PT)
-    tour = _Tour(cells_T=_cells_of_one(city, draw, cheapest, distance_PT), cost=cheapest.cost)
+    distance_PT = tours.distances_PT(city.shape, city.costs_T, city.stops)
+    cheapest = tours.CheapestTours(distance_PT[:, city.stops])
+    chosen_T = _cells_of_one(city, draw, cheapest, distance_PT)
     while True:
-        others_T = _on_cheapest_T(city, cheapest, distance_PT) & ~tour.cells_T
+        others_T = _on_cheapest_T(city, cheapest, distance_PT) & ~chosen_T
         if not others_T.any():
-            if _is_minimal(city, tour):
-                return tour
+            return _example(city, chosen_T, cheapest.cost)
+        if not _congest(city, draw, others_T, chosen_T):
             return None
-        if not _congest(city, draw, others_T, tour.cells_T):
-            return None
-        distance_PT = _distances_PT(city)
-        cheapest = _tours_of(city, distance_PT)
-
-
-def _distances_PT(city: _City) -> Int32Array:
-    """The lowest cost from each stop to each cell."""
-    stops_1P = np.array([city.stops])
-    return tours.distances_BPT(city.shape, city.costs_T[None], stops_1P)[0]
-
-
-def _tours_of(city: _City, distance_PT: Int32Array) -> tours.CheapestTours:
-    return tours.CheapestTours(distance_PT[:, city.stops])
+        distance_PT = tours.distances_PT(city.shape, city.costs_T, city.stops)
+        cheapest = tours.CheapestTours(distance_PT[:, city.stops])
 
 
 def _cells_of_one(
@@ -136,13 +116,6 @@ def _on_cheapest_T(
     whole_L = distance_PT[starts_L, end_cells_L]
     is_on_way_LT = (through_LT == whole_L[:, None]) & (city.costs_T > 0)
     return is_on_way_LT.any(axis=0)
-
-
-def _is_minimal(city: _City, tour: _Tour) -> bool:
-    _, answer = _grids(city, tour.cells_T)
-    tokens_1T = TOKEN_OF_VALUE[answer.reshape(1, -1)]
-    is_minimal_B = tours.is_minimal_B(city.shape, tokens_1T, np.array([tour.cost]))
-    return bool(is_minimal_B[0])
 
 
 def way(
@@ -190,21 +163,19 @@ def _congest(city: _City, draw: Random, others_T: BoolArray, chosen_T: BoolArray
     return True
 
 
-def _example(city: _City, tour: _Tour) -> Example:
-    question, answer = _grids(city, tour.cells_T)
-    return Example(question=question, answer=answer, rating=tour.cost)
-
-
-def _grids(city: _City, chosen_T: BoolArray) -> tuple[Grid, Grid]:
-    """The question, and the answer that marks the chosen cells."""
+def _example(city: _City, chosen_T: BoolArray, cost: int) -> Example | None:
+    """The question, and the answer that marks the chosen cells; None if a mark is spare."""
     depot, *customers = city.stops
     question_T = city.costs_T.astype(np.int8)
     answer_T = question_T + np.int8(ON_TOUR) * chosen_T
     for grid_T in (question_T, answer_T):
         grid_T[depot] = DEPOT
         grid_T[customers] = CUSTOMER
+    tokens_1T = TOKEN_OF_VALUE[answer_T[None]]
+    if not tours.is_minimal_B(city.shape, tokens_1T, np.array([cost]))[0]:
+        return None
     sides = (city.shape.rows, city.shape.cols)
-    return question_T.reshape(sides), answer_T.reshape(sides)
+    return Example(question=question_T.reshape(sides), answer=answer_T.reshape(sides), rating=cost)
 
 
 def _city(shape: GridShape, draw: Random, counts: range) -> _City:
@@ -287,5 +258,5 @@ def _bits(shape: GridShape, cells: list[int]) -> int:
     bits = 0
     for cell in cells:
         row, col = divmod(cell, shape.cols)
-        bits |= bit_at(shape, row, col)
+        bits |= 1 << row * (shape.cols + 1) + col
     return bits

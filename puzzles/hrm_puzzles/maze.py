@@ -43,18 +43,11 @@ from hrm_puzzles.grid.board import (
     padded_flags,
     unpadded_BT,
 )
-from hrm_puzzles.grid.notation import (
-    Cell,
-    Legend,
-    cell_of,
-    cells_of,
-    check_keys,
-    error_at,
-    numbers_of,
-)
+from hrm_puzzles.grid.notation import cell_of, cells_of, check_keys, error_at, numbers_of
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.maze_generator import GOAL, OPEN, PATH, START, WALL
 from hrm_puzzles.puzzle import Example, Grid, Hints, IntArray, Leg, PuzzleError, Route
+from hrm_puzzles.reading.legend import Cell, Legend
 
 WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
 
@@ -79,7 +72,6 @@ class Maze(GridPuzzle):
         values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
         characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
         open_value=OPEN,
-        pads_lines=True,
         described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
         others={WALL: "Xx*1@%W", OPEN: "0_", START: "s@AE", GOAL: "gEeXxB"},
         once=(START, GOAL),
@@ -96,22 +88,11 @@ class Maze(GridPuzzle):
 
     def check_question(self, tokens_T: IntArray) -> None:
         """Require exactly one start, exactly one goal, and a path between them."""
-        self._require_one(tokens_T, START_TOKEN, "start", "S")
-        self._require_one(tokens_T, GOAL_TOKEN, "goal", "G")
+        self.require_one(tokens_T, START_TOKEN, "start", "S")
+        self.require_one(tokens_T, GOAL_TOKEN, "goal", "G")
         if num_moves(self.shape, tokens_T) is None:
             problem = "S and G are not connected"
             raise PuzzleError(problem, "no-path", "open a wall between them")
-
-    def _require_one(self, tokens_T: IntArray, token: int, name: str, letter: str) -> None:
-        cells: list[int] = np.flatnonzero(tokens_T == token).tolist()
-        if not cells:
-            remedy = f"mark one open cell with {letter}"
-            raise PuzzleError(f"the maze has no {name}", f"no-{name}", remedy)
-        if len(cells) > 1:
-            row, col = self.shape.cell_name(cells[1])
-            second = f"the second at row {row}, column {col}"
-            problem = f"the maze has {len(cells)} cells {letter}, {second}"
-            raise PuzzleError(problem, f"many-{name}s", f"keep one {letter}", (row, col))
 
     def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
         """Whether the marked cells are a chain of the shortest length and nothing else changed."""

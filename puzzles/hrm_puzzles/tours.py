@@ -90,6 +90,11 @@ def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> I
     return distance_NT.reshape(num_cities, num_stops, shape.num_cells)
 
 
+def distances_PT(shape: GridShape, costs_T: IntArray, stops: list[int]) -> Int32Array:
+    """The lowest cost from each stop to each cell of one city."""
+    return distances_BPT(shape, costs_T[None], np.array([stops]))[0]
+
+
 def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int32Array:
     """The cost of the cheapest closed tour through the stops of the tokens; FAR without a tour."""
     optimum_B = np.full(len(costs_BT), FAR, dtype=np.int32)

@@ -180,23 +180,6 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> No
         assert np.array_equal(ours[name], values), name
 
 
-@pytest.mark.parametrize(
-    ("scales", "weight_only", "saying"),
-    [
-        ({**SCALES, SITES[3].name: 0.0}, [], f"{SITES[3].name} has no scale"),
-        ({}, [], f"{SITES[0].name} has no scale"),
-        (SCALES, ["lm_head.weight"], "lm_head.weight is not a matrix of a linear layer"),
-    ],
-)
-def test_unfit_scales_rejected(
-    scales: dict[str, float], weight_only: list[str], saying: str
-) -> None:
-    with pytest.raises(match=saying):
-        quantize(GRAPH, scales, weight_only=weight_only)
-
-
-def test_other_widths_and_a_graph_that_is_quantized_already_are_rejected() -> None:
-    with pytest.raises(match="choose 7 or 8"):
-        quantize(GRAPH, SCALES, weight_bits=4)
+def test_a_graph_that_is_quantized_already_is_rejected() -> None:
     with pytest.raises(match="give a step graph in float32"):
         call_sites(SIGNED)

@@ -12,7 +12,7 @@ from calibration_tools import SUDOKU, questions, run, scripted, small_graph, tab
 
 from hrm_calibration import rollouts
 from hrm_calibration.quantize import call_sites, with_outputs
-from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, session_of
+from hrm_calibration.rollouts import RecordingEngine, ServedGraph, session_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
@@ -44,7 +44,7 @@ def same(one: Outcomes, other: Outcomes) -> bool:
 def test_recorder_lane_and_whole_rollouts_agree(tmp_path: Path) -> None:
     asked = questions(20)
     served = SERVED.solve(onnx_engine(tmp_path, 3), asked)
-    recorded = SERVED.observed(asked, Recorder(GRAPH).observe)
+    recorded, _ = SERVED.recorded(asked)
     assert same(served, recorded)
     assert len(np.unique(recorded.segments_N)) > 1  # some stop early, so the lane really refills
     rollout = roll_out(onnx_engine(tmp_path, 4), SUDOKU, table(), asked, 4)
@@ -63,7 +63,8 @@ def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path) -> None:
     on_gpu = replace(SERVED, provider=CUDA)
     on_cpu = SERVED.outcomes(asked)
     assert same(SERVED.solve(onnx_engine(tmp_path, 3, CUDA), asked), on_cpu)
-    assert same(on_gpu.observed(asked, Recorder(GRAPH).observe), on_cpu)
+    recorded, _ = on_gpu.recorded(asked)
+    assert same(recorded, on_cpu)
 
 
 def test_puzzles_keep_their_order_and_their_labels() -> None:
@@ -78,8 +79,7 @@ def test_puzzles_keep_their_order_and_their_labels() -> None:
 
 
 def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
-    recorder = Recorder(GRAPH)
-    outcomes = SERVED.observed(questions(12), recorder.observe)
+    outcomes, recorder = SERVED.recorded(questions(12))
     num_positions = 17 * int(outcomes.segments_N.sum())
     height_of = {tensor.name: tensor.dims[0] for tensor in GRAPH.graph.initializer if tensor.dims}
     for site in call_sites(GRAPH):
@@ -107,8 +107,7 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
 def test_states_come_from_all_segments_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "MAX_STATES", 7)
     policy = HaltingPolicy(kind="fixed", max_segments=4)
-    recorder = Recorder(GRAPH)
-    replace(SERVED, policy=policy).observed(questions(30), recorder.observe)
+    _, recorder = replace(SERVED, policy=policy).recorded(questions(30))
     num_rows = {name: len(rows) for name, rows in recorder.states.items()}
     assert num_rows == dict.fromkeys(rollouts.INPUTS, 7)
     assert 0 < recorder.states["fresh_B"].sum() < 7

@@ -1,47 +1,20 @@
-"""The shipped configurations of nginx and Caddy in front of a server: page, stream and batch."""
+"""The shipped configurations of the proxies in front of a server: page, stream, batch, restart."""
 
-import contextlib
-import os
-import shutil
-from collections.abc import Iterator
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
-from proxy_tools import proxy_process
+from proxy_tools import proxied
 from scripted_server import examples
-from service_tools import Server, free_port, running
+from service_tools import PATIENCE_S, Server, running, scripted_command, wait_for
 
 import hrm_edge
 
-FOLDER = Path(__file__).parents[2] / "docker"
 PUZZLES = examples()
-PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
-COMMANDS = {
-    "nginx.conf": ["nginx", "-p", "FOLDER", "-e", "stderr", "-g", "daemon off; pid pid;", "-c"],
-    "Caddyfile": ["caddy", "run", "--adapter", "caddyfile", "--config"],
-}
-pytestmark = [pytest.mark.process, pytest.mark.parametrize("name", COMMANDS)]
-
-
-@contextlib.contextmanager
-def proxied(name: str, board: Server, folder: Path) -> Iterator[str]:
-    """Run a proxy with its shipped configuration, and yield its address."""
-    program, *options = COMMANDS[name]
-    path = shutil.which(program, path=PATH)
-    if path is None:
-        pytest.skip(f"no {program} on this machine: install the package {program}")
-    port = free_port()
-    text = (FOLDER / name).read_text()
-    for old, new in {":8000": f":{board.port}", "8080": str(port)}.items():
-        assert old in text
-        text = text.replace(old, new)
-    (folder / name).write_text(text)
-    arguments = [option.replace("FOLDER", str(folder)) for option in options]
-    url = f"http://127.0.0.1:{port}"
-    home = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-    with proxy_process([path, *arguments, str(folder / name)], url, home):
-        yield url
+GONE = {"nginx.conf": 502, "Caddyfile": 502, "haproxy.cfg": 503}  # without its server
+pytestmark = [pytest.mark.process, pytest.mark.parametrize("name", GONE)]
 
 
 def test_a_proxy_passes_page_answers_streams_and_batches(name: str, tmp_path: Path) -> None:
@@ -56,3 +29,23 @@ def test_a_proxy_passes_page_answers_streams_and_batches(name: str, tmp_path: Pa
         own_page = {"origin": url, "sec-fetch-site": "same-origin"}
         sent = httpx.post(f"{url}/solve", json={"puzzle": next(iter(PUZZLES))}, headers=own_page)
         assert sent.status_code == 200
+
+
+def test_a_restart_behind_a_proxy_loses_no_answer(name: str, tmp_path: Path) -> None:
+    puzzles = [*PUZZLES] * 40
+    with (
+        running(step_s=0.01) as board,
+        proxied(name, board, tmp_path) as url,
+        hrm_edge.Client(url, patience_s=PATIENCE_S, connections=2) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        solving = pool.submit(client.solve_many, puzzles)
+        wait_for(lambda: board.slots()["waiting"] > 0)
+        board.process.send_signal(signal.SIGTERM)
+        assert board.exit_status() == 0
+        assert httpx.get(f"{url}/livez", timeout=PATIENCE_S).status_code == GONE[name]
+        assert not solving.done()
+        with Server(scripted_command(step_s=0.01), port=board.port):
+            for puzzle, reply in zip(puzzles, solving.result(), strict=True):
+                assert isinstance(reply, hrm_edge.Answer)
+                assert reply.solution == PUZZLES[puzzle]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from export_tools import random_inputs, random_questions, small_model
 
-from hrm_export.judge import tolerance_for
+from hrm_calibration.judge import tolerance_for
 from hrm_export.torch_engine import TorchEngine, golden_traces, record, survives_rounding_SB
 
 MODEL = small_model()

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +11,15 @@ from export_tools import made_questions, random_questions, replayed, small_model
 from onnx import numpy_helper
 from typer.testing import CliRunner
 
+from hrm_calibration.judge import (
+    Exam,
+    JudgedForms,
+    LimitedStages,
+    OutOfTimeError,
+    ParityError,
+    judge_precisions,
+    measure_fp32,
+)
 from hrm_calibration.rollouts import run_questions
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
@@ -19,11 +27,8 @@ from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_export.contents import Contents, served_graph
-from hrm_export.judge import ParityError
-from hrm_export.limit import LimitedStages, OutOfTimeError
-from hrm_export.options import Options, parse_loop
-from hrm_export.precisions import judge_precisions
 from hrm_export.recipe import write_bundle
+from hrm_export.torch_engine import golden_traces
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages, stages_on
 from hrm_parity.cli import main as parity_main
@@ -32,38 +37,43 @@ from hrm_parity.report import breaks
 from hrm_puzzles import registry
 
 SUDOKU = registry.get("sudoku-4x4")
-OPTIONS = Options(golden=4)
 PRECISIONS = ("fp32", "fp16", "int8")
 META = {"step": 7, "puzzle": "sudoku-4x4", "best_loss": float("inf"), "final": True, "nested": {}}
 
 
-def small_contents() -> Contents:
+def small_contents(*lower: str, max_loss: float = 1.0) -> Contents:
     model = small_model(max_segments=6, high_cycles=1, low_cycles=1, low_layers=1)
     policy = HaltingPolicy(kind="learned", max_segments=6)
-    return Contents(
-        name="small",
-        model=model,
+    exam = Exam(
         served=served_graph(model, SUDOKU, policy),
         calibration=random_questions(model, 32, seed=1),
         held_out=random_questions(model, 24),
-        identifiers=["<blank>", "one", "two"],
         tasks={},
-        meta=META,
+        identifiers=["<blank>", "one", "two"],
+        lower=lower,
+        threshold=None,
+        int8_budget=0.5,
+        max_loss=max_loss,
     )
+    return Contents(name="small", model=model, exam=exam, meta=META)
 
 
-def written(path: Path, contents: Contents | None = None, **changes: Any) -> None:
-    contents = contents or small_contents()
-    options = replace(OPTIONS, **changes)
-    stages = LimitedStages(shown=Stages(), minutes=options.budget_minutes)
-    judged = judge_precisions(contents, options, stages)
-    write_bundle(path, contents, judged, parse_loop(options.loop))
+def judged(contents: Contents, stages: LimitedStages) -> JudgedForms:
+    exam = contents.exam
+    fp32 = measure_fp32(exam, stages)
+    traces = golden_traces(contents.model, exam.held_out, fp32.policy.threshold, 4)
+    return judge_precisions(exam, fp32, traces, stages)
+
+
+def written(path: Path, contents: Contents, num_unrolled: int | None = None) -> None:
+    stages = LimitedStages(shown=Stages(), minutes=20.0)
+    write_bundle(path, contents, judged(contents, stages), num_unrolled)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     path = tmp_path_factory.mktemp("bundles") / "small.bundle"
-    written(path, fp16=True, int8=True, loop="unrolled=3", max_loss=100.0)
+    written(path, small_contents("fp16", "int8", max_loss=100.0), num_unrolled=3)
     return Bundle.open(path)
 
 
@@ -153,7 +163,7 @@ def test_a_step_graph_in_the_place_of_an_unrolled_one_is_rejected(whole: Bundle)
 
 
 def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(tmp_path: Path) -> None:
-    written(tmp_path / "small.bundle")
+    written(tmp_path / "small.bundle", small_contents())
     manifest = Bundle.open(tmp_path / "small.bundle").manifest
     curve = manifest.curves["fp32"]
     assert manifest.halting.threshold == curve.threshold
@@ -168,7 +178,7 @@ def test_lossy_precisions_are_rejected(tmp_path: Path) -> None:
     saying = r"fp16 loses .* points of exact solves .* --max-loss allows -10"
     out = tmp_path / "small.bundle"
     with pytest.raises(ParityError, match=saying):
-        written(out, fp16=True, max_loss=-10.0)
+        written(out, small_contents("fp16", max_loss=-10.0))
     assert not list(tmp_path.iterdir())
 
 
@@ -185,7 +195,7 @@ def test_provenance_holds_what_the_manifest_can_say() -> None:
 @pytest.mark.parametrize("name", ["lm_head.weight", "q_head.weight"])
 def test_a_corrupted_graph_is_rejected(tmp_path: Path, name: str) -> None:
     contents = small_contents()
-    stored = {tensor.name: tensor for tensor in contents.served.graph.graph.initializer}
+    stored = {tensor.name: tensor for tensor in contents.exam.served.graph.graph.initializer}
     weights = numpy_helper.to_array(stored[name]) * np.float32(1.01)
     stored[name].CopyFrom(numpy_helper.from_array(weights, name))
     with pytest.raises(ParityError, match="differs from PyTorch"):
@@ -195,9 +205,10 @@ def test_a_corrupted_graph_is_rejected(tmp_path: Path, name: str) -> None:
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = small_contents()
-    served = replace(contents.served, graph=onnx.ModelProto())
+    served = replace(contents.exam.served, graph=onnx.ModelProto())
+    unread = replace(contents, exam=replace(contents.exam, served=served))
     with pytest.raises(ValueError, match="does not load"):
-        written(tmp_path / "small.bundle", replace(contents, served=served))
+        written(tmp_path / "small.bundle", unread)
     monkeypatch.setattr("hrm_export.recipe.write_parity", None)  # fails behind the graphs
     with pytest.raises(TypeError):
         written(tmp_path / "small.bundle", contents)
@@ -207,13 +218,11 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_export_without_time_holds_float32_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = replace(OPTIONS, fp16=True, int8=True)
-    contents = small_contents()
+    contents = small_contents("fp16", "int8")
     with stages_on() as shown:
-        limited = LimitedStages(shown=shown, minutes=0.0)
-        judged = judge_precisions(contents, options, limited)
+        forms = judged(contents, LimitedStages(shown=shown, minutes=0.0))
     out = tmp_path / "small.bundle"
-    write_bundle(out, contents, judged, None)
+    write_bundle(out, contents, forms, None)
     bundle = Bundle.open(out)
     assert set(bundle.manifest.precisions) == {"fp32"}
     assert not breaks(replayed(bundle))

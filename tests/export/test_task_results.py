@@ -6,11 +6,11 @@ import numpy as np
 from arc_bundle import ARC_STEP, CONSTANTS
 from step_bundle import step_graph
 
+from hrm_calibration.attempts import NUM_ATTEMPTS, TaskScores, task_scores
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import TaskResults
 from hrm_export.recipe import in_order
-from hrm_export.task_results import NUM_ATTEMPTS, TaskScores, task_scores
 from hrm_host.progress import stages_on
 from hrm_puzzles import registry
 

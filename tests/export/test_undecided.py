@@ -9,11 +9,11 @@ import pytest
 from cli_tools import succeeded
 from export_tools import made_questions, small_model
 
+from hrm_calibration.judge import ParityError, doubt_about, require_small_loss
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.trt.building import worth_a_try
 from hrm_export.cli import main as app
-from hrm_export.judge import ParityError, doubt_about, require_small_loss
 from hrm_model import checkpoint
 from hrm_parity.outcomes import Paired, loss_interval, num_deciding, paired
 from hrm_puzzles import registry

@@ -15,7 +15,7 @@ from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.data.inspection import inspect
 from hrm_puzzles.puzzle import PuzzleError, sized
-from hrm_puzzles.reading.files import records_at
+from hrm_puzzles.reading.records import records_at
 
 MAZE = registry.get("maze")
 SMALL = registry.get("maze-8x8")

@@ -1,4 +1,4 @@
-"""HAProxy with the shipped configuration of a fleet, in front of servers of a test."""
+"""Proxies with their shipped configurations in front of servers of a test."""
 
 import contextlib
 import os
@@ -14,8 +14,18 @@ import httpx
 import pytest
 from service_tools import Server, free_port, wait_for
 
-CONFIGURATION = Path(__file__).parents[2] / "docker" / "haproxy.cfg"
-HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+FOLDER = Path(__file__).parents[2] / "docker"
+CONFIGURATION = FOLDER / "haproxy.cfg"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+HAPROXY = shutil.which("haproxy", path=PATH)
+COMMANDS = {  # of a proxy for one board, by the name of its configuration
+    "nginx.conf": ["nginx", "-p", "FOLDER", "-e", "stderr", "-g", "daemon off; pid pid;", "-c"],
+    "Caddyfile": ["caddy", "run", "--adapter", "caddyfile", "--config"],
+}
+BELOW = {  # what puts the board of a configuration under a path
+    "nginx.conf": {"location / {": "location /hrm/ {", "http://board;": "http://board/;"},
+    "Caddyfile": {"reverse_proxy": "handle_path /hrm/* {\nreverse_proxy", "\n}\n": "\n}\n}\n"},
+}
 needs_haproxy = pytest.mark.skipif(
     HAPROXY is None, reason="no haproxy on this machine: install the package haproxy"
 )
@@ -112,3 +122,28 @@ def _answers(http: httpx.Client, url: str) -> bool:
         return http.get(url).status_code == 200
     except httpx.TransportError:
         return False
+
+
+@contextlib.contextmanager
+def proxied(name: str, board: Server, folder: Path, *, is_below: bool = False) -> Iterator[str]:
+    """Run a proxy, and yield the board's address behind it, at the root or below /hrm/."""
+    if name == CONFIGURATION.name:
+        if HAPROXY is None:
+            pytest.skip(needs_haproxy.kwargs["reason"])
+        with proxy(folder, [board], "none") as url:
+            yield url
+        return
+    program, *options = COMMANDS[name]
+    path = shutil.which(program, path=PATH)
+    if path is None:
+        pytest.skip(f"no {program} on this machine: install the package {program}")
+    port = free_port()
+    changes = {":8000": f":{board.port}", "8080": str(port)}
+    if is_below:
+        changes |= BELOW[name]
+    (folder / name).write_text(replaced(FOLDER / name, changes))
+    arguments = [option.replace("FOLDER", str(folder)) for option in options]
+    url = f"http://127.0.0.1:{port}/hrm" if is_below else f"http://127.0.0.1:{port}"
+    home = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
+    with proxy_process([path, *arguments, str(folder / name)], url, home):
+        yield url

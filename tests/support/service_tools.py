@@ -25,8 +25,10 @@ PATIENCE_S = 120.0  # of one wait; a busy machine takes a few seconds
 class Server:
     """A server process on a free port, from a command that takes `--port`."""
 
-    def __init__(self, command: list[str], scheme: str = "http", **options: Any) -> None:
-        self.port = free_port()
+    def __init__(
+        self, command: list[str], scheme: str = "http", port: int | None = None, **options: Any
+    ) -> None:
+        self.port = port or free_port()
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
             [*command, f"--port={self.port}"],

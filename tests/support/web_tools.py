@@ -17,6 +17,7 @@ from playwright.sync_api import Error as Error
 from playwright.sync_api import Locator as Locator
 from playwright.sync_api import Page as Page
 from playwright.sync_api import Playwright as Playwright
+from playwright.sync_api import Request as Request
 from playwright.sync_api import Route as Route
 from playwright.sync_api import expect as expect
 from playwright.sync_api import sync_playwright as sync_playwright

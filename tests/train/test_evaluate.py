@@ -24,9 +24,13 @@ class Scripted(HRM):
     """Answers each row right from segment `solves_at` on, and wants to halt from `halts_at` on."""
 
     def __init__(
-        self, labels_BT: np.ndarray, solves_at_B: list[int], halts_at_B: list[int]
+        self,
+        labels_BT: np.ndarray,
+        solves_at_B: list[int],
+        halts_at_B: list[int],
+        vocab_size: int = SIZES.vocab_size,
     ) -> None:
-        super().__init__(SIZES)
+        super().__init__(replace(SIZES, vocab_size=vocab_size))
         self.labels_BT = torch.from_numpy(labels_BT).long()
         self.solves_at_B = torch.tensor(solves_at_B)
         self.halts_at_B = torch.tensor(halts_at_B)
@@ -38,7 +42,7 @@ class Scripted(HRM):
         is_solved_B = self.segments_run >= self.solves_at_B
         answers_BT = torch.where(is_solved_B[:, None], self.labels_BT, wrong_BT)
         q_halt_B = torch.where(self.segments_run >= self.halts_at_B, 1.0, -1.0)
-        logits_BTV = one_hot(answers_BT, SIZES.vocab_size).float()
+        logits_BTV = one_hot(answers_BT, self.config.vocab_size).float()
         return SegmentOutput(carry, logits_BTV, q_halt_B, torch.zeros_like(q_halt_B))
 
 
@@ -90,17 +94,9 @@ def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
     held = Batch(tokens_BT, tokens_BT, ids_B)
     names = ("<blank>", "a", turned.name("a"), "b", turned.name("b"))
 
-    class Echo(Scripted):
-        """Right for the first three rows; halts at once for the fourth."""
-
-        def segment(self, carry, tokens_BT, puzzle_ids_B) -> SegmentOutput:
-            is_right_B = puzzle_ids_B < 4
-            answers_BT = torch.where(is_right_B[:, None], tokens_BT.long(), 1)
-            q_halt_B = torch.where(is_right_B, -1.0, 1.0)
-            logits_BTV = one_hot(answers_BT, 12).float()
-            return SegmentOutput(carry, logits_BTV, q_halt_B, torch.zeros_like(q_halt_B))
-
-    model = Echo(tokens_BT, [1] * 4, [1] * 4)
+    solves_at_B = [1, 1, 1, 9]
+    halts_at_B = [9, 9, 9, 1]
+    model = Scripted(tokens_BT, solves_at_B, halts_at_B, vocab_size=arc.vocab_size)
     result = evaluate(model, arc, held, identifiers=names)
     assert (result.exact[-1], result.pass_at[1], result.pass_at[2]) == (0.75, 0.5, 1.0)
     assert (result.score, result.proven[-1]) == (0.75, 0.0)  # no proof exists

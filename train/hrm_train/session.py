@@ -61,28 +61,21 @@ def train(options: TrainOptions) -> None:
 
 
 def _require_a_choice(options: PlanOptions) -> None:
-    """Raises ValueError if a CPU would build the whole ARC data set by default."""
-    puzzle = options.kind
-    if not isinstance(puzzle, Arc) or not _is_default(options):
+    """Raises ValueError if nobody named a puzzle and a CPU would build the whole ARC data set."""
+    is_named = options.puzzle or options.recipe or options.data
+    if is_named or options.resume or options.yes or options.data_path.exists():
         return
     machine = hardware_from_name(options.hw or "auto")
     if machine.device != "cpu":
         return
+    puzzle = options.kind
+    assert isinstance(puzzle, Arc)  # the default
     size_gib = largest_bytes(puzzle, options.examples) / GIB
     names = ", ".join(FOR_A_CPU)
     raise ValueError(
         f"without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB) and "
         f"trains a large model, which is too much for a CPU; add --recipe, of {names}, or --yes"
     )
-
-
-def _is_default(options: PlanOptions) -> bool:
-    """Whether nobody named a puzzle, and its data set is still to be built."""
-    if options.resume or options.yes:
-        return False
-    if options.puzzle or options.recipe or options.data:
-        return False
-    return not options.data_path.exists()
 
 
 def _plan(options: TrainOptions) -> RunPlan:

@@ -68,7 +68,8 @@ def fastest(
         return True
 
     num_slots = len(trainer.slots)
-    sizes = sorted({min(num_slots, max(1, int(factor * wanted))) for factor in (0.5, 1, 2, 4)})
+    factors = (0.5, 1, 2, 4)
+    sizes = sorted({min(num_slots, max(1, int(factor * wanted))) for factor in factors})
     for rows in sizes:
         if not fits(rows):
             break

@@ -23,13 +23,10 @@ from hrm_train import batches, hardware, loop
 from hrm_train.evaluate import evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
-# The families, as a preset and what to change in it.
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "hrm": ("small", {}),
-    "trm": ("small", {"arch": "trm", "high_layers": 2, "low_layers": 2}),
-    "transformer": ("small", {"arch": "transformer", "max_segments": 1}),
-    "relational": ("relational", {}),
-}
+# What the families change in the preset small. The preset relational is a family of its own.
+TRM: dict[str, Any] = {"arch": "trm", "high_layers": 2, "low_layers": 2}
+TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
+FAMILIES = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
 PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 PARTS = (8, 4, 2, 1)  # the data is divided by each of these
@@ -63,7 +60,8 @@ def families(
         data = built(name, folder, sizes)
         puzzle = registry.get(name)
         source = batches.open_source(data, "train", puzzle)
-        for arch, (preset, changes) in FAMILIES.items():
+        for arch, changes in FAMILIES.items():
+            preset = "relational" if arch == "relational" else "small"
             usual = recipe_for(preset, puzzle, batch_size=32)
             recipe = replace(usual, seed=seed, lr_min_ratio=1.0, warmup_samples=2_000)
             family = replace(config_for(preset, puzzle, 1), **changes)

@@ -115,7 +115,7 @@ def parse_request(
     if request.max_segments is not None:
         policy = replace(policy, max_segments=request.max_segments)
     # The default: guess if the model gains from it and only a proof ends an attempt.
-    guesses = model.manifest.attempts == "hypotheses" and policy.kind == "verified"
+    guesses = model.manifest.attempt_kind == "hypotheses" and policy.kind == "verified"
     if request.how is not None:
         guesses = request.how == "hypotheses"
     task = Task(
@@ -247,7 +247,7 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
         message = f"attempts is {request.attempts}; this server makes at most {max_attempts}"
         remedy = f"use 1 to {max_attempts}, or start the server with a larger --max-attempts"
         raise invalid("too-many-attempts", message, remedy, field="attempts")
-    if request.how == "hypotheses" and model.manifest.attempts != "hypotheses":
+    if request.how == "hypotheses" and model.manifest.attempt_kind != "hypotheses":
         message = f"{model.name!r} tries no hypotheses: its export found no gain from them"
         raise invalid("no-hypotheses", message, "omit the field", field="how")
     if request.best_so_far and request.deadline_ms is None:

@@ -228,7 +228,7 @@ class ModelView(BaseModel):
     )
     memory_bytes: int | None = Field(description="The engine's memory that opening its lane took.")
     max_attempts: int = Field(description="The largest `attempts` of a request.")
-    attempts: AttemptKind = Field(
+    attempt_kind: AttemptKind = Field(
         description="What attempts after the first do; the export chooses what helps."
     )
     rows: int | None = Field(description="Rows of its (largest) board, null if it has none.")

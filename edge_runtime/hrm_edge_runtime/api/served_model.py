@@ -13,8 +13,8 @@ from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, pu
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
-from hrm_puzzles.grid.notation import Lettered
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Framing, Puzzle, Routed
+from hrm_puzzles.reading.legend import Lettered
 
 AS_IN_MANIFEST = (
     "name",
@@ -22,7 +22,7 @@ AS_IN_MANIFEST = (
     "vocab_size",
     "hidden_size",
     "max_segments",
-    "attempts",
+    "attempt_kind",
     "held_out_tasks",
     "provenance",
 )

@@ -154,7 +154,7 @@ class Manifest(_Strict):
     cpu_graphs: Graphs = {}
     unrolled: Graphs = {}
     undecided: dict[Text, Text] = {}
-    attempts: AttemptKind = "symmetries"
+    attempt_kind: AttemptKind = "symmetries"
     curves: dict[Text, HaltingCurve] = {}
     held_out_tasks: TaskResults | None = None
     files: dict[FileName, FileEntry]

@@ -165,7 +165,7 @@ def engine_for(
     """Open a bundle on an engine that is built; raises BundleError or EngineUnavailableError."""
     choice = choose(bundle, engine, num_slots=num_slots)
     if want_logits is None:
-        want_logits = bundle.manifest.attempts == "hypotheses"
+        want_logits = bundle.manifest.attempt_kind == "hypotheses"
     if choice.engine == "tensorrt":
         from hrm_edge_runtime.engines.trt import cache
 

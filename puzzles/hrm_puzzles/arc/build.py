@@ -8,7 +8,7 @@ Shapes: V variants of a task (the unchanged task first), E its examples of one s
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,17 +21,15 @@ from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.drawing import drawn_VET
 from hrm_puzzles.arc.examples import (
     MORE,
-    Examples,
     Extended,
     extended,
     read_examples,
     require_known,
 )
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
-from hrm_puzzles.arc.variants import Pair, Variant, variants_of
+from hrm_puzzles.arc.variants import Pair, Variant, drawn_VET, variants_of
 from hrm_puzzles.data import datasets
 
 SPLITS = ("train", "test")
@@ -63,33 +61,11 @@ class ArcRecipe:
         rng = self.generator(task, "variants")
         return variants_of(task.pairs, self.augment, rng, keep_colors=self.keep_colors)
 
-    def examples(self) -> Examples | None:
-        """The further examples; None if the recipe names no file."""
-        if self.more is None:
-            return None
-        license_path = None
-        if self.more_license is not None:
-            license_path = Path(self.more_license)
-        return read_examples(Path(self.more), license_path)
-
     def generator(self, task: ArcTask, purpose: str) -> np.random.Generator:
         """The random generator of one task. It does not depend on which other tasks are chosen."""
         digest = hashlib.sha256(f"{task.name}/{purpose}".encode()).digest()
         task_seed = int.from_bytes(digest[:8], "little")
         return np.random.default_rng([self.seed, task_seed])
-
-
-def most_bytes(tasks: Iterable[ArcTask], augment: int, puzzle: Arc) -> int:
-    """Upper bound of the bytes of the tasks that fit the board, each with `augment` variants.
-
-    A task with few symmetries has fewer variants.
-    """
-    num_pairs = 0
-    for task in tasks:
-        if task.side <= puzzle.side:
-            num_pairs += len(task.pairs)
-    bytes_per_pair = 2 * puzzle.seq_len
-    return bytes_per_pair * num_pairs * (augment + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +87,9 @@ def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
     if recipe.hold_out_all:
         tasks = [replace(task, is_held_out=True) for task in tasks]
     num_left_out = len(wanted) - len(tasks)
-    examples = recipe.examples()
-    if examples is None:
+    if recipe.more is None:
         return _Source(tasks=tasks, num_left_out=num_left_out)
+    examples = read_examples(Path(recipe.more), recipe.more_license)
     require_known(examples, [task.name for task in all_tasks])
     more = extended(tasks, examples, puzzle)
     return _Source(tasks=more.tasks, num_left_out=num_left_out, more=more)

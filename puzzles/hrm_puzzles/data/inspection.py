@@ -26,10 +26,7 @@ from hrm_puzzles.grid.board import UInt64Array, mixed
 from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
 
 SPLITS = ("train", "test")
-MOST_SHOWN = 40  # numbers of givens in a text report
 BLOCK = 1024  # examples that are read at once
-QUANTILES = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "greatest": 1.0}
-
 Facts = dict[str, NDArray[Any]]
 
 
@@ -46,7 +43,7 @@ class SplitReport:
     first_wrong: int | None
     num_out_of_range: int
     num_ambiguous: int
-    facts: dict[str, object]
+    facts: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,20 +151,11 @@ def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
 def _report(name: str, puzzle: Puzzle, split: Split, facts: Facts) -> SplitReport:
     wrong: list[int] = np.flatnonzero(facts["is_wrong"]).tolist()
     num_ambiguous, _ = num_ambiguous_in(puzzle, split.inputs_NT)
-    givens, counts = np.unique(facts["givens"], return_counts=True)
-    ratings = None
-    if split.ratings_N is not None:
-        ratings = {
-            quantile: int(np.quantile(split.ratings_N, share, method="lower"))
-            for quantile, share in QUANTILES.items()
-        }
-    named: dict[str, object] = {
+    named = {
         "examples": len(split),
         "puzzles": len(split.puzzle_offsets) - 1,
         "groups": len(split.group_offsets) - 1,
         "puzzle ids": len(np.unique(split.puzzle_ids_N)),
-        "givens": dict(zip(givens.tolist(), counts.tolist(), strict=True)),
-        "rating": ratings,
         "repeated questions": len(split) - len(np.unique(facts["question"])),
     }
     return SplitReport(
@@ -198,12 +186,10 @@ def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
     labels_BT = _counting_BT(puzzle, split, inputs_BT, np.asarray(split.labels_NT[block]))
     ids_B1 = split.puzzle_ids_N[block, None]
     numbered_inputs_BT = np.concatenate([ids_B1, inputs_BT], axis=1)
-    is_given_BT = inputs_BT == labels_BT
     both_BT = np.concatenate([inputs_BT, labels_BT], axis=1)
     is_outside_BT = (both_BT < 0) | (both_BT >= puzzle.vocab_size)
     return {
         "is_wrong": _is_wrong_B(puzzle, inputs_BT, labels_BT),
-        "givens": is_given_BT.sum(axis=1, dtype=np.int32),
         "num_outside": is_outside_BT.sum(axis=1, dtype=np.int32),
         "question": _hash_B(inputs_BT),
         "example": _hash_B(numbered_inputs_BT),
@@ -245,7 +231,7 @@ def report_text(report: DatasetReport) -> str:
     for part in report.splits:
         lines.append(f"{part.split}:")
         for name, fact in part.facts.items():
-            lines.append(f"  {name}: {_fact_text(fact)}")
+            lines.append(f"  {name}: {fact}")
     shared = f"test examples also in train: {report.num_shared}"
     lines.append(f"{shared}, in any symmetric copy: {report.num_equivalent}")
     for fault in report.faults:
@@ -253,16 +239,6 @@ def report_text(report: DatasetReport) -> str:
     if not report.faults:
         lines.append("no faults")
     return "\n".join(lines)
-
-
-def _fact_text(fact: object) -> str:
-    if not isinstance(fact, dict):
-        return str(fact)
-    counts = cast("dict[object, object]", fact)
-    shown = [f"{key}: {count}" for key, count in list(counts.items())[:MOST_SHOWN]]
-    if len(counts) > MOST_SHOWN:
-        shown.append("...")
-    return ", ".join(shown)
 
 
 def _names_at(path: Path) -> list[object]:

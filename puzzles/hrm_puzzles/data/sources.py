@@ -216,15 +216,12 @@ class Questions:
         return self.at(_chosen(len(self), count, seed))
 
     def at(self, rows: NDArray[np.integer]) -> "Questions":
-        ratings_N = self.ratings_N
-        if ratings_N is not None:
-            ratings_N = ratings_N[rows]
         return replace(
             self,
             tokens_NT=self.tokens_NT[rows],
             labels_NT=self.labels_NT[rows],
             puzzle_ids_N=self.puzzle_ids_N[rows],
-            ratings_N=ratings_N,
+            ratings_N=None if self.ratings_N is None else self.ratings_N[rows],
         )
 
     def require_ids(self, num_puzzle_ids: int) -> None:
@@ -305,33 +302,23 @@ def questions_from_data(
 
     Raises DatasetError for a data set of another puzzle or of another size.
     """
-    _check_recipe(path, puzzle)
+    recipe_name = named_in_recipe(path)
+    if recipe_name and recipe_name != puzzle.name:  # puzzles of one size can share a vocabulary
+        problem = f"{path} holds {recipe_name}, but the model is for {puzzle.name}"
+        raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
     split = open_split(path, "test")
     if split.meta.sizes != (puzzle.vocab_size, puzzle.seq_len):
         found = f"{path} has {split.meta.seq_len} positions of {split.meta.vocab_size} tokens"
         expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
         raise DatasetError(f"{found}, but {expected}; give a data set of {puzzle.name}")
-    if count is None:
-        count = len(split)
-    rows = _chosen(len(split), count, seed)
-    ratings_N = split.ratings_N
-    if ratings_N is not None:
-        ratings_N = ratings_N[rows]
+    rows = _chosen(len(split), len(split) if count is None else count, seed)
     return Questions(
         tokens_NT=split.inputs(rows),
         labels_NT=split.labels(rows),
         puzzle_ids_N=split.puzzle_ids_N[rows],
-        ratings_N=ratings_N,
+        ratings_N=None if split.ratings_N is None else split.ratings_N[rows],
         source=f"test split of {path.name}",
     )
-
-
-def _check_recipe(path: Path, puzzle: Puzzle) -> None:
-    """Compare the puzzle's name in the recipe: puzzles of one size can share a vocabulary."""
-    recipe_name = named_in_recipe(path)
-    if recipe_name and recipe_name != puzzle.name:
-        problem = f"{path} holds {recipe_name}, but the model is for {puzzle.name}"
-        raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
 
 
 def questions_from_file(path: Path, puzzle: Puzzle, columns: str | None = None) -> Questions:

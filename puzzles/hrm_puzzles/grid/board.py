@@ -102,11 +102,6 @@ def unpadded_BT(shape: GridShape, padded: IntArray) -> IntArray:
     return padded_BRC[:, :-1, :-1].reshape(len(padded_BRC), shape.num_cells)
 
 
-def bit_at(shape: GridShape, row: int, col: int) -> int:
-    """The bit of one cell of the first board."""
-    return 1 << row * (shape.cols + 1) + col
-
-
 def neighbors(shape: GridShape, bits: int) -> int:
     """The cells above, below, left and right of the given ones, including cells off the board."""
     stride = shape.cols + 1

@@ -14,37 +14,18 @@ import numpy as np
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.reading.cells import reject_doubtful_zero, values_in
-from hrm_puzzles.reading.grids import lines_parsed
 from hrm_puzzles.reading.legend import (
     MAX_TEXT,
     BoardSize,
     Cell,
     Legend,
-    Lettered,
     bad_character,
     shown,
     size_of,
 )
-from hrm_puzzles.reading.values import board_in
-
-__all__ = [
-    "BoardSize",
-    "Cell",
-    "Legend",
-    "Lettered",
-    "bad_character",
-    "lines_parsed",
-    "parsed",
-    "shown",
-    "size_of",
-    "text_of",
-    "written",
-]
-
-MAX_SHOWN_KEYS = 6  # keys of an object that an error quotes
+from hrm_puzzles.reading.record import board_in
 
 MAX_TOKEN = 2  # characters of the longest number of a cell
-
 SCALARS = frozenset((int, float, str, type(None)))
 
 FromText = Callable[[str], Parsed]
@@ -154,7 +135,8 @@ def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
     if not _are_known(value_of, cells):
         for number, row in enumerate(lists, start=1):
             for col, cell in enumerate(row, start=1):
-                _require_known(legend, value_of, cell, (number, col))
+                if not _are_known(value_of, [cell]):
+                    raise bad_character((number, col), cell, legend.described)
     size.rows_of(values)
     kind = "numbers"
     if _are_strings(cells) and all(len(cell) <= 1 for cell in cast("list[str]", cells)):
@@ -168,7 +150,8 @@ def _from_flat_list(size: BoardSize, legend: Legend, cells: list[object]) -> Par
     value_of = _known_values(legend, cells)
     if not _are_known(value_of, cells):
         for place, cell in enumerate(cells):
-            _require_known(legend, value_of, cell, size.shape.cell_name(place))
+            if not _are_known(value_of, [cell]):
+                raise bad_character(size.shape.cell_name(place), cell, legend.described)
     return _of_values(size, legend, cells, value_of, "flat")
 
 
@@ -182,12 +165,11 @@ def _of_values(
     """The question of values that are known."""
     reject_doubtful_zero(legend, cells)
     values = [value_of[cell] for cell in cells]
+    blank: object = legend.open_value
     if legend.open_value in values:
         blank = cells[values.index(legend.open_value)]
-    elif str in set(map(type, cells)):
+    elif str in map(type, cells):
         blank = legend.characters[legend.open_value]
-    else:
-        blank = legend.open_value
     grid = np.array(values, dtype=np.int8).reshape(size.shape.rows, size.shape.cols)
     notation = Notation(kind=kind, blank=cast("str | int | None", blank))
     return Parsed(grid=grid, notation=notation)
@@ -195,8 +177,6 @@ def _of_values(
 
 def _known_values(legend: Legend, cells: list[object]) -> Mapping[object, int]:
     """The values of cells: numbers, also whole floats or as text, and characters."""
-    if str not in set(map(type, cells)):
-        return legend.of_scalars
     texts = [cell for cell in cells if isinstance(cell, str)]
     values = values_in(legend, texts)
     if values is legend.values:
@@ -205,20 +185,8 @@ def _known_values(legend: Legend, cells: list[object]) -> Mapping[object, int]:
 
 
 def _are_known(value_of: Mapping[object, int], cells: list[object]) -> bool:
-    """Whether all cells are numbers, texts or null with a value; a quick answer for most boards."""
+    """Whether all cells are numbers, texts or null with a value."""
     return SCALARS.issuperset(map(type, cells)) and value_of.keys() >= set(cells)
-
-
-def _require_known(
-    legend: Legend, value_of: Mapping[object, int], cell: object, name: Cell
-) -> None:
-    if not _is_scalar(cell) or cell not in value_of:
-        raise bad_character(name, cell, legend.described)
-
-
-def _is_scalar(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number or isinstance(value, str) or value is None
 
 
 # JSON objects: a matrix of numbers, and cells given as [row, column] from 0. The answer has one
@@ -234,7 +202,7 @@ def check_keys(
     """Require all of `keys`, and no others except `answer_key`."""
     found = set(question)
     if not set(keys) <= found <= {*keys, answer_key}:
-        first = [shown(key) for key in list(question)[:MAX_SHOWN_KEYS]]
+        first = [shown(key) for key in list(question)[:6]]
         named = ", ".join(first) or "nothing"
         raise PuzzleError(f"the object has the keys {named}", "wrong-keys", form)
 

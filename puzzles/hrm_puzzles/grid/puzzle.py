@@ -22,8 +22,7 @@ from hrm_puzzles.grid.board import (
     dihedral_hash_B,
     dihedral_sources_KT,
 )
-from hrm_puzzles.grid.frame import Framed, cells_in, shape_of
-from hrm_puzzles.grid.notation import Legend, lines_parsed, parsed, size_of, text_of, written
+from hrm_puzzles.grid.notation import parsed, text_of, written
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
@@ -34,11 +33,53 @@ from hrm_puzzles.puzzle import (
     Notation,
     Parsed,
     PuzzleError,
+    Route,
 )
-from hrm_puzzles.reading.grids import values_shown
-from hrm_puzzles.reading.values import board_in
+from hrm_puzzles.reading.grids import cells_in, lines_parsed, shape_of, values_shown
+from hrm_puzzles.reading.legend import Legend, size_of
+from hrm_puzzles.reading.record import board_in
 
 BROKEN = "✗ "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framed:
+    """Boards of `inner` in the first rows and columns of `outer`, with walls on all other cells.
+
+    No path and no tour enters a wall, so both boards have the same answers: a proof on the outer
+    board is a proof of the question as asked. Shapes: T cells of the outer board.
+    """
+
+    inner: "GridPuzzle"
+    outer: "GridPuzzle"
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def seq_len(self) -> int:
+        return self.inner.seq_len
+
+    def parse(self, notation: object) -> Parsed:
+        return self.inner.parse(notation)
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        return self.inner.write(grid, notation)
+
+    def encode(self, grid: Grid) -> Int32Array:
+        """Convert a grid of the inner board to tokens [T] of the outer board."""
+        framed = np.full((self.outer.rows, self.outer.cols), self.outer.wall, dtype=np.int8)
+        framed[: self.inner.rows, : self.inner.cols] = grid
+        return self.outer.encode(framed)
+
+    def decode(self, tokens_T: IntArray) -> Grid:
+        """Convert tokens [T] of the outer board to a grid of the inner board."""
+        grid = self.outer.decode(tokens_T)
+        return grid[: self.inner.rows, : self.inner.cols]
+
+    def route(self, question: Grid, answer: Grid) -> Route:
+        return self.inner.route(question, answer)
 
 
 @cache
@@ -49,7 +90,7 @@ def _framed(outer: "GridPuzzle", shape: GridShape) -> Framed | None:
     family, _, _ = outer.name.partition("-")
     name = f"{family}-{shape.rows}x{shape.cols}"
     inner = replace(outer, name=name, rows=shape.rows, cols=shape.cols)
-    return Framed(inner=inner, outer=outer, wall=outer.wall)
+    return Framed(inner=inner, outer=outer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +144,10 @@ class GridPuzzle(ABC):
     @abstractmethod
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         """A fresh puzzle of a difficulty."""
+
+    @abstractmethod
+    def route(self, question: Grid, answer: Grid) -> Route:
+        """The route that an answer marks."""
 
     @abstractmethod
     def bare(self, tokens: IntArray) -> IntArray:
@@ -194,6 +239,18 @@ class GridPuzzle(ABC):
         template = json.dumps(question)
         notation = Notation(kind="object", blank=self.legend.open_value, template=template)
         return Parsed(grid=grid, notation=notation)
+
+    def require_one(self, tokens_T: IntArray, token: int, name: str, letter: str) -> None:
+        """Raise PuzzleError unless exactly one cell has this token."""
+        cells: list[int] = np.flatnonzero(tokens_T == token).tolist()
+        if not cells:
+            remedy = f"mark one open cell with {letter}"
+            raise PuzzleError(f"the {self.noun} has no {name}", f"no-{name}", remedy)
+        if len(cells) > 1:
+            row, col = self.shape.cell_name(cells[1])
+            second = f"the second at row {row}, column {col}"
+            problem = f"the {self.noun} has {len(cells)} cells {letter}, {second}"
+            raise PuzzleError(problem, f"many-{name}s", f"keep one {letter}", (row, col))
 
     def _check_marks(self, tokens_T: IntArray) -> None:
         bare_T = self.bare(tokens_T)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from hrm_host.reading import MAX_FILE_BYTES
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import Record, is_board
-from hrm_puzzles.reading.values import ANSWER_KEYS, GRID_KEYS, QUESTION_KEYS
+from hrm_puzzles.reading.record import ANSWER_KEYS, GRID_KEYS, QUESTION_KEYS, Record, is_board
 
 NPY_MAGIC = b"\x93NUMPY"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -59,10 +58,7 @@ def records_of_arrays(path: Path, puzzles: Sequence[Puzzle]) -> Iterator[Record]
 
 
 def _named(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:
-    for name in names:
-        if name in arrays:
-            return arrays[name]
-    return None
+    return next((arrays[name] for name in names if name in arrays), None)
 
 
 def _board_of(array: Array) -> object:

@@ -7,14 +7,14 @@ Shapes: R rows, C columns.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from math import isqrt
+from typing import cast
 
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Parsed, PuzzleError
 from hrm_puzzles.reading.cells import (
     Span,
-    Values,
     number_rows,
     parsed_cells,
     plain_cells,
@@ -44,12 +44,17 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
     lines = _lines_in(legend, text)
     step = 1
     if len(lines) > 1:
-        _reject_drawn_walls(legend, text)
+        if DRAWN.search(text) is not None and "+" not in legend.values:
+            problem = "the walls are drawn as lines between the cells"
+            remedy = f"write one character a cell: {legend.described}"
+            raise PuzzleError(problem, "drawn-walls", remedy)
         step = _step_of(legend, lines)
     values = values_in(legend, "".join(lines))
     if not values.keys() >= set("".join(lines)):
-        for row, line in enumerate(lines):
-            _require_known(legend, values, line[::step], row)
+        for row, line in enumerate(lines, start=1):
+            for col, mark in enumerate(line[::step], start=1):
+                if mark not in values:
+                    raise bad_character((row, col), mark, legend.described)
     if len(lines) == 1:
         size.require(lines[0], shape.num_cells, "the text", "characters")
     else:
@@ -58,12 +63,6 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
             size.require_row(line[::step], "characters", row)
     cells = [(start, start + 1) for start in _starts(lines, step)]
     return parsed_cells(shape, legend, "\n".join(lines), cells, values)
-
-
-def _require_known(legend: Legend, values: Values, line: str, row: int) -> None:
-    for col, mark in enumerate(line):
-        if mark not in values:
-            raise bad_character((row + 1, col + 1), mark, legend.described)
 
 
 def shape_in(legend: Legend, text: str) -> GridShape | None:
@@ -92,6 +91,41 @@ def values_shown(legend: Legend, text: str) -> set[int]:
     return {values[token] for token in tokens if token in values}
 
 
+def shape_of(legend: Legend, notation: object) -> GridShape | None:
+    """Rows and columns of a board in any notation; None if the notation does not show them.
+
+    A board in one line or in a flat list is a square. Raises PuzzleError for a text that shows two
+    shapes.
+    """
+    if isinstance(notation, dict):
+        fields = cast("dict[object, object]", notation)
+        return shape_of(legend, fields.get("grid"))
+    if isinstance(notation, str):
+        return shape_in(legend, notation)
+    if not isinstance(notation, list) or not notation:
+        return None
+    rows = cast("list[object]", notation)
+    if all(isinstance(row, str) for row in rows):
+        return shape_in(legend, "\n".join(cast("list[str]", rows)))
+    if all(isinstance(row, list) for row in rows):
+        longest = max(map(len, cast("list[Sized]", rows)))
+        return GridShape(rows=len(rows), cols=longest)
+    return square(len(rows))
+
+
+def cells_in(notation: str | list[object]) -> set[str | int]:
+    """The distinct characters of a text, or the distinct values of lists."""
+    if isinstance(notation, str):
+        return set(notation)
+    cells: set[str | int] = set()
+    for value in notation:
+        if isinstance(value, str | list):
+            cells |= cells_in(cast("str | list[object]", value))
+        elif isinstance(value, int):
+            cells.add(value)
+    return cells
+
+
 def square(num_cells: int) -> GridShape | None:
     """The square of so many cells; None if there is none."""
     side = isqrt(num_cells)
@@ -115,16 +149,11 @@ def _lines_in(legend: Legend, text: str) -> list[str]:
     while lines and not lines[0]:
         lines.pop(0)
     if len(lines) < 2:
-        return [_one_line(legend, lines[0])] if lines else [""]
+        line = lines[0] if lines else ""
+        return [line if " " in legend.values else line.strip()]
     if _spaces_are_cells(legend, text):
         return _of_spaces(lines)
     return _without_margins(lines)
-
-
-def _one_line(legend: Legend, line: str) -> str:
-    if " " in legend.values:
-        return line
-    return line.strip()
 
 
 def _spaces_are_cells(legend: Legend, text: str) -> bool:
@@ -189,10 +218,3 @@ def _starts(lines: list[str], step: int) -> list[int]:
         starts.extend(range(begin, begin + len(line), step))
         begin += len(line) + 1
     return starts
-
-
-def _reject_drawn_walls(legend: Legend, text: str) -> None:
-    if DRAWN.search(text) is None or "+" in legend.values:
-        return
-    problem = "the walls are drawn as lines between the cells"
-    raise PuzzleError(problem, "drawn-walls", f"write one character a cell: {legend.described}")

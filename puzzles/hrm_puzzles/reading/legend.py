@@ -24,8 +24,7 @@ class Legend:
 
     `values` has every character that is read, `characters` the one that is written for each value.
     Lists may also hold the values themselves, and null for an open cell. An open cell is written
-    with the character that the question uses for it. If this can be a space, editors may have cut
-    lines short: `pads_lines` restores them. `described` explains the characters in error messages.
+    with the character that the question uses for it. `described` explains the characters in errors.
     `others` has the marks of other programs for a value; one counts if the text lacks the value.
     The values in `once` are those of a single cell.
     `in_lists` has further values that lists and tables may hold.
@@ -34,7 +33,6 @@ class Legend:
     values: Mapping[str, int]
     characters: Mapping[int, str]
     open_value: int
-    pads_lines: bool
     described: str
     others: Mapping[int, str] = field(default_factory=dict[int, str])
     once: tuple[int, ...] = ()

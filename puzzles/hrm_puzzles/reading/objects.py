@@ -8,8 +8,7 @@ from typing import cast
 
 from hrm_host.reading import json_from
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import Record, is_board
-from hrm_puzzles.reading.values import ANSWER_KEYS, question_key, value_of
+from hrm_puzzles.reading.record import ANSWER_KEYS, Record, is_board, question_key, value_of
 
 NOT_JSON = "the text is not JSON"
 WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in each line'

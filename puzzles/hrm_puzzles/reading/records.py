@@ -6,20 +6,39 @@ them. A line is a remark only if it cannot be a row of a board. Lines count from
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
+from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.reading.arrays import is_array, records_of_arrays
 from hrm_puzzles.reading.legend import Legend
 from hrm_puzzles.reading.objects import begins_json, records_of_lines, records_of_text
 from hrm_puzzles.reading.record import Record, error_at_place, is_board
 from hrm_puzzles.reading.tables import columns_error, table_of
-from hrm_puzzles.reading.text import is_heading, plain
+from hrm_puzzles.reading.text import encoding_of, is_heading, plain
 
+NUM_HEAD = 8  # bytes that tell what a file is
+MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
 HEAD_LINES = 100  # a puzzle over several lines has fewer
 REMARKS = ("#", "//", ";", "%")
 MAX_LINES = 1 << 22  # lines of JSON that is read at once
 MAX_FILE = 1 << 28  # its characters
 MAX_TRIED = 10  # lines that are tried as boards
+
+
+def records_at(
+    path: Path, puzzles: Sequence[Puzzle], columns: str | None = None
+) -> Iterator[Record]:
+    """The puzzles of a file of text or arrays, read lazily. See `records_in`."""
+    with path.open("rb") as stream:
+        head = stream.read(NUM_HEAD)
+    if is_array(head):
+        yield from records_of_arrays(path, puzzles)
+        return
+    with path.open(encoding=encoding_of(head), newline="") as stream:
+        lines = lines_of(stream, MAX_LINE)
+        yield from records_in(lines, puzzles, name=str(path), columns=columns)
 
 
 def records_in(

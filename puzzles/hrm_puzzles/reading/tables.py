@@ -12,10 +12,15 @@ import numpy as np
 
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError, sized
-from hrm_puzzles.reading.record import Record, board_from, error_at_place
-from hrm_puzzles.reading.values import ANSWER_KEYS, GRID_KEYS, QUESTION_KEYS
+from hrm_puzzles.reading.record import (
+    ANSWER_KEYS,
+    GRID_KEYS,
+    QUESTION_KEYS,
+    Record,
+    board_from,
+    error_at_place,
+)
 
-RATING_NAME = "rating"
 SEPARATORS = ",;\t"
 MAX_SHOWN_HEADER = 160  # characters of a first row that an error quotes
 HOW_TO_NAME = "name them with --columns QUESTION,ANSWER"
@@ -132,15 +137,12 @@ def _columns_by_name(fields: Sequence[str]) -> Columns | None:
     if question is None:
         return None
     answer = _place_of(names, ANSWER_KEYS)
-    rating = _place_of(names, (RATING_NAME,))
+    rating = _place_of(names, ("rating",))
     return Columns(question, answer, rating)
 
 
 def _place_of(names: Sequence[str], known: Sequence[str]) -> int | None:
-    for place, name in enumerate(names):
-        if name in known:
-            return place
-    return None
+    return next((place for place, name in enumerate(names) if name in known), None)
 
 
 def _columns_by_content(fields: Sequence[str], puzzles: Sequence[Puzzle]) -> Columns | None:
@@ -196,11 +198,7 @@ def _named_columns(name: str, columns: str, first: Fields) -> tuple[Columns, boo
         problem = f"--columns {columns} names {len(places)} columns"
         remedy = "name QUESTION,ANSWER or QUESTION,ANSWER,RATING"
         raise error_at_place(name, place, problem, remedy)
-    has_header = _is_name(first.fields[places[0]])
+    words = first.fields[places[0]].split()
+    # Names of columns have words; boards have signs or begin with digits.
+    has_header = bool(words) and all(map(str.isidentifier, words))
     return Columns(*places), has_header
-
-
-def _is_name(field: str) -> bool:
-    """Whether a field is the name of a column: boards have signs or begin with digits."""
-    words = field.split()
-    return bool(words) and all(word.isidentifier() for word in words)

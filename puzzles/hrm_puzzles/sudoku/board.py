@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridShape, Int32Array
-from hrm_puzzles.grid.notation import BoardSize, Cell, Legend, parsed, written
+from hrm_puzzles.grid.notation import parsed, written
 from hrm_puzzles.puzzle import Grid, Notation, Parsed
 from hrm_puzzles.reading.frames import parsed_framed
+from hrm_puzzles.reading.legend import BoardSize, Cell, Legend
 
 BLANKS = ".0*_- "
 SYMBOLS = "123456789" + ascii_uppercase  # 10 is A; small letters are read too
@@ -97,7 +98,6 @@ class SudokuBoard:
             values=values,
             characters=characters,
             open_value=0,
-            pads_lines=False,
             described=f"{digits}, and {blanks}",
             others={0: OTHER_BLANKS},
             in_lists=EXTRA_BLANKS,

@@ -186,7 +186,7 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
 )
 def test_when_attempts_guess(kind: str, fields: dict[str, Any], expected: bool) -> None:
     model = ServedModel.of(shipped("sudoku-6x6"), precision="fp32", num_slots=1, max_attempts=4)
-    model = replace(model, manifest=model.manifest.model_copy(update={"attempts": kind}))
+    model = replace(model, manifest=model.manifest.model_copy(update={"attempt_kind": kind}))
     request = SolveRequest(puzzle=model.sample, **fields)
     parsed = parse_request([model], request, task_id=0, arrival_s=0.0)
     assert parsed.task.guesses == expected

@@ -43,7 +43,7 @@ from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
 from hrm_parity import BUILD_COMMAND
-from hrm_parity import device_check as check
+from hrm_parity import device as check
 from hrm_parity import trt_build as tensorrt_build
 
 SLOTS = 3

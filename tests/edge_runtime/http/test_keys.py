@@ -207,7 +207,7 @@ def test_pages_of_listed_origins_may_ask_with_a_key(tmp_path: Path) -> None:
 
 def test_what_is_no_origin_is_refused_at_the_start() -> None:
     for origin in ("*", "https://my.site/page", ""):
-        with pytest.raises(auth.BindError, match="is not an origin: pass one"):
+        with pytest.raises(ValueError, match="is not an origin: pass one"):
             auth.checked_origins([origin])
 
 

@@ -147,8 +147,7 @@ def wrong_uploads(folder: Path) -> Iterator[Change]:
         yield Change(content=content, headers=TAR, message="cannot be unpacked")
     yield Change(content=sent(folder / "hash.bundle"), headers=TAR, message="have the SHA-256")
     yield Change(content=sent(folder / "outside.bundle"), headers=TAR)
-    for name in ("failing", "nan", "renamed", "garbage"):
-        yield Change(content=sent(folder / f"{name}.bundle"), headers=TAR)
+    yield Change(content=sent(folder / "failing.bundle"), headers=TAR)
     growing = sent(folder / "growing.bundle")
     yield Change(content=growing, headers=TAR, statuses=(507,))
 

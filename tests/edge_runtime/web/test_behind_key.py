@@ -1,4 +1,4 @@
-"""The page of a server that requires keys, alone and in a fleet: the browser asks for them."""
+"""The page of a server that requires keys, alone, in a fleet, and under a path of a proxy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from key_tools import ADMIN, write_key_file
-from proxy_tools import needs_haproxy, proxy
+from proxy_tools import COMMANDS, needs_haproxy, proxied, proxy
 from service_tools import Server, hrm_serve
-from web_tools import Browser, Page, paste, solve
+from web_tools import Browser, Page, Request, paste, solve
 
 pytestmark = pytest.mark.process
 
@@ -53,3 +53,28 @@ def test_the_page_works_behind_the_proxy(browser: Browser, guarded: Server, tmp_
         assert page.locator("#model option").count() > 1
         paste(page, QUESTION)
         assert solve(page) == "Proven"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_page_works_under_a_path(
+    browser: Browser, guarded: Server, name: str, tmp_path: Path
+) -> None:
+    outside: list[str] = []
+
+    def note(request: Request) -> None:
+        if not request.url.startswith(f"{url}/"):
+            outside.append(request.url)
+
+    with (
+        proxied(name, guarded, tmp_path, is_below=True) as url,
+        visitor(browser, f"{url}/") as page,
+    ):
+        page.on("request", note)
+        page.reload()
+        paste(page, QUESTION)
+        assert solve(page) == "Proven"
+        page.click("#tab-operations")
+        page.wait_for_selector("#operations .lane")
+        page.goto(f"{url}/docs")
+        page.wait_for_selector("#examples option", state="attached")
+    assert outside == []

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 LATIN = '''
 """A Latin square: a Sudoku whose boxes are its rows, with letters for digits."""
 
-from hrm_puzzles.grid.notation import Legend
+from hrm_puzzles.reading.legend import Legend
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 VALUES = {".": 0, "A": 1, "B": 2, "C": 3, "D": 4}
@@ -27,7 +27,7 @@ SYMBOLS = {value: symbol for symbol, value in VALUES.items()}
 
 
 class Latin(Sudoku):
-    legend = Legend(values=VALUES, characters=SYMBOLS, open_value=0, pads_lines=False,
+    legend = Legend(values=VALUES, characters=SYMBOLS, open_value=0,
                     described="each of A to D once in every row and column")
 
     def parse(self, notation):

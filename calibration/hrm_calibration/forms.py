@@ -1,7 +1,7 @@
 """The precisions of a model on their way into a bundle: made, measured, judged.
 
-Each stage is a complete object: `Graphs` are made, `Measured` adds how they solve the held-out
-puzzles, `Form` adds how they compare with PyTorch and with float32.
+Each stage is a complete object and adds to the one before: `Graphs` are made, `Measured` says how
+they solve the held-out puzzles, `Form` how they compare with PyTorch and with float32.
 """
 
 import math
@@ -17,21 +17,14 @@ from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import calibrate
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_export.options import Options
 from hrm_host.progress import Stages
-from hrm_parity.halting_curve import (
-    PolicyScore,
-    Rollout,
-    choose,
-    learned_curve,
-    roll_out,
-)
+from hrm_parity.halting_curve import PolicyScore, Rollout, choose, learned_curve, roll_out
 from hrm_parity.outcomes import Outcomes, Paired, Score, paired
 from hrm_parity.report import ParityReport
 from hrm_puzzles.data.sources import Questions
 
 HALTING_LOSS = 0.005
-"""Share of exact solves that halting early may cost, if the options give no threshold."""
+"""Share of exact solves that halting early may cost, if no threshold is given."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,9 +42,7 @@ class Graphs:
     @property
     def on_cpu(self) -> ModelProto:
         """The graph that a CPU runs."""
-        if self.cpu is None:
-            return self.portable
-        return self.cpu
+        return self.cpu or self.portable
 
     @property
     def file_name(self) -> str:
@@ -66,10 +57,9 @@ class Graphs:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
+class Measured(Graphs):
     """Graphs with their held-out rollout; `policy` holds the threshold chosen on it."""
 
-    graphs: Graphs
     rollout: Rollout
     curve: Sequence[PolicyScore]
     policy: HaltingPolicy
@@ -77,8 +67,7 @@ class Measured:
     @property
     def outcomes(self) -> Outcomes:
         """How the held-out puzzles end under the policy."""
-        limit = self.rollout.num_segments
-        return self.rollout.under(replace(self.policy, max_segments=limit))
+        return self.rollout.under(self.policy)
 
     @property
     def score(self) -> Score:
@@ -116,29 +105,15 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Form:
+class Form(Measured):
     """A judged precision: `parity` with PyTorch by file name, `lost` against float32.
 
     `undecided` says why the held-out puzzles could not tell whether it loses too much.
     """
 
-    measured: Measured
     parity: Mapping[str, ParityReport]
-    origin: Mapping[str, Any]
     lost: Mapping[str, Paired] | None = None
     undecided: str | None = None
-
-    @property
-    def graphs(self) -> Graphs:
-        return self.measured.graphs
-
-    @property
-    def precision(self) -> str:
-        return self.graphs.precision
-
-    @property
-    def policy(self) -> HaltingPolicy:
-        return self.measured.policy
 
     @property
     def parity_on_cpu(self) -> ParityReport:
@@ -149,7 +124,7 @@ class Form:
         golden: dict[str, Any] = {}
         for name, report in self.parity.items():
             golden[name] = {**report.as_json(), "max_logit_gap": report.max_logit_gap}
-        held_out: dict[str, Any] = asdict(self.measured.score)
+        held_out: dict[str, Any] = asdict(self.score)
         if self.lost is not None:
             lost = {name: asdict(one) for name, one in self.lost.items()}
             held_out["lost_against_fp32"] = lost
@@ -167,11 +142,11 @@ def make_int8(
     served: ServedGraph,
     ranges: Mapping[str, float],
     questions: Questions,
-    options: Options,
+    budget: float,
     stages: Stages,
 ) -> Graphs:
     """INT8 graphs: between the INT8 products, float16 for TensorRT and float32 for CPUs."""
-    found = calibrate(served, questions, budget=options.int8_budget / 100, stages=stages)
+    found = calibrate(served, questions, budget=budget, stages=stages)
     signed = found.signed(served.graph)
     kept = float32_nodes(signed, ranges)
     portable = half_graph(signed, kept)
@@ -194,9 +169,10 @@ def measure(
 ) -> Measured:
     """Run the held-out puzzles through all segments of the graph that a CPU runs.
 
-    They are all, or as many as begin before the monotonic time `end_s`.
+    They are all, or as many as begin before the monotonic time `end_s`. Without a threshold, take
+    the one with the fewest segments that loses at most `HALTING_LOSS` exact solves against all
+    segments. It is chosen and scored on the same puzzles.
     """
-    show = partial(stages.show, f"measuring {graphs.precision}")
     with served.engine(graphs.on_cpu) as engine:
         rollout = roll_out(
             engine,
@@ -205,28 +181,10 @@ def measure(
             held_out,
             served.policy.max_segments,
             end_s=end_s,
-            progress=show,
+            progress=partial(stages.show, f"measuring {graphs.precision}"),
         )
-    return measured_by(graphs, rollout, served.policy, threshold)
-
-
-def measured_by(
-    graphs: Graphs,
-    rollout: Rollout,
-    policy: HaltingPolicy,
-    threshold: float | None,
-) -> Measured:
-    """Apply the halting policy to a rollout.
-
-    Without a threshold, take the one with the fewest segments that loses at most `HALTING_LOSS`
-    exact solves against all segments. It is chosen and scored on the same puzzles.
-    """
     curve = learned_curve(rollout)
     if threshold is None:
         threshold = choose(curve, HALTING_LOSS).policy.threshold
-    return Measured(
-        graphs=graphs,
-        rollout=rollout,
-        curve=curve,
-        policy=replace(policy, threshold=threshold),
-    )
+    policy = replace(served.policy, threshold=threshold)
+    return Measured(**vars(graphs), rollout=rollout, curve=curve, policy=policy)

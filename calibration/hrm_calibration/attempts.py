@@ -1,0 +1,177 @@
+"""Ask puzzles in several attempts, as a server does.
+
+Finds which kind of further attempt proves more puzzles, and which ARC tasks a model answers right.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hrm_calibration.rollouts import ServedGraph
+from hrm_edge_runtime.batching.task import Result, Task
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.bundle import Identifiers
+from hrm_edge_runtime.contract.manifest import AttemptKind, TaskResults
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_host.progress import OnProgress, Stages
+from hrm_parity.outcomes import Outcomes
+from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.puzzle import Grid
+
+NUM_TRIED_ATTEMPTS = 4
+NUM_UNPROVEN = 32
+"""Unproven puzzles that each kind of attempt tries."""
+GUESSES: dict[AttemptKind, bool] = {"symmetries": False, "hypotheses": True}
+"""Whether attempts guess, by kind of attempt."""
+NUM_ATTEMPTS = 16
+"""Attempts at each question of a task."""
+
+
+def answered(
+    engine: Engine,
+    served: ServedGraph,
+    tasks: Sequence[Task],
+    progress: OnProgress,
+    identifiers: Identifiers | None = None,
+) -> Iterator[Result]:
+    """Ask all tasks at once and yield the results as they come."""
+    lane = TaskLane(
+        engine,
+        served.puzzle,
+        served.puzzle_table,
+        queue_limit=len(tasks),
+        max_attempts=tasks[0].num_attempts,
+        identifiers=identifiers,
+    )
+    for task in tasks:
+        lane.submit(task)
+    num_done = 0
+    while lane.has_work:
+        results, _ = lane.step()
+        yield from results
+        num_done += len(results)
+        progress(num_done, len(tasks))
+
+
+def proven_by(
+    served: ServedGraph,
+    held_out: Questions,
+    outcomes: Outcomes,
+    stages: Stages,
+) -> dict[AttemptKind, int]:
+    """How many unproven puzzles each kind of attempt proves.
+
+    Empty if answers cannot be proven, if cells have no symbols to try, or if all are proven.
+    """
+    unproven_N = np.flatnonzero(~outcomes.proven_N)[:NUM_UNPROVEN]
+    has_symbols = served.puzzle.proof_exists and served.puzzle.geometry.num_symbols > 1
+    if not has_symbols or not len(unproven_N):
+        return {}
+    counts: dict[AttemptKind, int] = {}
+    num_slots = 2 * NUM_TRIED_ATTEMPTS
+    with served.engine(served.graph, num_slots=num_slots, want_logits=True) as engine:
+        for kind, guesses in GUESSES.items():
+            tasks: list[Task] = []
+            for asked in held_out.at(unproven_N):
+                task = Task(
+                    task_id=asked.index,
+                    tokens_T=asked.tokens_T,
+                    policy=served.policy,
+                    arrival_s=0.0,
+                    num_attempts=NUM_TRIED_ATTEMPTS,
+                    guesses=guesses,
+                )
+                tasks.append(task)
+            show = partial(stages.show, f"trying {kind}")
+            results = answered(engine, served, tasks, show)
+            counts[kind] = sum(result.status == "proven" for result in results)
+    return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScores:
+    """Tasks by the attempts that answer all of their held-out questions right."""
+
+    num_tasks: int
+    right_at_once: list[str]
+    right: list[str]
+
+    def in_order(self) -> list[str]:
+        """The right tasks. Those that one attempt answers come first."""
+        at_once = [name for name in self.right_at_once if name in self.right]
+        others = [name for name in self.right if name not in at_once]
+        return at_once + others
+
+    def results(self, generated: Sequence[str]) -> TaskResults:
+        """What the manifest holds; `generated` are tasks with generated examples."""
+        return TaskResults(
+            attempts=NUM_ATTEMPTS,
+            num_tasks=self.num_tasks,
+            right=self.in_order(),
+            generated=list(generated),
+        )
+
+    def shares(self) -> dict[str, int | float]:
+        """Entries of the manifest's provenance."""
+        return {
+            "held_out": self.num_tasks,
+            "solved": round(len(self.right_at_once) / self.num_tasks, 4),
+            "solved_16_attempts": round(len(self.right) / self.num_tasks, 4),
+        }
+
+
+def task_scores(
+    served: ServedGraph,
+    tasks: Mapping[str, Any],
+    identifiers: Sequence[str],
+    stages: Stages,
+) -> TaskScores | None:
+    """Ask every held-out question in one attempt and in many; None without such questions.
+
+    `tasks` holds pairs of input and output by task, then by split.
+    """
+    names = Identifiers(identifiers)
+    owners: list[str] = []
+    answers: list[Grid] = []
+    questions: list[Task] = []
+    for name, splits in tasks.items():
+        row = names.row_of(name)
+        assert row is not None, "the tasks of a bundle are rows of its table"
+        for pair in splits["test"]:
+            question = np.array(pair["input"], np.int8)
+            task = Task(
+                task_id=len(questions),
+                tokens_T=served.puzzle.encode(question),
+                policy=served.policy,
+                arrival_s=0.0,
+                puzzle_id=row,
+            )
+            owners.append(name)
+            answers.append(np.array(pair["output"], np.int8))
+            questions.append(task)
+    if not questions:
+        return None
+    right: dict[int, list[str]] = {}
+    with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
+        for num_attempts in (1, NUM_ATTEMPTS):
+            asked = [replace(task, num_attempts=num_attempts) for task in questions]
+            show = partial(stages.show, f"tasks, attempts: {num_attempts}")
+            is_right = dict.fromkeys(owners, True)
+            for result in answered(engine, served, asked, show, names):
+                answer = answers[result.task_id]
+                is_right[owners[result.task_id]] &= _is_right(result, answer, served)
+            right[num_attempts] = [name for name in is_right if is_right[name]]
+    return TaskScores(
+        num_tasks=len(set(owners)),
+        right_at_once=right[1],
+        right=right[NUM_ATTEMPTS],
+    )
+
+
+def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:
+    if result.answer_T is None:
+        return False
+    return np.array_equal(served.puzzle.decode(result.answer_T), answer)
