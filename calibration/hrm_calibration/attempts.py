@@ -14,7 +14,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Identifiers
-from hrm_edge_runtime.contract.manifest import AttemptKind, TaskResults
+from hrm_edge_runtime.contract.manifest import AttemptKind
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_host.progress import OnProgress, Stages
 from hrm_parity.outcomes import Outcomes
@@ -93,34 +93,14 @@ def proven_by(
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScores:
-    """Tasks by the attempts that answer all of their held-out questions right."""
+    """How many tasks there are, and which are right: all of their held-out questions.
+
+    `right` by votes of `NUM_ATTEMPTS`; those come first that one attempt answers too.
+    """
 
     num_tasks: int
-    right_at_once: list[str]
+    num_right_at_once: int
     right: list[str]
-
-    def in_order(self) -> list[str]:
-        """The right tasks. Those that one attempt answers come first."""
-        at_once = [name for name in self.right_at_once if name in self.right]
-        others = [name for name in self.right if name not in at_once]
-        return at_once + others
-
-    def results(self, generated: Sequence[str]) -> TaskResults:
-        """What the manifest holds; `generated` are tasks with generated examples."""
-        return TaskResults(
-            attempts=NUM_ATTEMPTS,
-            num_tasks=self.num_tasks,
-            right=self.in_order(),
-            generated=list(generated),
-        )
-
-    def shares(self) -> dict[str, int | float]:
-        """Entries of the manifest's provenance."""
-        return {
-            "held_out": self.num_tasks,
-            "solved": round(len(self.right_at_once) / self.num_tasks, 4),
-            "solved_16_attempts": round(len(self.right) / self.num_tasks, 4),
-        }
 
 
 def task_scores(
@@ -166,9 +146,16 @@ def task_scores(
             right[num_attempts] = [name for name in is_right if is_right[name]]
     return TaskScores(
         num_tasks=len(set(owners)),
-        right_at_once=right[1],
-        right=right[NUM_ATTEMPTS],
+        num_right_at_once=len(right[1]),
+        right=in_order(right[1], right[NUM_ATTEMPTS]),
     )
+
+
+def in_order(right_at_once: Sequence[str], right: Sequence[str]) -> list[str]:
+    """The right tasks. Those that one attempt answers come first."""
+    at_once = [name for name in right_at_once if name in right]
+    others = [name for name in right if name not in at_once]
+    return at_once + others
 
 
 def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:

@@ -29,31 +29,18 @@ HALTING_LOSS = 0.005
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Graphs:
-    """The graphs of one precision; `origin` says how they were made.
+    """The graphs of one precision by file name; `origin` says how they were made.
 
-    A precision has a second graph `cpu` if CPUs need another form than `portable`.
+    The first is for TensorRT, the last for CPUs. Most precisions have one for both.
     """
 
     precision: str
-    portable: ModelProto
-    cpu: ModelProto | None = None
+    files: Mapping[str, ModelProto]
     origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
-    def on_cpu(self) -> ModelProto:
-        """The graph that a CPU runs."""
-        return self.cpu or self.portable
-
-    @property
-    def file_name(self) -> str:
-        return f"step.{self.precision}.onnx"
-
-    def files(self) -> dict[str, ModelProto]:
-        """The graphs by file name; the one that a CPU runs comes last."""
-        files = {self.file_name: self.portable}
-        if self.cpu is not None:
-            files[f"step.{self.precision}.cpu.onnx"] = self.cpu
-        return files
+    def portable(self) -> ModelProto:
+        return next(iter(self.files.values()))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,7 +122,8 @@ def make_fp16(served: ServedGraph, ranges: Mapping[str, float]) -> Graphs:
     kept = float32_nodes(served.graph, ranges)
     half = half_graph(served.graph, kept)
     check_graph(half, stored_sizes(served.graph))
-    return Graphs(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
+    origin = {"float32_nodes": sorted(kept)}
+    return Graphs(precision="fp16", files={"step.fp16.onnx": half}, origin=origin)
 
 
 def make_int8(
@@ -151,10 +139,10 @@ def make_int8(
     kept = float32_nodes(signed, ranges)
     portable = half_graph(signed, kept)
     check_graph(portable, stored_sizes(served.graph))
+    narrow = found.for_cpus(served.graph)
     return Graphs(
         precision="int8",
-        portable=portable,
-        cpu=found.for_cpus(served.graph),
+        files={"step.int8.onnx": portable, "step.int8.cpu.onnx": narrow},
         origin={"float32_nodes": sorted(kept), "calibration": found.as_json()},
     )
 
@@ -173,7 +161,8 @@ def measure(
     the one with the fewest segments that loses at most `HALTING_LOSS` exact solves against all
     segments. It is chosen and scored on the same puzzles.
     """
-    with served.engine(graphs.on_cpu) as engine:
+    *_, on_cpu = graphs.files.values()
+    with served.engine(on_cpu) as engine:
         rollout = roll_out(
             engine,
             served.puzzle,

@@ -119,7 +119,7 @@ class JudgedForms:
 
 def measure_fp32(exam: Exam, stages: LimitedStages) -> Measured:
     """The measured float32 form, on as many held-out puzzles as there is time for."""
-    graphs = Graphs(precision="fp32", portable=exam.served.graph)
+    graphs = Graphs(precision="fp32", files={"step.fp32.onnx": exam.served.graph})
     end_s = stages.end_of(FP32_SHARE)
     measured = measure(graphs, exam.served, exam.held_out, exam.threshold, stages.shown, end_s)
     num_puzzles = measured.score.num_puzzles
@@ -166,19 +166,20 @@ def judge_fp32(exam: Exam, measured: Measured, traces: Traces, stages: LimitedSt
         attempts = proven_by(served, measured.rollout.questions, measured.outcomes, stages)
     except OutOfTimeError as error:
         stages.say(f"further attempts are not tried: {error}")
-    origin = {
+    fields: dict[str, Any] = dict(vars(measured))
+    fields["origin"] = {
         "tolerance": tolerance,
         "num_candidates": traces.num_tried,
         "attempts": attempts,
     }
-    return Form(**{**vars(measured), "origin": origin}, parity=parity)
+    return Form(**fields, parity=parity)
 
 
 def compare(measured: Measured, served: ServedGraph, golden: Golden) -> dict[str, ParityReport]:
     """Replay the golden traces on every graph of a precision; reports by file name."""
     num_slots = len(golden.tokens_BT)
     reports: dict[str, ParityReport] = {}
-    for name, graph in measured.files().items():
+    for name, graph in measured.files.items():
         with served.engine(graph, num_slots=num_slots, want_logits=True) as engine:
             reports[name] = walk.compare(
                 golden,

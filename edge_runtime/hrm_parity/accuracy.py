@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -205,7 +205,7 @@ def _pass_at(puzzle: Puzzle, data: Path, rollout: Rollout) -> dict[int, float]:
     return dict(shares)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelScore:
     model: str
     precision: str
@@ -259,22 +259,16 @@ def _cells(difference: Paired) -> list[str]:
 
 def side_by_side(first: Subject, theirs: Rollout, second: Subject, ours: Rollout) -> SideBySide:
     """Compare two models of one board, each halting at a proof, or by itself if none exists."""
-    kind = "verified" if first.puzzle.proof_exists else "learned"
-    sides: list[ModelScore] = []
-    outcomes = []
-    for subject, rollout in ((first, theirs), (second, ours)):
-        policy = HaltingPolicy(kind=kind, max_segments=rollout.num_segments)
-        ended = rollout.under(policy)
-        outcomes.append(ended)
-        score = ModelScore(model=subject.name, precision=subject.precision, score=ended.score())
-        sides.append(score)
-    reference, candidate = outcomes
+    has_proofs = first.puzzle.proof_exists
+    policy = HaltingPolicy(kind="verified" if has_proofs else "learned")
+    reference = theirs.under(replace(policy, max_segments=theirs.num_segments))
+    candidate = ours.under(replace(policy, max_segments=ours.num_segments))
     proven = None
-    if first.puzzle.proof_exists:
+    if has_proofs:
         proven = paired(reference.proven_N, candidate.proven_N)
     return SideBySide(
-        first=sides[0],
-        second=sides[1],
+        first=ModelScore(first.name, first.precision, reference.score()),
+        second=ModelScore(second.name, second.precision, candidate.score()),
         proven=proven,
         exact=paired(reference.exact_N, candidate.exact_N),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from hrm_calibration.attempts import TaskScores
+from hrm_calibration.attempts import NUM_ATTEMPTS
 from hrm_calibration.forms import Form
 from hrm_calibration.graph_rules import check_graph, stored_sizes
 from hrm_calibration.judge import JudgedForms
@@ -22,7 +22,7 @@ from hrm_edge_runtime.contract.bundle import (
     TASKS_NAME,
     Bundle,
 )
-from hrm_edge_runtime.contract.manifest import write_manifest
+from hrm_edge_runtime.contract.manifest import TaskResults, write_manifest
 from hrm_export.contents import Contents
 from hrm_export.torch_engine import SIZES
 from hrm_export.unrolled import unrolled_graph
@@ -42,7 +42,7 @@ def write_bundle(
     forms = judged.forms
     with atomic.new_directory(path) as unfinished:
         for form in forms:
-            for name, graph in form.files().items():
+            for name, graph in form.files.items():
                 write_graph(unfinished / name, graph)
         unrolled = write_unrolled(unfinished, forms, num_unrolled)
         write_data(unfinished, contents, judged)
@@ -85,17 +85,17 @@ def write_data(directory: Path, contents: Contents, judged: JudgedForms) -> None
     identifiers = json.dumps(list(contents.exam.identifiers))
     (directory / IDENTIFIERS_NAME).write_text(identifiers + "\n")
     if contents.exam.tasks:
-        tasks = in_order(contents.exam.tasks, judged.task_scores)
-        text = json.dumps(tasks, separators=(",", ":"))
+        text = json.dumps(right_first(contents, judged), separators=(",", ":"))
         (directory / TASKS_NAME).write_text(text + "\n")
     np.savez_compressed(directory / GOLDEN_NAME, allow_pickle=False, **vars(golden))
 
 
-def in_order(tasks: Mapping[str, Any], scores: TaskScores | None) -> dict[str, Any]:
+def right_first(contents: Contents, judged: JudgedForms) -> dict[str, Any]:
     """The tasks, those with right answers first: a page begins with the first ones."""
+    tasks = contents.exam.tasks
     first: dict[str, Any] = {}
-    if scores is not None:
-        first = {name: tasks[name] for name in scores.in_order()}
+    if judged.task_scores is not None:
+        first = {name: tasks[name] for name in judged.task_scores.right}
     return first | dict(tasks)
 
 
@@ -112,25 +112,34 @@ def manifest_fields(
     config = contents.model.config
     forms = judged.forms
     fp32 = forms[0]
+    precisions: dict[str, str] = {}
     cpu_graphs: dict[str, str] = {}
     for form in forms:
-        *_, on_cpu = form.files()
-        if on_cpu != form.file_name:
-            cpu_graphs[form.precision] = on_cpu
+        portable, *for_cpus = form.files
+        precisions[form.precision] = portable
+        if for_cpus:
+            cpu_graphs[form.precision] = for_cpus[0]
     num_proven: dict[str, int] = fp32.origin["attempts"]
     scores = judged.task_scores
     results = None
     provenance = contents.provenance()
     if scores is not None:
-        results = scores.results(contents.generated)
-        provenance |= scores.shares()
+        results = TaskResults(
+            attempts=NUM_ATTEMPTS,
+            num_tasks=scores.num_tasks,
+            right=scores.right,
+            generated=list(contents.generated),
+        )
+        provenance["held_out"] = scores.num_tasks
+        provenance["solved"] = round(scores.num_right_at_once / scores.num_tasks, 4)
+        provenance["solved_16_attempts"] = round(len(scores.right) / scores.num_tasks, 4)
     return {
         "name": contents.name,
         "puzzle": contents.exam.served.puzzle.name,
         **{size: getattr(config, size) for size in SIZES},
         "max_segments": fp32.policy.max_segments,
         "halting": {"policy": fp32.policy.kind, "threshold": fp32.policy.threshold},
-        "precisions": {form.precision: form.file_name for form in forms},
+        "precisions": precisions,
         "cpu_graphs": cpu_graphs,
         "unrolled": unrolled,
         "undecided": {form.precision: form.undecided for form in forms if form.undecided},

@@ -50,15 +50,15 @@ def page_of(out: Path, contents: Contents, forms: Sequence[Form]) -> Page:
 
 def figures(form: Form, bundle: Bundle) -> Page:
     """Figures of one precision, measured with the graph that a CPU runs."""
-    sizes = [bundle.manifest.files[name].size_bytes for name in form.files()]
+    size_bytes, *cpu_bytes = (bundle.manifest.files[name].size_bytes for name in form.files)
     score = form.score
     lost: dict[str, Any] = {}
     for name, pair in (form.lost or {}).items():
         lost[name] = asdict(pair)
     return {
         "precision": form.precision,
-        "size_bytes": sizes[0],
-        "cpu_size_bytes": None if form.cpu is None else sizes[-1],
+        "size_bytes": size_bytes,
+        "cpu_size_bytes": cpu_bytes[0] if cpu_bytes else None,
         "logit_gap": form.parity_on_cpu.max_logit_gap,
         "exact": score.exact,
         "proven": score.proven,

@@ -336,15 +336,10 @@ class Hinted(Protocol):
 
 
 @runtime_checkable
-class WellFormed(Protocol):
-    """A puzzle without proofs that can still recognize malformed answers."""
+class Voting(Protocol):
+    """A puzzle without proofs: it recognizes malformed answers, and its variants vote for one."""
 
     def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]: ...
-
-
-@runtime_checkable
-class Voting(Protocol):
-    """A puzzle whose variants vote for one answer."""
 
     def pass_at(
         self,

@@ -9,17 +9,15 @@ import onnxruntime as ort
 import pytest
 from calibration_tools import run
 from export_tools import random_inputs, relational_sizes, small_model
-from onnx import numpy_helper
 
 from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import for_cpus
-from hrm_calibration.quantize import call_sites, quantize, quantized_weight
+from hrm_calibration.quantize import call_sites, quantize
 from hrm_export.segment import segment_graph
 
 MODEL = small_model(**relational_sizes("maze-8x8"), low_layers=1)
 GRAPH = segment_graph(MODEL)
 SITES = call_sites(GRAPH)
-WEIGHTS = sorted({site.weight for site in SITES})
 CLIPS_NOTHING = {site.name: 0.5 for site in SITES}
 FORMS = {
     "fp32": GRAPH,
@@ -64,23 +62,3 @@ def test_every_convolution_for_cpus_runs_in_integers(tmp_path: Path) -> None:
     assert operators["QLinearConv"] == operators["MatMulIntegerToFloat"] == len(SITES) / 2
     assert operators["QuantizeLinear"] == len(SITES) / 2
     assert not {"Conv", "FusedConv", "Transpose"} & set(operators)
-
-
-@pytest.mark.parametrize("form", ["signed", "for cpus"])
-def test_weight_only_kernels_are_the_float_graph_with_rounded_kernels(form: str) -> None:
-    bits, graph = {
-        "signed": (127, quantize(GRAPH, {}, weight_only=WEIGHTS)),
-        "for cpus": (64, for_cpus(GRAPH, {}, WEIGHTS)),
-    }[form]
-    rounded = onnx.ModelProto.FromString(GRAPH.SerializeToString())
-    for tensor in rounded.graph.initializer:
-        if tensor.name in WEIGHTS:
-            kernel, scale_O = quantized_weight(numpy_helper.to_array(tensor), bits)
-            assert len(scale_O) == len(kernel)
-            tensor.CopyFrom(
-                numpy_helper.from_array(kernel * scale_O[:, None, None, None], tensor.name)
-            )
-    inputs = random_inputs(MODEL, 3)
-    ours = run(graph, inputs)
-    for name, values in run(rounded, inputs).items():
-        assert np.array_equal(ours[name], values), name

@@ -44,7 +44,7 @@ def largest_step(graph: onnx.ModelProto) -> int:
     return largest
 
 
-def test_one_calibration_serves_both_widths() -> None:
+def test_one_calibration_serves_both_widths_and_a_kept_budget_ranks_no_matrix() -> None:
     found = calibrate(SERVED, questions(16), budget=1.0)
     narrow = found.for_cpus(GRAPH)
     assert list(found.scales) == SITES
@@ -52,13 +52,8 @@ def test_one_calibration_serves_both_widths() -> None:
     assert largest_step(narrow) == 64
     seven_bits = quantize(GRAPH, found.scales, weight_bits=7)
     assert narrow == unsigned(seven_bits)
-
-
-def test_a_kept_budget_ranks_nothing_and_keeps_no_matrix_in_float() -> None:
-    found = calibrate(SERVED, questions(16), budget=1.0)
     assert (found.num_puzzles, len(found.losses)) == (16, 1)
     assert found.ranking == {}
-    assert found.weight_only == []
 
 
 def own_answers(count: int) -> Questions:

@@ -1,6 +1,7 @@
 """The Q/DQ graph: what is quantized, what stays as it is, and that both forms are one function."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ from export_tools import random_inputs as inputs_of_model
 from export_tools import relational_sizes, small_model
 from onnx import TensorProto, helper, numpy_helper
 
+from hrm_calibration.int8 import for_cpus
 from hrm_calibration.quantize import (
     call_sites,
     quantize,
@@ -166,18 +168,31 @@ def count_of(graph: onnx.ModelProto, operator: str) -> int:
     return sum(node.op_type == operator for node in graph.graph.node)
 
 
-def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> None:
-    rounded = onnx.ModelProto.FromString(GRAPH.SerializeToString())
+def with_rounded_weights(graph: onnx.ModelProto, limit: int) -> onnx.ModelProto:
+    rounded = onnx.ModelProto.FromString(graph.SerializeToString())
+    weights = {site.weight for site in call_sites(graph)}
     for tensor in rounded.graph.initializer:
-        if tensor.name in WEIGHTS:
-            matrix_IO, scale_O = quantized_weight(numpy_helper.to_array(tensor), 127)
-            tensor.CopyFrom(numpy_helper.from_array(matrix_IO * scale_O, tensor.name))
-    weight_only = unsigned(quantize(GRAPH, {}, weight_only=WEIGHTS), WEIGHTS)
-    inputs = random_inputs(3)
-    ours = run(weight_only, inputs)
-    plain = run(rounded, inputs)
-    for name, values in plain.items():
-        assert np.array_equal(ours[name], values), name
+        if tensor.name in weights:
+            weight, scale_O = quantized_weight(numpy_helper.to_array(tensor), limit)
+            axes = (1, 2, 3) if weight.ndim == 4 else 0
+            array = weight * np.expand_dims(scale_O, axes)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return rounded
+
+
+@pytest.mark.parametrize("sizes", [{}, relational_sizes("maze-8x8")], ids=["matrices", "kernels"])
+def test_weight_only_all_through_is_the_float_graph_with_rounded_weights(
+    sizes: dict[str, Any],
+) -> None:
+    model = small_model(**sizes, low_layers=1)
+    graph = segment_graph(model)
+    weights = {site.weight for site in call_sites(graph)}
+    inputs = inputs_of_model(model, 3)
+    forms = {127: quantize(graph, {}, weight_only=weights), 64: for_cpus(graph, {}, weights)}
+    for limit, form in forms.items():
+        ours = run(form, inputs)
+        for name, values in run(with_rounded_weights(graph, limit), inputs).items():
+            assert np.array_equal(ours[name], values), name
 
 
 def test_a_graph_that_is_quantized_already_is_rejected() -> None:

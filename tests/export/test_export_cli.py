@@ -127,6 +127,7 @@ def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path) -> No
     results = manifest.held_out_tasks
     assert results is not None
     assert (results.attempts, results.num_tasks, results.generated) == (16, 3, ["25ff71a9"])
+    assert list(tasks)[: len(results.right)] == results.right
     assert manifest.provenance["held_out"] == 3
     assert manifest.provenance["solved_16_attempts"] == round(len(results.right) / 3, 4)
 

@@ -162,9 +162,8 @@ def test_a_step_graph_in_the_place_of_an_unrolled_one_is_rejected(whole: Bundle)
         swapped.unrolled_path("int8")
 
 
-def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(tmp_path: Path) -> None:
-    written(tmp_path / "small.bundle", small_contents())
-    manifest = Bundle.open(tmp_path / "small.bundle").manifest
+def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(whole: Bundle) -> None:
+    manifest = whole.manifest
     curve = manifest.curves["fp32"]
     assert manifest.halting.threshold == curve.threshold
     by_threshold = {point.threshold: point for point in curve.points}

@@ -158,21 +158,16 @@ def _stop(*_: Path) -> None:
     raise KeyboardInterrupt
 
 
-def test_copies_of_test_inputs_are_left_out(tasks: Path, folder: Path, tmp_path: Path) -> None:
+def test_copies_of_test_inputs_and_grids_beyond_any_canvas_are_left_out(
+    tasks: Path, folder: Path, tmp_path: Path
+) -> None:
     turned = {"input": [[3], [2], [1]], "output": [[1, 1]]}
     recolored = pair(4, 9, 6)
     kept = pair(4, 9, 4)  # as wide as the test input, but with two colors
-    examples = {"aaa": [turned, recolored, kept], "bbb": [pair(1, 2)]}
+    too_wide = {"input": [[1] * 31], "output": [[1]]}
+    examples = {"aaa": [too_wide, turned, recolored, kept], "bbb": [pair(1, 2)]}
     built = build(tasks, as_json(folder, examples), tmp_path / "data")
-    assert (built.num_more, built.num_more_left_out) == (2, 2)
-
-
-def test_an_example_beyond_any_canvas_is_left_out_and_counted(
-    tasks: Path, folder: Path, tmp_path: Path
-) -> None:
-    examples = {"aaa": [{"input": [[1] * 31], "output": [[1]]}, pair(4, 9, 4)]}
-    built = build(tasks, as_json(folder, examples), tmp_path / "data")
-    assert (built.num_more, built.num_more_left_out) == (1, 1)
+    assert (built.num_more, built.num_more_left_out) == (2, 3)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_every_law_has_a_puzzle_that_breaks_it() -> None:
 
 @pytest.mark.parametrize("law", BREACHES)
 def test_a_broken_law_is_found(law: str, latin: type[Any]) -> None:
-    faults = {found.law for found in findings(BREACHES[law](latin)) if found.fault is not None}
+    faults = {one for one, fault in findings(BREACHES[law](latin)) if fault is not None}
     assert sentence_of(law) in faults
 
 

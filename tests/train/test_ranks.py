@@ -24,6 +24,7 @@ from hrm_train.distributed import Ranks, joined
 
 PROGRAM: str = rank_program.__file__
 ROUNDING = 1e-5  # float32 sums in another order
+LIMIT_S = 500
 
 
 @pytest.fixture(scope="module")
@@ -90,25 +91,33 @@ def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     assert Ranks(rank=1, world=2).slots(8) == range(4, 8)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The weights of a run on two ranks of one machine."""
+    run = tmp_path_factory.mktemp("runs") / "quiet"
+    with torchrun(data, run) as quiet:
+        _, said = quiet.communicate(timeout=LIMIT_S)
+    assert quiet.returncode == 0, said
+    return weights_of(run)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds torchrun's workers in /proc")
-def test_a_killed_rank_restarts_and_changes_no_weight(data: Path, tmp_path: Path) -> None:
-    with torchrun(data, tmp_path / "quiet") as quiet:
-        _, said = quiet.communicate(timeout=280)
-    assert quiet.returncode == 0, said
+def test_a_killed_rank_restarts_and_changes_no_weight(
+    data: Path, undisturbed: bytes, tmp_path: Path
+) -> None:
+    run = tmp_path / "disturbed"
     with ExitStack() as stack:
-        disturbed = stack.enter_context(torchrun(data, tmp_path / "disturbed"))
+        disturbed = stack.enter_context(torchrun(data, run))
         stack.callback(disturbed.kill)  # if the test fails; its ranks end with it
-        while not (tmp_path / "disturbed" / "latest").exists():
+        while not (run / "latest").exists():
+            assert disturbed.poll() is None, disturbed.communicate()
             time.sleep(0.05)
         os.kill(children_of(disturbed)[-1], signal.SIGKILL)
         _, said = disturbed.communicate(timeout=280)
     assert disturbed.returncode == 0, said
     assert said.count("parameters on cpu") == 2, said  # it was started twice
-    assert weights_of(tmp_path / "disturbed") == weights_of(tmp_path / "quiet")
-
-
-LIMIT_S = 500
+    assert weights_of(run) == undisturbed
 
 
 def agent(machine: Machine, first: Machine, data: Path, run: Path) -> subprocess.Popen[str]:
@@ -128,10 +137,9 @@ def agent(machine: Machine, first: Machine, data: Path, run: Path) -> subprocess
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root joins them")
-def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(data: Path, tmp_path: Path) -> None:
-    with torchrun(data, tmp_path / "quiet") as quiet:
-        _, said = quiet.communicate(timeout=LIMIT_S)
-    assert quiet.returncode == 0, said
+def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(
+    data: Path, undisturbed: bytes, tmp_path: Path
+) -> None:
     run = tmp_path / "disturbed"
     with two_machines() as machines, ExitStack() as stack:
         agents: list[subprocess.Popen[str]] = []
@@ -146,7 +154,7 @@ def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(data: Path, tmp_pa
         said = "".join(one.communicate(timeout=LIMIT_S)[1] for one in agents)
     assert [one.returncode for one in agents] == [0, 0], said
     assert said.count("parameters on cpu") >= 2, said  # it was started again
-    assert weights_of(run) == weights_of(tmp_path / "quiet")
+    assert weights_of(run) == undisturbed
 
 
 def test_a_store_that_outlives_a_restart_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

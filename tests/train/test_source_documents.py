@@ -26,17 +26,15 @@ from hrm_train.telemetry import USUAL_LOSSES, warning_of_a_jump
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_recipe_of_the_log_learns_at_full_rate_long_before_step_2000() -> None:
+def test_the_recipe_of_the_log() -> None:
     # 001, "Performance Metrics": 82-89 % on training batches at step 2,000 of 40 samples.
-    recipe = draft(PlanOptions(recipe="log"), PRESETS["rtx4090-laptop"]).recipe
+    options = PlanOptions(recipe="log")
+    recipe = draft(options, PRESETS["rtx4090-laptop"]).recipe
     assert recipe.batch_size == 40
     assert recipe.rate_at(500 * 40) == 1.0
     assert recipe.total_samples <= 2 * 3_887_892  # 001, "Dataset Information"
-
-
-def test_the_recipe_of_the_log_saves_and_validates_at_its_steps() -> None:
     # 000, "What's Working": validation every 1,000 steps, saves every 500.
-    intervals = PlanOptions(recipe="log").named_intervals
+    intervals = options.named_intervals
     assert (intervals.checkpoint_steps, intervals.validate_steps) == (500, 1000)
     assert intervals.validate_whole_steps == 10_000
 

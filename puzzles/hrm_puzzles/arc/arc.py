@@ -31,9 +31,6 @@ from hrm_puzzles.puzzle import (
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 
-SAMPLE_TASK = "007bbfb7"
-SAMPLE_INPUT = [[0, 7, 7], [7, 7, 7], [0, 7, 7]]
-
 TestInput = tuple[str, bytes]  # a task, and the key of a question
 
 
@@ -64,12 +61,8 @@ class Arc:
 
     def sample(self, identifiers: Sequence[str]) -> object:
         """A small question of the first task that a model knows."""
-        task = SAMPLE_TASK
-        for name in identifiers:
-            if name != BLANK_IDENTIFIER:
-                task = name
-                break
-        return {"task": task, "input": SAMPLE_INPUT}
+        named = (name for name in identifiers if name != BLANK_IDENTIFIER)
+        return {"task": next(named, "007bbfb7"), "input": [[0, 7, 7], [7, 7, 7], [0, 7, 7]]}
 
     def asked(self, grid: Grid, identifier: str) -> object:
         """The question with its task. A variant is turned back to the task's own colors."""

@@ -23,7 +23,7 @@ from hrm_puzzles.data.datasets import (
 )
 from hrm_puzzles.data.examples import num_ambiguous_in
 from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, Voting
 
 SPLITS = ("train", "test")
 BLOCK = 1024  # examples that are read at once
@@ -211,7 +211,7 @@ def _counting_BT(
 def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
     verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
     is_wrong_B = verdict_B == WRONG
-    if isinstance(puzzle, WellFormed):
+    if isinstance(puzzle, Voting):
         is_malformed_B = ~puzzle.is_well_formed_B(labels_BT)
         is_wrong_B |= (verdict_B == UNKNOWN) & is_malformed_B
     return is_wrong_B

@@ -287,18 +287,13 @@ class _Text:
             if mark not in self.legend.values:
                 return bad_character(self._name_of(rows, place), mark, self.legend.described)
         try:
-            self._require_counts(rows)
+            if len(rows) == self.side:
+                for number, row in enumerate(rows):
+                    self.size.require_row(row, "cells", number)
+            self.size.require(cells, self.num_cells, "the text", "cells")
         except PuzzleError as error:
             return error
         return ambiguous("the rows of the text have no common width", self.size.forms)
-
-    def _require_counts(self, rows: list[Row]) -> None:
-        """Raise PuzzleError for a wrong number of cells."""
-        if len(rows) == self.side:
-            for number, row in enumerate(rows):
-                self.size.require_row(row, "cells", number)
-        count = sum(map(len, rows))
-        self.size.require(range(count), self.num_cells, "the text", "cells")
 
     def _name_of(self, rows: list[Row], place: int) -> tuple[int, int]:
         """The (row, column) from 1 of a cell, by its place among all cells of the text."""

@@ -22,12 +22,9 @@ _DECODER = json.JSONDecoder()
 Fields = dict[str, object]
 
 
-def begins_json(lines: Sequence[str], *, in_one_line: bool = False) -> bool:
-    """Whether lines begin like JSON; with `in_one_line`, whether the first is a whole value."""
-    first = next(iter(lines), "").strip()
-    if not in_one_line:
-        return first.startswith(("[", "{"))
-    return not isinstance(value_of(first), str)
+def is_json(line: str) -> bool:
+    """Whether a line is a whole list or object."""
+    return not isinstance(value_of(line.strip()), str)
 
 
 def records_of_lines(

@@ -13,7 +13,7 @@ from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.reading.arrays import is_array, records_of_arrays
 from hrm_puzzles.reading.legend import Legend
-from hrm_puzzles.reading.objects import begins_json, records_of_lines, records_of_text
+from hrm_puzzles.reading.objects import is_json, records_of_lines, records_of_text
 from hrm_puzzles.reading.record import Record, error_at_place, is_board
 from hrm_puzzles.reading.tables import columns_error, table_of
 from hrm_puzzles.reading.text import encoding_of, is_heading, plain
@@ -61,12 +61,16 @@ def records_in(
         head[num_remarks] = "\n"  # lines keep their numbers
         num_remarks += 1
     body = head[num_remarks:]
-    _require_text(body, name)
+    first = next(iter(body), "")
+    if first.lstrip().startswith("<"):
+        problem = "the file is XML or HTML"
+        raise error_at_place(name, "line 1", problem, "write the boards in it as lines of text")
     every_line = itertools.chain(head, rest)
-    if columns is None and begins_json(body):
-        if _is_row_per_line(body, puzzles):
+    if columns is None and first.lstrip().startswith(("[", "{")):
+        # Each line may be the list of a row, and the lines together a board.
+        if is_json(first) and _is_one_board(body, puzzles):
             yield from _boards_in(every_line, body, puzzles)
-        elif begins_json(body, in_one_line=True):
+        elif is_json(first):
             yield from records_of_lines(every_line, puzzles, name)
         else:
             yield from _json_or_boards(every_line, puzzles, name)
@@ -95,14 +99,6 @@ def readable(name: str, lines: Iterable[str]) -> Iterator[str]:
         raise
     except ValueError as error:
         raise error_at_place(name, f"line {number + 1}", str(error), remedy) from error
-
-
-def _require_text(head: Sequence[str], name: str) -> None:
-    """Raise DatasetError for XML and HTML, whose lines are not boards."""
-    first = next(iter(head), "")
-    if first.lstrip().startswith("<"):
-        problem = "the file is XML or HTML"
-        raise error_at_place(name, "line 1", problem, "write the boards in it as lines of text")
 
 
 def _json_or_boards(lines: Iterable[str], puzzles: Sequence[Puzzle], name: str) -> Iterator[Record]:
@@ -166,11 +162,6 @@ def _has_board_per_line(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
     longest = max((len(line.strip()) for line in block), default=0)
     shortest = min(puzzle.seq_len for puzzle in puzzles)
     return longest >= shortest or len(block) == HEAD_LINES
-
-
-def _is_row_per_line(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
-    """Whether each line is the list of a row, and the lines together are a board."""
-    return len(head) > 1 and begins_json(head, in_one_line=True) and _is_one_board(head, puzzles)
 
 
 def _first_block(head: Sequence[str]) -> list[str]:

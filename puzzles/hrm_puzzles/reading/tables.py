@@ -26,19 +26,15 @@ MAX_SHOWN_HEADER = 160  # characters of a first row that an error quotes
 HOW_TO_NAME = "name them with --columns QUESTION,ANSWER"
 
 
+Fields = tuple[int, list[str]]  # the last line of a row, and its fields
+
+
 class Columns(NamedTuple):
     """The places of the columns in a row, from 0; None for columns that the file lacks."""
 
     question: int
     answer: int | None = None
     rating: int | None = None
-
-
-class Fields(NamedTuple):
-    """The fields of a row, and its last line."""
-
-    line: int
-    fields: list[str]
 
 
 class Table(NamedTuple):
@@ -88,11 +84,13 @@ def table_of(
     first = rows[0]
     if columns is not None:
         return Table(name, separator, *_named_columns(name, columns, first))
-    found = _columns_by_name(first.fields)
+    _, names = first
+    found = _columns_by_name(names)
     if found is not None:
         return Table(name, separator, found, has_header=True)
     for row in rows:
-        found = _columns_by_content(row.fields, puzzles)
+        _, fields = row
+        found = _columns_by_content(fields, puzzles)
         if found is not None:
             return Table(name, separator, found, has_header=row is not first)
     return None
@@ -103,10 +101,10 @@ def columns_error(name: str, head: Sequence[str]) -> DatasetError | None:
     separator = _separator_of(head)
     if separator is None:
         return None
-    first = next(_rows(name, head, separator))
-    problem = f"the columns are {first.fields}"[:MAX_SHOWN_HEADER] + ", and none holds a puzzle"
+    line, fields = next(_rows(name, head, separator))
+    problem = f"the columns are {fields}"[:MAX_SHOWN_HEADER] + ", and none holds a puzzle"
     remedy = f"begin the file with question,answer, or {HOW_TO_NAME}"
-    return error_at_place(name, f"line {first.line}", problem, remedy)
+    return error_at_place(name, f"line {line}", problem, remedy)
 
 
 def _separator_of(head: Sequence[str]) -> str | None:
@@ -125,7 +123,7 @@ def _rows(name: str, lines: Iterable[str], separator: str) -> Iterator[Fields]:
     try:
         for fields in reader:
             if any(fields):
-                yield Fields(reader.line_num, fields)
+                yield reader.line_num, fields
     except csv.Error as error:
         remedy = "write one puzzle in each line"
         raise error_at_place(name, f"line {reader.line_num}", str(error), remedy) from error
@@ -180,8 +178,9 @@ def _is_solved(puzzle: Puzzle, question: Grid, answer: Grid) -> bool:
 
 def _named_columns(name: str, columns: str, first: Fields) -> tuple[Columns, bool]:
     """Find columns by number or by name; also returns whether the first row is a header."""
-    names = [field.strip().lower() for field in first.fields]
-    place = f"line {first.line}"
+    line, fields = first
+    names = [field.strip().lower() for field in fields]
+    place = f"line {line}"
     places: list[int] = []
     numbers = [str(number) for number in range(1, len(names) + 1)]
     for part in columns.lower().split(","):
@@ -191,14 +190,14 @@ def _named_columns(name: str, columns: str, first: Fields) -> tuple[Columns, boo
         elif wanted in numbers:
             places.append(numbers.index(wanted))
         else:
-            problem = f"--columns {columns}: the columns are {first.fields}"[:MAX_SHOWN_HEADER]
+            problem = f"--columns {columns}: the columns are {fields}"[:MAX_SHOWN_HEADER]
             remedy = f"give two of these names, or numbers from 1 to {len(names)}"
             raise error_at_place(name, place, problem, remedy)
     if len(places) > len(Columns._fields):
         problem = f"--columns {columns} names {len(places)} columns"
         remedy = "name QUESTION,ANSWER or QUESTION,ANSWER,RATING"
         raise error_at_place(name, place, problem, remedy)
-    words = first.fields[places[0]].split()
+    words = fields[places[0]].split()
     # Names of columns have words; boards have signs or begin with digits.
     has_header = bool(words) and all(map(str.isidentifier, words))
     return Columns(*places), has_header

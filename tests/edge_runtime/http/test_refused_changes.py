@@ -108,14 +108,14 @@ def wrong_bundles(folder: Path) -> Iterator[Change]:
         yield naming(bundle)
     yield naming("size")
     yield naming("growing", statuses=(507,))
-    yield naming("good", name="other")
     yield naming("good", name="first")
-    yield naming("failing", name="first")
 
 
 def wrong_bodies() -> Iterator[Change]:
-    for content in (b"", b"{", b"[]", b"{}", b'{"bundle": 1}', b'{"bundle": ""}', b"\xff"):
+    for content in (b"", b"{", b"[]", b"{}", b"null", b'"good"', b"\xff"):
         yield Change(content=content)
+    for value in (b"1", b'""', b"null", b'["good"]'):
+        yield Change(content=b'{"bundle": %s}' % value)
     yield Change(content=b'{"bundle": "good", "more": 1}')
     yield Change(content=b'{"bundle": "good", "bundle": "good"}')
     yield naming("x" * 70_000, statuses=(413,))
@@ -148,8 +148,6 @@ def wrong_uploads(folder: Path) -> Iterator[Change]:
     yield Change(content=sent(folder / "hash.bundle"), headers=TAR, message="have the SHA-256")
     yield Change(content=sent(folder / "outside.bundle"), headers=TAR)
     yield Change(content=sent(folder / "failing.bundle"), headers=TAR)
-    growing = sent(folder / "growing.bundle")
-    yield Change(content=growing, headers=TAR, statuses=(507,))
 
 
 def sent(bundle: Path) -> bytes:
@@ -230,4 +228,4 @@ def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder
         assert server.solve(SOLVED).json()["model"] == "first"
         assert server.slots()["engine"]["losses"] == 0
         assert server.http.get("/readyz").json()["state"] == "ready"
-    assert num_changes >= 40
+    assert num_changes >= 80
