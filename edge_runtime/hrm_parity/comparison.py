@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_host import progress

@@ -13,10 +13,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from hrm_calibration.graph_rules import TENSORRT_OPERATORS, check_graph, element_types, stored_sizes
+from hrm_calibration.graph_rules import check_graph, element_types, stored_sizes
 from hrm_calibration.half import float32_nodes, half_graph, record_ranges
 from hrm_calibration.quantize import call_sites, quantize
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
+from hrm_edge_runtime.contract.operators import OPERATORS
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_export.contents import served_graph
@@ -103,7 +104,7 @@ def test_the_list_of_operators_is_what_the_graphs_use() -> None:
     for changes in MODELS.values():
         graph = segment_graph(tools.small_model(**changes)).graph
         used.update(node.op_type for node in graph.node)
-    assert used == set(TENSORRT_OPERATORS) - ADDED_LATER
+    assert used == OPERATORS - ADDED_LATER
     assert not used & {"Attention", "RMSNormalization", "RotaryEmbedding", "Shape", "Constant"}
 
 
