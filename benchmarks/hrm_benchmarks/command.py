@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from hrm_benchmarks.report import Table, leaving_at_sigterm
-from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command
 
 if TYPE_CHECKING:

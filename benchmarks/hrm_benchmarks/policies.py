@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hrm_benchmarks.report import Row, medians_of, tell
-from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
+from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -22,6 +22,7 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.puzzle import Puzzle
 
 COLUMNS = {
     "policy": "{policy}",
@@ -67,7 +68,7 @@ class Bench:
     """What every policy serves: an engine, the puzzles and the halting rule."""
 
     engine: Engine
-    puzzle: Checker
+    puzzle: Puzzle
     puzzle_vector_E: Float32
     questions: Questions
     rule: HaltingPolicy

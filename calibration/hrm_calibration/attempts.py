@@ -3,10 +3,11 @@
 Finds which kind of further attempt proves more puzzles, and which ARC tasks a model answers right.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -114,41 +115,53 @@ def task_scores(
     `tasks` holds pairs of input and output by task, then by split.
     """
     names = Identifiers(identifiers)
-    owners: list[str] = []
-    answers: list[Grid] = []
-    questions: list[Task] = []
+    questions = list(_questions(served, tasks, names))
+    if not questions:
+        return None
+    right: dict[int, list[str]] = {}
+    with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
+        for num_attempts in (1, NUM_ATTEMPTS):
+            asked = [replace(one.task, num_attempts=num_attempts) for one in questions]
+            show = partial(stages.show, f"tasks, attempts: {num_attempts}")
+            is_right = {one.name: True for one in questions}
+            for result in answered(engine, served, asked, show, names):
+                question = questions[result.task_id]
+                is_right[question.name] &= _is_right(result, question.answer, served)
+            right[num_attempts] = [name for name in is_right if is_right[name]]
+    return TaskScores(
+        num_tasks=len({one.name for one in questions}),
+        num_right_at_once=len(right[1]),
+        right=in_order(right[1], right[NUM_ATTEMPTS]),
+    )
+
+
+class _Question(NamedTuple):
+    """A held-out question of the ARC task `name`, as a task of the lane."""
+
+    name: str
+    answer: Grid
+    task: Task
+
+
+def _questions(
+    served: ServedGraph,
+    tasks: Mapping[str, Any],
+    names: Identifiers,
+) -> Iterator[_Question]:
+    numbers = itertools.count()
     for name, splits in tasks.items():
         row = names.row_of(name)
         assert row is not None, "the tasks of a bundle are rows of its table"
         for pair in splits["test"]:
             question = np.array(pair["input"], np.int8)
             task = Task(
-                task_id=len(questions),
+                task_id=next(numbers),
                 tokens_T=served.puzzle.encode(question),
                 policy=served.policy,
                 arrival_s=0.0,
                 puzzle_id=row,
             )
-            owners.append(name)
-            answers.append(np.array(pair["output"], np.int8))
-            questions.append(task)
-    if not questions:
-        return None
-    right: dict[int, list[str]] = {}
-    with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
-        for num_attempts in (1, NUM_ATTEMPTS):
-            asked = [replace(task, num_attempts=num_attempts) for task in questions]
-            show = partial(stages.show, f"tasks, attempts: {num_attempts}")
-            is_right = dict.fromkeys(owners, True)
-            for result in answered(engine, served, asked, show, names):
-                answer = answers[result.task_id]
-                is_right[owners[result.task_id]] &= _is_right(result, answer, served)
-            right[num_attempts] = [name for name in is_right if is_right[name]]
-    return TaskScores(
-        num_tasks=len(set(owners)),
-        num_right_at_once=len(right[1]),
-        right=in_order(right[1], right[NUM_ATTEMPTS]),
-    )
+            yield _Question(name, np.array(pair["output"], np.int8), task)
 
 
 def in_order(right_at_once: Sequence[str], right: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper, shape_inference
 
 from hrm_calibration.quantize import INT8, SCALE
+from hrm_edge_runtime.contract.operators import OPERATORS
 
 OPSET = 20
 IR_VERSION = 10
@@ -18,40 +19,25 @@ FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
 BOOL = frozenset({TensorProto.BOOL})
 PLAIN = FLOATS | BOOL | {TensorProto.INT32, TensorProto.INT64}
 STORED = FLOATS | {TensorProto.INT8}
-TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
+RETURNED: Mapping[str, frozenset[int]] = {
     "Add": FLOATS | {TensorProto.INT32},
     "And": BOOL,
     "ArgMax": frozenset({TensorProto.INT64}),
     "Cast": PLAIN,
     "Concat": PLAIN,
-    "Conv": FLOATS,
-    "DequantizeLinear": FLOATS,
-    "Div": FLOATS,
     "Gather": PLAIN,
     "Greater": BOOL,
     "Identity": PLAIN,
-    "MatMul": FLOATS,
-    "Mul": FLOATS,
     "Not": BOOL,
-    "Pad": FLOATS,
-    "Pow": FLOATS,
     "QuantizeLinear": frozenset({TensorProto.INT8}),
-    "ReduceMean": FLOATS,
-    "ReduceMin": FLOATS,
-    "ReduceSum": FLOATS,
-    "Relu": FLOATS,
     "Reshape": PLAIN,
-    "Sigmoid": FLOATS,
     "Slice": PLAIN,
-    "Softmax": FLOATS,
     "Split": PLAIN,
-    "Sqrt": FLOATS,
-    "Sub": FLOATS,
     "Transpose": PLAIN,
     "Unsqueeze": PLAIN,
     "Where": PLAIN,
 }
-"""Operators that a graph may use, each with the types it may return. Zero points must be 0.
+"""The types that an operator may return for TensorRT; others of `OPERATORS` return floats.
 
 All are in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added
 INT64. Look a new operator up there before adding it.
@@ -116,8 +102,8 @@ def _check_versions(model: ModelProto) -> None:
 def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:
     """Raise ValueError unless TensorRT reads the operator with its output types."""
     returned = {types[output] for output in node.output}
-    allowed = TENSORRT_OPERATORS.get(node.op_type, frozenset())
-    if not returned <= allowed:
+    allowed = RETURNED.get(node.op_type, FLOATS)
+    if node.op_type not in OPERATORS or not returned <= allowed:
         names = ", ".join(_type_name(code) for code in sorted(returned))
         problem = f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read"
         raise ValueError(f"{problem}; use one that it reads")

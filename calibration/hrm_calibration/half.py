@@ -30,6 +30,8 @@ HEADROOM = 8.0
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 NORM = frozenset({"square", "mean", "steady", "rms", "norm"})
 """Local names of a normalization's nodes: squares and sums overflow first, and epsilon is lost."""
+LARGE_CONVOLUTIONS = frozenset({"near", "seen", "out"})
+"""Local names of the convolutions that compute most of a segment with attention over images."""
 
 
 def record_ranges(
@@ -77,17 +79,26 @@ def float32_nodes(graph: ModelProto, ranges: Mapping[str, float]) -> frozenset[s
     """Names of the nodes that must stay float32.
 
     These are all normalizations, nodes whose output or weights overflow, and quantizers with tiny
-    scales.
+    scales. Attention over images (ARC) amplifies rounding, so there only the large convolutions
+    become float16.
 
     NVIDIA's builder warns of overflow in every float16 normalization; in float32 it builds the same
     number of kernels. `ranges` may be those of the graph before it was quantized.
     """
+    amplifies = _amplifies_rounding(graph.graph)
     names: set[str] = set()
     for node in graph.graph.node:
         local_name = node.name.rpartition("/")[2]
-        if local_name in NORM or _needs_single(node, graph.graph, ranges):
+        is_exact = local_name in NORM or (amplifies and local_name not in LARGE_CONVOLUTIONS)
+        if is_exact or _needs_single(node, graph.graph, ranges):
             names.add(node.name)
     return frozenset(names)
+
+
+def _amplifies_rounding(graph: GraphProto) -> bool:
+    """Whether a graph has attention over images. INT8 rounds more than float16 beside it."""
+    operators = {node.op_type for node in graph.node}
+    return {"Conv", "Softmax"} <= operators and operators.isdisjoint(QUANTIZERS)
 
 
 def _needs_single(node: NodeProto, graph: GraphProto, ranges: Mapping[str, float]) -> bool:

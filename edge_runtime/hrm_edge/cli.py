@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm_edge_runtime.contract.completion import bundles_from, kinds_from
+from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command, taking
 from hrm_puzzles.data.options import Columns
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 MAX_PATIENCE_S = 86_400.0  # a day; also the longest single pause
 
 main = Command("hrm-solve")
+
+
+def _kinds_from(incomplete: str) -> list[str]:
+    from hrm_puzzles import registry
+
+    return registry.names_from(incomplete)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,7 @@ class SolveOptions:
     ] = None
     kind: Annotated[
         str | None,
-        typer.Option(help="Puzzle kind, if the server has several.", autocompletion=kinds_from),
+        typer.Option(help="Puzzle kind, if the server has several.", autocompletion=_kinds_from),
     ] = None
     model: Annotated[str | None, typer.Option(help="Model name, if the server has several.")] = None
     policy: Annotated[

@@ -26,7 +26,7 @@ from hrm_edge.errors import (
     foreign,
 )
 from hrm_edge_runtime.api.schema import ErrorAnswer
-from hrm_edge_runtime.contract.faults import first_fault
+from hrm_edge_runtime.contract.errors import first_fault
 
 KEY_VARIABLE = "HRM_API_KEY"
 MAX_KEY_FILE = 4096  # characters

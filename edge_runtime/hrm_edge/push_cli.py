@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command
 from hrm_host.text import printable
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command, runnable
 from hrm_host.progress import stages_on
 

@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
-from hrm_edge_runtime.contract.faults import first_fault
+from hrm_edge_runtime.contract.errors import first_fault
 from hrm_host import atomic, system
 
 MAX_KEYS = 1000  # every request is compared with all keys, and each label is a metric

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host import system
 from hrm_host.command import Command, taking
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from hrm_edge_runtime.contract.faults import words_for
+from hrm_edge_runtime.contract.errors import words_for
 from hrm_edge_server.auth import (
     Key,
     KeyFileError,

@@ -240,8 +240,15 @@ class SolveService:
         result = await self.engine_client.solve(parsed.model.lane, parsed.task, on_event)
         model = parsed.model.name
         self.metrics.note_solved(model, result)
-        if (context := logs.request.get()) is not None:
-            context.add(model, result)
+        context = logs.request.get()
+        if context is not None:
+            context.num_puzzles += 1
+            context.segments += result.total_segments
+            context.attempts += result.num_attempts
+            context.queue_s += result.queue_s
+            context.compute_s += result.compute_s
+            context.models.add(model)
+            context.halted_by.add(result.halted_by)
         return answer_from(parsed, result)
 
 

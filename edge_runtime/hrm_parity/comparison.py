@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.completion import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from
+from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_host import progress
 from hrm_host.machine import num_cores
@@ -34,6 +35,11 @@ from hrm_puzzles.data.sources import Questions, questions_from_data, questions_m
 
 NUM_PUZZLES = 256
 """Default number of held-out puzzles: minutes on a CPU."""
+ROUNDED: dict[str, int | None] = {"rounded": None, "rounded16": 16}
+"""Engines that round every operation, with the products that they add in float32 before rounding.
+
+None adds all of a sum. Tensor cores may add 16.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +50,12 @@ class ParityOptions:
             help="Bundle directory or shipped name. Default: sudoku.", autocompletion=bundles_from
         ),
     ] = None
-    engine: Annotated[str, typer.Option(help="Engine to check, ENGINE[:PRECISION].")] = "auto"
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Engine to check, ENGINE[:PRECISION]; also unrolled, rounded and rounded16."
+        ),
+    ] = "auto"
     against: Annotated[
         str | None,
         typer.Option(
@@ -156,20 +167,20 @@ def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | N
         raise ValueError(
             "an unrolled graph is compared with the loop over its own step graph: omit --against."
         )
-    to_judge = partial(
-        prepare,
-        bundle,
-        num_slots=options.slots,
-        build_command=BUILD_COMMAND,
-        to_judge=True,
-    )
-    candidate = to_judge(options.engine)
+    candidate = _choice(bundle, options.engine, options.slots)
     source: Choice | None = None
     if options.against is not None or not options.is_golden:
-        source = to_judge(options.against or "cpu:fp32")
+        source = _choice(bundle, options.against or "cpu:fp32", options.slots)
     if source == candidate:
         raise ValueError(f"{candidate} would be compared with itself; give --against.")
     return candidate, source
+
+
+def _choice(bundle: Bundle, name: str, num_slots: int) -> Choice:
+    engine, _, precision = name.partition(":")
+    if engine in ROUNDED:
+        return Choice(engine=engine, precision=precision or "fp16")
+    return prepare(bundle, name, num_slots=num_slots, build_command=BUILD_COMMAND, to_judge=True)
 
 
 def _questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
@@ -190,13 +201,7 @@ def _questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stag
 
 
 def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | None) -> Side:
-    engine = engine_for(
-        bundle,
-        engine=str(source),
-        num_slots=num_slots,
-        num_threads=num_threads,
-        want_logits=source.engine != "unrolled",
-    )
+    engine = _engine(bundle, source, num_slots, num_threads)
     side = Side(
         name=str(source),
         engine=engine,
@@ -211,6 +216,22 @@ def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | Non
     kind = "fixed" if side.policy.kind == "fixed" else "learned"
     policy = replace(side.policy, kind=kind, max_segments=engine.num_segments)
     return replace(side, policy=policy, shows_segments=False)
+
+
+def _engine(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | None) -> Engine:
+    if source.engine in ROUNDED:
+        from hrm_parity.rounded import RoundedEngine  # a Jetson has no onnx
+
+        products = ROUNDED[source.engine]
+        graph_path = bundle.graph_path(source.precision)
+        return RoundedEngine(graph_path, bundle.manifest, num_slots=num_slots, products=products)
+    return engine_for(
+        bundle,
+        engine=str(source),
+        num_slots=num_slots,
+        num_threads=num_threads,
+        want_logits=source.engine != "unrolled",
+    )
 
 
 def _loop_of(unrolled: Side, bundle: Bundle, precision: str, num_threads: int | None) -> Side:

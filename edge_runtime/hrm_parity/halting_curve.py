@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.outcomes import Outcomes, Score
 from hrm_puzzles.data.sources import Questions
-from hrm_puzzles.puzzle import RIGHT
+from hrm_puzzles.puzzle import RIGHT, Puzzle
 
 RATING_CLASSES = {
     "0": (0, 0),
@@ -90,7 +89,7 @@ class PolicyScore:
 
 def roll_out(
     engine: Engine,
-    puzzle: Checker,
+    puzzle: Puzzle,
     puzzle_table_PE: Float32,
     questions: Questions,
     num_segments: int,

@@ -187,7 +187,8 @@ class Command(typer.Typer):
             except Exception as error:
                 if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
                     raise
-                self._end(_status_of(error), _sentence_of(error))
+                default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
+                self._end(getattr(error, "exit_status", default), _sentence_of(error))
 
         return guarded
 
@@ -195,11 +196,6 @@ class Command(typer.Typer):
         with contextlib.suppress(OSError):  # standard error may be a full disk
             sys.stderr.write(f"{self._name}: {printable(sentence)}\n")
         raise typer.Exit(status)
-
-
-def _status_of(error: Exception) -> int:
-    default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
-    return getattr(error, "exit_status", default)
 
 
 def _sentence_of(error: Exception) -> str:

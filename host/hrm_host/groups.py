@@ -5,18 +5,19 @@ path for all controllers. Version 1 has one for each, and both versions may be m
 Formats: the kernel's documents cgroup-v2, cgroup-v1 and proc_pid_mountinfo.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hrm_host.machine import Host
 
 MOUNT = "/sys/fs/cgroup"
 ROOT = PurePosixPath("/")
 NO_LIMIT = 1 << 62  # bytes; version 1 writes a number near 2**63 for no limit
-
-
-class Files(Protocol):
-    def text(self, path: str) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Group:
     version: int
 
 
-def cpu_quota(files: Files) -> float | None:
+def cpu_quota(files: Host) -> float | None:
     """The CPUs that the groups allow, such as 0.5; None without a quota."""
     quotas: list[float] = []
     for group in _groups(files, "cpu"):
@@ -43,13 +44,13 @@ def cpu_quota(files: Files) -> float | None:
     return min(quotas, default=None)
 
 
-def memory_limit_bytes(files: Files) -> int | None:
+def memory_limit_bytes(files: Host) -> int | None:
     """The memory that the groups allow in all; None without a limit."""
     limits = [limit for _, limit in _memory_limits(files)]
     return min(limits, default=None)
 
 
-def memory_left_bytes(files: Files) -> int | None:
+def memory_left_bytes(files: Host) -> int | None:
     """The memory that the groups still allow; caches count as free. None without a limit."""
     left: list[int] = []
     for group, limit in _memory_limits(files):
@@ -63,7 +64,7 @@ def memory_left_bytes(files: Files) -> int | None:
     return min(left, default=None)
 
 
-def threads_left(files: Files) -> int | None:
+def threads_left(files: Host) -> int | None:
     """The threads that the groups let this process start; None without a limit."""
     left: list[int] = []
     for group in _groups(files, "pids"):
@@ -74,7 +75,7 @@ def threads_left(files: Files) -> int | None:
     return min(left, default=None)
 
 
-def _memory_limits(files: Files) -> Iterator[tuple[Group, int]]:
+def _memory_limits(files: Host) -> Iterator[tuple[Group, int]]:
     for group in _groups(files, "memory"):
         name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
         limit = _number(files, f"{group.folder}/{name}")
@@ -82,13 +83,13 @@ def _memory_limits(files: Files) -> Iterator[tuple[Group, int]]:
             yield group, limit
 
 
-def _number(files: Files, path: str) -> int | None:
+def _number(files: Host, path: str) -> int | None:
     """The number in a file; None if it is missing or says "max"."""
     text = files.text(path) or ""
     return int(text) if text.isdecimal() else None
 
 
-def _groups(files: Files, controller: str) -> Iterator[Group]:
+def _groups(files: Host, controller: str) -> Iterator[Group]:
     """The groups of a controller that hold this process, from its own to the root."""
     for line in (files.text("proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -98,7 +99,7 @@ def _groups(files: Files, controller: str) -> Iterator[Group]:
             yield from _path_of_groups(files, controller, path, version=1)
 
 
-def _path_of_groups(files: Files, controller: str, path: str, *, version: int) -> Iterator[Group]:
+def _path_of_groups(files: Host, controller: str, path: str, *, version: int) -> Iterator[Group]:
     root, mount = _mounted(files, controller, version)
     inside = PurePosixPath(path)
     if inside.is_relative_to(root):
@@ -110,7 +111,7 @@ def _path_of_groups(files: Files, controller: str, path: str, *, version: int) -
         inside = inside.parent
 
 
-def _mounted(files: Files, controller: str, version: int) -> tuple[str, str]:
+def _mounted(files: Host, controller: str, version: int) -> tuple[str, str]:
     """The group that is mounted as the root of a hierarchy, and where."""
     for line in (files.text("proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")

@@ -1,8 +1,7 @@
 """The machine and its board, read from files and tools that need no root privileges.
 
 Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel, `oc*_event_cnt`) and the kernel's
-documents (devfreq, thermal zones, powercap intel-rapl, hwmon/ina3221 in mV and mA). Not run on a
-Jetson.
+documents (devfreq, thermal zones). Not run on a Jetson.
 """
 
 import ctypes
@@ -20,17 +19,13 @@ from hrm_host import groups
 
 SHARED_CACHE = Path("/var/cache/hrm")
 CACHE = "hrm-edge"
-ANSWER_WITHIN_S = 15  # seconds that a command may take
 CUDA_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
-CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
-CURRENT_MODE = re.compile(r"^NV Power Mode:(.*)$", re.MULTILINE)
-POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
 
 
 def answer_of(words: Sequence[str]) -> str | None:
     """The output of a command; None if it is missing, fails or hangs."""
     try:
-        done = subprocess.run(words, capture_output=True, timeout=ANSWER_WITHIN_S, check=True)
+        done = subprocess.run(words, capture_output=True, timeout=15, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
@@ -118,21 +113,10 @@ def cpu_seconds(pid: int | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuClock:
-    """Frequencies of the GPU's devfreq device; `max_hz` may be below the highest `offered_hz`."""
+    """Frequencies of the GPU's devfreq device."""
 
     now_hz: int
-    min_hz: int
     max_hz: int
-    offered_hz: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Zone:
-    """A thermal zone and its temperature; `folder` has the files with its limits."""
-
-    name: str
-    folder: Path
-    celsius: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +157,7 @@ class Host:
     def cpu_model(self) -> str | None:
         """The CPU's name; None on processors that do not report it, such as most Arm ones."""
         text = self.text("proc/cpuinfo") or ""
-        found = CPU_MODEL.search(text)
+        found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
         if found is None:
             return None
         return found[1].strip()
@@ -190,7 +174,8 @@ class Host:
     def power_modes(self) -> dict[int, str]:
         """The power modes of this board by number, from its nvpmodel.conf."""
         text = self.text("etc/nvpmodel.conf") or ""
-        return {int(number): name for number, name in POWER_MODEL.findall(text)}
+        pattern = r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>"
+        return {int(number): name for number, name in re.findall(pattern, text, re.MULTILINE)}
 
     def recorded_power_mode(self) -> str | None:
         """The current mode, for example "MAXN_SUPER", from the status file of nvpmodel."""
@@ -209,7 +194,7 @@ class Host:
         if shutil.which("nvpmodel") is None:
             return "none"
         answer = self.ask(("nvpmodel", "-q")) or ""
-        found = CURRENT_MODE.search(answer)
+        found = re.search(r"^NV Power Mode:(.*)$", answer, re.MULTILINE)
         if found is None:
             return "unknown"
         return found[1].strip()
@@ -217,17 +202,9 @@ class Host:
     def gpu_clocks(self) -> Iterator[GpuClock]:
         for path in self.paths("sys/class/devfreq/*gpu*/cur_freq"):
             now_hz = self.number(path)
-            min_hz = self.number(path.parent / "min_freq")
             max_hz = self.number(path.parent / "max_freq")
-            if now_hz is None or min_hz is None or max_hz is None:
-                continue
-            offered = (self.text(path.parent / "available_frequencies") or "").split()
-            yield GpuClock(
-                now_hz=now_hz,
-                min_hz=min_hz,
-                max_hz=max_hz,
-                offered_hz=tuple(map(int, offered)),
-            )
+            if now_hz is not None and max_hz is not None:
+                yield GpuClock(now_hz=now_hz, max_hz=max_hz)
 
     def facts(self) -> dict[str, str]:
         """The facts that determine the speed of this machine, for a report."""
@@ -243,21 +220,18 @@ class Host:
 
     # Readings by name; sensors that the machine lacks are absent.
 
-    def zones(self) -> Iterator[Zone]:
-        """The thermal zones that report a temperature; a zone that is switched off does not."""
+    def temperature_c(self) -> dict[str, float]:
+        """By thermal zone; a zone that is switched off reports none."""
+        celsius: dict[str, float] = {}
         for path in self.paths("sys/class/thermal/thermal_zone*/temp"):
             millidegrees = self.number(path)
-            if millidegrees is None:
-                continue
-            folder = path.parent
-            name = self.text(folder / "type") or folder.name
-            yield Zone(name=name, folder=folder, celsius=millidegrees / 1000)
-
-    def temperature_c(self) -> dict[str, float]:
-        return {zone.name: zone.celsius for zone in self.zones()}
+            if millidegrees is not None:
+                name = self.text(path.parent / "type") or path.parent.name
+                celsius[name] = millidegrees / 1000
+        return celsius
 
     def hottest_c(self) -> float | None:
-        return max((zone.celsius for zone in self.zones()), default=None)
+        return max(self.temperature_c().values(), default=None)
 
     def throttle_events(self) -> dict[str, int]:
         """How often the board throttled because of over-current since it started."""

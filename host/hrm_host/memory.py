@@ -37,7 +37,6 @@ class Memory:
     total_mb: int
     available_mb: int
     swap_mb: int
-    zram_mb: int
     swap_free_mb: int  # without zram, which compresses into the same memory
     gpu_mb: int
 
@@ -60,22 +59,18 @@ def read_memory(machine: Host | None = None) -> Memory | None:
     text = machine.text("proc/meminfo")
     if text is None:
         return None
-    zram_kib = 0
-    zram_used_kib = 0
+    zram_free_kib = 0
     for line in (machine.text("proc/swaps") or "").splitlines():
         if "zram" in line:
             _, _, size, used, *_ = line.split()
-            zram_kib += int(size)
-            zram_used_kib += int(used)
+            zram_free_kib += int(size) - int(used)
     pairs = re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)
     mb = {name: int(kib) // 1024 for name, kib in pairs}
-    zram_free_mb = (zram_kib - zram_used_kib) // 1024
     return Memory(
         total_mb=mb["MemTotal"],
         available_mb=mb["MemAvailable"],
         swap_mb=mb.get("SwapTotal", 0),
-        zram_mb=zram_kib // 1024,
-        swap_free_mb=max(0, mb.get("SwapFree", 0) - zram_free_mb),
+        swap_free_mb=max(0, mb.get("SwapFree", 0) - zram_free_kib // 1024),
         gpu_mb=mb.get("NvMapMemUsed", 0),
     )
 
@@ -142,24 +137,14 @@ def give_back_freed_memory() -> None:
         library.malloc_trim(0)
 
 
-_MALLINFO = (
-    "arena",
-    "ordblks",
-    "smblks",
-    "hblks",
-    "hblkhd",
-    "usmblks",
-    "fsmblks",
-    "uordblks",
-    "fordblks",
-    "keepcost",
-)
-
-
 class _Mallinfo(ctypes.Structure):
     """`struct mallinfo2` of glibc 2.33 and later; `fordblks` are the freed bytes that it keeps."""
 
-    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _MALLINFO]
+    _fields_: ClassVar = [
+        ("first_eight", ctypes.c_size_t * 8),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    ]
 
 
 def freed_bytes() -> int:

@@ -10,12 +10,12 @@ from typing import TypeVar
 from hrm_host.system import MAX_WORKERS
 
 Job = TypeVar("Job")
-Result = TypeVar("Result")
+Output = TypeVar("Output")
 
 
 def results_of(
-    function: Callable[[Job], Result], jobs: Sequence[Job], *, num_workers: int
-) -> Iterator[Result]:
+    function: Callable[[Job], Output], jobs: Sequence[Job], *, num_workers: int
+) -> Iterator[Output]:
     """Yield each result as its job ends. A single worker runs in this process."""
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)

@@ -9,6 +9,7 @@
 A trainer adds its own files (`trainer.safetensors`, `trainer.json`) in the same atomic write.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -134,15 +135,13 @@ def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def read_json(file: Path) -> dict[str, Any]:
     try:
         values = json_from(text_of(file))
+        if not isinstance(values, dict):
+            raise ValueError("it does not hold a JSON object")
     except (OSError, ValueError) as error:
-        raise CheckpointError(_unreadable(file, error)) from error
-    if not isinstance(values, dict):
-        raise CheckpointError(_unreadable(file, "it does not hold a JSON object"))
+        raise CheckpointError(
+            f"{file} cannot be read ({error}); the checkpoint is incomplete, use another"
+        ) from error
     return values
-
-
-def _unreadable(file: Path, reason: object) -> str:
-    return f"{file} cannot be read ({reason}); the checkpoint is incomplete, use another"
 
 
 def point(pointer: Path, target: Path) -> None:
@@ -162,27 +161,16 @@ def resolve(path: Path) -> Path:
         return path
     run = path.parent
     try:
-        name = _named(path)
+        name = text_of(path, MAX_POINTER_BYTES).strip()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {_advice(path)}") from error
     found = run / name
     is_step = STEP.fullmatch(name) is not None and found.is_dir()
-    if is_step and found.resolve() == run.resolve() / name and _stays_in(run, path):
+    if is_step and found.resolve() == run.resolve() / name:
         return found
     raise CheckpointError(
         f"{path} does not name a checkpoint of the run ({printable(name)!r}); {_advice(path)}"
     )
-
-
-def _named(pointer: Path) -> str:
-    """The name in a pointer; older runs have links to directories."""
-    if pointer.is_dir():
-        return pointer.resolve().name
-    return text_of(pointer, MAX_POINTER_BYTES).strip()
-
-
-def _stays_in(run: Path, pointer: Path) -> bool:
-    return not pointer.is_dir() or pointer.resolve().parent == run.resolve()
 
 
 def steps_of(run: Path) -> list[Path]:
@@ -198,17 +186,11 @@ def steps_of(run: Path) -> list[Path]:
 def last_whole(run: Path) -> Path | None:
     """The last undamaged checkpoint of a run."""
     for path in reversed(steps_of(run)):
-        if _is_whole(path):
-            return path
+        with contextlib.suppress(CheckpointError):
+            load_config(path)
+            if not _damaged(path):
+                return path
     return None
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        load_config(path)
-        return not _damaged(path)
-    except CheckpointError:
-        return False
 
 
 def _advice(path: Path) -> str:

@@ -81,10 +81,6 @@ class HRMConfig:
     def __post_init__(self) -> None:
         self._check_bounds()
         self._check_choices()
-        if self.arch == "transformer":
-            self._check_transformer()
-        if self.arch == "trm":
-            self._check_trm()
         if self.blocks == "relational":
             self._check_relational()
         self._check_puzzle_vector()
@@ -113,16 +109,14 @@ class HRMConfig:
             f"{self.num_heads}, because rotary positions pair the halves of each head",
         )
 
-    def _check_transformer(self) -> None:
         _require(
-            self.max_segments == 1,
+            self.arch != "transformer" or self.max_segments == 1,
             f"max_segments is {self.max_segments}, but a transformer answers in a single segment; "
             "set max_segments=1",
         )
 
-    def _check_trm(self) -> None:
         _require(
-            self.high_layers == self.low_layers,
+            self.arch != "trm" or self.high_layers == self.low_layers,
             f"high_layers is {self.high_layers} and low_layers is {self.low_layers}, but a TRM has "
             "one level for both; set them alike",
         )
@@ -178,19 +172,16 @@ class HRMConfig:
         )
 
     def _check_total(self) -> None:
-        _require(
-            self._num_values <= MOST_VALUES,
-            f"hidden_size {self.hidden_size} and the other sizes make {self._num_values:.1e} "
-            f"values, but at most {MOST_VALUES:.1e} are allocated; choose smaller ones",
-        )
-
-    @property
-    def _num_values(self) -> float:
-        """An upper bound on the number of values that the network allocates."""
+        """Bound the number of values that the network allocates."""
         num_layers = self.high_layers + self.low_layers
         of_layers = num_layers * (4 + 3 * self.expansion) * self.hidden_size**2
         of_positions = (self.vocab_size + 2 * self.num_positions) * self.hidden_size
-        return of_layers + of_positions + self.num_puzzle_ids * self.puzzle_vector_size
+        num_values = of_layers + of_positions + self.num_puzzle_ids * self.puzzle_vector_size
+        _require(
+            num_values <= MOST_VALUES,
+            f"hidden_size {self.hidden_size} and the other sizes make {num_values:.1e} "
+            f"values, but at most {MOST_VALUES:.1e} are allocated; choose smaller ones",
+        )
 
     @property
     def family(self) -> str:

@@ -8,7 +8,7 @@ import typer
 from hrm_host.command import Command, runnable
 from hrm_puzzles import registry
 from hrm_puzzles.data import sources
-from hrm_puzzles.puzzle import NamedVariants, Puzzle
+from hrm_puzzles.puzzle import NamedVariants
 
 SETTINGS_FILE = "all_config.yaml"
 WEIGHTS_FILE = "checkpoint"
@@ -54,14 +54,9 @@ def import_checkpoint(
     checkpoint.save(out, model, meta)
     export = f"{runnable('hrm-export')} {out}"
     if config.num_puzzle_ids > 1:
-        export += f" {_rows_to_export(kind)}"
+        # puzzles without named tasks read only the first row
+        is_named = isinstance(kind, NamedVariants)
+        export += f" --data data/{kind.name}" if is_named else " --puzzle-ids 1"
     typer.echo(
         f"imported {model.num_parameters:,} parameters into {out}; export them with '{export}'"
     )
-
-
-def _rows_to_export(puzzle: Puzzle) -> str:
-    """The option for a table of several rows; puzzles without named tasks read only the first."""
-    if isinstance(puzzle, NamedVariants):
-        return f"--data data/{puzzle.name}"
-    return "--puzzle-ids 1"

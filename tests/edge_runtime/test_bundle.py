@@ -65,7 +65,7 @@ def test_a_whole_bundle_opens_and_its_graph_runs(tiny_bundle: Path) -> None:
 
 
 LEADING_OUT = ("../step.onnx", "/etc/passwd", "a/b.onnx", ".hidden", "a\\b", "C:x", "x\n", "")
-NO_JSON = "JSON object|not JSON"
+NO_JSON = "JSON object|read as JSON"
 
 
 def curve(threshold: float, **changes: object) -> Fields:
@@ -127,8 +127,8 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "cut off": (holding(b"{"), NO_JSON),
     "list": (holding(b"[1, 2]"), "does not hold a JSON object"),
     "deep": (holding(b"[" * 100_000), NO_JSON),
-    "no text": (holding(b"\xff\xfe\xfa"), "not JSON"),
-    "huge": (holding(b" " * (1 << 20) + b"{}"), "larger than"),
+    "no text": (holding(b"\xff\xfe\xfa"), NO_JSON),
+    "huge": (holding(b" " * (1 << 20) + b"{}"), "more than 1048576 bytes"),
     "format": (stating(format_version=1), "format version 1"),
     "unknown field": (stating(run_this="rm -r"), "'run_this'"),
     "missing field": (without_width, "'hidden_size'"),

@@ -13,10 +13,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from hrm_calibration.graph_rules import TENSORRT_OPERATORS, check_graph, element_types, stored_sizes
+from hrm_calibration.graph_rules import check_graph, element_types, stored_sizes
 from hrm_calibration.half import float32_nodes, half_graph, record_ranges
 from hrm_calibration.quantize import call_sites, quantize
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
+from hrm_edge_runtime.contract.operators import OPERATORS
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_export.contents import served_graph
 from hrm_export.segment import segment_graph
@@ -102,7 +104,7 @@ def test_the_list_of_operators_is_what_the_graphs_use() -> None:
     for changes in MODELS.values():
         graph = segment_graph(tools.small_model(**changes)).graph
         used.update(node.op_type for node in graph.node)
-    assert used == set(TENSORRT_OPERATORS) - ADDED_LATER
+    assert used == OPERATORS - ADDED_LATER
     assert not used & {"Attention", "RMSNormalization", "RotaryEmbedding", "Shape", "Constant"}
 
 
@@ -117,6 +119,11 @@ def largest_rank(model: onnx.ModelProto) -> int:
 def test_no_tensor_has_more_axes_than_other_runtimes_compute(changes: dict[str, Any]) -> None:
     """OpenVINO adds seven axes wrongly, without an error."""
     assert largest_rank(segment_graph(tools.small_model(**changes))) <= MAX_RANK
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle/*.onnx")), ids=str)
+def test_no_tensor_of_a_shipped_graph_has_more_axes(path: Path) -> None:
+    assert largest_rank(onnx.load(path)) <= MAX_RANK
 
 
 def add_node(model: onnx.ModelProto, operator: str, *inputs: str) -> None:
@@ -322,7 +329,7 @@ def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarr
 def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     model = tools.small_model()
     for level in (model.low_level, model.high_level):
-        for block in level.blocks:  # its second normalization squares values beyond float16
+        for block in level.layers:  # its second normalization squares values beyond float16
             block.mlp.down_proj.weight.data *= 4000
     graph = segment_graph(model)
     inputs = tools.random_inputs(model, 2)

@@ -249,6 +249,19 @@ def test_inspection_judges_only_the_labels_that_training_counts(
     assert inspect(data).faults == []
 
 
+@pytest.mark.parametrize("claimed", [0, 2, 10**9])
+def test_inspection_finds_identifiers_without_names(tmp_path: Path, claimed: int) -> None:
+    data = tmp_path / "data"
+    build(DataRecipe(puzzle="sudoku-4x4", num_train=8, num_test=4), data)
+    file = data / "train" / "dataset.json"
+    meta = json.loads(file.read_text())
+    file.write_text(json.dumps({**meta, "num_puzzle_identifiers": claimed}))
+    fault = f"train claims {claimed} puzzle identifiers, but 1 have names."
+    assert inspect(data).faults == [fault]
+    (data / "identifiers.json").unlink()
+    assert inspect(data).faults == [fault]
+
+
 def exported(count: int) -> list[dict[str, object]]:
     rng = np.random.default_rng(0)
     objects: list[dict[str, object]] = []

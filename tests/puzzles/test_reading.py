@@ -3,6 +3,7 @@
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hrm_puzzles.data.build import DataRecipe, build, import_file
 from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.data.inspection import inspect
+from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.puzzle import PuzzleError, sized
 from hrm_puzzles.reading.records import records_at
 
@@ -161,9 +163,8 @@ def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: i
     if count < 30:
         with pytest.raises(DatasetError, match="the test split would be empty") as refused:
             import_file(file, SMALL, out)
-        assert "hrm-data build maze-8x8 --csv-train maze-8x8.ndjson --test 200" in str(
-            refused.value
-        )
+        command_line = f"hrm-data build maze-8x8 --csv-train {file} --test 200"
+        assert command_line in str(refused.value)
         recipe = DataRecipe(puzzle="maze-8x8", num_train=0, num_test=4, csv_train=str(file))
         build(recipe, out)
     else:
@@ -191,3 +192,35 @@ def test_a_missing_split_is_a_fault_and_says_so_in_training(tmp_path: Path) -> N
     assert inspect(out).faults == ["the split test is missing, and hrm-train needs both."]
     with pytest.raises(DatasetError, match=r"has no test split: .*dataset.json is absent"):
         open_split(out, "test")
+
+
+CITY = registry.get("logistics-6x6")
+UNSOLVED = {
+    "an object": lambda boards: json.dumps(boards[0]),
+    "a list": json.dumps,
+    "lines": lambda boards: "\n".join(map(json.dumps, boards)),
+    "under names": lambda boards: json.dumps(dict(enumerate(boards))),
+    "under one name": lambda boards: json.dumps({"boards": boards}),
+    "as questions": lambda boards: json.dumps([{"puzzle": board} for board in boards]),
+}
+
+
+@pytest.mark.parametrize("form", UNSOLVED.values(), ids=UNSOLVED)
+@pytest.mark.parametrize("kind", [SMALL, CITY], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("answered", [False, True])
+def test_objects_without_a_solution_are_labelled_by_the_exact_solver(
+    tmp_path: Path, form: Callable[[list[object]], str], kind: GridPuzzle, answered: bool
+) -> None:
+    """Marks of an answer in the object are no part of the question."""
+    examples = [kind.generate(np.random.default_rng(seed), "easy") for seed in range(3)]
+    boards: list[object] = []
+    for example in examples:
+        board = kind.question_object(example.question)
+        boards.append(kind.object_of(board, example.answer) if answered else board)
+    file = tmp_path / "boards.json"
+    file.write_text(form(boards))
+    rows = read_examples(file, kind).rows
+    assert len(rows) in (1, 3)
+    for row, example in zip(rows, examples, strict=False):
+        assert row["inputs"].tolist() == kind.encode(example.question).tolist()
+        assert row["labels"].tolist() == kind.encode(example.answer).tolist()

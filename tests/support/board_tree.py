@@ -32,7 +32,6 @@ Filename Type Size Used Priority
 /dev/zram1 partition 1950688 0 5
 """
 GPU = "sys/class/devfreq/17000000.gpu"
-RAILS = "sys/class/hwmon/hwmon1"
 ZONE = "sys/class/thermal/thermal_zone"
 ORIN: Mapping[str, str] = {
     "etc/nv_tegra_release": (
@@ -42,34 +41,16 @@ ORIN: Mapping[str, str] = {
     "var/lib/nvpmodel/status": "pmode:0002 fmode:quiet\n",
     "etc/nvpmodel.conf": NVPMODEL_CONF,
     f"{GPU}/cur_freq": "306000000\n",
-    f"{GPU}/min_freq": "306000000\n",
     f"{GPU}/max_freq": "1020000000\n",
-    f"{GPU}/available_frequencies": "306000000 510000000 714000000 918000000 1020000000\n",
-    "sys/class/hwmon/hwmon0/name": "tmp451\n",
-    f"{RAILS}/name": "ina3221\n",
-    f"{RAILS}/in1_label": "VDD_IN\n",
-    f"{RAILS}/in1_input": "5072\n",
-    f"{RAILS}/curr1_input": "1000\n",
-    f"{RAILS}/in2_label": "VDD_CPU_GPU_CV\n",
-    f"{RAILS}/in2_input": "5064\n",
-    f"{RAILS}/curr2_input": "250\n",
-    f"{RAILS}/in3_label": "NC\n",
-    f"{RAILS}/in3_input": "0\n",
-    f"{RAILS}/curr3_input": "0\n",
     "sys/class/hwmon/hwmon2/name": "soctherm_oc\n",
     "sys/class/hwmon/hwmon2/oc1_event_cnt": "0\n",
     "sys/class/hwmon/hwmon2/oc3_event_cnt": "0\n",
     f"{ZONE}0/type": "cpu-thermal\n",
     f"{ZONE}0/temp": "51250\n",
-    f"{ZONE}0/trip_point_0_type": "critical\n",
-    f"{ZONE}0/trip_point_0_temp": "104500\n",
-    f"{ZONE}0/trip_point_1_type": "passive\n",
-    f"{ZONE}0/trip_point_1_temp": "99000\n",
     f"{ZONE}1/type": "gpu-thermal\n",
     f"{ZONE}1/temp": "52500\n",
     "proc/meminfo": MEMINFO,
     "proc/swaps": SWAPS,
-    "usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.6.11"}}\n',
 }
 
 

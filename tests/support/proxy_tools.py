@@ -126,20 +126,22 @@ def _answers(http: httpx.Client, url: str) -> bool:
 
 @contextlib.contextmanager
 def proxied(name: str, board: Server, folder: Path, *, is_below: bool = False) -> Iterator[str]:
-    """Run nginx or Caddy, and yield the board's address behind it, at the root or below /hrm/."""
+    """Run a proxy, and yield the board's address behind it, at the root or below /hrm/."""
+    if name == CONFIGURATION.name:
+        if HAPROXY is None:
+            pytest.skip(needs_haproxy.kwargs["reason"])
+        with proxy(folder, [board], "none") as url:
+            yield url
+        return
     program, *options = COMMANDS[name]
     path = shutil.which(program, path=PATH)
     if path is None:
         pytest.skip(f"no {program} on this machine: install the package {program}")
     port = free_port()
-    text = (FOLDER / name).read_text()
     changes = {":8000": f":{board.port}", "8080": str(port)}
     if is_below:
         changes |= BELOW[name]
-    for old, new in changes.items():
-        assert old in text
-        text = text.replace(old, new)
-    (folder / name).write_text(text)
+    (folder / name).write_text(replaced(FOLDER / name, changes))
     arguments = [option.replace("FOLDER", str(folder)) for option in options]
     url = f"http://127.0.0.1:{port}/hrm" if is_below else f"http://127.0.0.1:{port}"
     home = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}

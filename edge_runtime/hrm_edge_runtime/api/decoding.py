@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid
-from hrm_edge_runtime.contract.faults import words_for
+from hrm_edge_runtime.contract.errors import words_for
 
 MAX_VALUES = 5000  # values; a question with its answer on the largest board has 1,800
 MAX_DEPTH = 8

@@ -16,18 +16,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_puzzles.puzzle import Board, Parsed, PuzzleError, Routed
 
-NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
-WRONG_SIZES = ("wrong-size", "wrong-length")
 FIRST = (1, 1)  # the cell of an error that names none
-
-
-class Reading(NamedTuple):
-    """A puzzle as the board of a model reads it."""
-
-    model: ServedModel
-    board: Board
-    parsed: Parsed
-    tokens_T: NDArray[np.int32]
 
 
 class ReadingError(NamedTuple):
@@ -134,7 +123,9 @@ def parse_request(
     return ParsedRequest(model=model, board=board, parsed=parsed, task=task)
 
 
-def _read(models: Sequence[ServedModel], request: SolveRequest) -> Reading:
+def _read(
+    models: Sequence[ServedModel], request: SolveRequest
+) -> tuple[ServedModel, Board, Parsed, NDArray[np.int32]]:
     """Read a puzzle with the first board that can; rejects it with 422 if none can.
 
     If no board has the puzzle's size, the smallest one that holds the puzzle frames it.
@@ -147,7 +138,7 @@ def _read(models: Sequence[ServedModel], request: SolveRequest) -> Reading:
         except PuzzleError as error:
             errors.append(ReadingError(board.name, error))
         else:
-            return Reading(model, board, parsed, tokens_T)
+            return model, board, parsed, tokens_T
     raise _unread(errors)
 
 
@@ -160,7 +151,7 @@ def _boards(
     """
     for model in models:
         yield model, model.puzzle
-    for model in sorted(models, key=_num_cells):
+    for model in sorted(models, key=lambda model: model.puzzle.seq_len):
         if model.framing is None:
             continue
         try:
@@ -172,18 +163,14 @@ def _boards(
             yield model, framed
 
 
-def _num_cells(model: ServedModel) -> int:
-    return model.puzzle.seq_len
-
-
 def _unread(errors: Sequence[ReadingError]) -> ServiceError:
     """Why no model reads a puzzle, in the words of the kind that read farthest."""
     kinds = ", ".join(dict.fromkeys(error.kind for error in errors))
-    best = max(errors, key=_reach)
+    best = max(errors, key=_progress_of)
     error = best.problem
     if all(other.kind == best.kind for other in errors):
         return bad_puzzle(error)
-    if _reach(best) == (0, FIRST):
+    if _progress_of(best) == (0, FIRST):
         problem = f"no kind of puzzle served here reads this one ({kinds})"
         remedy = "send one that is written as its sample in /models"
         return bad_puzzle(PuzzleError(problem, "not-a-puzzle", remedy))
@@ -191,15 +178,16 @@ def _unread(errors: Sequence[ReadingError]) -> ServiceError:
     return bad_puzzle(PuzzleError(error.problem, error.rule, remedy, error.cell))
 
 
-def _reach(error: ReadingError) -> tuple[int, tuple[int, int]]:
+def _progress_of(error: ReadingError) -> tuple[int, tuple[int, int]]:
     """How far a kind read: to a cell, to the end of a board of another size, or to its rules."""
     rule = error.problem.rule
     cell = error.problem.cell or FIRST
-    if rule in NOT_OF_THE_KIND or (rule == "bad-character" and cell == FIRST):
+    is_of_the_kind = rule not in ("not-a-puzzle", "wrong-keys", "no-task")
+    if not is_of_the_kind or (rule == "bad-character" and cell == FIRST):
         return 0, FIRST
     if rule == "bad-character":
         return 1, cell
-    if rule in WRONG_SIZES:
+    if rule in ("wrong-size", "wrong-length"):
         return 2, cell
     return 3, FIRST
 

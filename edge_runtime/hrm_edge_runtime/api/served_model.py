@@ -142,18 +142,13 @@ class ServedModel:
             sample=self.sample,
         )
         if report is not None:
-            _add_report(view, report)
+            view.state = "ready"
+            view.slots = report.num_slots
+            view.slots_rule = report.slots_rule
+            view.memory_bytes = report.memory_bytes
+            for num_slots, seconds in report.step_s.items():
+                view.step_ms[num_slots] = round(1000 * seconds, 3)
         return view
-
-
-def _add_report(view: ModelView, report: LaneReport) -> None:
-    """Add what the engine reported about the lane."""
-    view.state = "ready"
-    view.slots = report.num_slots
-    view.slots_rule = report.slots_rule
-    view.memory_bytes = report.memory_bytes
-    for num_slots, seconds in report.step_s.items():
-        view.step_ms[num_slots] = round(1000 * seconds, 3)
 
 
 def board_size(puzzle: Puzzle) -> tuple[int, int] | None:

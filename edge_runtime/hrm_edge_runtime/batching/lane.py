@@ -8,12 +8,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.hypotheses import Hypotheses, is_due, segments_to_next
+from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import Scheduler
 from hrm_edge_runtime.batching.stats import (
     NUM_TELLING,
@@ -23,21 +21,12 @@ from hrm_edge_runtime.batching.stats import (
     SlotView,
 )
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.contract.halting import decide
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
-from hrm_puzzles.puzzle import RIGHT, UNKNOWN
+from hrm_puzzles.puzzle import RIGHT, UNKNOWN, Puzzle
 
 NO_TOKEN = -1  # fills the answer of a new attempt, so that its first answer counts as changed
-
-
-class Checker(Protocol):
-    """What a lane needs from a puzzle: the range of its tokens, and proofs."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def check_BT(self, inputs_BT: NDArray[Any], answers_BT: NDArray[Any]) -> NDArray[np.int8]: ...
 
 
 class Lane:
@@ -52,7 +41,7 @@ class Lane:
     def __init__(
         self,
         engine: Engine,
-        puzzle: Checker,
+        puzzle: Puzzle,
         *,
         queue_limit: int,
         max_attempts: int = 1,
@@ -83,7 +72,7 @@ class Lane:
         return bool(self.scheduler.running or self.scheduler.waiting or self._ended)
 
     def submit(self, attempt: Attempt) -> None:
-        """Queue an attempt; raises QueueFull, or ValueError for tokens that do not fit."""
+        """Queue an attempt; raises QueueFullError, or ValueError for tokens that do not fit."""
         self.check_tokens(attempt.tokens_T)
         self.scheduler.submit(attempt)
 
@@ -236,7 +225,9 @@ class Lane:
                 and output.logits_BTV is not None
                 and is_due(attempt.segments)
             ):
-                self._guess(slot, attempt.hypotheses, output.logits_BTV[slot])
+                tokens_T = attempt.hypotheses.next_T(output.logits_BTV[slot])
+                self.engine.replace_tokens(slot, tokens_T)
+                self.counters.hypotheses += 1
 
     def _store(self, output: StepOutput) -> set[int]:
         """Store the outputs and check the answers that changed; returns the slots that failed."""
@@ -288,10 +279,6 @@ class Lane:
         for slot, verdict in zip(slots, verdict_B.tolist(), strict=True):
             attempts[slot].verified = None if verdict == UNKNOWN else verdict == RIGHT
         return set()
-
-    def _guess(self, slot: int, hypotheses: Hypotheses, logits_TV: Float32) -> None:
-        self.engine.retell(slot, hypotheses.next_T(logits_TV))
-        self.counters.hypotheses += 1
 
     def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """Record how an attempt ended; its slot is free already but still holds its answer."""

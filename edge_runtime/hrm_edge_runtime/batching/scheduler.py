@@ -2,7 +2,7 @@
 
 A slot's state is reset at admission, never at release: in between it may hold anything.
 
-The queue is ordered by priority with aging. An attempt's place is its arrival period of `ageing_s`
+The queue is ordered by priority with aging. An attempt's place is its arrival period of AGEING_S
 seconds minus its priority, and it never changes. So an attempt of priority `k` above another's
 does not overtake it if it arrives more than `k + 1` periods later, and no attempt starves.
 """
@@ -15,10 +15,10 @@ from hrm_edge_runtime.batching.task import Attempt, Task
 
 AGEING_S = 10.0
 
-Key = tuple[Any, ...]
+Place = tuple[Any, ...]
 
 
-class QueueFull(ValueError):  # noqa: N818 - named after queue.Full
+class QueueFullError(ValueError):
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.limit = limit
@@ -28,52 +28,47 @@ class QueueFull(ValueError):  # noqa: N818 - named after queue.Full
         return f"{problem}: retry when some have ended."
 
 
-def place_of(one: Task | Attempt, ageing_s: float = AGEING_S) -> Key:
+def place_of(one: Task | Attempt) -> Place:
     """The place in the queue, smaller first; it never changes, so places compare at any time."""
-    period = math.floor(one.arrival_s / ageing_s)
+    period = math.floor(one.arrival_s / AGEING_S)
     deadline_s = math.inf if one.deadline_s is None else one.deadline_s
     return (period - one.priority, -one.priority, deadline_s, one.arrival_s)
-
-
-Plan = tuple[list[Attempt], list[tuple[int, int]]]
-"""What an engine does before the next step: load these attempts, then move slots (from, to)."""
 
 
 class Scheduler:
     """Gives slots to attempts; at most `num_slots + queue_limit` attempts are alive at once."""
 
-    def __init__(self, num_slots: int, queue_limit: int, *, ageing_s: float = AGEING_S) -> None:
-        if num_slots < 1 or queue_limit < 0 or not ageing_s > 0:
+    def __init__(self, num_slots: int, queue_limit: int) -> None:
+        if num_slots < 1 or queue_limit < 0:
             raise ValueError(
-                f"num_slots {num_slots}, queue_limit {queue_limit} or ageing_s {ageing_s} is out "
-                "of range: give at least one slot, a limit of zero or more and a positive period."
+                f"num_slots {num_slots} or queue_limit {queue_limit} is out of range: give at "
+                "least one slot and a limit of zero or more."
             )
         self.num_slots = num_slots
         self.queue_limit = queue_limit
-        self.ageing_s = ageing_s
         self.slots: list[Attempt | None] = [None] * num_slots
         self.generations = [0] * num_slots
         self.dense: list[Attempt] = []  # slots occupied since the last `admit`
         self.running: dict[int, Attempt] = {}
         self.waiting: dict[int, Attempt] = {}
-        self._line: list[tuple[Key, int]] = []  # kept sorted, like the deadlines
+        self._line: list[tuple[Place, int]] = []  # kept sorted, like the deadlines
         self._deadlines: list[tuple[float, int]] = []
-        self._place_of: dict[int, Key] = {}
+        self._place_of: dict[int, Place] = {}
         self._num_submitted = 0
         self._is_settled = True  # no attempt was added or removed since the last `admit`
 
     def submit(self, attempt: Attempt) -> None:
-        """Queue an attempt; raises QueueFull, or ValueError for an id that is still alive."""
+        """Queue an attempt; raises QueueFullError, or ValueError for an id that is still alive."""
         attempt_id = attempt.attempt_id
         if attempt_id in self.waiting or attempt_id in self.running:
             raise ValueError(
                 f"attempt {attempt_id} is already here: give every attempt its own id."
             )
         if len(self.waiting) + len(self.running) >= self.queue_limit + self.num_slots:
-            raise QueueFull(self.queue_limit)
+            raise QueueFullError(self.queue_limit)
         self._num_submitted += 1
         self.waiting[attempt_id] = attempt
-        place = (*place_of(attempt, self.ageing_s), self._num_submitted)
+        place = (*place_of(attempt), self._num_submitted)
         self._place_of[attempt_id] = place
         insort(self._line, (place, attempt_id))
         if attempt.deadline_s is not None:
@@ -103,8 +98,12 @@ class Scheduler:
             expired.append(attempt)
         return expired
 
-    def admit(self) -> Plan:
-        """Fill free slots from the queue; then move the last running attempts into the gaps."""
+    def admit(self) -> tuple[list[Attempt], list[tuple[int, int]]]:
+        """Fill free slots from the queue; then move the last running attempts into the gaps.
+
+        Returns the attempts that an engine loads before the next step, and then the moves of slots
+        (from, to).
+        """
         admissions: list[Attempt] = []
         moves: list[tuple[int, int]] = []
         if self._is_settled:
@@ -119,7 +118,8 @@ class Scheduler:
                 attempt = self.waiting.pop(attempt_id)
                 admissions.append(attempt)
             elif slot < len(self.running):
-                source, attempt = self._last_occupied()
+                attempt = list(filter(None, self.slots))[-1]
+                source = self.slots.index(attempt)
                 self.slots[source] = None
                 moves.append((source, slot))
             else:
@@ -130,10 +130,6 @@ class Scheduler:
             self.running[attempt.attempt_id] = attempt
         self.dense = list(filter(None, self.slots))
         return admissions, moves
-
-    def _last_occupied(self) -> tuple[int, Attempt]:
-        attempt = list(filter(None, self.slots))[-1]
-        return self.slots.index(attempt), attempt
 
     def release(self, attempt_id: int) -> Attempt:
         """Free the slot of a running attempt."""

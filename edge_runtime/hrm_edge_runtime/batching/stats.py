@@ -2,14 +2,15 @@
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from hrm_edge_runtime.contract.halting import HaltReason
 
-Outcome = Literal[HaltReason, "cancelled", "outrun", "deadline", "failed"]
-"""How an attempt ends. It is outrun if another attempt at its puzzle settles the answer first."""
+Outcome = Literal[HaltReason, "cancelled", "superseded", "deadline", "failed"]
+"""How an attempt ends; superseded if another attempt at its puzzle settles the answer first."""
 Status = Literal["proven", "halted", "unfinished"]
 """What is known of an answer: it is proven, the model halted on it, or neither."""
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
@@ -88,14 +89,6 @@ class LaneSnapshot:
         return rounds * self.least_segments * self.least_step_s
 
 
-def _recent_times() -> deque[float]:
-    return deque(maxlen=_NUM_RECENT)
-
-
-def _recent_counts() -> deque[int]:
-    return deque(maxlen=_NUM_RECENT)
-
-
 @dataclass(kw_only=True)
 class LaneCounters:
     """The running totals behind a snapshot; only the lane writes them."""
@@ -115,8 +108,8 @@ class LaneCounters:
     _choose_at: int = 0
     completed: Counter[Outcome] = field(default_factory=Counter[Outcome])
     segments: Counter[int] = field(default_factory=Counter[int])
-    full_steps_s: deque[float] = field(default_factory=_recent_times)
-    recent_segments: deque[int] = field(default_factory=_recent_counts)
+    full_steps_s: deque[float] = field(default_factory=partial(deque[float], maxlen=_NUM_RECENT))
+    recent_segments: deque[int] = field(default_factory=partial(deque[int], maxlen=_NUM_RECENT))
 
     def count_step(
         self,

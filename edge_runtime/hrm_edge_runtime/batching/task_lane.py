@@ -24,7 +24,6 @@ from hrm_edge_runtime.engines.engine import Engine
 from hrm_puzzles.puzzle import RIGHT, Ballot, Puzzle
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
-_BY_NUMBER = attrgetter("number")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -84,14 +83,14 @@ class TaskLane:
         return bool(self._groups or self._results)
 
     def submit(self, task: Task) -> None:
-        """Take a task with all its attempts; raises QueueFull, or ValueError if it does not fit."""
+        """Take a task with all its attempts; raises QueueFullError, or ValueError if invalid."""
         if task.task_id in self._groups or not 1 <= task.num_attempts <= self._max_attempts:
             raise ValueError(
                 f"the lane does not take task {task.task_id} with {task.num_attempts} attempts: "
                 f"give every task its own id and 1 to {self._max_attempts} attempts."
             )
         if len(self._groups) >= self._max_tasks:
-            raise scheduler.QueueFull(self.queue_limit)
+            raise scheduler.QueueFullError(self.queue_limit)
         variants = [TaskVariant(tokens_T=task.tokens_T, puzzle_id=task.puzzle_id)]
         if task.num_attempts > 1:
             self._lane.check_tokens(task.tokens_T)  # validate tokens before transforming them
@@ -163,7 +162,7 @@ class TaskLane:
         """Run one segment; finish every task that it decides and drop the task's other attempts."""
         changed: dict[int, _Group] = {}
         # if several attempts of a task end together, the first one answers it
-        for attempt in sorted(self._lane.step(), key=_BY_NUMBER):
+        for attempt in sorted(self._lane.step(), key=attrgetter("number")):
             group = self._groups[attempt.task_id]
             del group.living[attempt.attempt_id]
             group.ended.append(attempt)
@@ -179,7 +178,7 @@ class TaskLane:
             if choice is None:
                 continue
             if group.living:
-                self._drop_living(group, "outrun")
+                self._drop_living(group, "superseded")
             self._finish(group, *choice)
 
     def _end_before_deadlines(self, now: float) -> None:
@@ -267,7 +266,7 @@ def _result(group: _Group, attempt: Attempt, votes: int | None) -> Result:
     for ended in group.ended:
         num_attempts += ended.segments > 0
         total_segments += ended.segments
-        num_voters += ended.answer_T is not None and ended.halted_by != "outrun"
+        num_voters += ended.answer_T is not None and ended.halted_by != "superseded"
         if ended.halted_by == "deadline" and not attempt.verified:
             halted_by = "deadline"  # some attempts were cut off, so the task missed its deadline
     assert halted_by is not None

@@ -22,7 +22,6 @@ BLOCK = tarfile.BLOCKSIZE  # 512 bytes: the size of a header; files are padded t
 END = bytes(BLOCK)
 MAX_FILES = 64  # a bundle of three precisions with unrolled graphs has twelve
 PIECE_BYTES = 1 << 20
-PLAIN_FILE = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
 class Archive:
@@ -87,7 +86,8 @@ def _unpack_files(stream: BinaryIO, directory: Path) -> set[str]:
         if header == END:
             return names
         entry = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-        if entry.type not in PLAIN_FILE or not is_plain_name(entry.name) or entry.size < 0:
+        is_plain = entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        if not is_plain or not is_plain_name(entry.name) or entry.size < 0:
             raise _damaged(f"{entry.name[:200]!r} in it is not a plain file with a plain name")
         if entry.name in names or len(names) == MAX_FILES:
             raise _damaged(f"it holds {entry.name!r} twice, or more than {MAX_FILES} files")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from hrm_host.text import printable
 
@@ -27,21 +27,6 @@ MAX_LINES = 10_000  # lines that wait while nobody reads the log; more are dropp
 LAST_LINES_S = 1.0  # `flush` waits this long for the queued lines
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-
-
-class Solved(Protocol):
-    """The fields of a puzzle's result that a log line shows."""
-
-    @property
-    def total_segments(self) -> int: ...
-    @property
-    def num_attempts(self) -> int: ...
-    @property
-    def queue_s(self) -> float: ...
-    @property
-    def compute_s(self) -> float: ...
-    @property
-    def halted_by(self) -> str: ...
 
 
 @dataclass(kw_only=True)
@@ -62,15 +47,6 @@ class RequestContext:
     compute_s: float = 0.0
     models: set[str] = field(default_factory=set[str])
     halted_by: set[str] = field(default_factory=set[str])
-
-    def add(self, model: str, result: Solved) -> None:
-        self.num_puzzles += 1
-        self.segments += result.total_segments
-        self.attempts += result.num_attempts
-        self.queue_s += result.queue_s
-        self.compute_s += result.compute_s
-        self.models.add(model)
-        self.halted_by.add(result.halted_by)
 
 
 _log = logging.getLogger("hrm_edge_runtime.logs")

@@ -18,8 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from hrm_edge_runtime.contract.errors import Error
-from hrm_edge_runtime.contract.faults import words_for
+from hrm_edge_runtime.contract.errors import Error, words_for
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of as sha256_of
@@ -198,14 +197,10 @@ def read_manifest(path: Path) -> Manifest:
     remedy = "give the directory that hrm-export wrote."
     if file.is_symlink() or not file.is_file():
         raise BundleError(f"{file} is missing or not a plain file: {remedy}")
-    if file.stat().st_size > MAX_MANIFEST_BYTES:
-        raise BundleError(
-            f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, the limit of a manifest: {remedy}"
-        )
     try:
         fields = json_from(text_of(file, MAX_MANIFEST_BYTES))
     except ValueError as error:
-        raise BundleError(f"{file} is not JSON ({error}): {remedy}") from error
+        raise BundleError(f"{file} cannot be read as JSON ({error}): {remedy}") from error
     if not isinstance(fields, dict):
         raise BundleError(f"{file} does not hold a JSON object: {remedy}")
     version = fields.get("format_version")

@@ -87,9 +87,10 @@ VARINT = 0
 FIXED64 = 1
 BYTES = 2
 FIXED32 = 5
-MAX_VARINT_BITS = 64
+MALFORMED = "is not an ONNX graph"
+NOT_WRITTEN = ", which hrm-export does not write"
 
-Fields = dict[int, list[memoryview]]
+Message = dict[int, list[memoryview]]
 """The fields of bytes in a message: their contents (texts or other messages) by number."""
 
 
@@ -107,69 +108,57 @@ def check_operators(file: Path) -> None:
 
 def _problem_of(message: memoryview) -> str | None:
     try:
-        return _problem_of_model(message)
-    except ValueError:
-        return "is not an ONNX graph"
-
-
-def _problem_of_model(message: memoryview) -> str | None:
-    model = _fields(message)
-    if TRAINING_INFO in model or FUNCTIONS in model:
-        return "holds functions, which hrm-export does not write"
-    for opset in model.get(OPSET_IMPORT, ()):
-        problem = _problem_of_domain(_fields(opset), OPSET_DOMAIN)
-        if problem:
-            return problem
-    for graph in model.get(GRAPH, ()):
-        problem = _problem_of_graph(_fields(graph))
-        if problem:
-            return problem
+        _check_model(_fields(message))
+    except ValueError as error:
+        return str(error)  # the error itself would keep the file mapped
     return None
 
 
-def _problem_of_graph(graph: Fields) -> str | None:
+def _check_model(model: Message) -> None:
+    if TRAINING_INFO in model or FUNCTIONS in model:
+        raise ValueError(f"holds functions{NOT_WRITTEN}")
+    for opset in model.get(OPSET_IMPORT, ()):
+        _check_domain(_fields(opset), OPSET_DOMAIN)
+    for graph in model.get(GRAPH, ()):
+        _check_graph(_fields(graph))
+
+
+def _check_graph(graph: Message) -> None:
     if SPARSE_INITIALIZER in graph:
-        return "holds sparse weights, which hrm-export does not write"
+        raise ValueError(f"holds sparse weights{NOT_WRITTEN}")
     stored: set[str] = set()
     for tensor in graph.get(INITIALIZER, ()):
         stored.update(_texts(_fields(tensor), TENSOR_NAME))
     for node in graph.get(NODE, ()):
-        problem = _problem_of_node(_fields(node), stored)
-        if problem:
-            return problem
-    return None
+        _check_node(_fields(node), stored)
 
 
-def _problem_of_node(node: Fields, stored: set[str]) -> str | None:
-    problem = _problem_of_domain(node, NODE_DOMAIN)
-    if problem:
-        return problem
+def _check_node(node: Message, stored: set[str]) -> None:
+    _check_domain(node, NODE_DOMAIN)
     for operator in _texts(node, OP_TYPE):
         if operator not in OPERATORS:
-            return f"uses the operator {operator[:100]!r}, which hrm-export does not write"
+            raise ValueError(f"uses the operator {operator[:100]!r}{NOT_WRITTEN}")
         shapes = set(_texts(node, INPUT)[1:]) - {""}  # an omitted input has an empty name
         if operator in SHAPED_BY_INPUTS and not shapes <= stored:
-            return f"computes a shape of {operator}, which hrm-export stores"
+            raise ValueError(f"computes a shape of {operator}, which hrm-export stores")
     for attribute in node.get(ATTRIBUTE, ()):
         if not SUBGRAPHS.isdisjoint(_fields(attribute)):
-            return "holds a graph inside an operator, which hrm-export does not write"
-    return None
+            raise ValueError(f"holds a graph inside an operator{NOT_WRITTEN}")
 
 
-def _problem_of_domain(fields: Fields, number: int) -> str | None:
+def _check_domain(fields: Message, number: int) -> None:
     for domain in _texts(fields, number):
         if domain:
-            return f"uses operators of {domain[:100]!r}, which hrm-export does not write"
-    return None
+            raise ValueError(f"uses operators of {domain[:100]!r}{NOT_WRITTEN}")
 
 
-def _texts(fields: Fields, number: int) -> list[str]:
+def _texts(fields: Message, number: int) -> list[str]:
     return [bytes(text).decode(errors="replace") for text in fields.get(number, ())]
 
 
-def _fields(message: memoryview) -> Fields:
+def _fields(message: memoryview) -> Message:
     """Read a message; raises ValueError if it is malformed."""
-    fields: Fields = {}
+    fields: Message = {}
     position = 0
     while position < len(message):
         key, position = _number(message, position)
@@ -185,16 +174,16 @@ def _fields(message: memoryview) -> Fields:
         elif kind == FIXED32:
             position += 4
         else:
-            raise ValueError(f"there is no field of kind {kind}")
+            raise ValueError(MALFORMED)
         if position > len(message):
-            raise ValueError("a field ends behind its message")
+            raise ValueError(MALFORMED)
     return fields
 
 
 def _number(message: memoryview, position: int) -> tuple[int, int]:
     """A number of seven bits a byte, and the position behind it."""
     value = 0
-    for shift in range(0, MAX_VARINT_BITS, 7):
+    for shift in range(0, 64, 7):
         if position == len(message):
             break
         byte = message[position]
@@ -202,4 +191,4 @@ def _number(message: memoryview, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise ValueError("a number does not end")
+    raise ValueError(MALFORMED)

@@ -1,9 +1,10 @@
-"""The bundles in the package, and finding a bundle by its path or name."""
+"""The bundles in the package, and finding a bundle by its path or name.
+
+Shell completion imports this module, so it imports packages only when they are needed.
+"""
 
 import re
 from pathlib import Path
-
-from hrm_edge_runtime.contract.manifest import BundleError
 
 SHIPPED_BUNDLES = Path(__file__).parents[1] / "bundles"
 DEFAULT_NAME = "sudoku"
@@ -28,8 +29,16 @@ def find_bundle(name: str | None = None) -> Path:
         return Path(name)
     name = name or DEFAULT_NAME
     if name not in shipped:
+        from hrm_edge_runtime.contract.manifest import BundleError
+
         raise BundleError(
             f"{name} is neither a directory nor a shipped bundle: "
             f"give a path or one of {list(shipped)}."
         )
     return shipped[name]
+
+
+def bundles_from(incomplete: str) -> list[str]:
+    """Names of shipped bundles, and bundle directories in the current directory."""
+    here = sorted(str(path) for path in Path().glob("*.bundle"))
+    return [name for name in (*shipped_bundles(), *here) if name.startswith(incomplete)]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import PositiveFloat, TypeAdapter
 
@@ -26,6 +27,7 @@ MIN_ROUNDS = 3
 FOLDER = "precisions"  # in the user's cache, with a file for each bundle
 MAX_FILE_BYTES = 64 * 1024
 
+Entry = TypeVar("Entry")
 TimesMs = dict[str, float]
 
 _ENTRIES = TypeAdapter(dict[str, dict[str, PositiveFloat]])
@@ -66,7 +68,7 @@ def in_turns(engines: Mapping[str, Engine], batch: int) -> TimesMs:
 
 def kept(bundle: Bundle) -> TimesMs:
     """The times that were measured on this machine; empty if there are none."""
-    return _entries(_file_of(bundle)).get(machine.machine_name(), {})
+    return entries_of(_file_of(bundle), _ENTRIES).get(machine.machine_name(), {})
 
 
 def fastest(bundle: Bundle) -> str | None:
@@ -120,15 +122,16 @@ def _file_of(bundle: Bundle) -> Path:
 def _keep(bundle: Bundle, times_ms: TimesMs) -> None:
     """Write the times; if the cache cannot be written, they are lost."""
     file = _file_of(bundle)
-    entries = _entries(file)
+    entries = entries_of(file, _ENTRIES)
     entries[machine.machine_name()] = times_ms
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_bytes(file, _ENTRIES.dump_json(entries, indent=1) + b"\n")
 
 
-def _entries(file: Path) -> dict[str, TimesMs]:
+def entries_of(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> dict[str, Entry]:
+    """The entries of a file of measured figures; none if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         if file.stat().st_size <= MAX_FILE_BYTES:
-            return _ENTRIES.validate_json(file.read_bytes())
+            return entries.validate_json(file.read_bytes())
     return {}

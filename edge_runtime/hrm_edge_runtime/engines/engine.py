@@ -132,7 +132,7 @@ class Engine(Protocol):
         """Start a new puzzle in `slot`: its next segment begins from the initial state."""
         ...
 
-    def retell(self, slot: int, tokens_T: Int32) -> None:
+    def replace_tokens(self, slot: int, tokens_T: Int32) -> None:
         """Replace a slot's tokens but keep its carry. Requires `want_logits`."""
         name = type(self).__name__
         raise RuntimeError(f"{name} cannot replace the {tokens_T.size} tokens of slot {slot}")
@@ -149,6 +149,11 @@ class Engine(Protocol):
         """Run `num_segments` segments; the caller loads and moves nothing in between."""
         for _ in range(num_segments):
             yield self.step(num_active)
+
+    def read_carry(self, num_active: int) -> tuple[Float32, Float32] | None:
+        """`z_high_BND` and `z_low_BND` after the last step; None if the engine does not show it."""
+        del num_active
+        return None
 
     def close(self) -> None:
         """Release what the engine holds; do not use it afterwards."""

@@ -36,6 +36,7 @@ INSTALL_GPU = (
     "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), "
     "or choose --engine cpu"
 )
+HOST = "cpu"
 DEVICE_ID = 0
 LOG_ERRORS = (
     3  # ONNX Runtime's severity; below it, the optimizer warns of each fusion that it skips
@@ -66,60 +67,44 @@ CPU = Provider(name="CPUExecutionProvider")
 CUDA = Provider(name="CUDAExecutionProvider", device="cuda", options={"use_tf32": "0"})
 
 
-class HostRows:
-    """`num_slots` rows of one tensor of the carry in a numpy array; `read` returns a view."""
+class CarryRows:
+    """`num_slots` rows of one tensor of the carry, on the host or on a device.
 
-    def __init__(self, shape: Shape) -> None:
-        self.array = np.zeros(shape, np.float32)
+    On the host `_value` shares the memory of `_array`. On a device a move, which is rare, copies
+    all rows.
+    """
 
-    def address(self, num_rows: int) -> Address:
-        return _address(self.array[:num_rows])
-
-    def move(self, source: int, target: int) -> None:
-        self.array[target] = self.array[source]
-
-    def read(self, num_rows: int) -> NDArray[Any]:
-        return self.array[:num_rows]
-
-
-class DeviceRows:
-    """Rows that stay on a device; `read` returns a copy. A move, which is rare, copies all rows."""
-
-    def __init__(self, shape: Shape, device: str) -> None:
-        self._device = device
-        self._shape = shape
-        zeros = np.zeros(shape, np.float32)
-        self._value = ort.OrtValue.ortvalue_from_numpy(zeros, device, DEVICE_ID)
+    def __init__(self, shape: Shape, device: str | None) -> None:
+        self._is_on_host = device is None
+        self._device = device or HOST
+        self._array = np.zeros(shape, np.float32)
+        self._value = ort.OrtValue.ortvalue_from_numpy(self._array, self._device, DEVICE_ID)
 
     def address(self, num_rows: int) -> Address:
-        shape = [num_rows, *self._shape[1:]]
+        shape = [num_rows, *self._array.shape[1:]]
         return self._device, DEVICE_ID, np.float32, shape, self._value.data_ptr()
 
     def move(self, source: int, target: int) -> None:
-        array = self._value.numpy().copy()
+        array = self.array()
         array[target] = array[source]
-        self._value.update_inplace(array)
+        if not self._is_on_host:
+            self._value.update_inplace(array)
 
-    def read(self, num_rows: int) -> NDArray[Any]:
-        return self._value.numpy()[:num_rows]
-
-
-Rows = HostRows | DeviceRows
+    def array(self) -> Float32:
+        """The rows on the host, or a copy of those on a device."""
+        if self._is_on_host:
+            return self._array
+        return self._value.numpy().copy()
 
 
 def _address(rows: NDArray[Any]) -> Address:
-    return "cpu", 0, rows.dtype.type, list(rows.shape), rows.ctypes.data
+    return HOST, DEVICE_ID, rows.dtype.type, list(rows.shape), rows.ctypes.data
 
 
-def _new_carry(shapes: Mapping[str, Shape], num_slots: int, device: str | None) -> dict[str, Rows]:
-    carry: dict[str, Rows] = {}
-    for name in contract.CARRIES:
-        shape = (num_slots, *shapes[name])
-        if device is None:
-            carry[name] = HostRows(shape)
-        else:
-            carry[name] = DeviceRows(shape, device)
-    return carry
+def _new_carry(
+    shapes: Mapping[str, Shape], num_slots: int, device: str | None
+) -> dict[str, CarryRows]:
+    return {name: CarryRows((num_slots, *shapes[name]), device) for name in contract.CARRIES}
 
 
 def engine_from_bundle(
@@ -194,7 +179,7 @@ class OnnxEngine(Engine):
         self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
         self._inputs["fresh_B"][slot] = True
 
-    def retell(self, slot: int, tokens_T: Int32) -> None:
+    def replace_tokens(self, slot: int, tokens_T: Int32) -> None:
         self._inputs["tokens_BT"][slot] = tokens_T
 
     def move(self, source: int, target: int) -> None:
@@ -229,7 +214,9 @@ class OnnxEngine(Engine):
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step, for parity; a view or a copy."""
         carry = self._carries[self._current]
-        return carry["z_high_BND"].read(num_active), carry["z_low_BND"].read(num_active)
+        high_BND = carry["z_high_BND"].array()
+        low_BND = carry["z_low_BND"].array()
+        return high_BND[:num_active], low_BND[:num_active]
 
     def _bind(self, num_active: int) -> ort.IOBinding:
         assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"

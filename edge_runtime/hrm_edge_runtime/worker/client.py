@@ -15,7 +15,6 @@ from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import lane_manager, messages, process
 from hrm_edge_runtime.worker.lanes import LaneKey
-from hrm_edge_runtime.worker.places import Places
 
 LOADING_RETRY_S = 10.0  # building a model takes minutes
 GRACE_S = 0.1  # a best-effort answer may come this much, plus a segment, after its deadline
@@ -63,7 +62,7 @@ class EngineClient:
 
     def __init__(
         self,
-        start_engine: Callable[[], process.EngineHandle],
+        start_engine: Callable[[], process.SpawnedEngine],
         limits: Mapping[LaneKey, int],
         *,
         stall_s: float = 60.0,
@@ -79,7 +78,7 @@ class EngineClient:
         self.process = process.EngineProcess(
             start_engine, on_message=self._deliver, on_lost=self._note_loss
         )
-        self.places = Places(limits)
+        self.places = lane_manager.Places(limits)
         self.lane_manager = lane_manager.LaneManager(self.process.send, self.places)
         self.lost_s = time.monotonic()
         """Since when the engine does not run, unless it does."""
@@ -224,9 +223,7 @@ class EngineClient:
 
     def _queue_full(self, lane: LaneKey) -> NoAnswerError:
         seen = self._seen(lane)
-        if seen is None:
-            return NoAnswerError("queue-full")
-        return NoAnswerError("queue-full", seen.expected_wait_s)
+        return NoAnswerError("queue-full", seen.expected_wait_s if seen else 0.0)
 
     def _seen(self, lane: LaneKey) -> LaneSnapshot | None:
         """The last snapshot of the lane's model."""

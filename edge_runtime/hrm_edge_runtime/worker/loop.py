@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -72,15 +71,8 @@ def run(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:
             connection.send(messages.Failed(message=f"{type(error).__name__}: {error}"))
 
 
-Command = messages.Solve | messages.Cancel | messages.Load | messages.Retire
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Loaded:
-    """A lane that a Load message opened, or None, and the answer to that message."""
-
-    change: messages.LaneChanged
-    lane: task_lane.TaskLane | None = None
+Loaded = tuple[messages.LaneChanged, task_lane.TaskLane | None]
+"""The answer to a Load message, and the lane if it has opened."""
 
 
 class EngineLoop:
@@ -103,7 +95,7 @@ class EngineLoop:
         busy: list[LaneKey] = []
         while self._take_messages(may_sleep=not busy):
             while not self._loaded.empty():
-                self._install(self._loaded.get())
+                self._install(*self._loaded.get())
             if self._num_loading:
                 self._is_stale = True  # snapshots show the waiting client a living engine
             busy = []
@@ -117,14 +109,13 @@ class EngineLoop:
         for lane in self._lanes.values():
             lane.engine.close()
 
-    def _install(self, loaded: Loaded) -> None:
+    def _install(self, change: messages.LaneChanged, lane: task_lane.TaskLane | None) -> None:
         """Add a lane that has opened, or report that it has not."""
         self._num_loading -= 1
-        key = loaded.change.lane
-        if loaded.lane is not None:
-            self._lanes[key] = loaded.lane
-            self._turns.join(key)
-        self._connection.send(loaded.change)
+        if lane is not None:
+            self._lanes[change.lane] = lane
+            self._turns.join(change.lane)
+        self._connection.send(change)
         self._is_stale = True
 
     def _publish(self) -> None:
@@ -172,7 +163,9 @@ class EngineLoop:
             timeout_s = 0.0
         return True
 
-    def _take(self, message: Command) -> None:
+    def _take(
+        self, message: messages.Solve | messages.Cancel | messages.Load | messages.Retire
+    ) -> None:
         if isinstance(message, messages.Solve):
             try:
                 self._lanes[message.lane].submit(message.task)
@@ -209,22 +202,22 @@ class EngineLoop:
         except RuntimeError as error:  # the machine cannot start another thread
             refusal = f"it needs a thread ({error}): send it again."
             change = messages.LaneChanged(lane=message.lane, refusal=refusal)
-            self._loaded.put(Loaded(change=change))
+            self._loaded.put((change, None))
 
     def _open(self, message: messages.Load) -> None:
         key = message.lane
         try:
             opened = message.make_lane()
         except Exception as error:  # whatever a bundle does wrong, the running lanes go on
-            _log.warning("the lane %s is not opened: %s", key, error)
+            _log.warning("the lane %s is not opened: %s", key, str(error))
             is_over_budget = isinstance(error, OverBudgetError)
             change = messages.LaneChanged(
                 lane=key, refusal=str(error), is_over_budget=is_over_budget
             )
-            self._loaded.put(Loaded(change=change))
+            self._loaded.put((change, None))
         else:
             change = messages.LaneChanged(lane=key, report=opened.report)
-            self._loaded.put(Loaded(change=change, lane=opened.lane))
+            self._loaded.put((change, opened.lane))
 
 
 class FairTurns:

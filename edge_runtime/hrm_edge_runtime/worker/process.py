@@ -9,8 +9,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import Any, Protocol
 
 from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
@@ -62,17 +60,6 @@ class SpawnedEngine:
         return True
 
 
-class EngineHandle(Protocol):
-    """A running engine: its `connection` ends when it ends; `join` is False while it still runs."""
-
-    connection: "Connection[Any, Any]"
-    pid: int | None
-
-    def kill(self) -> None: ...
-
-    def join(self, timeout_s: float) -> bool: ...
-
-
 class EngineLink:
     """Two threads that carry messages to and from an engine, so that the event loop never blocks.
 
@@ -82,7 +69,7 @@ class EngineLink:
 
     def __init__(
         self,
-        handle: EngineHandle,
+        handle: SpawnedEngine,
         *,
         on_message: Callable[[messages.FromEngine], None],
         on_lost: Callable[[], None],
@@ -136,7 +123,7 @@ class EngineProcess:
 
     def __init__(
         self,
-        start_engine: Callable[[], EngineHandle],
+        start_engine: Callable[[], SpawnedEngine],
         *,
         on_message: Callable[[messages.FromEngine], None],
         on_lost: Callable[[], None],
@@ -144,7 +131,7 @@ class EngineProcess:
         self._start_engine = start_engine
         self._on_message = on_message
         self._on_lost = on_lost
-        self._handle: EngineHandle | None = None
+        self._handle: SpawnedEngine | None = None
         self._link: EngineLink | None = None  # also while the engine starts
         self._ready_at_s: float | None = None
         self._was_ready = False

@@ -5,7 +5,6 @@ from waiting behind hard ones. Times are measured when a lane opens and then kep
 graph, engine, number of threads and machine in its power mode.
 """
 
-import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, Type
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.arrays import Float32
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines.cpu_times import entries_of
 from hrm_edge_runtime.engines.engine import Engine, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_host import atomic, machine, system
@@ -22,7 +22,6 @@ from hrm_host import atomic, machine, system
 MEASURING_S = 1.0
 MAX_ROUNDS = 8  # measurements of each size
 FOLDER = "steps"  # in the user's cache, with a file for each graph
-MAX_FILE_BYTES = 64 * 1024
 NEARLY = 0.9  # a size with this share of the best throughput is good enough
 NOISE = 0.05  # a lane's throughput is never below that of one slot by more than this
 FAIR_SLOTS = 4  # the most slots without a gain in throughput
@@ -118,10 +117,10 @@ class StepTimesFile:
         self._keep(memory_bytes={**kept, num_slots: memory_bytes})
 
     def _kept(self) -> _Figures:
-        return self._entries().get(self._key, _Figures())
+        return entries_of(self._file, _ENTRIES).get(self._key, _Figures())
 
     def _keep(self, **figures: object) -> None:
-        entries = self._entries()
+        entries = entries_of(self._file, _ENTRIES)
         kept = entries.get(self._key, _Figures())
         entries[self._key] = kept.model_copy(update=figures)
         text = _ENTRIES.dump_json(entries, indent=1, exclude_defaults=True)
@@ -132,12 +131,6 @@ class StepTimesFile:
             _log.info(
                 "the step times are not kept (%s), so they are measured at every start", error
             )
-
-    def _entries(self) -> dict[str, _Figures]:
-        with contextlib.suppress(OSError, ValueError):
-            if self._file.stat().st_size <= MAX_FILE_BYTES:
-                return _ENTRIES.validate_json(self._file.read_bytes())
-        return {}
 
 
 def _is_busy() -> bool:

@@ -14,7 +14,6 @@ ADD_SWAP = (
     "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && "
     "sudo mkswap /swapfile && sudo swapon /swapfile"
 )
-OLDEST_PYTHON = (3, 10)
 
 
 @dataclass(frozen=True)
@@ -46,4 +45,4 @@ def fail_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
 
 def python_finding(version: tuple[int, ...]) -> Finding:
     text = ".".join(map(str, version))
-    return fail_if(version < OLDEST_PYTHON, "Python", text, "install Python 3.10 or newer")
+    return fail_if(version < (3, 10), "Python", text, "install Python 3.10 or newer")

@@ -15,8 +15,6 @@ from hrm_host.command import Command
 from hrm_host.doctor import Finding, serving
 from hrm_host.machine import Host
 
-CHECKS = "hrm_edge.doctor"
-DEVICES = "hrm_edge.device"
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 COLUMNS = ("for", "", "what", "found", "how to fix it")
 
@@ -51,7 +49,7 @@ def doctor(
 def all_findings() -> dict[str, Sequence[Finding]]:
     """Findings by part: serving first, then what other rooms add."""
     parts: dict[str, Sequence[Finding]] = {"serve": serving.findings(Host(), serving.look())}
-    for entry in metadata.entry_points(group=CHECKS):
+    for entry in metadata.entry_points(group="hrm_edge.doctor"):
         check = entry.load()
         parts[entry.name] = check()
     return parts
@@ -60,7 +58,7 @@ def all_findings() -> dict[str, Sequence[Finding]]:
 def try_devices() -> list[dict[str, Any]]:
     """The steps of every device check."""
     steps: list[dict[str, Any]] = []
-    for entry in metadata.entry_points(group=DEVICES):
+    for entry in metadata.entry_points(group="hrm_edge.device"):
         check = entry.load()
         steps += check()
     if not steps:

@@ -1,30 +1,26 @@
-"""The serving part of hrm-doctor: Python, an engine, CUDA, memory and disk."""
+"""The serving part of hrm-doctor: Python, an engine, the board, memory and disk.
+
+Not run on a Jetson.
+"""
 
 import importlib
 import importlib.util
-import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from hrm_host.doctor import Finding, fail, fail_if, jetson, ok, python_finding, warn
+from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn, warn_if
 from hrm_host.machine import Host, cache_folder, cuda_devices
 from hrm_host.memory import GIB, MIB, building_mb, read_memory
 
 OLDEST_TENSORRT = (10, 3)
-DLA_COMPILER = "on a Jetson sudo apt-get install nvidia-l4t-dla-compiler; then sudo ldconfig"
-FROM_JETPACK = (
-    "sudo apt-get install nvidia-jetpack python3-libnvinfer, "
-    "then python3 -m venv --system-site-packages"
-)
-JETPACK_6 = "# R36"
-SYSTEM_PACKAGES = "/usr/lib/python3"
-OWN_TENSORRT = "pip uninstall tensorrt tensorrt-cu12 tensorrt-cu12-bindings tensorrt-cu12-libs"
-GPU_RIGHTS = "in a container use --runtime nvidia; add the user to the groups video and render"
+OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
+JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
+HOT_C = 95.0  # an Orin throttles from 99
 NO_DESKTOP = (
     "stop the desktop (sudo systemctl set-default multi-user.target && sudo reboot) "
     "or close programs"
@@ -103,8 +99,8 @@ def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
     return [
         python_finding(software.python),
         *engines(software, machine.jetson_release),
-        *cuda(machine),
-        *jetson.findings(machine),
+        *board(machine),
+        *heat(machine.temperature_c()),
         *memory(machine, shared_with_gpu=on_jetson),
         engine_cache(),
     ]
@@ -115,10 +111,13 @@ def engines(software: ServingSoftware, release: str | None) -> Iterator[Finding]
     on_jetson = release is not None
     yield _onnxruntime_finding(software, on_jetson=on_jetson)
     if software.tensorrt_fault:
-        yield fail("TensorRT", f"does not load: {software.tensorrt_fault}", DLA_COMPILER)
+        remedy = "on a Jetson sudo apt-get install nvidia-l4t-dla-compiler; then sudo ldconfig"
+        yield fail("TensorRT", f"does not load: {software.tensorrt_fault}", remedy)
     elif software.tensorrt is None:
         text = "missing" if on_jetson else "not installed; only --engine tensorrt needs it"
-        yield fail_if(on_jetson, "TensorRT", text, FROM_JETPACK)
+        install = "sudo apt-get install nvidia-jetpack python3-libnvinfer"
+        remedy = f"{install}, then python3 -m venv --system-site-packages"
+        yield fail_if(on_jetson, "TensorRT", text, remedy)
     else:
         yield _tensorrt_finding(software.tensorrt, software.tensorrt_file, release or "")
         yield from _gpu(software, on_jetson=on_jetson)
@@ -135,9 +134,10 @@ def _onnxruntime_finding(software: ServingSoftware, *, on_jetson: bool) -> Findi
 
 
 def _tensorrt_finding(version: str, file: str, release: str) -> Finding:
-    if release.startswith(JETPACK_6) and not file.startswith(SYSTEM_PACKAGES):
+    if release.startswith("# R36") and not file.startswith("/usr/lib/python3"):
         text = f"{version} in {file} hides JetPack's and has no kernels for this GPU"
-        return fail("TensorRT", text, OWN_TENSORRT)
+        packages = "tensorrt tensorrt-cu12 tensorrt-cu12-bindings tensorrt-cu12-libs"
+        return fail("TensorRT", text, f"pip uninstall {packages}")
     major, minor = version.split(".")[:2]
     is_old = (int(major), int(minor)) < OLDEST_TENSORRT
     remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
@@ -156,26 +156,74 @@ def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
         devices = "device" if software.num_gpus == 1 else "devices"
         yield ok("GPU", f"{software.num_gpus} CUDA {devices}")
     else:
-        yield problem("GPU", f"CUDA does not start: {software.gpu_fault}", GPU_RIGHTS)
+        remedy = "in a container use --runtime nvidia; add the user to the groups video and render"
+        yield problem("GPU", f"CUDA does not start: {software.gpu_fault}", remedy)
 
 
-def cuda(machine: Host) -> Iterator[Finding]:
-    """The toolkit's version, if it is installed. Old ones have version.txt, not version.json."""
-    version = _cuda_version(machine)
-    if version is not None:
-        yield ok("CUDA", version)
+def board(machine: Host) -> Iterator[Finding]:
+    if machine.jetson_release is not None:
+        yield ok("board", machine.model or "an unnamed Jetson")
+        yield release(machine.jetson_release, machine.model or "")
+        yield power_mode(machine.recorded_power_mode(), machine.power_modes())
+        yield from throttling(machine.throttle_events())
 
 
-def _cuda_version(machine: Host) -> str | None:
-    try:
-        components = json.loads(machine.text("usr/local/cuda/version.json") or "")
-        return str(components["cuda"]["version"])
-    except (ValueError, KeyError, TypeError):
-        old = machine.text("usr/local/cuda/version.txt") or ""
-        found = re.search(r"CUDA Version ([\d.]+)", old)
-        if found is None:
-            return None
-        return found[1]
+def release(text: str, board: str) -> Finding:
+    """JetPack, from the first line of /etc/nv_tegra_release: `# R36 (release), REVISION: 4.3`.
+
+    The table of docs/jetson.md says what is supported.
+    """
+    found = re.match(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)", text)
+    if found is None:
+        remedy = "flash JetPack 6.2 or newer with NVIDIA's SDK Manager"
+        return warn("JetPack", f"unknown release {text[:60]!r}", remedy)
+    major = int(found["major"])
+    minor = int(found["revision"].split(".")[0])
+    jetpack = JETPACK_OF_MAJOR.get(major, "unknown")
+    is_official = major in (36, 39) and ("Orin Nano" in board or "Orin NX" in board)
+    support = "supported" if is_official else "should work"
+    shown = f"{jetpack} (L4T {major}.{found['revision']}), {support}"
+    if (major, minor) < OLDEST_RELEASE:
+        shown = f"{jetpack} (L4T {major}.{found['revision']}), rejected"
+        remedy = "flash JetPack 6.2 or newer: this release's TensorRT is older than 10.3"
+        return fail("JetPack", shown, remedy)
+    return ok("JetPack", shown)
+
+
+def power_mode(name: str | None, names: Mapping[int, str]) -> Finding:
+    """The current mode; `names` are all modes by number, and MAXN is the mode without limits."""
+    if name is None:
+        remedy = "run 'sudo nvpmodel -q' to see the mode, 'sudo nvpmodel -m ID' to choose one"
+        return warn("power mode", "nvpmodel left no status", remedy)
+    fastest = [number for number, one in names.items() if one.startswith("MAXN")]
+    if name.startswith("MAXN") or not fastest:
+        return ok("power mode", name)
+    number = fastest[-1]
+    remedy = f"sudo nvpmodel -m {number}, if supply and cooling allow it; engines are then rebuilt"
+    return warn("power mode", f"{name}; {names[number]} is faster", remedy)
+
+
+def throttling(events: Mapping[str, int]) -> Iterator[Finding]:
+    """Over-current events since the board started."""
+    if not events:
+        return
+    counts = [f"{name}: {count}" for name, count in events.items() if count]
+    if counts:
+        text = f"the board slowed down because of over-current ({', '.join(counts)})"
+        remedy = "use the board's own power supply, or a lower power mode (sudo nvpmodel -m ID)"
+        yield warn("throttling", text, remedy)
+    else:
+        yield ok("throttling", "no over-current event so far")
+
+
+def heat(temperature_c: Mapping[str, float]) -> Iterator[Finding]:
+    """The hottest thermal zone."""
+    if temperature_c:
+        zone = max(temperature_c, key=temperature_c.__getitem__)
+        is_hot = temperature_c[zone] >= HOT_C
+        fan = "run the fan (sudo nvpmodel -d cool on a Jetson)"
+        remedy = f"clear the air path, {fan}, or lower the power mode"
+        yield warn_if(is_hot, "temperature", f"{zone} {temperature_c[zone]:.0f} °C", remedy)
 
 
 def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
@@ -187,8 +235,6 @@ def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
     text = f"{available_bytes / GIB:.1f} of {account.total_mb * MIB / GIB:.1f} GiB free"
     if account.swap_mb:
         text += f", swap {account.swap_mb * MIB / GIB:.1f} GiB"
-        if account.zram_mb:
-            text += f", {account.zram_mb * MIB / GIB:.1f} of it zram"
     else:
         text += ", no swap"
     needs_mb = building_mb()

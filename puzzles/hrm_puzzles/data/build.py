@@ -225,9 +225,9 @@ def _require_both(path: Path, puzzle: Puzzle, is_test_N: NDArray[np.bool_]) -> N
     for split, chosen_N in (("train", ~is_test_N), ("test", is_test_N)):
         if chosen_N.any():
             continue
-        count = f"none of the {len(is_test_N)} puzzles of {path.name} belongs to it"
-        remedy = f"add puzzles, or generate the test with hrm-data build {puzzle.name} "
-        remedy += f"--csv-train {path.name} --test 200"
+        count = f"none of the {len(is_test_N)} puzzles of {path} belongs to it"
+        remedy = "add puzzles, or train on all of them and generate the test with hrm-data build "
+        remedy += f"{puzzle.name} --csv-train {path} --test 200"
         if not puzzle.difficulties:
             remedy = "add puzzles, or import a file for each split and name it with --split"
         raise DatasetError(f"the {split} split would be empty, because {count}; {remedy}.")

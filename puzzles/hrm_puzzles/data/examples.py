@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hrm_host.atomic import new_directory
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
+from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.puzzle import WRONG, CsvForm, Grid, IntArray, Labelling, Puzzle, PuzzleError
 from hrm_puzzles.reading.record import Record, board_from
 from hrm_puzzles.reading.records import records_at
@@ -123,16 +124,18 @@ class _Draft:
             raise PuzzleError(record.problem, "bad-row", record.remedy)
         puzzle = self.puzzle
         name, question = named_board(puzzle, record.question, "question")
+        inputs_T = puzzle.encode(question)
         if record.answer is not None:
             _, answer = named_board(puzzle, _with_task(name, record.answer), "answer")
         elif isinstance(puzzle, Labelling):
             answer = puzzle.label_of(question)
+            if isinstance(puzzle, GridPuzzle):  # a marked answer is no part of the question
+                inputs_T = puzzle.bare(inputs_T)
         else:
             raise PuzzleError("the question has no answer", "no-answer", "add the answer")
-        inputs_T = puzzle.encode(question).astype(np.uint8)
-        labels_T = puzzle.encode(answer).astype(np.uint8)
+        tokens_2T = np.stack([inputs_T, puzzle.encode(answer)]).astype(np.uint8)
         rating = self._rating(record)
-        return name, inputs_T.tobytes() + labels_T.tobytes() + rating.to_bytes(4, "little")
+        return name, tokens_2T.tobytes() + rating.to_bytes(4, "little")
 
     def _rating(self, record: Record) -> int:
         text = record.rating

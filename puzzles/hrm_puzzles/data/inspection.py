@@ -35,7 +35,8 @@ class SplitReport:
     """The faults of a split, and its facts by name.
 
     `num_wrong` includes malformed labels. `num_ambiguous` counts questions with several solutions,
-    among at most `examples.MAX_JUDGED`.
+    among at most `examples.MAX_JUDGED`. `num_puzzle_ids` is what dataset.json claims, `num_names`
+    the number of names in identifiers.json, or of ids in use if it cannot be read.
     """
 
     split: str
@@ -43,6 +44,8 @@ class SplitReport:
     first_wrong: int | None
     num_out_of_range: int
     num_ambiguous: int
+    num_puzzle_ids: int
+    num_names: int
     facts: dict[str, int]
 
 
@@ -81,6 +84,9 @@ class DatasetReport:
             if part.num_out_of_range:
                 values = f"{part.num_out_of_range} values of {part.split}"
                 found.append(f"{values} are outside the vocabulary.")
+            if part.num_puzzle_ids != part.num_names:
+                claimed = f"{part.num_puzzle_ids} puzzle identifiers"
+                found.append(f"{part.split} claims {claimed}, but {part.num_names} have names.")
         if self.num_shared and not self.proof_exists:
             questions = f"{self.num_shared} test questions"
             found.append(f"{questions} are in train under the same puzzle id.")
@@ -102,7 +108,8 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
     reports: list[SplitReport] = []
     for name, split in splits.items():
         facts[name] = _facts(puzzle, split)
-        reports.append(_report(name, puzzle, split, facts[name]))
+        num_names = len(_names_at(path)) or int(split.puzzle_ids_N.max()) + 1
+        reports.append(_report(name, puzzle, split, facts[name], num_names))
     return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
@@ -148,7 +155,7 @@ def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
     raise DatasetError(f"{problem}; choose one with --puzzle.")
 
 
-def _report(name: str, puzzle: Puzzle, split: Split, facts: Facts) -> SplitReport:
+def _report(name: str, puzzle: Puzzle, split: Split, facts: Facts, num_names: int) -> SplitReport:
     wrong: list[int] = np.flatnonzero(facts["is_wrong"]).tolist()
     num_ambiguous, _ = num_ambiguous_in(puzzle, split.inputs_NT)
     named = {
@@ -164,6 +171,8 @@ def _report(name: str, puzzle: Puzzle, split: Split, facts: Facts) -> SplitRepor
         first_wrong=next(iter(wrong), None),
         num_out_of_range=int(facts["num_outside"].sum()),
         num_ambiguous=num_ambiguous,
+        num_puzzle_ids=split.meta.num_puzzle_identifiers,
+        num_names=num_names,
         facts=named,
     )
 

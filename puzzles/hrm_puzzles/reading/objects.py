@@ -8,7 +8,14 @@ from typing import cast
 
 from hrm_host.reading import json_from
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import ANSWER_KEYS, Record, is_board, question_key, value_of
+from hrm_puzzles.reading.record import (
+    ANSWER_KEYS,
+    STOP_KEYS,
+    Record,
+    is_board,
+    question_key,
+    value_of,
+)
 
 NOT_JSON = "the text is not JSON"
 WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in each line'
@@ -140,7 +147,8 @@ def _inner_objects(fields: Fields) -> list[Fields]:
     if len(inner) == 1 and isinstance(inner[0], list):
         inner = cast("list[object]", inner[0])
     objects = [cast("Fields", value) for value in inner if isinstance(value, dict)]
-    if len(objects) == len(inner) and all(map(question_key, objects)):
+    are_questions = [question_key(one) or not one.keys().isdisjoint(STOP_KEYS) for one in objects]
+    if len(objects) == len(inner) and all(are_questions):
         return objects
     return []
 

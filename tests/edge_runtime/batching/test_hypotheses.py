@@ -141,7 +141,7 @@ class Told(ScriptedEngine):
         self.told: list[np.ndarray] = []
         self._wavers = wavers
 
-    def retell(self, slot: int, tokens_T: np.ndarray) -> None:
+    def replace_tokens(self, slot: int, tokens_T: np.ndarray) -> None:
         assert slot == 0
         self.told.append(tokens_T)
 

@@ -150,7 +150,7 @@ LINES = {
 @pytest.mark.parametrize(("line", "order"), LINES.values(), ids=LINES)
 def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> None:
     """The order in which one slot takes these attempts; ids fall, so that they decide nothing."""
-    scheduler = Scheduler(1, len(line), ageing_s=10.0)
+    scheduler = Scheduler(1, len(line))
     for number, fields in enumerate(line):
         scheduler.submit(job(9 - number, 1, **fields))
     taken: list[int] = []

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scripted_engine import Script, ScriptedEngine
 
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import QueueFull, Scheduler
+from hrm_edge_runtime.batching.scheduler import AGEING_S, QueueFullError
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -21,7 +21,6 @@ MAX_SEGMENTS = 6
 STEP_S = 1.0
 KINDS = st.sampled_from((0, 0, 10, 20, 30))
 NAN, IMPOSSIBLE, TOUCHY = 1, 2, 3  # tens of a kind: margins, tokens or a check that fail
-AGEING_S = Scheduler(1, 1).ageing_s
 
 
 class PlusOne:
@@ -111,7 +110,7 @@ class AnyLane(RuleBasedStateMachine):
         room = self.num_slots + self.queue_limit - len(self.alive)
         try:
             self.lane.submit(one)
-        except QueueFull:
+        except QueueFullError:
             assert room == 0, "refused with room left"
         else:
             assert room > 0, "the queue has no bound"

@@ -15,8 +15,13 @@ from hrm_parity import trt_build as tensorrt_build
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
-    """Sets up the stand-ins: `device(FAKE_CUDA_INTEGRATED="0")`."""
+def device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Iterator[SetUp]:
+    """Sets up the stand-ins: `device(FAKE_CUDA_INTEGRATED="0")`.
+
+    A log line may not hold an exception, whose traceback would keep an engine alive.
+    """
     monkeypatch.syspath_prepend(str(FAKES))
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
@@ -35,6 +40,9 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SetUp]:
     set_up()
     yield set_up
     forget_stand_ins()
+    for record in caplog.get_records("call"):
+        for argument in record.args or ():
+            assert not isinstance(argument, BaseException), record.getMessage()
 
 
 @pytest.fixture

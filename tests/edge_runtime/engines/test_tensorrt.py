@@ -131,7 +131,7 @@ def assert_same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle)
             engine.move(SLOTS - 1, 0)
         assert_same_run(ours, theirs, num_active, 1 + turn % 2)
         for engine in (ours, theirs):
-            engine.retell(0, np.full(16, turn % 6, np.int32))
+            engine.replace_tokens(0, np.full(16, turn % 6, np.int32))
         assert_same_run(ours, theirs, num_active)
         our_carry = ours.read_carry(num_active)
         for one, other in zip(our_carry, theirs.read_carry(num_active), strict=True):
@@ -527,7 +527,7 @@ def test_swap_counts_and_zram_does_not(tmp_path: Path) -> None:
         assert told.allocatable_mb == allocatable_mb
     told = memory.read_memory(board(tmp_path))
     assert told is not None
-    assert (told.swap_mb, told.zram_mb, told.swap_free_mb) == (3809, 3809, 0)
+    assert (told.swap_mb, told.swap_free_mb) == (3809, 0)
     assert told.allocatable_mb == told.available_mb
 
 

@@ -8,7 +8,7 @@ from web_tools import Page, cell, choose, expect, paste, screen, solve
 
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import import_file
-from hrm_puzzles.data.inspection import read_examples
+from hrm_puzzles.data.datasets import open_split
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +26,7 @@ def check_import(file: Path, kind: str, num_examples: int) -> None:
     out = file.parent / "data"
     imported = import_file(file, registry.get(kind), out, split="train")
     assert (imported.num_train, imported.faults) == (num_examples, [])
-    assert len(read_examples(out, "train", 0, num_examples, kind)) == num_examples
+    assert len(open_split(out, "train")) == num_examples
 
 
 def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from hrm_edge_runtime.worker.lane_manager import Places
 from hrm_edge_runtime.worker.lanes import LaneKey
-from hrm_edge_runtime.worker.places import Places
 
 LANE = LaneKey("a")
 

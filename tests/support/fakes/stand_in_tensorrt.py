@@ -3,8 +3,7 @@
 `tensorrt` is this module, or NVIDIA's own bindings over these classes (`nvidia_bindings`). Public
 names, parameters and classes are NVIDIA's: `test_tensorrt_api.py` compares them with the program
 and with NVIDIA's. Tensor addresses are real addresses: a segment binds them to ONNX Runtime
-(`segments`), so what the engine around it computes is right or wrong as a whole. With
-FAKE_TENSORRT_PROVIDER=CUDAExecutionProvider it runs on a card under the real driver. It cannot show
+(`segments`), so what the engine around it computes is right or wrong as a whole. It cannot show
 TensorRT's own numbers, times and memory.
 
 FAKE_TENSORRT_FAILS names what fails: a function that returns None, `builder` and `runtime` (CUDA
@@ -29,7 +28,6 @@ import fake_gpu
 import segments
 
 __version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
-PROVIDER = os.environ.get("FAKE_TENSORRT_PROVIDER", segments.CPU)
 SCRATCH_BYTES = 4096
 RAISES_FOR_A_PROFILE = (10, 13)  # the bindings before it crash if TensorRT rejects a profile
 
@@ -286,8 +284,7 @@ class ICudaEngine:
     device_memory_size_v2 = SCRATCH_BYTES
 
     def __init__(self, onnx: bytes, profiles: list[dict[str, list[list[int]]]]) -> None:
-        self._onnx = onnx
-        self._session = segments.open_session(onnx, segments.CPU)
+        self._session = segments.open_session(onnx)
         self._profiles = profiles
         nodes = (*self._session.get_inputs(), *self._session.get_outputs())
         drops = os.environ.get("FAKE_TENSORRT_DROPS_UNUSED") == "1"
@@ -327,7 +324,7 @@ class IExecutionContext:
         self._shapes: dict[str, list[int]] = {}
         self._profile: dict[str, list[list[int]]] = {}
         self._has_memory = False
-        self._segments: segments.OnHost | segments.OnCard | None = None
+        self._segments: segments.Segments | None = None
 
     def set_device_memory(self, memory: Size, size: Size) -> None:
         assert memory
@@ -348,10 +345,7 @@ class IExecutionContext:
         if _fails("profile") or profile_index >= len(self._engine._profiles):
             return False
         self._profile = self._engine._profiles[profile_index]
-        if PROVIDER == segments.CUDA:
-            self._segments = segments.OnCard(self._engine._onnx, stream_handle)
-        else:
-            self._segments = segments.OnHost(self._engine._session, stream_handle)
+        self._segments = segments.Segments(self._engine._session, stream_handle)
         return True
 
     def set_input_shape(self, name: str, shape: Dims) -> bool:

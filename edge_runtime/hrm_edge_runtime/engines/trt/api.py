@@ -33,11 +33,11 @@ NEWEST_MAJOR = 11
 INSTALL = (
     "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
 )
+TACTIC_MB = 2048  # bounds the trial of a kernel
 LIBRARIES = (
     "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; "
     "or choose --engine cpu"
 )
-NO_START = "does not start here"
 
 _Made = TypeVar("_Made")
 
@@ -109,20 +109,22 @@ def check_start() -> None:
     Without CUDA some versions return a bad runtime whose first use ends the process, so call this
     in a process of its own.
     """
+    import tensorrt as trt
+
     last_error = LastError()
     logger = logger_for(last_error)
-    _builder_for(logger, last_error)
-    runtime = _runtime_for(logger, last_error)
+    _started(trt.Builder, logger, last_error)
+    runtime = _started(trt.Runtime, logger, last_error)
     runtime.deserialize_cuda_engine(b"not a plan")
 
 
-def _builder_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Builder:
-    import tensorrt as trt
-
+def _started(
+    factory: Callable[[tensorrt.ILogger], _Made], logger: tensorrt.ILogger, last_error: LastError
+) -> _Made:
     try:
-        return trt.Builder(logger)
+        return factory(logger)
     except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
-        raise _unavailable(NO_START, last_error, REMEDIES["CUDA"]) from error
+        raise _unavailable("does not start here", last_error, REMEDIES["CUDA"]) from error
 
 
 def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnavailableError:
@@ -148,10 +150,9 @@ class ShapeRange(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """How hard the builder tries, for an 8 GB board; `tactic_mb` bounds the trial of a kernel."""
+    """How hard the builder tries, for an 8 GB board."""
 
     workspace_mb: int = WORKSPACE_MB
-    tactic_mb: int = 2048
     optimization_level: int = 3
 
 
@@ -175,7 +176,7 @@ def plan_from_onnx(
 
     last_error = LastError()
     logger = logger_for(last_error)
-    builder = _builder_for(logger, last_error)
+    builder = _started(trt.Builder, logger, last_error)
     network = network_from_onnx(builder, logger, graph)
     config = _config(builder, settings)
     monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
@@ -242,7 +243,7 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
 
     config = _made("a configuration", builder.create_builder_config())
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
-    config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, settings.tactic_mb << 20)
+    config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, TACTIC_MB << 20)
     config.builder_optimization_level = settings.optimization_level
     # small kernels gain nothing from further streams, and each takes scratch memory of its own
     config.max_aux_streams = 0
@@ -305,17 +306,10 @@ def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine
 
     Raises EngineUnavailableError if TensorRT does not start.
     """
-    runtime = _runtime_for(logger_for(last_error), last_error)
-    return runtime.deserialize_cuda_engine(plan)
-
-
-def _runtime_for(logger: tensorrt.ILogger, last_error: LastError) -> tensorrt.Runtime:
     import tensorrt as trt
 
-    try:
-        return trt.Runtime(logger)
-    except TypeError as error:  # as in `_builder_for`
-        raise _unavailable(NO_START, last_error, REMEDIES["CUDA"]) from error
+    runtime = _started(trt.Runtime, logger_for(last_error), last_error)
+    return runtime.deserialize_cuda_engine(plan)
 
 
 def context_for(

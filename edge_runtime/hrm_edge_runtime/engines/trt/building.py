@@ -145,7 +145,7 @@ class Build:
             )
         name = self._bundle.manifest.name
         for precision, error in failed.items():
-            _log.warning("%s runs without %s: %s", name, precision, error)
+            _log.warning("%s runs without %s: %s", name, precision, str(error))
         return built
 
     def _try(self, precision: str, built: list[Built], failed: dict[str, BuildFailedError]) -> None:
@@ -186,7 +186,8 @@ class Build:
             finally:
                 child.kill()
                 errors.join()
-        self._check_not_stopped()
+        if self._is_stopped:
+            raise EngineUnavailableError("the build was stopped: start it again.")
         if "failed" in message:
             problem, _, remedy = str(message["failed"]).rpartition(": ")
             raise BuildFailedError(problem, remedy)
@@ -220,10 +221,6 @@ class Build:
             if "building" in message:
                 self._key = TypeAdapter(EngineKey).validate_python(message["building"])
         return message
-
-    def _check_not_stopped(self) -> None:
-        if self._is_stopped:
-            raise EngineUnavailableError("the build was stopped: start it again.")
 
     def _death(self, status: int, last_line: str, command: list[str]) -> BuildFailedError:
         """The error of a child that did not report its end; remembers the failure."""

@@ -25,9 +25,6 @@ from hrm_edge_runtime.contract.arrays import Shape
 from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, GpuInfo, driver_here
 
-MEMORY_REMEDY = (
-    "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"
-)
 ALIGNMENT = 256  # bytes; TensorRT requires this alignment of every tensor
 
 
@@ -166,7 +163,8 @@ class Gpu:
         except CudaError as error:
             size_mb = num_bytes / 1e6
             raise EngineUnavailableError(
-                f"the GPU cannot allocate {size_mb:.1f} MB ({error}): {MEMORY_REMEDY}."
+                f"the GPU cannot allocate {size_mb:.1f} MB ({error}): use fewer --slots, leave the "
+                "desktop (sudo systemctl isolate multi-user.target), or reboot."
             ) from error
 
     def _do(self, call: Callable[..., None], *arguments: object) -> None:

@@ -26,7 +26,6 @@ NUM_SMS = 16  # CUdevice_attribute, as are the next three
 INTEGRATED = 18
 MAJOR = 75
 MINOR = 76
-NAME_BYTES = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ class BindingsDriver:
         """Start the driver and describe the device, without a context."""
         self._call("cuInit", 0)
         device = self._call("cuDeviceGet", 0)
-        name = self._call("cuDeviceGetName", NAME_BYTES, device).split(b"\0")[0]
+        name = self._call("cuDeviceGetName", 128, device).split(b"\0")[0]
         major = self._attribute(MAJOR, device)
         minor = self._attribute(MINOR, device)
         return GpuInfo(
@@ -177,6 +176,10 @@ class PycudaDriver:
         self._library = library
         self._held: dict[int, Any] = {}
 
+        self.upload_graph = partial(self._call, "cuGraphUpload")
+        self.launch = partial(self._call, "cuGraphLaunch")
+        self.destroy = partial(self._call, "cuGraphExecDestroy")
+
     def info(self) -> GpuInfo:
         self._ask(self._cuda.init)
         device = self._ask(self._cuda.Device, 0)
@@ -251,34 +254,27 @@ class PycudaDriver:
         self._ask(self._held[event].record, self._held[stream])
 
     def begin_capture(self, stream: int) -> None:
-        self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)
+        self._call("cuStreamBeginCapture_v2", stream, ctypes.c_int(THREAD_LOCAL))
 
     def end_capture(self, stream: int) -> int:
         recorded = ctypes.c_void_p()
         graph = ctypes.c_void_p()
         no_flags = ctypes.c_ulonglong(0)
-        self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(recorded))
+        self._call("cuStreamEndCapture", stream, ctypes.byref(recorded))
         try:
             self._call("cuGraphInstantiateWithFlags", ctypes.byref(graph), recorded, no_flags)
         finally:
             self._call("cuGraphDestroy", recorded)
         return graph.value or 0
 
-    def upload_graph(self, graph: int, stream: int) -> None:
-        self._call("cuGraphUpload", ctypes.c_void_p(graph), ctypes.c_void_p(stream))
-
-    def launch(self, graph: int, stream: int) -> None:
-        self._call("cuGraphLaunch", ctypes.c_void_p(graph), ctypes.c_void_p(stream))
-
-    def destroy(self, graph: int) -> None:
-        self._call("cuGraphExecDestroy", ctypes.c_void_p(graph))
-
     def _call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the library; plain numbers are handles."""
         try:
             self._library = self._library or ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise CudaError(f"the CUDA driver library is missing ({error})") from error
-        status = getattr(self._library, name)(*arguments)
+        words = [ctypes.c_void_p(one) if isinstance(one, int) else one for one in arguments]
+        status = getattr(self._library, name)(*words)
         if status:
             raise CudaError(f"{name} gives driver error {status}")
 

@@ -149,7 +149,7 @@ class TensorRTEngine(Engine):
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._feed(slot, tokens_BT=tokens_T, puzzle_vector_BE=puzzle_vector_E, fresh_B=True)
 
-    def retell(self, slot: int, tokens_T: Int32) -> None:
+    def replace_tokens(self, slot: int, tokens_T: Int32) -> None:
         self._feed(slot, tokens_BT=tokens_T)
 
     def move(self, source: int, target: int) -> None:
@@ -236,7 +236,10 @@ class TensorRTEngine(Engine):
         try:
             return self._gpu.capture(enqueue)
         except CaptureError as error:
-            _log.warning("batch %d runs without a CUDA graph, which costs time: %s", bucket, error)
+            problem = str(error)  # a log that keeps the error would keep this engine alive
+            _log.warning(
+                "batch %d runs without a CUDA graph, which costs time: %s", bucket, problem
+            )
             return enqueue
 
 

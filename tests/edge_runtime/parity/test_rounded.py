@@ -1,0 +1,64 @@
+"""Float16 forms whose every operation rounds stay below their gate, not only on ONNX Runtime."""
+
+import numpy as np
+import pytest
+from bundle_tools import shipped
+from typer.testing import CliRunner
+
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
+from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_parity.cli import main as app
+from hrm_parity.comparison import ROUNDED
+from hrm_parity.measures import output_measures
+from hrm_parity.report import GATES
+from hrm_parity.rounded import RoundedEngine, product
+
+NAMES = sorted(path.stem for path in SHIPPED_BUNDLES.glob("*.bundle"))
+MARGIN = {"rounded": 2, "rounded16": 1}
+"""How many times smaller than its gate the drift must be.
+
+Rounded after every 16 products, the large convolutions of ARC alone take more than half the gate.
+"""
+
+
+def largest_drift(name: str, engine_name: str) -> float:
+    """Return the largest drift of the logits of any golden puzzle in segment 1."""
+    bundle = shipped(name)
+    golden = bundle.golden()
+    num_slots = len(golden.tokens_BT)
+    engine = RoundedEngine(
+        bundle.graph_path("fp16"),
+        bundle.manifest,
+        num_slots=num_slots,
+        products=ROUNDED[engine_name],
+    )
+    for slot, puzzle_id in enumerate(golden.puzzle_ids_B):
+        engine.load(slot, golden.tokens_BT[slot], bundle.puzzle_table[puzzle_id])
+    truth = StepOutput(
+        answer_BT=golden.answer_SBT[0],
+        halt_margin_B=golden.halt_margin_SB[0],
+        q_halt_B=golden.q_halt_SB[0],
+        logits_BTV=golden.logits_SBTV[0],
+    )
+    measures = output_measures(truth, engine.step(num_slots), np.zeros(num_slots, np.bool_))
+    return float(measures["logit_drift"].max())
+
+
+@pytest.mark.parametrize("engine_name", ROUNDED)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_float16_form_drifts_less_than_its_gate(name: str, engine_name: str) -> None:
+    gate = GATES["fp16"]["golden"].first_segment["worst"]["logit_drift"]
+    assert largest_drift(name, engine_name) <= gate / MARGIN[engine_name]
+
+
+def test_a_float32_form_agrees_with_pytorch() -> None:
+    arguments = ["arc-7x7", "--engine", "rounded16:fp32"]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 0, ended.output
+
+
+def test_a_sum_is_rounded_after_every_few_products() -> None:
+    """Beyond 2048 float16 lacks odd numbers, so adding 1 has no effect."""
+    ones_1K = np.ones((1, 3000), np.float16)
+    assert product(ones_1K, ones_1K.T, 1).item() == 2048
+    assert product(ones_1K, ones_1K.T, None).item() == 3000
