@@ -24,12 +24,9 @@ from hrm_train.evaluate import evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
 # What the families change in the preset small. The preset relational is a family of its own.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "hrm": {},
-    "trm": {"arch": "trm", "high_layers": 2, "low_layers": 2},
-    "transformer": {"arch": "transformer", "max_segments": 1},
-    "relational": {},
-}
+TRM: dict[str, Any] = {"arch": "trm", "high_layers": 2, "low_layers": 2}
+TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
+FAMILIES = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
 PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 PARTS = (8, 4, 2, 1)  # the data is divided by each of these
