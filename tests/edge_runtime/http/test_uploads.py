@@ -14,8 +14,10 @@ from asgi_tools import Call, until
 from echo_bundle import write_echo_bundle
 from house import BROKEN_STEP, SOLVED, House, house_of
 from key_tools import ADMIN, AS_ADMIN, USER, write_key_file
-from service_tools import Server, command, head, refusal, wait_for
+from service_tools import Server, command, free_port, head, refusal, wait_for
+from typer.testing import CliRunner
 
+from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.archive import Archive
 from hrm_edge_runtime.contract.manifest import read_manifest
 from hrm_edge_server import uploads
@@ -107,6 +109,43 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
         wait_for(lambda: content(folder) == [])
     with board(tmp_path) as server:
         assert [one["name"] for one in server.http.get("/models").json()["models"]] == ["first"]
+
+
+@pytest.mark.process
+def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "sent.bundle", name="sent")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    boards = tmp_path / "boards"
+    down = f"http://127.0.0.1:{free_port()}"
+    with board(tmp_path / "one") as one, board(tmp_path / "two") as two:
+        boards.write_text(f"# the fleet\n{one.url}\n\n{down}\n{two.url}\n")
+        done = push(bundle, "--fleet", boards)
+        assert done.returncode == 3
+        assert done.stderr.startswith(f"{down}: no answer")
+        assert "1 of 3 boards did not take the bundle" in done.stderr
+        for server in (one, two):
+            assert server.solve(SOLVED, model="sent").status_code == 200
+        boards.write_text(f"{one.url}\n{two.url}\n")
+        again = push(bundle, "--fleet", boards)
+        assert (again.returncode, again.stdout.count("replaced sent at")) == (0, 2)
+        by_name = push(bundle, "--fleet", f"127.0.0.1:{one.port}")
+        assert (by_name.returncode, by_name.stdout.count("\n")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "takes one URL or --fleet"),
+        (("http://board:8000", "--fleet", "boards.lan:8000"), "takes one URL or --fleet"),
+        (("--fleet", "boards.lan"), "pass a file with a URL on each line, or a DNS name"),
+        (("--fleet", "nothing.invalid:8000"), "has no address"),
+    ],
+)
+def test_a_fleet_that_is_not_one_is_wrong_use(arguments: tuple[str, ...], problem: str) -> None:
+    done = CliRunner().invoke(push_main, ["sudoku-6x6", *arguments])
+    assert done.exit_code == 2
+    assert problem in done.stderr
 
 
 @pytest.mark.process
