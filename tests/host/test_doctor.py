@@ -54,6 +54,9 @@ def release(number: int, revision: str) -> str:
     return f"# R{number} (release), REVISION: {revision}, GCID: 1"
 
 
+ONE_MODE = "< POWER_MODEL ID=0 NAME=15W >\n"  # as on a board that an image updated to JetPack 7.2
+
+
 def available(kib: int) -> str:
     return f"MemTotal: 7802764 kB\nMemAvailable: {kib} kB\n"
 
@@ -63,7 +66,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
     assert unwell(found) == {}
     said = {finding.name: finding.text for finding in found}
     assert said["board"].startswith("NVIDIA Jetson Orin Nano")
-    assert said["JetPack"] == "6 (L4T 36.4.3), supported"
+    assert said["JetPack"] == "6.2 (L4T 36.4.3), supported"
     assert said["power mode"] == "MAXN_SUPER"
     assert said["memory"] == "5.8 of 7.4 GiB free, swap 3.7 GiB"
     assert said["temperature"] == "gpu-thermal 52 °C"
@@ -74,6 +77,8 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
     [
         ({"status": "pmode:0000"}, "power mode", "warn", "sudo nvpmodel -m 2"),
         ({"status": ""}, "power mode", "warn", "sudo nvpmodel -q"),
+        ({"max_freq": "624750000"}, "power mode", "warn", "Super configuration"),
+        ({"nvpmodel.conf": ONE_MODE, "max_freq": "612000000"}, "power mode", "warn", "flash"),
         ({"nv_tegra_release": release(35, "4.1")}, "JetPack", "fail", "flash JetPack 6.2"),
         ({"nv_tegra_release": "something else"}, "JetPack", "warn", "SDK Manager"),
         ({"oc1_event_cnt": "7"}, "throttling", "warn", "power supply"),
@@ -95,7 +100,6 @@ def test_each_fault_of_a_board_has_its_remedy(
     ("changes", "name", "remedy"),
     [
         ({"tensorrt": None}, "TensorRT", "python3-libnvinfer"),
-        ({"tensorrt_file": "/opt/hrm/lib/x/__init__.py"}, "TensorRT", "pip uninstall tensorrt"),
         ({"cuda_driver": None}, "CUDA bindings", "hrm-edge[jetson]"),
         ({"num_gpus": 0, "gpu_fault": "cuInit gives driver error 100"}, "GPU", "--runtime nvidia"),
         ({"tensorrt_fault": "libnvdla_compiler.so: absent"}, "TensorRT", "nvidia-l4t-dla-compiler"),
@@ -112,13 +116,45 @@ def test_software_that_a_board_lacks_is_a_fault(
     assert remedy in failed.remedy
 
 
+FROM_PIP = "/opt/hrm/lib/python3.12/site-packages/tensorrt/__init__.py"
+FROM_JETPACK = "/usr/lib/python3.12/dist-packages/tensorrt/__init__.py"
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "file", "remedy"),
+    [
+        (release(36, "4.3"), "10.3.0", FROM_JETPACK, ""),
+        (release(39, "2.1"), "10.16.2.10", FROM_JETPACK, ""),
+        (release(39, "2.2"), "11.4.1.10", FROM_JETPACK, ""),
+        (release(38, "4.0"), "10.13.3.9", FROM_JETPACK, ""),
+        ("something else", "10.16.2.10", FROM_JETPACK, ""),
+        (release(36, "4.3"), "10.3.0", FROM_PIP, "pip uninstall tensorrt"),
+        (release(39, "2.1"), "10.16.2.10", FROM_PIP, "pip uninstall tensorrt"),
+        ("something else", "10.3.0", FROM_PIP, "pip uninstall tensorrt"),
+        (release(39, "2.1"), "10.13.3.9", FROM_JETPACK, "Isaac ROS pins 10.13.3"),
+        (release(36, "5.2"), "10.13.3.9", FROM_JETPACK, "Isaac ROS pins 10.13.3"),
+        (release(39, "2.1"), "10.3.0", FROM_JETPACK, "Isaac ROS pins 10.13.3"),
+    ],
+)
+def test_a_jetson_needs_the_tensorrt_of_its_jetpack(
+    line: str, version: str, file: str, remedy: str
+) -> None:
+    installed = replace(JETPACK_62, tensorrt=version, tensorrt_file=file)
+    found = [one for one in serving.engines(installed, line) if one.name == "TensorRT"]
+    assert [one.level for one in found] == ["fail" if remedy else "ok"]
+    assert remedy in found[0].remedy
+    assert ("apt-cache policy python3-libnvinfer" in found[0].remedy) == bool(remedy)
+
+
 @pytest.mark.parametrize(
     ("model", "line", "support"),
     [
-        ("NVIDIA Jetson Orin NX", release(39, "2.1"), "7 (L4T 39.2.1), supported"),
-        ("NVIDIA Jetson AGX Orin", release(36, "4.0"), "6 (L4T 36.4.0), should work"),
-        ("NVIDIA Jetson AGX Thor", release(38, "4.0"), "7 (L4T 38.4.0), should work"),
+        ("NVIDIA Jetson Orin NX", release(39, "2.1"), "7.2.1 (L4T 39.2.1), supported"),
+        ("NVIDIA Jetson AGX Orin", release(36, "4.0"), "6.1 (L4T 36.4.0), should work"),
+        ("NVIDIA Jetson AGX Thor", release(38, "4.0"), "7.1 (L4T 38.4.0), should work"),
         ("NVIDIA Jetson Orin Nano", release(36, "3.0"), "6 (L4T 36.3.0), rejected"),
+        ("NVIDIA Jetson Orin Nano", release(36, "5.2"), "6.2.3 (L4T 36.5.2), supported"),
+        ("NVIDIA Jetson Orin Nano", release(39, "3.0"), "7 (L4T 39.3.0), supported"),
     ],
 )
 def test_the_support_of_a_board_is_named(model: str, line: str, support: str) -> None:

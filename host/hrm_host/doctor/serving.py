@@ -20,6 +20,24 @@ from hrm_host.memory import GIB, MIB, building_mb, read_memory
 OLDEST_TENSORRT = (10, 3)
 OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
 JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
+JETPACK = {
+    "36.4.0": "6.1",
+    "36.4.3": "6.2",
+    "36.4.4": "6.2.1",
+    "36.5.0": "6.2.2",
+    "36.5.2": "6.2.3",
+    "38.2.0": "7.0",
+    "38.4.0": "7.1",
+    "39.2.0": "7.2",
+    "39.2.1": "7.2.1",
+}
+TENSORRT_OF_MAJOR = {36: ("10.3",), 38: ("10.13",), 39: ("10.16", "11.4")}
+"""Releases of TensorRT with kernels for the board; 11.4 is a package of its own."""
+PACKAGED = "/usr/lib/python3"  # where the package python3-libnvinfer puts its module
+POLICY = "apt-cache policy python3-libnvinfer"
+GPU_MHZ = {"Orin Nano": 1020, "Orin NX": 1173}
+"""The highest GPU clock of a module in its Super configuration."""
+CLOCK_SHARE = 0.95  # of the highest clock; a table of frequencies may round
 HOT_C = 95.0  # an Orin throttles from 99
 NO_DESKTOP = (
     "stop the desktop (sudo systemctl set-default multi-user.target && sudo reboot) "
@@ -134,11 +152,22 @@ def _onnxruntime_finding(software: ServingSoftware, *, on_jetson: bool) -> Findi
 
 
 def _tensorrt_finding(version: str, file: str, release: str) -> Finding:
-    if release.startswith("# R36") and not file.startswith("/usr/lib/python3"):
+    """A Jetson needs the TensorRT of its JetPack: others lack the kernels of its GPU."""
+    if release and not file.startswith(PACKAGED):
         text = f"{version} in {file} hides JetPack's and has no kernels for this GPU"
-        packages = "tensorrt tensorrt-cu12 tensorrt-cu12-bindings tensorrt-cu12-libs"
-        return fail("TensorRT", text, f"pip uninstall {packages}")
+        packages = "tensorrt tensorrt-cu1{2,3}{,-bindings,-libs}"
+        remedy = f"pip uninstall {packages}; {POLICY} shows JetPack's"
+        return fail("TensorRT", text, remedy)
     major, minor = version.split(".")[:2]
+    release_major, _ = release_number(release)
+    expected = TENSORRT_OF_MAJOR.get(release_major)
+    if expected and f"{major}.{minor}" not in expected:
+        text = f"{version} is not JetPack's ({' or '.join(expected)}) and may not know this GPU"
+        remedy = (
+            f"{POLICY} shows JetPack's version and where the other comes from: remove that source "
+            "or pin (Isaac ROS pins 10.13.3), then install JetPack's"
+        )
+        return fail("TensorRT", text, remedy)
     is_old = (int(major), int(minor)) < OLDEST_TENSORRT
     remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
     return fail_if(is_old, "TensorRT", version, remedy)
@@ -164,7 +193,7 @@ def board(machine: Host) -> Iterator[Finding]:
     if machine.jetson_release is not None:
         yield ok("board", machine.model or "an unnamed Jetson")
         yield release(machine.jetson_release, machine.model or "")
-        yield power_mode(machine.recorded_power_mode(), machine.power_modes())
+        yield power_mode(machine)
         yield from throttling(machine.throttle_events())
 
 
@@ -173,34 +202,56 @@ def release(text: str, board: str) -> Finding:
 
     The table of docs/jetson.md says what is supported.
     """
-    found = re.match(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)", text)
-    if found is None:
+    major, revision = release_number(text)
+    if not major:
         remedy = "flash JetPack 6.2 or newer with NVIDIA's SDK Manager"
         return warn("JetPack", f"unknown release {text[:60]!r}", remedy)
-    major = int(found["major"])
-    minor = int(found["revision"].split(".")[0])
-    jetpack = JETPACK_OF_MAJOR.get(major, "unknown")
+    minor = int(revision.split(".")[0])
+    number = f"{major}.{revision}"
+    jetpack = JETPACK.get(number) or JETPACK_OF_MAJOR.get(major, "unknown")
     is_official = major in (36, 39) and ("Orin Nano" in board or "Orin NX" in board)
     support = "supported" if is_official else "should work"
-    shown = f"{jetpack} (L4T {major}.{found['revision']}), {support}"
+    shown = f"{jetpack} (L4T {number}), {support}"
     if (major, minor) < OLDEST_RELEASE:
-        shown = f"{jetpack} (L4T {major}.{found['revision']}), rejected"
+        shown = f"{jetpack} (L4T {number}), rejected"
         remedy = "flash JetPack 6.2 or newer: this release's TensorRT is older than 10.3"
         return fail("JetPack", shown, remedy)
     return ok("JetPack", shown)
 
 
-def power_mode(name: str | None, names: Mapping[int, str]) -> Finding:
-    """The current mode; `names` are all modes by number, and MAXN is the mode without limits."""
+def release_number(text: str) -> tuple[int, str]:
+    """Major number and revision of a release line; 0 if it has another form."""
+    found = re.match(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)", text)
+    if found is None:
+        return 0, ""
+    return int(found["major"]), found["revision"]
+
+
+def power_mode(machine: Host) -> Finding:
+    """The current mode; MAXN is the mode without limits."""
+    name = machine.recorded_power_mode()
+    names = machine.power_modes()
     if name is None:
         remedy = "run 'sudo nvpmodel -q' to see the mode, 'sudo nvpmodel -m ID' to choose one"
         return warn("power mode", "nvpmodel left no status", remedy)
     fastest = [number for number, one in names.items() if one.startswith("MAXN")]
     if name.startswith("MAXN") or not fastest:
-        return ok("power mode", name)
+        return gpu_clock(name, machine)
     number = fastest[-1]
     remedy = f"sudo nvpmodel -m {number}, if supply and cooling allow it; engines are then rebuilt"
     return warn("power mode", f"{name}; {names[number]} is faster", remedy)
+
+
+def gpu_clock(mode: str, machine: Host) -> Finding:
+    """The highest GPU clock that the fastest mode allows, beside the module's own."""
+    for module, module_mhz in GPU_MHZ.items():
+        for clock in machine.gpu_clocks():
+            max_mhz = clock.max_hz // 10**6
+            if module in (machine.model or "") and max_mhz < CLOCK_SHARE * module_mhz:
+                text = f"{mode} without Super clocks: the GPU gets {max_mhz} of {module_mhz} MHz"
+                remedy = "flash JetPack 6.2 or 7.2.1 or newer with the board's Super configuration"
+                return warn("power mode", text, remedy)
+    return ok("power mode", mode)
 
 
 def throttling(events: Mapping[str, int]) -> Iterator[Finding]:

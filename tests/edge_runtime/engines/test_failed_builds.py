@@ -206,7 +206,7 @@ def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle, device: S
     assert opened is not None
     missing = opened.num_optimization_profiles
     with pytest.raises(EngineUnavailableError, match=f"not profile {missing}: build the engine"):
-        api.context_for(opened, profile=missing, shapes={}, scratch=256, stream=1)
+        api.context_for(opened, profile=missing, shapes={}, stream=1)
 
 
 @pytest.mark.parametrize(

@@ -387,6 +387,20 @@ def test_one_engine_serves_all_numbers_of_slots_up_to_its_own(built: Bundle) -> 
     assert sorted(key["buckets"][-1] for key in keys) == [16, 64]
 
 
+@pytest.mark.parametrize("few_weights", [0, 10**6])  # a profile per batch size, or one for all
+@pytest.mark.parametrize(("num_slots", "num_rows"), [(1, 1), (3, 4), (16, 16)])
+def test_scratch_memory_is_that_of_the_open_slots(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, few_weights: int, num_slots: int, num_rows: int
+) -> None:
+    import stand_in_tensorrt
+
+    monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
+    assert build(bundle).exit_code == 0
+    with closing(cache.open_engine(bundle, precision="fp32", num_slots=num_slots)):
+        sizes_bytes = [block.nbytes for block in gpu_state().memory.values()]
+    assert max(sizes_bytes) == num_rows * stand_in_tensorrt.SCRATCH_BYTES
+
+
 @pytest.mark.parametrize(("few_weights", "num_profiles"), [(0, 5), (10**6, 1)])
 def test_a_small_model_has_one_profile_for_all_batch_sizes(
     bundle: Bundle,

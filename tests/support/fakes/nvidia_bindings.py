@@ -75,7 +75,6 @@ SLOTS = {
         "create_engine_inspector": (16, 12),
         "num_io_tensors": (28, 24),
         "get_tensor_name": (29, 25),
-        "device_memory_size_v2": (50, 42),
     },
     "EngineInspector": {"get_engine_information": (4, 4)},
     "IExecutionContext": {
@@ -83,6 +82,7 @@ SLOTS = {
         "set_input_shape": (19, 18),
         "set_tensor_address": (22, 21),
         "execute_async_v3": (35, 34),
+        "update_device_memory_size_for_shapes": (46, 45),
         "set_device_memory": (47, 46),
     },
 }

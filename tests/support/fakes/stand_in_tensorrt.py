@@ -28,7 +28,7 @@ import fake_gpu
 import segments
 
 __version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
-SCRATCH_BYTES = 4096
+SCRATCH_BYTES = 4096  # of each row
 RAISES_FOR_A_PROFILE = (10, 13)  # the bindings before it crash if TensorRT rejects a profile
 
 Size = int  # of 64 bits, as are addresses and streams
@@ -281,8 +281,6 @@ class Runtime:
 
 
 class ICudaEngine:
-    device_memory_size_v2 = SCRATCH_BYTES
-
     def __init__(self, onnx: bytes, profiles: list[dict[str, list[list[int]]]]) -> None:
         self._session = segments.open_session(onnx)
         self._profiles = profiles
@@ -323,14 +321,16 @@ class IExecutionContext:
         self._addresses: dict[str, int] = {}
         self._shapes: dict[str, list[int]] = {}
         self._profile: dict[str, list[list[int]]] = {}
-        self._has_memory = False
+        self._memory_bytes = 0
         self._segments: segments.Segments | None = None
+
+    def update_device_memory_size_for_shapes(self) -> Size:
+        return SCRATCH_BYTES * self._shapes["tokens_BT"][0]
 
     def set_device_memory(self, memory: Size, size: Size) -> None:
         assert memory
-        assert self._shapes, "memory is given after the profile and the shapes"
-        assert size >= SCRATCH_BYTES
-        self._has_memory = True
+        assert size >= self.update_device_memory_size_for_shapes()
+        self._memory_bytes = size
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: Size) -> bool:
         if self._set_profile(profile_index, stream_handle):
@@ -361,7 +361,7 @@ class IExecutionContext:
 
     def execute_async_v3(self, stream_handle: Size) -> bool:
         assert stream_handle
-        assert self._has_memory
+        assert self._memory_bytes
         assert self._segments is not None
         if _fails("step"):
             return False

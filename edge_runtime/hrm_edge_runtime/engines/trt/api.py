@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ INSTALL = (
     "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
 )
 TACTIC_MB = 2048  # bounds the trial of a kernel
+MIN_SCRATCH_BYTES = 256  # a context without memory may not run, even if its shapes need none
 LIBRARIES = (
     "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; "
     "or choose --engine cpu"
@@ -317,10 +318,9 @@ def context_for(
     *,
     profile: int,
     shapes: Mapping[str, Shape],
-    scratch: int,
     stream: int,
 ) -> tensorrt.IExecutionContext:
-    """An execution context on one profile and its shapes; contexts share `scratch` memory."""
+    """An execution context on one profile and its shapes, which still lacks scratch memory."""
     import tensorrt as trt
 
     if profile >= engine.num_optimization_profiles:  # 10.3 to 10.12 would end the process
@@ -347,8 +347,16 @@ def context_for(
         raise EngineUnavailableError(
             f"TensorRT rejects {rejected} in profile {profile}: build the engine again."
         )
-    context.set_device_memory(scratch, engine.device_memory_size_v2)
     return context
+
+
+def scratch_bytes_of(contexts: Iterable[tensorrt.IExecutionContext]) -> int:
+    """The scratch memory that contexts need if they run one at a time, each in its own shapes.
+
+    The plan itself names the need of its largest profile, which may not be open.
+    """
+    needs_bytes = [context.update_device_memory_size_for_shapes() for context in contexts]
+    return max(MIN_SCRATCH_BYTES, *needs_bytes)
 
 
 def layer_names(engine: tensorrt.ICudaEngine) -> str:

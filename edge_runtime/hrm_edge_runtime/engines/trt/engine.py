@@ -118,13 +118,6 @@ class TensorRTEngine(Engine):
         self._names = _tensor_names(self._engine)
         _check_plan(self._engine, self._names, manifest, num_profiles=num_profiles)
         self._buckets = _needed(buckets, num_slots)
-        self._buffers = Buffers(
-            gpu,
-            manifest,
-            self._buckets[-1],
-            want_logits=want_logits,
-            scratch_bytes=self._engine.device_memory_size_v2,
-        )
         self._contexts: dict[int, tensorrt.IExecutionContext] = {}
         inputs = self._names.intersection(contract.INPUTS)
         for index, bucket in enumerate(self._buckets):
@@ -133,9 +126,18 @@ class TensorRTEngine(Engine):
                 self._engine,
                 profile=profile,
                 shapes=contract.shapes_of(inputs, manifest, bucket),
-                scratch=self._buffers.scratch,
                 stream=gpu.stream,
             )
+        scratch_bytes = api.scratch_bytes_of(self._contexts.values())
+        self._buffers = Buffers(
+            gpu,
+            manifest,
+            self._buckets[-1],
+            want_logits=want_logits,
+            scratch_bytes=scratch_bytes,
+        )
+        for context in self._contexts.values():
+            context.set_device_memory(self._buffers.scratch, scratch_bytes)
         self._place = 0
         """The carry that the next segment starts from."""
         self._is_unsent = True

@@ -50,7 +50,7 @@ function resolved(schema, schemas) {
 
 function contentSchema(part) {
   const content = part && part.content && Object.values(part.content)[0];
-  return content ? content.schema : null;
+  return content ? content.itemSchema || content.schema : null;
 }
 
 function operation(path, method, described, schemas) {
