@@ -91,10 +91,8 @@ def test_a_broken_canvas_is_malformed() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"task": TASK, "input": ROWS},
         {"id": TASK, "train": [], "test": [{"input": [[9]]}, {"input": ROWS}], "index": 1},
         {"name": TASK, "test": [{"input": ROWS, "output": [[1]]}]},
-        {"task": TASK, "input": ["01", "23", "45"]},
     ],
 )
 def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
@@ -135,12 +133,6 @@ def test_turns_and_names_are_the_published_ones() -> None:
     assert variant_of("a_b_t3_0213456789") == ("a_b", variant)
     assert variant_of("a_b|||t3|||0213456789") == ("a_b", variant)
     assert variant_of("a_b_t3_0013456789") == ("a_b_t3_0013456789", Variant())
-
-
-@given(grids(), variants())
-def test_a_variant_is_undone_exactly_and_known_by_its_name(grid: Grid, variant: Variant) -> None:
-    assert np.array_equal(variant.invert(variant.apply(grid)), grid)
-    assert variant_of(variant.name(TASK)) == (TASK, variant)
 
 
 @given(grids(side=6), grids(side=6), variants(), st.integers(0, 4), st.integers(0, 4))
@@ -224,7 +216,6 @@ def test_nothing_is_proven_or_generated() -> None:
         SMALL.generate(rng, "easy")
 
 
-PUZZLE = Arc(name="arc-10x10", side=10)
 QUESTION = np.array([[1, 2], [3, 0]], dtype=np.int8)
 RIGHT = np.array([[4, 4, 0]], dtype=np.int8)
 OTHER = np.array([[4, 5, 0]], dtype=np.int8)
@@ -243,7 +234,7 @@ class Vote:
     question: Grid = field(default_factory=lambda: QUESTION)
 
     def tokens(self, grid: Grid) -> np.ndarray:
-        return PUZZLE.encode(self.variant.apply(grid))
+        return SMALL.encode(self.variant.apply(grid))
 
 
 def right(q_halt: float = 0.0, variant: Variant = UNCHANGED) -> Vote:
@@ -261,7 +252,7 @@ def scored(*votes: Vote) -> list[float]:
     labels = np.stack([vote.tokens(RIGHT) for vote in votes])
     answers = np.stack([vote.tokens(vote.answer) for vote in votes])
     q_halts = np.array([vote.q_halt for vote in votes])
-    shares = PUZZLE.pass_at(names, questions, labels, answers, q_halts)
+    shares = SMALL.pass_at(names, questions, labels, answers, q_halts)
     assert tuple(shares) == TRIALS
     return list(shares.values())[:3]
 
@@ -285,14 +276,14 @@ def test_votes_come_before_trust_and_trust_before_order() -> None:
 
 
 def test_garbage_and_no_answers_spoil_nothing() -> None:
-    inputs = np.stack([PUZZLE.encode(QUESTION)] * 2)
-    labels = np.stack([PUZZLE.encode(RIGHT)] * 2)
+    inputs = np.stack([SMALL.encode(QUESTION)] * 2)
+    labels = np.stack([SMALL.encode(RIGHT)] * 2)
     garbage = np.ones(100, np.int32)
-    answers = np.stack([garbage, PUZZLE.encode(RIGHT)])
-    shares = PUZZLE.pass_at(["t", "t"], inputs, labels, answers, np.array([800.0, 1.0]))
+    answers = np.stack([garbage, SMALL.encode(RIGHT)])
+    shares = SMALL.pass_at(["t", "t"], inputs, labels, answers, np.array([800.0, 1.0]))
     assert shares[2] == 1.0
     nothing = np.zeros((0, 100), np.int32)
-    shares = PUZZLE.pass_at([], nothing, nothing, nothing, np.zeros(0))
+    shares = SMALL.pass_at([], nothing, nothing, nothing, np.zeros(0))
     assert set(shares.values()) == {0.0}
 
 

@@ -85,13 +85,6 @@ def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None
     assert num_places(test) <= 10  # test questions are in the corner
 
 
-def test_test_pairs_of_training_tasks_can_be_held_out_too(folder: Path, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    build_arc(recipe(folder, hold_out_all=True), SMALL, data)
-    assert num_examples(data, "train") == {"aaa": 63, "bbb": 63, "ccc": 63}
-    assert num_examples(data, "test") == {"aaa": 21, "bbb": 42, "ccc": 42}
-
-
 def test_variants_that_keep_their_colors_are_the_other_turns(folder: Path, tmp_path: Path) -> None:
     build_arc(recipe(folder, augment=9, keep_colors=True), SMALL, tmp_path / "data")
     names = json.loads((tmp_path / "data" / "identifiers.json").read_text())

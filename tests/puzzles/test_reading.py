@@ -120,7 +120,6 @@ def test_a_zero_that_can_be_a_digit_is_one_sentence() -> None:
             large.board_of(board)
 
 
-NINE = registry.get("sudoku")
 FOUR = registry.get("sudoku-4x4")
 TWO_SOLUTIONS = "1234" + "34..21..43.."  # the last two columns can be exchanged
 ANSWER = "1234341221434321"

@@ -130,8 +130,8 @@ def test_difficulties_have_their_givens_and_ratings() -> None:
         assert hard.rating >= 1
 
 
-SUDOKUS = [registry.get(name) for name in ("sudoku-4x4", "sudoku-6x6", "sudoku")]
-each = pytest.mark.parametrize("puzzle", SUDOKUS, ids=lambda puzzle: puzzle.name)
+SUDOKUS = [registry.get(name) for name in NAMES]
+each = pytest.mark.parametrize("puzzle", SUDOKUS, ids=NAMES)
 
 
 def test_tokens_and_boxes_are_the_published_ones() -> None:

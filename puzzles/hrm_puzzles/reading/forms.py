@@ -121,6 +121,7 @@ FORMS = (
         "[[ 1. nan  3. nan]\n [ 3.  4.  1.  2.]\n [ 2.  1.  4.  3.]\n [ 4.  3.  2. nan]]",
     ),
     _sudoku("a list in a text", json.dumps(NUMBERS)),
+    _sudoku("lists in braces", "{{1,0,3,0},\n {3,4,1,2},\n {2,1,4,3},\n {4,3,2,0}};"),
     _sudoku("list of lines", ROWS),
     _sudoku("rows of numbers", NUMBERS),
     _sudoku("rows of characters", [list(row) for row in ROWS]),

@@ -46,7 +46,7 @@ OTHER_FORMS = (
         "the text is XML or HTML",
         "send the text of the board in it",
     ),
-    (r"\s*\[?\s*\{", "the text begins like JSON and is not", "send the whole value"),
+    (r"\s*\[?\s*\{\s*([\"'}]|$)", "the text begins like JSON and is not", "send the whole value"),
     (r"\s*=", "the text is a formula of a spreadsheet", AS_TEXT),
     (r"\s*\d([.,]\d+)?E\+\d+\s*$", "the text is a number that a spreadsheet rounded", AS_TEXT),
 )
