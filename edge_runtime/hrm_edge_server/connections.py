@@ -35,7 +35,7 @@ UNSENT_BYTES = 16 * 1024  # of an answer; the next piece waits until the client 
 METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"))
 HALF_CLOSED_SECONDS = 0.2  # time to answer a client that stopped sending and may have left
 HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the header
-UNREAD_SECONDS = 10.0  # time to read a rejected body, so that its client sees why
+UNREAD_SECONDS = 10.0  # time to read on behind an answer, so that its client sees it
 FETCH_SECONDS = 60.0  # time for a client to read what the server wrote
 
 Owed = Literal["slow-header", "unread-body", "slow-reader"]
@@ -182,6 +182,39 @@ def in_origin_form(request: h11.Request) -> h11.Request:
     )
 
 
+class LingeringTransport:
+    """A transport whose `close` lets a client that still sends read its answer, as nginx does.
+
+    Closing a socket with unread bytes resets the connection, and the client may lose the answer.
+    So `close` ends only the sending; `ConnectionLimits.unread_s` limits how long the client may
+    take to end the connection. TLS has no half-closed connections: it is closed at once.
+    """
+
+    def __init__(self, transport: asyncio.Transport, protocol: "GuardedProtocol") -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._is_lingering = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._is_lingering or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if not self._protocol.may_send_on or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._is_lingering = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+
+    def close_at_once(self) -> None:
+        self._transport.close()
+
+
 class SmallReads(asyncio.BufferedProtocol):
     """Passes a connection's bytes on in small portions; other connections get turns between."""
 
@@ -208,6 +241,7 @@ class GuardedProtocol(H11Protocol):
     """Uvicorn's HTTP/1.1 within limits. It reads on during an answer, to see the client leave."""
 
     conn: ClientBytes
+    transport: LingeringTransport  # type: ignore[assignment]
 
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
@@ -219,7 +253,7 @@ class GuardedProtocol(H11Protocol):
         self._is_ignored = False  # true: drop all further bytes of this client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(Any, LingeringTransport(transport, self)))
         transport.set_protocol(SmallReads(self))
         transport.set_write_buffer_limits(high=UNSENT_BYTES, low=0)
         self._limits.connections.add(self)
@@ -240,11 +274,19 @@ class GuardedProtocol(H11Protocol):
     def _is_answering(self) -> bool:
         return bool(self.cycle) and not self.cycle.response_complete
 
+    @property
+    def may_send_on(self) -> bool:
+        """Whether the client has not sent its whole request, or sent more."""
+        is_whole = self.conn.their_state not in (h11.SEND_BODY, h11.ERROR)
+        return self._is_ignored or not is_whole or self.conn.num_unparsed > 0
+
     def owed(self, now_s: float) -> Owed | None:
         """The step that the client must do next, since `owed_since_s`."""
         owed: Owed | None = None
         if self.transport.get_write_buffer_size():
             owed = "slow-reader"
+        elif self.transport.is_closing():
+            owed = "unread-body"
         elif self._is_answering:
             owed = None
         elif self.conn.their_state is h11.SEND_BODY:
@@ -257,7 +299,8 @@ class GuardedProtocol(H11Protocol):
         return owed
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_ignored and self.conn.their_state is not h11.MUST_CLOSE:
+        is_over = self._is_ignored or self.transport.is_closing()
+        if not is_over and self.conn.their_state is not h11.MUST_CLOSE:
             super().data_received(data)
 
     def handle_events(self) -> None:
@@ -306,22 +349,34 @@ class GuardedProtocol(H11Protocol):
 
     def waits_for_its_answer(self) -> bool:
         """Keep the connection for a moment if a client that stopped sending awaits an answer."""
-        if not self._is_answering or self.scheme == "https":
+        if self.transport.is_closing() or not self._is_answering or self.scheme == "https":
             return False
         self.cycle.keep_alive = False
-        self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close)
+        self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close_at_once)
         return True
 
     def cut(self) -> None:
         """End the connection after what was written, without the end of the answer."""
         self._is_ignored = True
         self.cycle.disconnected = True
+        self._leave()
+
+    def _leave(self) -> None:
+        self._limits.idle[self] = None  # it makes room if others come
+        self._limits.hold(self, 0)
         self.transport.close()
+
+    def shutdown(self) -> None:
+        if not self.transport.is_closing():
+            super().shutdown()
+        if self.transport.is_closing():
+            self.transport.close_at_once()
 
     def make_room(self) -> None:
         self._limits.dropped["too-many"] += 1
         self._limits.hold(self, 0)
         self._refuse(no_answer("too-many-connections"))
+        self.transport.close_at_once()
 
     def drop(self, reason: Reason) -> None:
         self._limits.idle.pop(self, None)
@@ -356,7 +411,7 @@ class GuardedProtocol(H11Protocol):
             lines.append(f"{name}: {value}\r\n".encode())
         lines += [b"%s: %s\r\n" % header for header in SAFE_HEADERS]
         self.transport.write(b"".join([*lines, b"\r\n", body]))
-        self.transport.close()
+        self._leave()
 
     def _should_upgrade(self) -> bool:
         return False

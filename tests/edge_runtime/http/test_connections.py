@@ -16,6 +16,7 @@ from asgi_tools import live
 from service_tools import starting, wait_for
 
 from hrm_edge_server import connections
+from hrm_edge_server.growing import CUT
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
@@ -39,6 +40,7 @@ class House:
 
     `/` answers with two bytes, `/large` with very many, `/echo` with the body. `/busy` waits for
     `leave`, `/slow` as well but in the middle of its answer, `/wait` until its client leaves.
+    `/cut` ends the connection in the middle of its answer.
     """
 
     limits: connections.ConnectionLimits
@@ -85,6 +87,9 @@ class House:
         await send({"type": "http.response.body", "body": body[:1], "more_body": True})
         if path == "/slow":
             await self.leave.wait()
+        if path == "/cut":
+            scope["extensions"][CUT]()
+            return
         await send({"type": "http.response.body", "body": body[1:]})
 
     async def _wait_for_its_leaving(self, receive: Any) -> None:
@@ -372,6 +377,42 @@ async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int) -
     error = json.loads(body)["error"]
     assert set(error) == {"reason", "field", "rule", "cell", "message", "remedy"}
     assert b"yyy" not in body
+
+
+MUCH = b"x" * LARGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("sent", "end"),
+    [
+        (with_length(LARGE_BYTES).replace(b"1.1", b"1.0") + MUCH, b".."),
+        (with_length(LARGE_BYTES).replace(b"test", b"test\r\nconnection: close") + MUCH, b".."),
+        (with_length(LARGE_BYTES).replace(b"/ ", b"/cut ") + MUCH, b"\r\n\r\n."),
+        (b"GET /" + MUCH, b"}\n"),
+        (b"nonsense\r\n\r\n" + MUCH, b"}\n"),
+        (BUSY_CHUNKED + b"nonsense\r\n" + MUCH, b"}\n"),
+    ],
+    ids=["1.0", "close", "cut", "long-head", "no-http", "bad-chunk"],
+)
+async def test_a_client_that_still_sends_reads_the_end_of_its_answer(
+    sent: bytes, end: bytes
+) -> None:
+    """Closing a socket with unread bytes would reset the connection."""
+    async with house() as there:
+        reader, writer = await there.connect(sent)
+        answer = await reader.read()
+        assert answer.endswith(end)
+        await writer.drain()
+
+
+async def test_a_client_that_sends_on_after_the_end_is_dropped() -> None:
+    async with house(unread_s=SHORT_S) as there:
+        streams = await there.connect(with_length(LARGE_BYTES).replace(b"/ ", b"/cut "))
+        assert (await ended(streams, b"x")).endswith(b"\r\n\r\n.")
+        while there.limits.connections:
+            streams[1].write(b"x")
+            await asyncio.sleep(SHORT_S / 10)
+        assert there.limits.dropped == {"unread-body": 1}
 
 
 @pytest.mark.process
