@@ -160,13 +160,18 @@ def measure(
 
     CPU time is that of this process, without opening the engine.
     """
-    requests = [
-        SolveRequest(puzzle=known.puzzle, attempts=attempts, **options) for known in puzzles
-    ]
+    requests: list[SolveRequest] = []
+    for known in puzzles:
+        requests.append(SolveRequest(puzzle=known.puzzle, attempts=attempts, **options))
     replies, cpu_s = _timed(solve_all, requests)
-    answers = [_answer(replies[position]) for position in range(len(puzzles))]
-    is_proven = [answer.verified is True for answer in answers]
-    segments = [answer.total_segments for answer in answers]
+    answers: list[SolveAnswer] = []
+    is_proven: list[bool] = []
+    segments: list[int] = []
+    for position in range(len(puzzles)):
+        answer = _answer(replies[position])
+        answers.append(answer)
+        is_proven.append(answer.verified is True)
+        segments.append(answer.total_segments)
     num_proven = sum(is_proven)
     is_right = _compared(puzzle, puzzles, answers)
     routes = _routes(answers)

@@ -157,7 +157,9 @@ class RunningServer:
                 stats[int(folder.name)] = _stat_of(int(folder.name))
         tree = [self._pid]
         for pid in tree:  # the loop appends to `tree`
-            tree += [child for child, stat in stats.items() if int(stat[PARENT]) == pid]
+            for child, stat in stats.items():
+                if int(stat[PARENT]) == pid:
+                    tree.append(child)
         return [stats[pid] for pid in tree]
 
 
@@ -237,7 +239,9 @@ async def batches(
     while not answers or time.monotonic() < end_s:
         async with http.post("/solve/batch", data=lines, headers=headers) as response:
             response.raise_for_status()
-            answers += [line async for line in response.content if b'"answer"' in line]
+            async for line in response.content:
+                if b'"answer"' in line:
+                    answers.append(line)
     return answers
 
 

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import json
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import hrm_host
 import hrm_puzzles
 from hrm_benchmarks import load as loading
 from hrm_benchmarks.command import opened_bundle
-from hrm_benchmarks.report import RATIO, Row, tell
+from hrm_benchmarks.report import RATIO, Row, medians_of, tell
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles.data.sources import questions_made
 
@@ -135,7 +136,7 @@ class Contest:
             peers.append(Peer(server=server, form=form))
         rows: list[Row] = []
         for load in self.loads:
-            turns: dict[Peer, list[Row]] = {peer: [] for peer in peers}
+            turns: defaultdict[Peer, list[Row]] = defaultdict(list)
             for number in range(1, rounds + 1):
                 tell(f"{load.name}, round {number} of {rounds}")
                 for peer in peers:
@@ -174,15 +175,11 @@ def summary(rows: Sequence[Row], ours: Sequence[Row]) -> Row:
 
     `ratio` is the CPU time per proof over ours in the same round, with its range.
     """
-    found: dict[str, float] = {}
-    for name, figure in rows[0].items():
-        if figure is not None:
-            found[name] = median(row[name] for row in rows)
     ratios: list[float] = []
     for row, own in zip(rows, ours, strict=True):
         ratios.append(row["cpu_ms_a_proof"] / own["cpu_ms_a_proof"])
     return {
-        **found,
+        **medians_of(rows),
         "ratio": median(ratios),
         "ratio_low": min(ratios),
         "ratio_high": max(ratios),

@@ -6,14 +6,14 @@ round, so that a machine that slows down slows every policy.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks.report import Row, tell
+from hrm_benchmarks.report import Row, medians_of, tell
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
@@ -54,11 +54,13 @@ class Policy:
 
 
 REFILL = Policy(name="refill", batches=False)  # the server's policy
-FIXED = Policy(name="fixed", early_exit=False)  # runs every segment
-SLOWEST = Policy(name="slowest", burns=True)
-COMPACTION = Policy(name="compaction")  # halted rows leave the step
-ONE_AT_A_TIME = Policy(name="one-at-a-time", single=True)
-POLICIES = (REFILL, FIXED, SLOWEST, COMPACTION, ONE_AT_A_TIME)
+POLICIES = (
+    REFILL,
+    Policy(name="fixed", early_exit=False),  # runs every segment
+    Policy(name="slowest", burns=True),
+    Policy(name="compaction"),  # halted rows leave the step
+    Policy(name="one-at-a-time", single=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,7 +104,7 @@ def bundle_bench(
 
 def measure(bench: Bench, *, rounds: int) -> list[Row]:
     """Run every policy in every round; return a row of medians for each policy."""
-    rows_of: dict[str, list[Row]] = {policy.name: [] for policy in POLICIES}
+    rows_of: defaultdict[str, list[Row]] = defaultdict(list)
     refill_per_s = 0.0
     for number in range(1, rounds + 1):
         for policy in POLICIES:
@@ -114,7 +116,7 @@ def measure(bench: Bench, *, rounds: int) -> list[Row]:
             rows_of[policy.name].append({**figures, "refill_ratio": refill_per_s / per_s})
     found: list[Row] = []
     for name, rows in rows_of.items():
-        medians = {figure: median(row[figure] for row in rows) for figure in rows[0]}
+        medians = medians_of(rows)
         if name != REFILL.name:
             medians["share_of_bound"] = None  # the bound is that of refill
         found.append({"policy": name, **medians})

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from statistics import median
 from typing import Any, NoReturn
 
 import numpy as np
@@ -83,6 +84,15 @@ def environment() -> dict[str, object]:
         with contextlib.suppress(PackageNotFoundError):
             seen[library] = version(library)
     return seen
+
+
+def medians_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the median of each figure of the rows; None stays None."""
+    found = dict(rows[0])
+    for name, figure in rows[0].items():
+        if figure is not None:
+            found[name] = median(row[name] for row in rows)
+    return found
 
 
 def tell(line: str) -> None:
@@ -195,7 +205,7 @@ def speeds(seconds_RC: NDArray[np.float64], work_C: Sequence[int]) -> list[Row]:
     steps_ms = 1e3 * np.median(seconds_RC, axis=0)
     quartiles_3C = np.quantile(ratios_RC, (0.25, 0.5, 0.75), axis=0)
     rows: list[Row] = []
-    for step_ms, low, median, high in np.vstack([steps_ms, quartiles_3C]).T.tolist():
-        row = {"step_ms": step_ms, "ratio": median, "ratio_low": low, "ratio_high": high}
+    for step_ms, low, middle, high in np.vstack([steps_ms, quartiles_3C]).T.tolist():
+        row = {"step_ms": step_ms, "ratio": middle, "ratio_low": low, "ratio_high": high}
         rows.append(row)
     return rows

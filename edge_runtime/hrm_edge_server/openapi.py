@@ -93,13 +93,6 @@ def schema_of(*fields: type[BaseModel]) -> dict[str, Any]:
     return references[0] if len(references) == 1 else {"anyOf": references}
 
 
-def event_of(*fields: type[BaseModel]) -> dict[str, Any]:
-    """The schema of a server-sent event whose data is JSON of one of these kinds."""
-    data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema_of(*fields)}
-    properties = {"event": {"type": "string"}, "data": data}
-    return {"type": "object", "required": ["event", "data"], "properties": properties}
-
-
 def request_bodies(schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """A body in one of several types, each with its schema."""
     content = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
@@ -111,6 +104,20 @@ def free_answer(
 ) -> dict[int | str, dict[str, Any]]:
     """The response 200 of a route, with a body of this schema."""
     return {200: {"description": description, "content": {media_type: {"schema": schema}}}}
+
+
+def event_answer(
+    media_type: str, description: str, *fields: type[BaseModel]
+) -> dict[int | str, dict[str, Any]]:
+    """The response 200 of a route that sends events whose data is JSON of one of these kinds.
+
+    No `schema`, since generated clients would parse the whole body as one event.
+    """
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema_of(*fields)}
+    properties = {"event": {"type": "string"}, "data": data}
+    event = {"type": "object", "required": ["event", "data"], "properties": properties}
+    content = {media_type: {"itemSchema": event}}
+    return {200: {"description": description, "content": content}}
 
 
 def described(

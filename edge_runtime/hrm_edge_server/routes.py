@@ -101,10 +101,12 @@ async def solve(request: Request) -> Response:
     "/solve/stream",
     response_class=Response,
     responses=refusals(*SOLVE_REFUSALS)
-    | openapi.free_answer(
+    | openapi.event_answer(
         EVENT_TYPE,
-        openapi.event_of(schema.SegmentView, schema.SolveAnswer, schema.ErrorAnswer),
         "The data of `segment` events, then one `answer` or `error`.",
+        schema.SegmentView,
+        schema.SolveAnswer,
+        schema.ErrorAnswer,
     ),
     openapi_extra=ONE_PUZZLE,
 )

@@ -82,7 +82,7 @@ class Subject:
             self.puzzle_table_PE,
             questions,
             self.max_segments,
-            progress=partial(stages.show, f"puzzles, {self.name}"),
+            progress=partial(stages.show, "puzzles", note=self.name),
         )
 
 

@@ -148,14 +148,6 @@ class Host:
         for path in sorted(self.root.glob(pattern)):
             yield path.relative_to(self.root)
 
-    def space(self, path: str | Path) -> tuple[int, int] | None:
-        """Total and free bytes of the file system that holds `path`."""
-        try:
-            usage = shutil.disk_usage(self.root / path)
-        except OSError:
-            return None
-        return usage.total, usage.free
-
     @property
     def model(self) -> str | None:
         """The board's name. In a container it comes from a mounted copy of the device tree."""

@@ -26,12 +26,9 @@ class Transformer(HRM):
 
     family = "transformer"
 
-    def _advance(
-        self, carry: Carry, x_BND: Tensor, num_read: int | None = None
-    ) -> tuple[Carry, Tensor]:
+    def _advance(self, carry: Carry, x_BND: Tensor) -> tuple[Carry, Tensor]:
         rotation = self._rotation()
-        state_BND = self.high_level(self.low_level(x_BND, rotation), rotation, num_read)
-        return carry, state_BND
+        return carry, self.high_level(self.low_level(x_BND, rotation), rotation)
 
 
 FAMILIES: tuple[type[HRM], ...] = (HRM, TRM, Transformer, Relational)

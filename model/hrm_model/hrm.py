@@ -159,41 +159,32 @@ class HRM(nn.Module):
     def halting(
         self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns q_halt_B and q_continue_B of one more segment, as `think` computes them."""
-        x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
-        _, state_BND = self._advance(carry, x_BND, num_read=1)
-        q_B2 = self._q_values(state_BND)
-        return q_B2[:, 0], q_B2[:, 1]
+        """Returns q_halt_B and q_continue_B of one more segment."""
+        output = self.think(carry, tokens_BT, puzzle_vector_BE)
+        return output.q_halt_B, output.q_continue_B
 
-    def _advance(
-        self, carry: Carry, x_BND: Tensor, num_read: int | None = None
-    ) -> tuple[Carry, Tensor]:
+    def _advance(self, carry: Carry, x_BND: Tensor) -> tuple[Carry, Tensor]:
         """Runs H cycles of L low steps and a high step; returns the new carry and the state to
         read.
 
-        Only the last `num_learnt_steps` low steps, and their high steps, keep a gradient. The
-        last high step computes the first `num_read` positions, or all.
+        Only the last `num_learnt_steps` low steps, and their high steps, keep a gradient.
         """
         num_steps = self.config.high_cycles * self.config.low_cycles
         num_free = num_steps - self.config.num_learnt_steps
         with torch.no_grad():
             carry = self._steps(carry, x_BND, range(num_free))
-        carry = self._steps(carry, x_BND, range(num_free, num_steps), num_read)
+        carry = self._steps(carry, x_BND, range(num_free, num_steps))
         return carry, carry.z_high_BND
 
-    def _steps(
-        self, carry: Carry, x_BND: Tensor, steps: range, num_read: int | None = None
-    ) -> Carry:
+    def _steps(self, carry: Carry, x_BND: Tensor, steps: range) -> Carry:
         """Runs the low steps with these numbers, and a high step at the end of each cycle."""
         low_cycles = self.config.low_cycles
-        last = self.config.high_cycles * low_cycles - 1
         rotation = self._rotation()
         z_high, z_low = carry
         for step in steps:
             z_low = self.low_level(z_low + (z_high + x_BND), rotation)
             if (step + 1) % low_cycles == 0:
-                read = num_read if step == last else None
-                z_high = self.levels[0](z_high + z_low, rotation, read)
+                z_high = self.levels[0](z_high + z_low, rotation)
         return Carry(z_high, z_low)
 
     def _q_values(self, state_BND: Tensor) -> Tensor:

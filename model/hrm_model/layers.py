@@ -100,33 +100,14 @@ class Attention(nn.Module):
         self.qkv_proj = Linear(config.hidden_size, 3 * config.hidden_size)
         self.o_proj = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(
-        self, x_BND: Tensor, rotation: Rotation | None, num_queries: int | None = None
-    ) -> Tensor:
-        """Attends from the first `num_queries` positions, or from all, to all positions."""
-        if num_queries is None:
-            qkv = self._heads(self.qkv_proj(x_BND))
-            q, k, v = qkv.chunk(3, dim=1)
-        else:
-            q, k, v = self._few_queries(x_BND, num_queries)
+    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
+        heads = self.qkv_proj(x_BND).unflatten(-1, (-1, self.head_size))
+        q, k, v = heads.transpose(1, 2).chunk(3, dim=1)
         if rotation is not None:
             q = rotate(q, rotation)
             k = rotate(k, rotation)
         mixed = F.scaled_dot_product_attention(q, k, v)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
-
-    def _few_queries(self, x_BND: Tensor, num_queries: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of the first positions; keys and values of all."""
-        weight = self.qkv_proj.weight.to(x_BND.dtype)
-        width = x_BND.shape[-1]
-        few_BND = x_BND[:, :num_queries]
-        q = self._heads(F.linear(few_BND, weight[:width]))
-        kv = self._heads(F.linear(x_BND, weight[width:]))
-        k, v = kv.chunk(2, dim=1)
-        return q, k, v
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
 
 class SwiGLU(nn.Module):
@@ -150,12 +131,8 @@ class Block(nn.Module):
         self.self_attn = Attention(config)
         self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
-    def forward(
-        self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
-    ) -> Tensor:
-        """Returns the first `num_read` positions, or all."""
-        attended_BND = self.self_attn(x_BND, rotation, num_read)
-        x_BND = residual_norm(x_BND[:, :num_read], attended_BND, self.eps)
+    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
+        x_BND = residual_norm(x_BND, self.self_attn(x_BND, rotation), self.eps)
         return residual_norm(x_BND, self.mlp(x_BND), self.eps)
 
 
@@ -169,10 +146,10 @@ class MixerBlock(nn.Module):
         self.mlp_t = SwiGLU(num_positions, config.intermediate_of(num_positions))
         self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
-    def forward(self, x_BND: Tensor, _: Rotation | None, num_read: int | None = None) -> Tensor:
+    def forward(self, x_BND: Tensor, _: Rotation | None) -> Tensor:
         x_BDN = x_BND.transpose(1, 2)
         mixed_BDN = residual_norm(x_BDN, self.mlp_t(x_BDN), self.eps)
-        x_BND = mixed_BDN.transpose(1, 2)[:, :num_read]
+        x_BND = mixed_BDN.transpose(1, 2)
         return residual_norm(x_BND, self.mlp(x_BND), self.eps)
 
 
@@ -185,14 +162,7 @@ class Level(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
 
-    def forward(
-        self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
-    ) -> Tensor:
-        """Returns the first `num_read` positions, or all.
-
-        Attention needs every position in all blocks but the last.
-        """
-        *before, last = self.layers
-        for layer in before:
+    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
+        for layer in self.layers:
             x_BND = layer(x_BND, rotation)
-        return last(x_BND, rotation, num_read)
+        return x_BND

@@ -59,7 +59,7 @@ class UnitBlock(nn.Module):
         self.mini_proj = Linear(channels, width)
         self.out_proj = Linear(width, channels)
 
-    def forward(self, x_BND: Tensor, *_: Rotation | int | None) -> Tensor:
+    def forward(self, x_BND: Tensor, _: Rotation | None) -> Tensor:
         """Sums the candidates' messages over every unit that holds them.
 
         The units are the symbols of a cell and, for one symbol, the row, the column, the box,
@@ -98,7 +98,7 @@ class GridBlock(nn.Module):
         self.near_bias = nn.Parameter(torch.zeros(config.inner_size))
         self.out_proj = Linear(config.inner_size, config.hidden_size)
 
-    def forward(self, x_BND: Tensor, *_: Rotation | int | None) -> Tensor:
+    def forward(self, x_BND: Tensor, _: Rotation | None) -> Tensor:
         cells_BrcD = x_BND.unflatten(1, self.board)
         near_BrcF = _near(self.near_proj, cells_BrcD, self.near_bias)
         near_BNF = near_BrcF.flatten(1, 2)
@@ -132,7 +132,7 @@ class ColorBlock(nn.Module):
         self.all_proj = Linear(channels, width)
         self.out_proj = Linear(width, channels)
 
-    def forward(self, x_BND: Tensor, rotation: Rotation, *_: int | None) -> Tensor:
+    def forward(self, x_BND: Tensor, rotation: Rotation) -> Tensor:
         h = x_BND.view(-1, *self.shape)
         messages = _biased(self.message_proj, h, self.message_bias).relu()
         near = self._neighborhood(h)

@@ -17,7 +17,7 @@ from hrm_puzzles import conformance, registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import build as data_build
-from hrm_puzzles.data import inspection, shards, sources
+from hrm_puzzles.data import inspection, sources
 from hrm_puzzles.data.datasets import BuiltSet, DatasetError
 from hrm_puzzles.data.options import Columns
 from hrm_puzzles.puzzle import Puzzle
@@ -79,10 +79,6 @@ class BuildOptions:
         int,
         typer.Option(min=1, max=1024, help="Processes that generate puzzles."),
     ] = 1
-    shard: Annotated[
-        str | None,
-        typer.Option(help="Build only part I of N, written I/N; hrm-data merge joins the parts."),
-    ] = None
     source: Annotated[
         str | None,
         typer.Option(help="Source on the Hugging Face hub, such as hub:sapientinc/sudoku-extreme."),
@@ -205,40 +201,16 @@ def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
             progress = partial(stages.show, "tasks")
             num_workers = options.workers
             return build_arc(tasks, puzzle, options.out, num_workers=num_workers, progress=progress)
-    shard = None
-    if options.shard is not None:
-        shard = shards.Shard.parse(options.shard)
     recipe = _recipe_of(options, puzzle)
     with stages_on() as stages:
         return data_build.build(
             recipe,
             options.out,
-            shard=shard,
             num_workers=options.workers,
             progress=partial(stages.show, "puzzles"),
             skip_bad=options.skip_bad,
             say=_report,
         )
-
-
-@main.command(name="merge")
-def merge_(
-    parts: Annotated[
-        list[Path],
-        typer.Argument(metavar="SHARDS...", help="Directories that build --shard wrote."),
-    ],
-    out: Out,
-    as_json: AsJson = False,
-) -> None:
-    """Join all shards of a build into the data set that one machine would have built.
-
-    Example: hrm-data merge data/shards/* --out data/sudoku
-    """
-    merged = shards.merge(parts, out)
-    if as_json:
-        print(json.dumps(asdict(merged)))
-    else:
-        print(f"{out}: {_built_text(merged)}")
 
 
 @main.command(name="import")

@@ -135,22 +135,6 @@ def test_a_class_rejects_the_configuration_of_another_family() -> None:
         HRM(HRMConfig(**{**vars(SIZES), **TRM}))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"positions": "rope", "high_layers": 2}, TRANSFORMER, TRM, {**TRM, "blocks": "mixer"}],
-)
-def test_halting_alone_is_that_of_the_whole_segment(change: dict[str, Any]) -> None:
-    model = fresh_model(**change)
-    torch.nn.init.normal_(model.q_head.weight)
-    vector_BE = torch.randn(3, 48)
-    carry = model.think(model.start(3), tokens(3), vector_BE).carry.detach()
-    whole = model.think(carry, tokens(3), vector_BE)
-    q_halt_B, q_continue_B = model.halting(carry, tokens(3), vector_BE)
-    assert torch.allclose(q_halt_B, whole.q_halt_B, atol=1e-4)
-    assert torch.allclose(q_continue_B, whole.q_continue_B, atol=1e-4)
-    assert not q_halt_B.requires_grad
-
-
 CHECKPOINTS = Path(__file__).parents[2] / "model" / "checkpoints"
 EXACT = 1e-5  # sums in another order
 NUM_SEGMENTS = 3

@@ -1,6 +1,9 @@
 """`hrm-data` for every puzzle: generated, from published files, and inspected."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from arc_tasks import write_tasks
+from service_tools import command, wait_for
 
 from hrm_puzzles import cli, registry
 from hrm_puzzles.data.build import usual_counts
-from hrm_puzzles.data.datasets import DatasetError, open_split, write_split
+from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
 from hrm_puzzles.data.sources import downloaded
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
@@ -170,7 +174,6 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path, run: Run)
     ("puzzle", "options", "said"),
     [
         ("arc", ("--train", "4"), "--train does not apply to arc"),
-        ("arc", ("--shard", "1/2"), "--shard does not apply to arc"),
         ("sudoku-4x4", ("--more", "x.json"), "--more does not apply to sudoku-4x4"),
         ("arc-7x7", ("--more", "/nowhere.json"), "cannot read /nowhere.json"),
         ("chess", (), "use one of sudoku"),
@@ -234,6 +237,20 @@ def test_what_interrupted_builds_left_is_named_and_kept(tmp_path: Path, run: Run
     assert killed.exists()
     assert stopped.exists()
     assert "interrupted" not in run(*build, tmp_path / "yours").err
+
+
+@pytest.mark.process
+def test_a_killed_build_goes_on(tmp_path: Path, run: Run) -> None:
+    recipe = ("build", "sudoku-6x6", "--train", 1000, "--test", 10, "--out")
+    process = subprocess.Popen(command("data", *recipe, tmp_path / "x"), start_new_session=True)
+    wait_for(lambda: len(list(tmp_path.glob(".x.chunks-*/train-*.npy"))) > 1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "x").exists()
+    assert "the same command continues it" in run(*recipe, tmp_path / "x").err
+    run(*recipe, tmp_path / "whole")
+    assert fingerprint(tmp_path / "x") == fingerprint(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["whole", "x"]
 
 
 def test_shared_sizes_need_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

@@ -133,11 +133,14 @@ def test_a_cpu_compiles_only_for_a_long_run(
 
 def test_the_recipe_of_the_log_fits_the_disk() -> None:
     shown = succeeded(app, "--dry-run", "--recipe", "log", "--hw", "rtx4090-laptop").stdout
-    sizes = re.search(r"takes (\S+) GiB; held: (\S+) GiB, 4 at most", shown)
+    sizes = re.search(
+        r"takes (\S+) GiB; held: (\S+) GiB, 4 at most; written: up to (\S+) GiB", shown
+    )
     assert sizes is not None
-    checkpoint_gib, held_gib = map(float, sizes.groups())
+    checkpoint_gib, held_gib, written_gib = map(float, sizes.groups())
     assert checkpoint_gib <= 0.5
     assert held_gib == pytest.approx(4 * checkpoint_gib, abs=0.02)
+    assert written_gib == pytest.approx(195 * checkpoint_gib, abs=1)
     assert PlanOptions(recipe="log").examples == {"augment": 500}
 
 

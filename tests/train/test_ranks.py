@@ -101,6 +101,17 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return weights_of(run)
 
 
+def said_after_a_kill(agents: list[subprocess.Popen[str]], run: Path) -> str:
+    """Kills a rank of the last agent after the first checkpoint; all agents must succeed."""
+    while not (run / "latest").exists():
+        assert agents[0].poll() is None, agents[0].communicate()
+        time.sleep(0.05)
+    os.kill(children_of(agents[-1])[-1], signal.SIGKILL)
+    said = "".join(one.communicate(timeout=LIMIT_S)[1] for one in agents)
+    assert [one.returncode for one in agents] == [0] * len(agents), said
+    return said
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds torchrun's workers in /proc")
 def test_a_killed_rank_restarts_and_changes_no_weight(
@@ -110,12 +121,7 @@ def test_a_killed_rank_restarts_and_changes_no_weight(
     with ExitStack() as stack:
         disturbed = stack.enter_context(torchrun(data, run))
         stack.callback(disturbed.kill)  # if the test fails; its ranks end with it
-        while not (run / "latest").exists():
-            assert disturbed.poll() is None, disturbed.communicate()
-            time.sleep(0.05)
-        os.kill(children_of(disturbed)[-1], signal.SIGKILL)
-        _, said = disturbed.communicate(timeout=280)
-    assert disturbed.returncode == 0, said
+        said = said_after_a_kill([disturbed], run)
     assert said.count("parameters on cpu") == 2, said  # it was started twice
     assert weights_of(run) == undisturbed
 
@@ -147,12 +153,7 @@ def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(
             one = stack.enter_context(agent(machine, machines[0], data, run))
             stack.callback(one.kill)  # if the test fails; its ranks end with it
             agents.append(one)
-        while not (run / "latest").exists():
-            assert agents[0].poll() is None, agents[0].communicate()
-            time.sleep(0.05)
-        os.kill(children_of(agents[1])[-1], signal.SIGKILL)
-        said = "".join(one.communicate(timeout=LIMIT_S)[1] for one in agents)
-    assert [one.returncode for one in agents] == [0, 0], said
+        said = said_after_a_kill(agents, run)
     assert said.count("parameters on cpu") >= 2, said  # it was started again
     assert weights_of(run) == undisturbed
 

@@ -16,7 +16,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
 from hrm_train import distributed, recipe, window
-from hrm_train.batches import Batch, SplitSource
+from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
@@ -45,6 +45,8 @@ class Evaluation:
     halted_exact: float  # share of exact puzzles if the model itself halts
     loss: float  # loss of the answers after the last segment
     pass_at: Mapping[int, float]  # k: share of tasks right in k trials, by votes
+    rows: Batch  # the puzzles
+    answers_BT: Int32Array  # after the last segment
 
     @property
     def score(self) -> float:
@@ -127,6 +129,8 @@ def evaluate(
         halted_exact=float(halted_exact_1B.mean()),
         loss=float(found["loss"].mean()),
         pass_at=_pass_at(puzzle, rows, found, identifiers),
+        rows=rows,
+        answers_BT=found["answers"][-1],
     )
 
 

@@ -1,6 +1,6 @@
 """A run on disk: what happens between the steps of a trainer. Read `TrainingRun.finish` first.
 
-run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   board/
+run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   board/
 """
 
 import json
@@ -18,7 +18,7 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import batches, checkpoints, status, telemetry
+from hrm_train import batches, checkpoints, pictures, status, telemetry
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
@@ -200,6 +200,8 @@ class TrainingRun:
                 evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
             if evaluation is not None and self.trainer.ranks.is_first:
                 self.say(f"step {step}: {evaluation.summary()}")
+                pictures.draw_curve(self.path)
+                self.telemetry.show(evaluation)
         if is_best:
             self.save()
             if self.trainer.ranks.is_first:

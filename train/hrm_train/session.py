@@ -4,6 +4,7 @@ Before a run it says what the run needs: memory, disk, steps and learning rates,
 only planned.
 """
 
+import math
 import shlex
 import shutil
 import threading
@@ -22,7 +23,7 @@ from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.data.for_training import largest_bytes
 from hrm_train import batches, checkpoints, distributed, meter, status, telemetry, tuning
 from hrm_train.hardware import GIGABYTE, hardware_from_name
-from hrm_train.options import PlanOptions, TrainOptions
+from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft, plan_of, with_changes
 from hrm_train.run import TrainingRun, run_of
 from hrm_train.run_plan import RunPlan, filled, read_plan, trainer_from, write_plan
@@ -259,19 +260,30 @@ def _passes(plan: RunPlan) -> str:
 
 
 def _disk(plan: RunPlan) -> str:
-    """The bytes that the run's checkpoints hold; a warning if the disk has less."""
+    """The bytes that the run's checkpoints hold and write; a warning if the disk has less."""
     folder = next(path for path in plan.run.absolute().parents if path.is_dir())
     size = plan.memory().checkpoint
     most_held = plan.intervals.keep + SPARE
+    num_written = _num_written(plan.num_steps, plan.intervals)
     free = shutil.disk_usage(folder).free
     held_gib = most_held * size / GIB
     text = (
         f"a checkpoint takes {size / GIB:.2f} GiB; held: {held_gib:.2f} GiB, {most_held} at most; "
-        f"{free / GIB:.1f} GiB are free"
+        f"written: up to {num_written * size / GIB:.1f} GiB, {num_written:,} and one every "
+        f"{plan.intervals.checkpoint_minutes:g} minutes; {free / GIB:.1f} GiB are free"
     )
     if most_held * size < free:
         return text
     return f"warning: {text}; give --run on a larger disk"
+
+
+def _num_written(num_steps: int, intervals: Intervals) -> int:
+    """The checkpoints of a run whose every validation is the best yet."""
+    saved = intervals.checkpoint_steps
+    validated = intervals.validate_steps
+    both = math.lcm(saved, validated)
+    earlier = num_steps - 1
+    return 1 + earlier // saved + earlier // validated - earlier // both
 
 
 def warnings(plan: RunPlan, options: PlanOptions) -> list[str]:

@@ -15,10 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hrm_host import system
-from hrm_train import evaluate, hardware, loop, meter, status
+from hrm_train import evaluate, hardware, loop, meter, pictures, status
 
 
 class TensorBoard:
@@ -31,6 +33,9 @@ class TensorBoard:
     def write(self, figures: Mapping[str, float], samples: int) -> None:
         for name, value in figures.items():
             self._board.add_scalar(name, value, samples)
+
+    def show(self, boards_NYXC: NDArray[np.uint8], samples: int) -> None:
+        self._board.add_images("val/boards", boards_NYXC, samples, dataformats="NHWC")
 
     def close(self) -> None:
         self._board.close()
@@ -155,6 +160,16 @@ class Telemetry:
             for count in (1, 4, num_segments):
                 found[f"{name}_at_{count}"] = curve[min(count, num_segments) - 1]
         self._write({f"val/{kind}/{name}": value for name, value in found.items()})
+
+    def show(self, evaluation: evaluate.Evaluation) -> None:
+        """Adds a picture of right and wrong boards to TensorBoard."""
+        puzzle = self._trainer.feed.puzzle
+        if math.prod(puzzle.geometry.board) != puzzle.seq_len:
+            return
+        boards = pictures.boards(puzzle, evaluation.rows, evaluation.answers_BT)
+        for writer in self._writers:
+            if isinstance(writer, TensorBoard):
+                writer.show(boards, self._trainer.progress.samples)
 
     def _write(self, named: Mapping[str, float]) -> None:
         for writer in self._writers:

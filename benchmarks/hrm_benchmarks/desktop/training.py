@@ -26,7 +26,7 @@ from hrm_benchmarks.report import RATIO, Rounds, Row, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
-from hrm_model.hrm import HRM, Carry
+from hrm_model.hrm import HRM
 from hrm_model.layers import Block, Level, Rotation
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
@@ -101,8 +101,11 @@ def contestants(
 
 def compiled(trainers: Sequence[TrainerUnderTest]) -> list[TrainerUnderTest]:
     """Return our trainers again, with torch.compile."""
-    ours = [one for one in trainers if one.is_ours]
-    return [replace(one, name=f"{one.name}, compiled", compile=True) for one in ours]
+    found: list[TrainerUnderTest] = []
+    for one in trainers:
+        if one.is_ours:
+            found.append(replace(one, name=f"{one.name}, compiled", compile=True))
+    return found
 
 
 def measure(trainers: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
@@ -184,22 +187,11 @@ class PlainHRM(HRM):
             self.add_module("high_level", Level(config, config.high_layers, PlainBlock))
         self.add_module("low_level", Level(config, config.low_layers, PlainBlock))
 
-    @torch.no_grad()
-    def halting(
-        self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The published code runs a whole segment for them."""
-        output = self.think(carry, tokens_BT, puzzle_vector_BE)
-        return output.q_halt_B, output.q_continue_B
-
 
 class PlainBlock(Block):
     """The published formulas, applied to every position."""
 
-    def forward(
-        self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
-    ) -> Tensor:
-        assert num_read is None, "the published code computes every position"
+    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
         attention = self.self_attn
         qkv_BNHK = attention.qkv_proj(x_BND).unflatten(-1, (-1, attention.head_size))
         q, k, v = qkv_BNHK.transpose(1, 2).chunk(3, dim=1)

@@ -29,7 +29,6 @@ from hrm_puzzles.data.examples import (
     read_examples,
     write_data_set,
 )
-from hrm_puzzles.data.shards import WHOLE, Shard, write_shard
 from hrm_puzzles.puzzle import Puzzle
 
 # Training and test puzzles. The mazes are those of the published Maze-Hard.
@@ -67,26 +66,21 @@ def build(
     recipe: DataRecipe,
     out: Path,
     *,
-    shard: Shard | None = None,
     num_workers: int = 1,
     progress: OnProgress = unheard,
     skip_bad: bool = False,
     say: Say = quiet,
 ) -> datasets.BuiltSet:
-    """Build a data set, or one shard of it, at `out`, which must not exist.
+    """Build a data set at `out`, which must not exist.
 
-    A stopped build continues if it is started again with the same recipe. The first shard holds the
-    rows of files: reading four million takes minutes. `skip_bad` omits bad rows, and `say` is told
-    about them.
+    A stopped build continues if it is started again with the same recipe. `skip_bad` omits bad rows
+    of files, and `say` is told about them.
     """
     puzzle = registry.get(recipe.puzzle)
     sources.difficulties_of(puzzle, recipe.difficulty)  # raises for an unknown one
-    rows = _no_rows(puzzle)
-    part = shard or WHOLE
-    if part.number == 1:
-        rows = _file_rows(recipe, puzzle, skip_bad=skip_bad, say=say)
+    rows = _file_rows(recipe, puzzle, skip_bad=skip_bad, say=say)
     require_free(out)
-    chunks = _chunk_folder(recipe, part, out)
+    chunks = _chunk_folder(recipe, out)
     for split, count in (("train", recipe.num_train), ("test", recipe.num_test)):
         rows[f"made_{split}"] = sources.generated(
             puzzle,
@@ -95,22 +89,18 @@ def build(
             is_test=split == "test",
             difficulty=recipe.difficulty,
             seed=recipe.seed,
-            shard=part,
             num_workers=num_workers,
             progress=progress,
         )
-    if shard is None:
-        built = write_data_set(puzzle, _named(recipe), rows, out)
-    else:
-        built = write_shard(shard, puzzle, _named(recipe), rows, out)
+    built = write_data_set(puzzle, _named(recipe), rows, out)
     shutil.rmtree(chunks, ignore_errors=True)
     return built
 
 
-def _chunk_folder(recipe: DataRecipe, shard: Shard, out: Path) -> Path:
-    """The folder of the generated chunks. The same recipe and shard find it again."""
-    contents = [asdict(recipe), str(shard)]
-    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+def _chunk_folder(recipe: DataRecipe, out: Path) -> Path:
+    """The folder of the generated chunks. The same recipe finds it again."""
+    contents = json.dumps(asdict(recipe))
+    digest = hashlib.sha256(contents.encode()).hexdigest()
     return out.with_name(f".{out.name}.chunks-{digest[:12]}")
 
 
@@ -124,7 +114,8 @@ def _file_rows(recipe: DataRecipe, puzzle: Puzzle, *, skip_bad: bool, say: Say) 
 
     Raises DatasetError if a file holds no puzzle, or if a split would be empty.
     """
-    rows = _no_rows(puzzle)
+    nothing = np.zeros(0, dtype=example_type(puzzle))
+    rows = {"csv_train": nothing, "csv_test": nothing}
     for split, file in (("train", recipe.csv_train), ("test", recipe.csv_test)):
         if file is not None:
             content = read_examples(Path(file), puzzle, recipe.columns, skip_bad=skip_bad, say=say)
@@ -139,11 +130,6 @@ def _file_rows(recipe: DataRecipe, puzzle: Puzzle, *, skip_bad: bool, say: Say) 
             remedy = f"give --{split} or --csv-{split} with rows"
             raise DatasetError(f"the {split} split would be empty; {remedy}.")
     return rows
-
-
-def _no_rows(puzzle: Puzzle) -> Rows:
-    nothing = np.zeros(0, dtype=example_type(puzzle))
-    return {"csv_train": nothing, "csv_test": nothing}
 
 
 def _sample(recipe: DataRecipe, rows: Examples) -> Examples:

@@ -34,7 +34,6 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
-SHARD = "shard.json"
 
 
 class DatasetError(ValueError):
@@ -292,9 +291,6 @@ def open_split(path: Path, split: str) -> Split:
 def read_meta(directory: Path) -> DatasetMeta:
     """Read dataset.json of one split. Unknown keys are ignored."""
     path = directory / "dataset.json"
-    if (directory.parent / SHARD).exists():
-        problem = f"{directory.parent} is a shard of a data set"
-        raise DatasetError(f"{problem}; join all shards with hrm-data merge.")
     if not path.exists():
         split = directory.name
         remedy = "build or import it with both splits, or give the directory of a data set"

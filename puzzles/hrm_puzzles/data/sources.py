@@ -22,7 +22,6 @@ from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
 from hrm_puzzles.data.examples import Examples, example_type, read_examples
-from hrm_puzzles.data.shards import WHOLE, Shard
 from hrm_puzzles.puzzle import CsvForm, Example, IntArray, Puzzle, PuzzleError
 
 CHUNK = 64  # puzzles; seconds of work, so a stop loses little and progress is visible
@@ -51,25 +50,22 @@ def generated(
     is_test: bool,
     difficulty: str = MIXED,
     seed: int = 0,
-    shard: Shard = WHOLE,
     num_workers: int = 1,
     progress: OnProgress = unheard,
 ) -> Examples:
-    """Generate `count` puzzles, or a shard of them. Test splits take the held-out classes.
+    """Generate `count` puzzles. Test splits take the held-out classes.
 
     A chunk whose file is already in `directory` is not generated again.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    all_chunks = _chunks(directory, count, is_test)
-    chunks = all_chunks[shard.slice_of(len(all_chunks))]
-    num_puzzles = sum(chunk.size for chunk in chunks)
+    chunks = _chunks(directory, count, is_test)
     missing = [chunk for chunk in chunks if not chunk.file.exists()]
-    num_done = num_puzzles - sum(chunk.size for chunk in missing)
-    progress(num_done, num_puzzles)
+    num_done = count - sum(chunk.size for chunk in missing)
+    progress(num_done, count)
     make = partial(_make_chunk, puzzle.name, difficulty, seed, is_test)
     for size in workers.results_of(make, missing, num_workers=num_workers):
         num_done += size
-        progress(num_done, num_puzzles)
+        progress(num_done, count)
     parts = [np.zeros(0, dtype=example_type(puzzle))]
     for chunk in chunks:
         parts.append(np.load(chunk.file, allow_pickle=False))

@@ -68,5 +68,5 @@ def test_generators_find_short_names_and_components(server: Server) -> None:
     for reference in re.findall(r'"#/components/schemas/([^"]+)"', text):
         assert reference in schemas
     streamed = described["paths"]["/solve/stream"]["post"]["responses"]["200"]["content"]
-    assert streamed["text/event-stream"]["schema"]["properties"]["data"]["contentSchema"]
+    assert streamed["text/event-stream"]["itemSchema"]["properties"]["data"]["contentSchema"]
     assert described["servers"]

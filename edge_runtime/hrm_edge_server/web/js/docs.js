@@ -27,7 +27,7 @@ function limitsOf(schema) {
 const cell = (...content) => element("td", {}, ...content);
 const code = (text) => element("code", {}, text);
 
-/** A table that scrolls on its own if it is wider than the page. */
+/** A table that scrolls on its own. */
 function wideTable(...parts) {
   return element("div", { class: "wide", tabindex: 0 }, element("table", {}, ...parts));
 }
@@ -50,7 +50,7 @@ function resolved(schema, schemas) {
 
 function contentSchema(part) {
   const content = part && part.content && Object.values(part.content)[0];
-  return content ? content.schema : null;
+  return content ? content.itemSchema || content.schema : null;
 }
 
 function operation(path, method, described, schemas) {

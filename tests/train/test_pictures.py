@@ -1,0 +1,51 @@
+"""Pictures of a run: its curve is whole, and its boards show what is right and what is wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hrm_puzzles import registry
+from hrm_train.batches import Batch
+from hrm_train.pictures import BOARDS, COLORS, GAP, GIVEN, PIXELS, RIGHT, WRONG, boards, draw_curve
+from hrm_train.status import VALIDATIONS, append_line
+
+
+def blue_ink(run: Path, share: float) -> int:
+    """Draws a run with this share of exact puzzles; returns how much blue its line took."""
+    run.mkdir()
+    for step in (1, 2):
+        row = {"kind": "whole", "step": step, "samples": 8 * step, "num_puzzles": 9, "loss": 0.1}
+        shares = {"exact": [0.0, share], "proven": [0.0], "cells": [0.25], "score": share}
+        append_line(run / VALIDATIONS, {**row, **shares, "proof_exists": False})
+    draw_curve(run)
+    colors = np.asarray(Image.open(run / "curve.png").convert("RGB")).astype(int)
+    return int((colors[..., 2] - colors[..., 0]).clip(0).sum())
+
+
+def test_a_curve_at_one_is_drawn_whole(tmp_path: Path) -> None:
+    middle = blue_ink(tmp_path / "middle", 0.5)
+    assert middle > 100_000
+    assert blue_ink(tmp_path / "top", 1.0) == pytest.approx(middle, rel=0.1)
+
+
+def test_boards_show_right_and_wrong_cells() -> None:
+    puzzle = registry.get("sudoku-4x4")
+    rng = np.random.default_rng(0)
+    labels_BT = rng.integers(2, 6, size=(3, 16), dtype=np.int32)
+    tokens_BT = labels_BT.copy()
+    tokens_BT[:, :2] = 1  # open cells
+    answers_BT = labels_BT.copy()
+    answers_BT[1, 1] = 0
+    rows = Batch(tokens_BT, labels_BT, np.zeros(3, dtype=np.int32))
+    drawn = boards(puzzle, rows, answers_BT)
+    cells = drawn[:, ::PIXELS, ::PIXELS]
+    assert cells.shape == (2 * BOARDS, 5, 5, 3)
+    for board in (0, 1, BOARDS):
+        assert (cells[board, 1:4, :4] == COLORS[GIVEN]).all()
+        assert (cells[board, 0, 0] == COLORS[RIGHT]).all()
+    assert (cells[1, 0, 1] == COLORS[RIGHT]).all()
+    assert (cells[BOARDS, 0, 1] == COLORS[WRONG]).all()
+    assert (cells[2:BOARDS] == COLORS[GAP]).all()
+    assert (cells[BOARDS + 1 :] == COLORS[GAP]).all()
