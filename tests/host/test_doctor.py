@@ -223,14 +223,6 @@ def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures
         assert finding["remedy"] or finding["level"] == "ok"
 
 
-@pytest.mark.process
-def test_the_serving_part_needs_no_server_and_no_torch() -> None:
-    program = "import sys; from hrm_host.doctor import cli; print(*sys.modules)"
-    loaded = set(python(program).stdout.split())
-    assert "hrm_host.doctor.cli" in loaded
-    assert loaded.isdisjoint({"torch", "fastapi", "prometheus_client", "onnxruntime"})
-
-
 def test_zones_and_throttling_are_read_and_a_broken_zone_is_left_out(tmp_path: Path) -> None:
     sensors = board(tmp_path)
     assert sensors.temperature_c() == {"cpu-thermal": 51.25, "gpu-thermal": 52.5}

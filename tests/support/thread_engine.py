@@ -29,6 +29,6 @@ class ThreadEngine:
             with socket.socket(fileno=descriptor) as pipe:
                 pipe.shutdown(socket.SHUT_RDWR)
 
-    def join(self, timeout_s: float) -> bool:
+    def join(self, timeout_s: float) -> int | None:
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return None if self._thread.is_alive() else 0

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from hrm_edge_runtime.contract.logs import LogForm
+from hrm_edge_runtime.engines.trt.causes import describe_status
 from hrm_edge_runtime.worker import lanes, loop, messages
 from hrm_host import system
 
@@ -52,12 +53,13 @@ class SpawnedEngine:
     def kill(self) -> None:
         self._process.kill()
 
-    def join(self, timeout_s: float) -> bool:
+    def join(self, timeout_s: float) -> int | None:
+        """Its status, negative for a signal; None if it still runs after `timeout_s`."""
         self._process.join(timeout_s)
-        if self._process.exitcode is None:
-            return False
-        atexit.unregister(self.kill)
-        return True
+        status = self._process.exitcode
+        if status is not None:
+            atexit.unregister(self.kill)
+        return status
 
 
 class EngineLink:
@@ -135,6 +137,8 @@ class EngineProcess:
         self._link: EngineLink | None = None  # also while the engine starts
         self._ready_at_s: float | None = None
         self._was_ready = False
+        self._is_killed = False
+        self._end = "did not start"  # how the last engine ended
         self.link: EngineLink | None = None
         self.num_losses = 0
         self.losses_in_a_row = 0
@@ -160,6 +164,7 @@ class EngineProcess:
 
     def kill(self) -> None:
         if self._handle is not None:
+            self._is_killed = True
             self._handle.kill()
 
     def send(self, message: messages.ToEngine) -> None:
@@ -189,7 +194,8 @@ class EngineProcess:
                 return
             delay_s = self.back_off(ready_s)
             _log.error(
-                "engine lost (%d times so far), starting it again in %.1f s",
+                "engine lost: it %s (%d times so far), starting it again in %.1f s",
+                self._end,
                 self.num_losses,
                 delay_s,
             )
@@ -208,7 +214,9 @@ class EngineProcess:
     async def _run_engine(self) -> float:
         """Run an engine until it is lost; returns how long it was ready."""
         lost = asyncio.Event()
+        self._end = "did not start"
         handle = await asyncio.to_thread(self._start_engine)
+        self._is_killed = False
         self._handle = handle
         if self._closing.is_set():
             handle.kill()
@@ -225,11 +233,21 @@ class EngineProcess:
         if not self._closing.is_set():
             self.num_losses += 1
         self._on_lost()
-        has_ended = await asyncio.to_thread(handle.join, STOP_S)
-        if not has_ended:  # its pipe has ended, but the process lingers
-            handle.kill()
+        status = await asyncio.to_thread(handle.join, STOP_S)
+        if status is None:  # its pipe has ended, but the process lingers
+            self.kill()
             await asyncio.to_thread(handle.join, STOP_S)
+        self._note_end(status)
         return ready_s
+
+    def _note_end(self, status: int | None) -> None:
+        """Keep how the engine ended; it cannot report a signal that ends it itself."""
+        if self._is_killed or status is None:
+            self._end = "was killed by this server"
+            return
+        self._end = describe_status(status)
+        if status < 0:
+            self.last_error = f"the engine {self._end}"
 
     async def _give_up_start(self) -> None:
         """Kill an engine that does not get ready in time.

@@ -67,7 +67,7 @@ def test_auto_survives_a_tensorrt_that_ends_the_process(
     (tmp_path / "tensorrt.py").write_text(CRASH)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
     assert factory.presumed(bundle).engine == "cuda"
-    assert "the trial was killed by signal 11, a memory error" in caplog.text
+    assert "the trial was killed by signal 11 (SIGSEGV), a memory error" in caplog.text
 
 
 def test_auto_falls_back_to_the_cpu(

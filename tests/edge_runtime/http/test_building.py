@@ -108,7 +108,7 @@ def test_a_signal_ends_a_server_and_its_build_without_an_error(building: Server)
 def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> None:
     os.kill(child_of(building), signal.SIGKILL)
     assert building.exit_status() == 3
-    killed = "no TensorRT engine was built (fp16: the build was killed by signal 9, usually out of"
+    killed = "no TensorRT engine was built (fp16: the build was killed by signal 9 (SIGKILL)"
     wait_for(lambda: f"hrm-serve: {killed}" in building.log)
     assert "Traceback" not in building.log
 
@@ -155,7 +155,8 @@ def test_a_model_that_does_not_build_is_listed_with_its_reason_and_the_other_ser
     server.wait_until_ready()
     assert states(server) == {"tiny": "ready", "second": "failed"}
     models = {model["name"]: model for model in server.http.get("/models").json()["models"]}
-    assert "killed by signal 9, usually out of memory" in models["second"]["problem"]
+    killed = "killed by signal 9 (SIGKILL), usually out of memory"
+    assert killed in models["second"]["problem"]
     assert models["tiny"]["problem"] is None
     assert server.solve(question).status_code == 200
     assert refusal(server.solve(question, model="second")) == (503, "model-failed")

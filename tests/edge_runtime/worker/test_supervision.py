@@ -40,7 +40,10 @@ def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server)
     assert mortal.status("/livez") == 200
     assert refusal(mortal.http.get("/readyz")) == (503, "engine-lost")
     mortal.wait_until_ready()
-    assert mortal.slots()["engine"]["losses"] == losses + 1
+    engine = mortal.slots()["engine"]
+    assert engine["losses"] == losses + 1
+    assert "was killed by signal 9 (SIGKILL), usually out of memory" in engine["last_error"]
+    assert "engine lost: it was killed by signal 9 (SIGKILL)" in mortal.log
     assert mortal.solve(QUESTION, max_segments=1).status_code == 200
 
 
@@ -50,6 +53,7 @@ def test_hung_engine_is_killed_and_replaced(mortal: Server) -> None:
     with asking(mortal, [QUESTION] * 1) as futures:
         assert refusal(futures[0].result()) == (503, "engine-lost")
     mortal.wait_until_ready()
+    assert "engine lost: it was killed by this server" in mortal.log
     assert mortal.solve(QUESTION, max_segments=1).status_code == 200
 
 

@@ -5,6 +5,7 @@ build at every start; see `failures`.
 """
 
 import re
+import signal
 from collections.abc import Mapping
 from typing import Literal
 
@@ -18,6 +19,7 @@ SIGNALS = {
     11: "a memory error in a native library",
 }
 """What usually sends a signal to a build."""
+NAMES = {one.value: one.name for one in signal.Signals}
 STOPPED_BY = (1, 2, 15)  # hang-up, interrupt and terminate: somebody stopped the build
 MARKS: Mapping[Cause, str] = {
     "memory": r"out ?of ?memory|bad_alloc|(cannot|could not|failed to) allocate|"
@@ -63,7 +65,7 @@ def describe_status(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
     number = -status
-    killed = f"was killed by signal {number}"
+    killed = f"was killed by signal {number} ({NAMES.get(number, 'unknown')})"
     if number in SIGNALS:
         return f"{killed}, {SIGNALS[number]}"
     return killed
