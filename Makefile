@@ -7,15 +7,15 @@ DEV := .venv/bin
 SERVE := .venv-serve/bin
 ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 # Where tests marked gpu are: the others need a browser and more, which a machine with a card may lack.
-GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/engines
+GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/runtime/engines
 SOAK_MINUTES ?= 5
 # NVIDIA's Python bindings without TensorRT: JetPack 6 has 10.3, JetPack 7.2 has 10.16 or 11.4.
 TRT_VERSIONS := 10.3.0 10.7.0 10.13.3.9 10.16.1.11 11.1.0.106 11.4.0.106
 TRT_LIBRARIES := nvinfer nvonnxparser nvinfer_plugin
-TRT_TESTS := $(addprefix tests/edge_runtime/engines/test_,tensorrt.py tensorrt_api.py tensorrt_library.py failed_builds.py)
-TRT_PROCESSES := tests/edge_runtime/engines/test_tensorrt_library.py \
-	tests/edge_runtime/engines/test_failed_builds.py::test_cuda_that_does_not_start_is_named_before_a_build_and_passes \
-	tests/edge_runtime/http/test_building.py::test_a_second_model_joins_later
+TRT_TESTS := $(addprefix tests/edge_runtime/runtime/engines/test_,tensorrt.py tensorrt_api.py tensorrt_library.py failed_builds.py)
+TRT_PROCESSES := tests/edge_runtime/runtime/engines/test_tensorrt_library.py \
+	tests/edge_runtime/runtime/engines/test_failed_builds.py::test_cuda_that_does_not_start_is_named_before_a_build_and_passes \
+	tests/edge_runtime/server/test_building.py::test_a_second_model_joins_later
 
 .PHONY: help demo browser test test-quick test-slow lint audit format screens peers check-gpu check-jetson check-rtx check-trt clean
 
@@ -43,7 +43,7 @@ audit: .audit/ready  ## Ask for known vulnerabilities in the pinned versions; sa
 	PIP_AUDIT=.audit/bin/pip-audit .ci/audit
 
 screens: .venv/ready  ## Make the pictures of the web page again, in a real Chromium
-	HRM_SCREENS=docs/screens $(DEV)/python -m pytest tests/edge_runtime/web
+	HRM_SCREENS=docs/screens $(DEV)/python -m pytest tests/edge_runtime/server/web
 
 format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .

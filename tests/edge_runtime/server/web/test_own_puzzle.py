@@ -51,7 +51,7 @@ from echo_bundle import write_echo_bundle
 write_echo_bundle(Path(sys.argv[1]), name="latin", puzzle="latin-4x4")
 """
 SQUARE = "ABCDBADCCDABDCBA"
-SUPPORT = Path(__file__).parents[2] / "support"
+SUPPORT = Path(__file__).parents[3] / "support"
 
 
 @pytest.fixture(scope="module")

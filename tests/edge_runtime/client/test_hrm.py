@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hrm_edge import commands
 
-PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
 Run = Callable[..., tuple[int, str, str]]
 SCRIPTS = dict(re.findall(r'^(hrm-\w+) = "([\w.]+:\w+)"$', PYPROJECT, re.MULTILINE))
 

@@ -20,7 +20,7 @@ from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, shipped_bundles
 from hrm_edge_runtime.engines import cpu_times
 from hrm_parity.comparison import ParityOptions, compare_engines
 
-CARDS = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+CARDS = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
 
 
 def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads() -> None:

@@ -7,7 +7,7 @@ import typer.main
 
 from hrm_edge_server.cli import serve
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 NOT_OURS = ("help", "install_completion", "show_completion")
 TABLE = re.compile(r"\| option \| default \| what it does \|\n(?:\|.*\n)+")
 
