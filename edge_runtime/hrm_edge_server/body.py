@@ -15,7 +15,7 @@ from hrm_edge_runtime.api.errors import JSON, ServiceError
 MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
 BODY_SECONDS = 10.0
 FEW_VALUES = 200  # decoded within 0.2 ms
-UNSAID = ("", "application/x-www-form-urlencoded")  # the default of curl -d
+UNDECLARED = ("", "application/x-www-form-urlencoded")  # no type, or the default of curl -d
 PREFETCH_BYTES = 64 * 1024
 PART_BYTES = 4096  # split in one turn of the event loop
 
@@ -72,7 +72,7 @@ async def body_of(request: Request) -> bytes:
     return bytes(body)
 
 
-class Turnstile:
+class BodyDecoder:
     """Decodes one large body per turn of the event loop: each takes up to 4 ms."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def check_type(request: Request, media_types: Sequence[str]) -> None:
     """Reject a body of another declared type, or a compressed one, with 415."""
     headers = request.headers
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in media_types and media_type not in UNSAID:
+    if media_type not in media_types and media_type not in UNDECLARED:
         expected = media_types[0]
         message = f"the content type is {media_type[:80]!r}, not {expected!r}"
         remedy = f"send it with the header 'content-type: {expected}'"

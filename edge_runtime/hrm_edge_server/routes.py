@@ -91,7 +91,7 @@ async def solve(request: Request) -> Response:
     arrival_s = time.monotonic()
     service = service_of(request)
     body = await body_of(request)
-    fields = await service.turnstile.decoded(schema.SolveRequest, body)
+    fields = await service.body_decoder.decoded(schema.SolveRequest, body)
     solving = service.solve(fields, arrival_s=arrival_s)
     answer = await unless_client_leaves(request.receive, solving)
     return answer_of(answer)
@@ -118,7 +118,7 @@ async def solve_stream(request: Request) -> Response:
     arrival_s = time.monotonic()
     service = service_of(request)
     body = await body_of(request)
-    fields = await service.turnstile.decoded(schema.SolveRequest, body)
+    fields = await service.body_decoder.decoded(schema.SolveRequest, body)
     views = service.stream(fields, arrival_s=arrival_s)
     return EventStream(views)
 
@@ -196,7 +196,7 @@ async def label(request: Request) -> Response:
     """Check whether an answer that a person drew solves its puzzle. No model runs."""
     service = service_of(request)
     body = await body_of(request)
-    fields = await service.turnstile.decoded(schema.LabelRequest, body)
+    fields = await service.body_decoder.decoded(schema.LabelRequest, body)
     return answer_of(await service.made(request.receive, pages.judged, fields))
 
 
@@ -294,7 +294,7 @@ async def put_model(request: Request) -> Response:
         change = await _uploads(manager).put(request, name, manager.put)
     else:
         body = await body_of(request)
-        fields = await service_of(request).turnstile.decoded(schema.BundleRequest, body)
+        fields = await service_of(request).body_decoder.decoded(schema.BundleRequest, body)
         change = await manager.put(name, fields.bundle)
     return answer_of(change, 200 if change.replaced else 201)
 

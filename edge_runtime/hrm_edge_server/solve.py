@@ -33,7 +33,7 @@ from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import EngineClient, OnEvent
-from hrm_edge_server.body import Turnstile, unless_client_leaves
+from hrm_edge_server.body import BodyDecoder, unless_client_leaves
 from hrm_edge_server.library import Library
 from hrm_edge_server.metrics import Metrics
 from hrm_edge_server.models import ModelManager
@@ -68,7 +68,7 @@ class SolveService:
         self.model_manager = ModelManager(self.models, engine_client, library)
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
-        self.turnstile = Turnstile()
+        self.body_decoder = BodyDecoder()
         self._parsers = ParserThreads()
         self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, after other work
 
