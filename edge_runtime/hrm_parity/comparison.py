@@ -119,9 +119,9 @@ def compare_engines(
 ) -> Comparison:
     """Run the comparison and judge it.
 
-    Without `data` and `puzzles`, the golden puzzles run as far as their traces; other puzzles run
-    until both sides have halted. Without `against`, the reference is the golden
-    traces for golden puzzles and cpu:fp32 for others. The reference of an unrolled graph is the
+    Without `data` and `puzzles`, the golden puzzles run for the segments of their traces. Other
+    puzzles run until both sides have halted. Without `against`, the reference is the golden traces
+    for golden puzzles and cpu:fp32 for others. The reference of an unrolled graph is the
     loop over its step graph, and both halt by the learned rule, the only one that a graph knows.
     Raises ValueError if options contradict each other.
     """
@@ -162,7 +162,7 @@ def compare_engines(
 
 
 def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | None]:
-    """The candidate and its reference; None stands for the golden traces."""
+    """The candidate and its reference; None means the golden traces."""
     if options.engine.startswith("unrolled") and options.against is not None:
         raise ValueError(
             "an unrolled graph is compared with the loop over its own step graph: omit --against."

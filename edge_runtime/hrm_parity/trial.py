@@ -49,7 +49,7 @@ async def try_bundle(
 ) -> None:
     """Open a bundle and replay its golden traces in bounded CPU time and memory.
 
-    The trial may take what the memory budget leaves beside an engine that holds `engine_bytes`.
+    The trial may take the memory budget minus `engine_bytes`, which the engine holds.
     Raises LaneNotOpenedError, or StoppedError as soon as `is_closing`.
     """
     trial = _Trial(path, defaults, defaults.budget.room_bytes(engine_bytes), limit_s)

@@ -2,8 +2,8 @@
 
 A recurrent model may amplify rounding until two correct engines differ. Such a trace cannot tell a
 right engine from a wrong one. So every puzzle runs in float32 and in float64, and only traces that
-survive the difference are kept, all for the same number of segments. They are those of float64,
-which no batch and no processor rounds otherwise.
+survive the difference are kept, all for the same number of segments. The kept values are those of
+float64, which differ least between batch sizes and processors.
 Shapes: B or N puzzles or slots, S segments, T tokens, N positions, D hidden, E puzzle-vector width,
 P rows of the puzzle table, V vocabulary, X all values of a puzzle.
 """

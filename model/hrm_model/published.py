@@ -92,7 +92,7 @@ def _module_of(name: str) -> str:
 
 
 class Settings(BaseModel, extra="forbid", protected_namespaces=()):
-    """Every setting that is understood; any other may describe a network that is not ours."""
+    """The supported settings; any other may describe a network that this package lacks."""
 
     name: Annotated[str, AfterValidator(_known)] = ""
     num_heads: Count
@@ -331,7 +331,7 @@ def _config(settings: Settings, state: Mapping[str, Tensor], seq_len: int) -> HR
         )
     is_trm = _is_trm(settings, state)
     if not is_trm and (settings.mlp_t or settings.puzzle_emb_len):
-        raise ValueError("mlp_t and puzzle_emb_len are understood for a TRM only")
+        raise ValueError("mlp_t and puzzle_emb_len are supported for a TRM only")
     if not is_trm and settings.H_layers < 1:
         raise ValueError(f"H_layers is {settings.H_layers}, but an HRM has a high level")
     prefix_len = settings.puzzle_emb_len

@@ -177,7 +177,7 @@ def prepare(hardware: Hardware) -> None:
 def threads_for(num_parameters: int, num_cores: int) -> int:
     """CPU threads for training: one for a model below a million parameters, else one per core.
 
-    Small products gain little from a second thread and lose much beside other programs: on a busy
+    Small products gain little from a second thread and slow down if other programs run: on a busy
     machine of two cores, the 4x4 example took 29 s with one thread and 162 s with two.
     """
     return 1 if num_parameters < ONE_THREAD else num_cores

@@ -199,7 +199,7 @@ def _relational_sizes(puzzle: Puzzle) -> Values:
 
 
 def _kind_of_vector(puzzle: Puzzle) -> str:
-    """What one vector of a relational state stands for."""
+    """What one vector of a relational state represents."""
     if len(puzzle.geometry.board) == 4:
         return "candidates"
     if puzzle.geometry.num_symbols == 1:

@@ -76,7 +76,7 @@ def families(
 def parts(name: str, data: Path, preset: str, num_samples: int, *, seed: int) -> Iterator[Row]:
     """Yield a row for 1/8, 1/4, 1/2 and all of the data; each trains with `num_samples`.
 
-    Raises ValueError if an eighth of the data is no puzzle.
+    Raises ValueError if an eighth of the data holds no puzzle.
     """
     puzzle = registry.get(name)
     whole = batches.open_source(data, "train", puzzle)

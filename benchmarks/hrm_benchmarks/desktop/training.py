@@ -2,7 +2,7 @@
 
 The baseline is the published training step, rewritten from its formulas in plain PyTorch: a segment
 for every row, a whole second one for q_continue, the loss and both optimizers. What the blocks and
-the optimizer do is written here, because that is where the time goes. Weights, embedding, cycles,
+the optimizer do is written here, because they take most of the time. Weights, embedding, cycles,
 heads, slots and loss are ours. Float32, eager, SDPA.
 
 Source: the published HRM (sapientinc/HRM at 42410da): network, ACT wrapper, loss head,

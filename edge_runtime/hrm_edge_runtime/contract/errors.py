@@ -13,9 +13,9 @@ class Error(Exception):
 
 WORDS = {
     "missing": "it is missing",
-    "extra_forbidden": "nothing has this name",
+    "extra_forbidden": "it is an unknown field",
     "json_invalid": "it is not JSON: {error}",
-    "string_type": "it is not a text",
+    "string_type": "it is not a string",
     "int_type": "it is not a whole number",
     "int_parsing": "it is not a whole number",
     "int_parsing_size": "it is too large",

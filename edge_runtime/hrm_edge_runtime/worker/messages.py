@@ -32,7 +32,7 @@ class Cancel:
 class Load:
     """Open one more lane; answered by LaneChanged.
 
-    It opens in a thread `beside` the running lanes if its engine allows that.
+    If `beside`, it opens in a thread while the other lanes run.
     """
 
     lane: LaneKey

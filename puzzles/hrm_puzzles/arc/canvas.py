@@ -1,8 +1,8 @@
 """ARC grids on the square canvas of the published data, and a hash that all variants share.
 
 Tokens: 0 pad, 1 end mark, color c is c + 2. The row just below the grid and the column just right
-of it are end marks, as far as the canvas reaches. Their corner is pad. The origin of a grid is the
-canvas cell of its first cell.
+of it are end marks if the canvas has room for them. Their corner is pad. The origin of a grid is
+the canvas cell of its first cell.
 
 Example: the grid [[7, 0]] on a canvas of 3 x 3, at the origins (0, 0) and (1, 0).
 

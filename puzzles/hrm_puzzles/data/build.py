@@ -74,7 +74,7 @@ def build(
     """Build a data set at `out`, which must not exist.
 
     A stopped build continues if it is started again with the same recipe. `skip_bad` omits bad rows
-    of files, and `say` is told about them.
+    of files and passes their number to `say`.
     """
     puzzle = registry.get(recipe.puzzle)
     sources.difficulties_of(puzzle, recipe.difficulty)  # raises for an unknown one

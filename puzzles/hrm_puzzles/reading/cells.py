@@ -98,7 +98,7 @@ def values_in(legend: Legend, text: Sequence[str]) -> Values:
     """The value of each character of a text.
 
     A character that the legend lacks is a mark of another program if exactly one reading exists:
-    a wall is there several times, any other mark once, and the text has no usual mark for it.
+    a wall occurs several times, any other mark once, and the text has no usual mark for it.
     """
     unknown = [mark for mark in set(text) if mark not in legend.values and not mark.isspace()]
     if not unknown or not legend.others or len(unknown) > MOST_UNKNOWN:

@@ -53,7 +53,7 @@ class SudokuBoard:
     def is_transposable(self) -> bool:
         """Whether transposing the board keeps its boxes.
 
-        This is not so on 6x6, where boxes are wider than high.
+        False for 6x6, whose boxes are wider than high.
         """
         return self.box_rows == self.box_cols
 

@@ -1,4 +1,4 @@
-"""Builds that failed on this machine, remembered beside the plans while their cause lasts.
+"""Builds that failed on this machine, stored with the plans while their cause lasts.
 
 A service that repeated a failed build at each start would never serve. A failure counts for the
 same TensorRT (in the key) and driver; one for lack of memory counts until the next boot.
