@@ -48,8 +48,11 @@ def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarde
 
 
 @needs_haproxy
-def test_the_page_works_behind_the_proxy(browser: Browser, guarded: Server, tmp_path: Path) -> None:
-    with proxy(tmp_path, [guarded], ADMIN) as url, visitor(browser, url) as page:
+@pytest.mark.parametrize("path", ["", "/hrm/"])
+def test_the_page_works_behind_the_proxy(
+    browser: Browser, guarded: Server, path: str, tmp_path: Path
+) -> None:
+    with proxy(tmp_path, [guarded], ADMIN) as url, visitor(browser, f"{url}{path}") as page:
         assert page.locator("#model option").count() > 1
         paste(page, QUESTION)
         assert solve(page) == "Proven"
