@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from asgi_tools import QUICK, Http, app_over, serving
+from asgi_tools import QUICK, app_over, serving
 from bundle_tools import shipped
 from cell_sets import open_maze
 from scripted_server import LANE, NAME, no_library, scripted_model
+from starlette.testclient import TestClient
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.errors import ServiceError
@@ -28,7 +29,7 @@ FIELD = "S..G\n....\n####\n####"
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[Http]:
+def http() -> Iterator[TestClient]:
     with serving(*app_over(QUICK), until_ready=False) as http:
         yield http
 
@@ -37,7 +38,7 @@ def tokens_1T(puzzle: Puzzle, notation: object) -> np.ndarray:
     return puzzle.encode(puzzle.parse(notation).grid)[None].astype(np.uint8)
 
 
-def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: Http) -> None:
+def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: TestClient) -> None:
     kinds = http.get("/kinds").json()["kinds"]
     assert {"sudoku", "maze", "logistics"} <= {kind["kind"] for kind in kinds}
     for kind in kinds:
@@ -51,7 +52,7 @@ def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: Htt
             assert puzzle.check_BT(question_1T, answer_1T).tolist() == [RIGHT], made
 
 
-def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: Http) -> None:
+def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: TestClient) -> None:
     asked = {"kind": "maze-8x8", "difficulty": "hard"}
     first = http.get("/puzzle", params=asked).json()
     assert http.get("/puzzle", params={**asked, "seed": first["seed"]}).json() == first
@@ -59,7 +60,7 @@ def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: Http) -> None
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-def test_held_out_puzzles_are_in_no_training_set(http: Http, held_out: bool) -> None:
+def test_held_out_puzzles_are_in_no_training_set(http: TestClient, held_out: bool) -> None:
     puzzle = registry.get("sudoku-4x4")
     for _ in range(6):
         made = http.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
@@ -77,7 +78,9 @@ def test_held_out_puzzles_are_in_no_training_set(http: Http, held_out: bool) -> 
         ({"kind": "arc-7x7"}, "ARC tasks are made by people"),
     ],
 )
-def test_what_cannot_be_made_has_a_remedy(http: Http, params: dict[str, str], words: str) -> None:
+def test_what_cannot_be_made_has_a_remedy(
+    http: TestClient, params: dict[str, str], words: str
+) -> None:
     refused = http.get("/puzzle", params=params)
     assert refused.status_code == 422
     error = refused.json()["error"]
@@ -92,7 +95,7 @@ def test_what_cannot_be_made_has_a_remedy(http: Http, params: dict[str, str], wo
     ],
 )
 def test_a_label_is_checked(
-    http: Http, kind: str, puzzle: object, solution: object, verified: bool | None
+    http: TestClient, kind: str, puzzle: object, solution: object, verified: bool | None
 ) -> None:
     judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
     assert (judged.status_code, judged.json()) == (200, {"verified": verified})
@@ -108,7 +111,7 @@ def test_a_label_is_checked(
     ],
 )
 def test_wrong_labels(
-    http: Http, kind: str, puzzle: object, solution: object, message: str
+    http: TestClient, kind: str, puzzle: object, solution: object, message: str
 ) -> None:
     judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
     assert judged.status_code == 422
