@@ -88,34 +88,22 @@ def test_what_cannot_be_made_has_a_remedy(
 
 
 @pytest.mark.parametrize(
-    ("kind", "puzzle", "solution", "verified"),
-    [
-        ("maze-4x4", LINE, LINE.replace("S.G", "SoG"), True),
-        ("arc-7x7", {"task": "6ea4a07e", "input": [[1]]}, [[2, 2]], None),
-    ],
-)
-def test_a_label_is_checked(
-    http: TestClient, kind: str, puzzle: object, solution: object, verified: bool | None
-) -> None:
-    judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
-    assert (judged.status_code, judged.json()) == (200, {"verified": verified})
-
-
-@pytest.mark.parametrize(
     ("kind", "puzzle", "solution", "message"),
     [
+        ("maze-4x4", LINE, LINE.replace("S.G", "SoG"), '{"verified":true}'),
+        ("arc-7x7", {"task": "6ea4a07e", "input": [[1]]}, [[2, 2]], '{"verified":null}'),
         ("maze-4x4", FIELD, FIELD.replace("....", "oooo"), "marked o are not a shortest path"),
         ("maze-4x4", LINE, LINE, "the solution does not solve the puzzle"),
         ("sudoku-4x4", "123434122143432.", "1234341221434322", "2 is given twice"),
         ("chess", "e4", "e5", "the puzzle 'chess' does not exist"),
     ],
 )
-def test_wrong_labels(
+def test_labels_are_checked(
     http: TestClient, kind: str, puzzle: object, solution: object, message: str
 ) -> None:
     judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
-    assert judged.status_code == 422
-    assert message in judged.json()["error"]["message"]
+    assert judged.status_code == (200 if "verified" in message else 422)
+    assert message in judged.text
 
 
 def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once() -> None:
@@ -206,14 +194,19 @@ def test_boards_go_to_smallest_model(models: list[ServedModel], puzzle: object, 
     assert model_for(models[::-1], puzzle) == name
 
 
-def test_a_sudoku_goes_to_the_small_model(models: list[ServedModel]) -> None:
-    assert model_for(models, SUDOKU) == "sudoku"
-
-
-@pytest.mark.parametrize(("task", "name"), [("0520fde7", "arc-7x7"), ("017c7c7b", "arc-15x15")])
-def test_a_task_goes_to_the_smallest_model(models: list[ServedModel], task: str, name: str) -> None:
-    """Even if the grid of the question fits a smaller one."""
-    assert model_for(models, {"task": task, "input": [[0, 3], [3, 0]]}) == name
+@pytest.mark.parametrize(
+    ("puzzle", "name"),
+    [
+        (SUDOKU, "sudoku"),
+        # even if the grid of the question fits a smaller one
+        ({"task": "0520fde7", "input": [[0, 3], [3, 0]]}, "arc-7x7"),
+        ({"task": "017c7c7b", "input": [[0, 3], [3, 0]]}, "arc-15x15"),
+    ],
+)
+def test_others_go_to_the_first_that_knows_them(
+    models: list[ServedModel], puzzle: object, name: str
+) -> None:
+    assert model_for(models, puzzle) == name
 
 
 def test_an_unknown_task_is_rejected_with_known_ones(models: list[ServedModel]) -> None:
