@@ -30,7 +30,7 @@ from hrm_edge_runtime.engines.engine import (
     shapes_of,
 )
 from hrm_edge_runtime.engines.trt import api, cache, failures
-from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange
+from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.building import Build, worth_a_try
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, TensorRTError
@@ -68,7 +68,9 @@ class BuildOptions:
     workspace_mb: Annotated[
         int, typer.Option(min=16, help="Megabytes of scratch memory for the kernels.")
     ] = memory.WORKSPACE_MB
-    level: Annotated[int, typer.Option(min=0, max=5, help="Optimization level of TensorRT.")] = 3
+    level: Annotated[int, typer.Option(min=0, max=5, help="Optimization level of TensorRT.")] = (
+        api.LEVEL
+    )
     again: Annotated[bool, typer.Option("--again", help="Rebuild existing engines.")] = False
     force: Annotated[
         bool, typer.Option("--force", help="Build even if memory looks insufficient.")
@@ -182,16 +184,16 @@ def _built_anew(bundle: Bundle, key: EngineKey, options: BuildOptions) -> Built:
     graph = bundle.graph_path(key.precision)
     folder = cache.plan_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    settings = BuildSettings(workspace_mb=options.workspace_mb, optimization_level=options.level)
     began_s = time.monotonic()
     try:
         with stages_on() as stages:
             plan = api.plan_from_onnx(
                 graph,
                 [_ranges(bundle, profile) for profile in key.profiles],
-                settings=settings,
                 stages=stages,
                 timing_cache=folder / f"timing-{key.machine_name}.cache",
+                workspace_mb=options.workspace_mb,
+                level=options.level,
             )
     except TensorRTError as error:
         failures.remember(key, error)
@@ -204,8 +206,8 @@ def _built_anew(bundle: Bundle, key: EngineKey, options: BuildOptions) -> Built:
         plan_bytes=len(plan),
         graph_bytes=graph.stat().st_size,
         build_seconds=seconds,
-        workspace_mb=settings.workspace_mb,
-        optimization_level=settings.optimization_level,
+        workspace_mb=options.workspace_mb,
+        optimization_level=options.level,
     )
     cache.write(built, plan)
     return built

@@ -14,12 +14,10 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from hrm_edge_runtime.contract.arrays import Shape
-from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.engine import EngineUnavailableError, Shape
 from hrm_edge_runtime.engines.trt.causes import Cause, TensorRTError, cause_of
 from hrm_host import atomic
 from hrm_host.memory import WORKSPACE_MB
@@ -33,6 +31,7 @@ NEWEST_MAJOR = 11
 INSTALL = (
     "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
 )
+LEVEL = 3  # of optimization, of 5: suits an 8 GB board
 TACTIC_MB = 2048  # bounds the trial of a kernel
 MIN_SCRATCH_BYTES = 256  # a context without memory may not run, even if its shapes need none
 LIBRARIES = (
@@ -153,21 +152,14 @@ class ShapeRange(NamedTuple):
     largest: Shape
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildSettings:
-    """How hard the builder tries, for an 8 GB board."""
-
-    workspace_mb: int = WORKSPACE_MB
-    optimization_level: int = 3
-
-
 def plan_from_onnx(
     graph: Path,
     profiles: Sequence[Mapping[str, ShapeRange]],
     *,
-    settings: BuildSettings,
     stages: Stages,
     timing_cache: Path | None,
+    workspace_mb: int = WORKSPACE_MB,
+    level: int = LEVEL,
     adjust: Callable[[tensorrt.IBuilderConfig], None] | None = None,
 ) -> bytes:
     """Build a plan; raises TensorRTError with TensorRT's last error.
@@ -181,7 +173,7 @@ def plan_from_onnx(
     logger = logger_for(last_error)
     builder = _started(trt.Builder, logger, last_error)
     network = network_from_onnx(builder, logger, graph)
-    config = _config(builder, settings)
+    config = _config(builder, workspace_mb, level)
     monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
     config.progress_monitor = monitor
     for ranges in profiles:
@@ -239,13 +231,13 @@ def network_from_onnx(
     return network
 
 
-def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBuilderConfig:
+def _config(builder: tensorrt.Builder, workspace_mb: int, level: int) -> tensorrt.IBuilderConfig:
     import tensorrt as trt
 
     config = _made("a configuration", builder.create_builder_config())
-    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_mb << 20)
     config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, TACTIC_MB << 20)
-    config.builder_optimization_level = settings.optimization_level
+    config.builder_optimization_level = level
     # small kernels gain nothing from further streams, and each takes scratch memory of its own
     config.max_aux_streams = 0
     # The build counts fused attention kernels by name, which needs detailed profiles.

@@ -49,10 +49,13 @@ class TensorRTError(EngineUnavailableError):
     """TensorRT or CUDA fails; `cause` decides what is tried next and what is remembered."""
 
     def __init__(self, problem: str, cause: Cause, remedy: str = "") -> None:
+        super().__init__(problem, cause, remedy)
         self.problem = problem
         self.cause: Cause = cause
         self.remedy = remedy or REMEDIES[cause]
-        super().__init__(f"{problem}: {self.remedy}.")
+
+    def __str__(self) -> str:
+        return f"{self.problem}: {self.remedy}."
 
 
 def cause_of(words: str, status: int = 0) -> Cause:

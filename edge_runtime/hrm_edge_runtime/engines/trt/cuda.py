@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Shape
-from hrm_edge_runtime.engines.engine import EngineLostError
+from hrm_edge_runtime.engines.engine import EngineLostError, Shape
 from hrm_edge_runtime.engines.trt.causes import TensorRTError
 from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, GpuInfo, driver_here
 
