@@ -31,7 +31,7 @@ from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.profiles import buckets_for
 from hrm_host import atomic, command, machine, memory
 from hrm_parity import BUILD_COMMAND
-from hrm_parity.comparison import Comparison, ParityOptions, compare_engines
+from hrm_parity.cli import Comparison, ParityOptions, compare_engines
 from hrm_parity.device import try_device
 from hrm_parity.walk import attempts_of, golden_questions
 

@@ -33,7 +33,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.shipped import shipped_bundles
-from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange, plan_from_onnx
+from hrm_edge_runtime.engines.trt.api import ShapeRange, plan_from_onnx
 from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
@@ -178,7 +178,6 @@ def build(
         plan = plan_from_onnx(
             file,
             ranges,
-            settings=BuildSettings(),
             stages=Stages(),
             timing_cache=None,  # RTX would look for a GPU
             adjust=lambda config: _aim(trt, config),

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hrm_host.text import is_printable
+from hrm_host.reading import is_printable
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.reading.legend import shown
 from hrm_puzzles.reading.record import board_in
