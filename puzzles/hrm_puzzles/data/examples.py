@@ -14,7 +14,8 @@ from hrm_host.atomic import new_directory
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import WRONG, CsvForm, Grid, IntArray, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import WRONG, Grid, IntArray, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.reading.legend import Lettered
 from hrm_puzzles.reading.record import Record, board_from
 from hrm_puzzles.reading.records import records_at
 
@@ -184,7 +185,7 @@ def require_label(puzzle: Puzzle, question: object, solution: object) -> None:
 def named_board(puzzle: Puzzle, value: object, what: str) -> tuple[str, Grid]:
     """The identifier and the grid of a question or an answer. Raises PuzzleError."""
     try:
-        if isinstance(puzzle, CsvForm):
+        if isinstance(puzzle, Lettered):
             return "", board_from(puzzle, value)
         parsed = puzzle.parse(value)
     except PuzzleError as error:

@@ -6,10 +6,10 @@ Shapes: R rows, C columns.
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from hrm_puzzles.grid.board import GridShape
-from hrm_puzzles.puzzle import PuzzleError
+from hrm_puzzles.puzzle import Grid, PuzzleError
 
 MAX_TEXT = 4000  # characters; every form of a board is shorter, including headers
 MAX_SHOWN = 20  # characters of a string that an error quotes
@@ -70,10 +70,14 @@ class Legend:
 
 @runtime_checkable
 class Lettered(Protocol):
-    """A puzzle with a legend. It reads rows of values; the web page draws its boards as symbols."""
+    """A puzzle with a legend, whose boards files hold and the web page draws as symbols."""
 
     @property
     def legend(self) -> Legend: ...
+
+    def board_of(self, board: Any) -> Grid:
+        """Read a question or an answer without judging it: text or lists. Raises PuzzleError."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

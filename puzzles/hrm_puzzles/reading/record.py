@@ -6,7 +6,8 @@ from typing import cast
 
 from hrm_host.reading import json_from
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.puzzle import CsvForm, Framing, Grid, Puzzle, PuzzleError, sized
+from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
+from hrm_puzzles.reading.legend import Lettered
 
 QUESTION_KEYS = ("puzzle", "puzzles", "question", "questions", "quiz", "quizzes")
 ANSWER_KEYS = ("solution", "solutions", "answer", "answers")
@@ -79,7 +80,7 @@ def error_at_place(name: str, place: str, problem: str, remedy: str) -> DatasetE
 def board_from(puzzle: Puzzle, value: object) -> Grid:
     """Read a question or an answer without judging it. Raises PuzzleError."""
     value = board_in(value)
-    if isinstance(puzzle, CsvForm) and not isinstance(value, dict):
+    if isinstance(puzzle, Lettered) and not isinstance(value, dict):
         return puzzle.board_of(value)
     return puzzle.parse(value).grid
 
@@ -88,7 +89,7 @@ def is_board(puzzles: Sequence[Puzzle], value: object) -> bool:
     """Whether one of the puzzles reads a value as one board."""
     for puzzle in puzzles:
         try:
-            if isinstance(puzzle, Framing):  # boards of many sizes fit: the question must be valid
+            if isinstance(puzzle, Routed):  # boards of many sizes fit: the question must be valid
                 sized(puzzle, value).parse(value)
             else:
                 board_from(puzzle, value)

@@ -12,7 +12,7 @@ from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.reading.arrays import is_array, records_of_arrays
-from hrm_puzzles.reading.legend import Legend
+from hrm_puzzles.reading.legend import Lettered
 from hrm_puzzles.reading.objects import is_json, records_of_lines, records_of_text
 from hrm_puzzles.reading.record import Record, error_at_place, is_board
 from hrm_puzzles.reading.tables import columns_error, table_of
@@ -197,7 +197,6 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 
 
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
-    legend: Legend | None = getattr(puzzle, "legend", None)
-    if legend is None:
-        return not line.startswith("# ")
-    return legend.row_marks.issuperset(line)
+    if isinstance(puzzle, Lettered):
+        return puzzle.legend.row_marks.issuperset(line)
+    return not line.startswith("# ")
