@@ -15,7 +15,7 @@ from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import Record, board_in
+from hrm_puzzles.reading.record import PuzzleRecord, board_in
 from hrm_puzzles.reading.records import MAX_LINE, records_at, records_in
 
 FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no puzzle ends like this
@@ -97,7 +97,7 @@ def entries(
     yield from _numbered(records_in(lines, puzzles, name=name, columns=columns))
 
 
-def _numbered(records: Iterable[Record]) -> Iterator[Entry]:
+def _numbered(records: Iterable[PuzzleRecord]) -> Iterator[Entry]:
     for number, record in enumerate(records, start=1):
         fields = {"puzzle": board_in(record.question), **record.fields}
         yield Entry(number=number, fields=fields, known=record.answer)

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_host.reading import is_object
 from hrm_puzzles.grid.board import (
     BoolArray,
     GridShape,
@@ -103,7 +104,7 @@ class GridPuzzle(ABC):
         """The tokens with the marks of an answer removed."""
 
     @abstractmethod
-    def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
+    def from_object(self, question: dict[str, object]) -> tuple[Grid, dict[str, object]]:
         """Read a JSON object. Returns the grid and the object without an answer."""
 
     @abstractmethod
@@ -150,11 +151,9 @@ class GridPuzzle(ABC):
 
     def _looks_alike(self, notation: object) -> bool:
         """Whether a notation is of this puzzle: by its keys, its characters or all its numbers."""
-        if isinstance(notation, dict):
-            return set(self.keys) <= set(cast("dict[object, object]", notation))
-        if not isinstance(notation, str | list):
-            return False
-        cells = cells_in(cast("str | list[object]", notation))
+        if is_object(notation):
+            return set(self.keys) <= notation.keys()
+        cells = cells_in(notation)
         if any(self.legend.characters[stop] in cells for stop in self.stops):
             return True
         if isinstance(notation, str):
@@ -174,8 +173,8 @@ class GridPuzzle(ABC):
     def parse(self, notation: object) -> Parsed:
         """Read a question and check it. A question with a complete right answer passes."""
         notation = board_in(notation)
-        if isinstance(notation, dict):
-            question = self._parsed_object(cast("dict[object, object]", notation))
+        if is_object(notation):
+            question = self._parsed_object(notation)
         else:
             question = self.read(notation)
         tokens_T = self.encode(question.grid)
@@ -183,7 +182,7 @@ class GridPuzzle(ABC):
         self._check_marks(tokens_T)
         return question
 
-    def _parsed_object(self, values: dict[object, object]) -> Parsed:
+    def _parsed_object(self, values: dict[str, object]) -> Parsed:
         grid, question = self.from_object(values)
         template = json.dumps(question)
         notation = Notation(kind="object", blank=self.legend.open_value, template=template)
