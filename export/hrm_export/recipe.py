@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from hrm_calibration.attempts import NUM_ATTEMPTS
 from hrm_calibration.forms import Form
-from hrm_calibration.graph_rules import check_graph, stored_sizes
+from hrm_calibration.graph_rules import check_graph
 from hrm_calibration.judge import JudgedForms
 from hrm_edge_runtime.contract.bundle import (
     GOLDEN_NAME,
@@ -67,7 +67,7 @@ def write_unrolled(
     for form in forms:
         count = num_segments or form.policy.max_segments
         graph = unrolled_graph(form.portable, form.policy, count)
-        check_graph(graph, stored_sizes(forms[0].portable))
+        check_graph(graph)
         name = f"unrolled.{form.precision}.onnx"
         write_graph(directory / name, graph)
         names[form.precision] = name
