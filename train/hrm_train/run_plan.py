@@ -16,7 +16,7 @@ from torch import Tensor
 from hrm_host import atomic
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
-from hrm_model.families import model_of
+from hrm_model.families import model_of, num_parameters_of
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
@@ -59,9 +59,8 @@ class RunPlan:
 
     @property
     def num_parameters(self) -> int:
-        """The learned weights, counted on the meta device; its import takes two seconds."""
-        with torch.device("meta"):
-            return model_of(self.config).num_parameters
+        """The learned weights; counting them imports a part of PyTorch, which takes two seconds."""
+        return num_parameters_of(self.config)
 
     @property
     def is_worth_compiling(self) -> bool:
