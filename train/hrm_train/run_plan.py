@@ -21,7 +21,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
-from hrm_train.hardware import GIGABYTE, Hardware, Say, prepare
+from hrm_train.hardware import GIGABYTE, Hardware, prepare
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
@@ -195,7 +195,7 @@ def _data_of(values: dict[str, Any]) -> Path:
     return given
 
 
-def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
+def trainer_from(plan: RunPlan) -> Trainer:
     """Returns the trainer at its first step; `Trainer.restore` moves it to a checkpoint.
 
     Raises ValueError if the planned device is missing.
@@ -213,7 +213,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
         state = _initial_state(start, model, puzzle, source.identifiers)
         checkpoint.load_state(model, state, start)
     micro_batch = plan.micro_batch_of(model.num_parameters)
-    return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch, say=say)
+    return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch)
 
 
 def _initial_state(
