@@ -26,7 +26,7 @@ from hrm_train.options import PlanOptions
 from hrm_train.plan import draft, plan_of
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for
 from hrm_train.run import run_of
-from hrm_train.run_plan import RunPlan, trainer_from, write_plan
+from hrm_train.run_plan import NAME_BYTES, RunPlan, trainer_from, write_plan
 from hrm_train.session import warnings
 from hrm_train.tuning import fastest, tuned
 
@@ -209,7 +209,7 @@ def test_checkpoint_size_is_forecast(optimizer: str, data: Path, tmp_path: Path)
     trainer.step()
     trainer.save(tmp_path / "step_1", {})
     size = sum(file.stat().st_size for file in (tmp_path / "step_1").iterdir())
-    assert plan.memory().checkpoint == pytest.approx(size, rel=0.1)
+    assert plan.checkpoint_bytes == pytest.approx(size, rel=0.1)
     resumed = trainer_from(plan)
     resumed.restore(tmp_path / "step_1")
     for _ in range(2):
@@ -316,6 +316,28 @@ def test_tuning_stays_within_the_memory(
     with pytest.raises(ValueError, match="not even one row fits into 90% of 1 MiB"):
         fastest(trainer, 4, lambda _: 2**20, 2**20)
     assert fastest(trainer, 4, lambda rows: rows << 20, 2 << 20) == 1
+
+
+def test_the_names_of_arc_variants_are_forecast(tmp_path: Path) -> None:
+    """Each id takes its vector and seven bytes: 391,601 of them, 256 wide, take 0.38 GiB."""
+    data = tmp_path / "data"
+    line = ["build", "arc-7x7", "--out", data, "--augment", 300, "--hold-out-all"]
+    succeeded(data_app, *line, "--tasks", "0d3d703e,25ff71a9,3618c87e,67a3c6ac")
+    options = PlanOptions(
+        run=tmp_path / "run", puzzle="arc-7x7", preset="small", hw="cpu", data=data, settings=PLAIN
+    )
+    plan = plan_of(options)
+    trainer = trainer_from(plan)
+    run_of(plan, trainer, wandb=False).save()
+    saved = start_of(plan.run)
+    assert saved is not None
+    size = sum(file.stat().st_size for file in saved.iterdir())
+    assert plan.config.num_puzzle_ids > 1000
+    assert plan.checkpoint_bytes == pytest.approx(size, rel=0.02)
+    num_bytes = (saved / checkpoint.NAMES).stat().st_size / plan.config.num_puzzle_ids
+    assert 6 < num_bytes <= NAME_BYTES
+    _, meta = checkpoint.load(saved)
+    assert tuple(meta[checkpoint.PUZZLE_IDS]) == trainer.feed.source.identifiers()
 
 
 PAIR = {"input": [[1]], "output": [[2]]}

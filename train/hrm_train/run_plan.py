@@ -28,6 +28,7 @@ from hrm_train.recipe import Recipe
 
 # Products of a run. One with 2e10 took 20 CPU seconds without torch.compile, 111 with it.
 WORTH_COMPILING = 1e12
+NAME_BYTES = 7  # of a variant of an ARC task, compressed, at most
 SMALL = 8_000_000  # parameters; models below it use the machine's small_rows_*
 
 
@@ -106,6 +107,11 @@ class RunPlan:
             recompute=self.hardware.recompute,
             world=world,
         )
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes on the disk, with the names of the puzzle ids."""
+        return self.memory().checkpoint + NAME_BYTES * self.config.num_puzzle_ids
 
     def with_micro_batch(self, rows: int) -> "RunPlan":
         return replace(self, hardware=replace(self.hardware, micro_batch=rows))

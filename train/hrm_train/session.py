@@ -258,7 +258,7 @@ def _passes(plan: RunPlan) -> str:
 def _disk(plan: RunPlan) -> str:
     """The bytes that the run's checkpoints hold and write; a warning if the disk has less."""
     folder = next(path for path in plan.run.absolute().parents if path.is_dir())
-    size = plan.memory().checkpoint
+    size = plan.checkpoint_bytes
     most_held = plan.intervals.keep + SPARE
     num_written = _num_written(plan.num_steps, plan.intervals)
     free = shutil.disk_usage(folder).free
