@@ -2,11 +2,11 @@
 
     python -m pip install --no-deps --target WHEELS REQUIREMENTS
     PYTHONPATH=WHEELS python -m pytest -m rtx
-    PYTHONPATH=WHEELS python tests/support/rtx_tools.py
+    PYTHONPATH=WHEELS python tests/support/rtx_tools.py [BUNDLE...]
 
-The last command prints the tables in benchmarks/results. No plan runs on a Jetson: RTX compiles for
-GeForce cards, and the nearest relative of Orin that it knows is the Ampere card of compute
-capability 8.6.
+The last command prints the tables in benchmarks/results, or the first table of these bundles. No
+plan runs on a Jetson: RTX compiles for GeForce cards, and the nearest relative of Orin that it
+knows is the Ampere card of compute capability 8.6.
 """
 
 import contextlib
@@ -276,12 +276,13 @@ def _scales(step: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, flo
     return scales
 
 
-def print_shipped(trt: Any) -> None:
-    """Print a row for each form of each shipped model; bytes moved are for eight puzzles."""
+def print_bundles(trt: Any, paths: Sequence[Path]) -> None:
+    """Print a row for each form of each bundle; bytes moved are for eight puzzles."""
     print("| model | form | kernels | streams | moved, 8 puzzles | scratch, 16 | plan | CPU time |")
     print("|---|---|---|---|---|---|---|---|")
-    for name, path in shipped_bundles().items():
+    for path in paths:
         bundle = Bundle.open(path)
+        name = bundle.manifest.name
         for precision in bundle.manifest.precisions:
             graph = onnx.load(bundle.graph_path(precision))
             one = build(trt, precision, graph, profiles=SMALL)
@@ -296,7 +297,10 @@ def print_shipped(trt: Any) -> None:
 
 def main() -> None:
     trt = load_rtx()
-    print_shipped(trt)
+    named = [Path(argument) for argument in sys.argv[1:]]
+    print_bundles(trt, named or list(shipped_bundles().values()))
+    if named:
+        return
     print()
     print("| form | graph | plan | weights | scratch, batch <= 8 | fused attention | CPU time |")
     print("|---|---|---|---|---|---|---|")
