@@ -23,6 +23,7 @@ from hrm_edge_runtime.engines.trt import api, building, cache, failures, profile
 from hrm_edge_runtime.engines.trt.building import Build
 from hrm_edge_runtime.engines.trt.cache import EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, TensorRTError, cause_of
+from hrm_host.memory import Memory
 from hrm_parity import trt_build as tensorrt_build
 
 
