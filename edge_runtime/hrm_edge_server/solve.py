@@ -31,8 +31,8 @@ from hrm_edge_runtime.api.schema import SegmentView, SlotsAnswer, SolveAnswer, S
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.contract import logs
-from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import EngineClient, OnEvent
+from hrm_edge_server.admission import Admission
 from hrm_edge_server.body import BodyDecoder, unless_client_leaves
 from hrm_edge_server.library import Library
 from hrm_edge_server.metrics import Metrics
@@ -138,7 +138,7 @@ class SolveService:
         *,
         patience_s: float | None = None,
         deadline_s: float = math.inf,
-    ) -> Admission[ServedModel]:
+    ) -> Admission:
         """Take a place in the lane of the first candidate, until the caller closes it.
 
         A line of a batch has a patience and perhaps a deadline: it waits for its place.
@@ -213,7 +213,7 @@ class SolveService:
 
     async def parsed(
         self,
-        admission: Admission[ServedModel],
+        admission: Admission,
         request: SolveRequest,
         *,
         arrival_s: float,
@@ -333,8 +333,7 @@ class SegmentViews:
         self._grids: dict[int, Grid] = {}
 
     def view(self, event: task.SegmentEvent) -> SegmentView:
-        board = self._parsed.board
-        grid = board.decode(event.answer_T)
+        grid = self._parsed.grid_of(event.answer_T)
         before = self._grids.get(event.attempt, self._parsed.parsed.grid)
         self._grids[event.attempt] = grid
         changed = np.arange(grid.size)  # all cells if the shape changed
@@ -343,7 +342,7 @@ class SegmentViews:
         return SegmentView(
             segment=event.segment,
             attempt=event.attempt,
-            solution=board.write(grid, self._parsed.parsed.notation),
+            solution=self._parsed.board.write(grid, self._parsed.parsed.notation),
             changed=changed.tolist(),
             margin=event.margin,
             verified=event.verified,

@@ -236,14 +236,13 @@ def tensorrt_problem() -> str | None:
     return problem
 
 
-def start_problem() -> str | None:
-    """Why TensorRT and CUDA do not start now, with the remedy, or None; tried in a child."""
-    from hrm_edge_runtime.engines.trt.causes import REMEDIES
+def check_start() -> None:
+    """Raise TensorRTError if TensorRT and CUDA do not start now; tried in a child."""
+    from hrm_edge_runtime.engines.trt.causes import TensorRTError
 
     problem = _problem_of(TENSORRT_TRIAL)
-    if problem is None:
-        return None
-    return f"TensorRT does not start here ({problem.rstrip('.')}): {REMEDIES['CUDA']}."
+    if problem is not None:
+        raise TensorRTError(f"TensorRT does not start here ({problem.rstrip('.')})", "CUDA")
 
 
 def _problem_of(trial: str, *arguments: str) -> str | None:

@@ -7,10 +7,10 @@ Shapes: R rows, C columns.
 """
 
 import re
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from math import isqrt
-from typing import cast
 
+from hrm_host.reading import are_strings, is_list, is_object
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Parsed, PuzzleError
 from hrm_puzzles.reading.cells import (
@@ -97,32 +97,29 @@ def shape_of(legend: Legend, notation: object) -> GridShape | None:
     A board in one line or in a flat list is a square. Raises PuzzleError for a text that shows two
     shapes.
     """
-    if isinstance(notation, dict):
-        fields = cast("dict[object, object]", notation)
-        return shape_of(legend, fields.get("grid"))
+    if is_object(notation):
+        return shape_of(legend, notation.get("grid"))
     if isinstance(notation, str):
         return shape_in(legend, notation)
-    if not isinstance(notation, list) or not notation:
+    if not is_list(notation) or not notation:
         return None
-    rows = cast("list[object]", notation)
-    if all(isinstance(row, str) for row in rows):
-        return shape_in(legend, "\n".join(cast("list[str]", rows)))
-    if all(isinstance(row, list) for row in rows):
-        longest = max(map(len, cast("list[Sized]", rows)))
-        return GridShape(rows=len(rows), cols=longest)
-    return square(len(rows))
+    if are_strings(notation):
+        return shape_in(legend, "\n".join(notation))
+    rows = list(filter(is_list, notation))
+    if len(rows) == len(notation):
+        return GridShape(rows=len(rows), cols=max(map(len, rows)))
+    return square(len(notation))
 
 
-def cells_in(notation: str | list[object]) -> set[str | int]:
+def cells_in(notation: object) -> set[str | int]:
     """The distinct characters of a text, or the distinct values of lists."""
     if isinstance(notation, str):
         return set(notation)
+    if isinstance(notation, int):
+        return {notation}
     cells: set[str | int] = set()
-    for value in notation:
-        if isinstance(value, str | list):
-            cells |= cells_in(cast("str | list[object]", value))
-        elif isinstance(value, int):
-            cells.add(value)
+    if is_list(notation):
+        cells.update(*map(cells_in, notation))
     return cells
 
 

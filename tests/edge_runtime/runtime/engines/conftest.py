@@ -30,7 +30,7 @@ def device(
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
     monkeypatch.setattr(tensorrt_build, "BUILD_COMMAND", BUILD_COMMAND)
     # a process per build; builds in processes of their own still ask it
-    monkeypatch.setattr(factory, "start_problem", lambda: None)
+    monkeypatch.setattr(factory, "check_start", lambda: None)
     monkeypatch.setattr(building, "is_small", lambda _: False)  # tiny models stand for large
 
     def set_up(**settings: str) -> None:
