@@ -9,12 +9,11 @@ from typing import Any
 import httpx
 import numpy as np
 import uvicorn
-from scripted_engine import ScriptedEngine, ready_lane
+from scripted_engine import ScriptedEngine, ThreadEngine, ready_lane
 from scripted_server import LANE, NAME, PUZZLE, no_library, scripted_lanes, scripted_model
 from service_tools import wait_for
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from thread_engine import ThreadEngine
 from uvicorn.server import ServerState
 
 from hrm_edge_runtime.batching.task_lane import TaskLane

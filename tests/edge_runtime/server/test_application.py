@@ -10,9 +10,9 @@ import threading
 import httpx
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
+from scripted_engine import ThreadEngine
 from scripted_server import LANE, examples, no_library, scripted_model
 from service_tools import refusal, wait_for
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes

@@ -8,9 +8,9 @@ import pytest
 from asgi_tools import QUICK, app_over, serving
 from bundle_tools import shipped
 from cell_sets import open_maze
+from scripted_engine import ThreadEngine
 from scripted_server import LANE, NAME, no_library, scripted_model
 from starlette.testclient import TestClient
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import candidate_models, parse_request

@@ -21,12 +21,11 @@ from pathlib import Path
 import pytest
 from asgi_tools import QUICK, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
-from scripted_engine import ScriptedEngine
+from scripted_engine import ScriptedEngine, ThreadEngine
 from scripted_server import LANE, PUZZLE, no_library, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, head, refusal, running, wait_for
 from starlette.testclient import TestClient
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.worker import process

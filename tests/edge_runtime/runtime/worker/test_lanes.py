@@ -13,10 +13,10 @@ import pytest
 from asgi_tools import MAZE, MAZES, PLACES, QUICK, app_of_two, app_over, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_engine import ThreadEngine
 from scripted_server import LANE, NAME, examples
 from service_tools import wait_for
 from starlette.testclient import TestClient
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
