@@ -18,8 +18,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import cpu_times
@@ -60,8 +59,7 @@ PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """An engine and the precision it runs; `engine` is never "auto"."""
 
     engine: str
@@ -151,7 +149,7 @@ def prepare(
     )
     if watch is not None:
         watch(build)
-    return replace(choice, precision=build.result(to_judge=to_judge))
+    return choice._replace(precision=build.result(to_judge=to_judge))
 
 
 def engine_for(
