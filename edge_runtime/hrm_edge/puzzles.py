@@ -15,7 +15,7 @@ from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import Record, board_in
+from hrm_puzzles.reading.record import PuzzleRecord, board_in
 from hrm_puzzles.reading.records import MAX_LINE, records_at, records_in
 
 FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no puzzle ends like this
@@ -85,7 +85,7 @@ def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -
         raise SolvingError(f"{argument!r} cannot be read ({error}): {remedy}.") from error
 
 
-def numbered(records: Iterable[Record]) -> Iterator[Entry]:
+def numbered(records: Iterable[PuzzleRecord]) -> Iterator[Entry]:
     for number, record in enumerate(records, start=1):
         fields = {"puzzle": board_in(record.question), **record.fields}
         yield Entry(number=number, fields=fields, known=record.answer)

@@ -343,8 +343,7 @@ class SegmentViews:
         self._grids: dict[int, Grid] = {}
 
     def view(self, event: task.SegmentEvent) -> SegmentView:
-        board = self._parsed.board
-        grid = board.decode(event.answer_T)
+        grid = self._parsed.grid_of(event.answer_T)
         before = self._grids.get(event.attempt, self._parsed.parsed.grid)
         self._grids[event.attempt] = grid
         changed = np.arange(grid.size)  # all cells if the shape changed
@@ -353,7 +352,7 @@ class SegmentViews:
         return SegmentView(
             segment=event.segment,
             attempt=event.attempt,
-            solution=board.write(grid, self._parsed.parsed.notation),
+            solution=self._parsed.board.write(grid, self._parsed.parsed.notation),
             changed=changed.tolist(),
             margin=event.margin,
             verified=event.verified,

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, TypeGuard
 
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
@@ -62,11 +62,26 @@ def json_from(text: str) -> Any:
 def _values_inside(level: list[object]) -> list[object]:
     inside: list[object] = []
     for value in level:
-        if isinstance(value, dict):
-            inside += cast("dict[str, object]", value).values()
-        elif isinstance(value, list):
-            inside += cast("list[object]", value)
+        if is_object(value):
+            inside += value.values()
+        elif is_list(value):
+            inside += value
     return inside
+
+
+def is_object(value: object) -> TypeGuard[dict[str, object]]:
+    """Whether a value of JSON is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether a value of JSON is a list."""
+    return isinstance(value, list)
+
+
+def are_strings(values: list[object]) -> TypeGuard[list[str]]:
+    """Whether a list holds strings alone, and at least one."""
+    return bool(values) and all(isinstance(value, str) for value in values)
 
 
 def _too_deep() -> ValueError:

@@ -13,7 +13,7 @@ from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, pu
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Framing, Puzzle, Routed
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
 from hrm_puzzles.reading.legend import Lettered
 
 AS_IN_MANIFEST = (
@@ -97,16 +97,11 @@ class ServedModel:
 
     @cached_property
     def routed(self) -> Routed | None:
-        """The puzzle, if its answers are routes. Cached, because a protocol check takes 20 us or
-        more."""
-        if isinstance(self.puzzle, Routed):
-            return self.puzzle
-        return None
+        """The puzzle, if its answers are routes and its board frames smaller ones.
 
-    @cached_property
-    def framing(self) -> Framing | None:
-        """The puzzle, if its board frames smaller boards."""
-        if isinstance(self.puzzle, Framing):
+        Cached, because a protocol check takes 20 us or more.
+        """
+        if isinstance(self.puzzle, Routed):
             return self.puzzle
         return None
 

@@ -13,7 +13,7 @@ import pytest
 from bundle_tools import shipped
 from cli_tools import invoked, succeeded
 from click.testing import Result
-from stand_ins import SetUp, with_precisions
+from stand_ins import BUILD_COMMAND, SetUp, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import shipped_bundles
@@ -24,7 +24,6 @@ from hrm_edge_runtime.engines.trt.building import Build
 from hrm_edge_runtime.engines.trt.cache import EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, TensorRTError, cause_of
 from hrm_host.memory import Memory
-from hrm_parity import BUILD_COMMAND
 from hrm_parity import trt_build as tensorrt_build
 
 

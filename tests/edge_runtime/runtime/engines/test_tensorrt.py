@@ -22,7 +22,7 @@ import pytest
 from board_tree import board
 from bundle_tools import shipped, turn_head
 from cli_tools import succeeded
-from stand_ins import STAND_IN_ONLY, SetUp, with_precisions
+from stand_ins import BUILD_COMMAND, STAND_IN_ONLY, SetUp, with_precisions
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -43,7 +43,6 @@ from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, Driver, PycudaD
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
-from hrm_parity import BUILD_COMMAND
 from hrm_parity import device as check
 from hrm_parity import trt_build as tensorrt_build
 
