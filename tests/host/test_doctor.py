@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -110,7 +109,7 @@ def test_each_fault_of_a_board_has_its_remedy(
 def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
 ) -> None:
-    installed = replace(JETPACK_62, **changes)  # type: ignore[arg-type]
+    installed = JETPACK_62._replace(**changes)  # type: ignore[arg-type]
     found = serving.findings(board(tmp_path), installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert failed.name == name
@@ -140,7 +139,7 @@ FROM_JETPACK = "/usr/lib/python3.12/dist-packages/tensorrt/__init__.py"
 def test_a_jetson_needs_the_tensorrt_of_its_jetpack(
     line: str, version: str, file: str, remedy: str
 ) -> None:
-    installed = replace(JETPACK_62, tensorrt=version, tensorrt_file=file)
+    installed = JETPACK_62._replace(tensorrt=version, tensorrt_file=file)
     found = [one for one in serving.engines(installed, line) if one.name == "TensorRT"]
     assert [one.level for one in found] == ["fail" if remedy else "ok"]
     assert remedy in found[0].remedy
@@ -166,7 +165,7 @@ def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path) -> None:
     found = serving.findings(Host(root=tmp_path), PC)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode"} & {finding.name for finding in found}
-    missing = serving.findings(Host(root=tmp_path), replace(PC, onnxruntime=None))
+    missing = serving.findings(Host(root=tmp_path), PC._replace(onnxruntime=None))
     assert unwell(missing) == {"ONNX Runtime": "fail"}
     assert serving.engine_cache(free_bytes=100 << 20).level == "fail"
 

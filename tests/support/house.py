@@ -70,7 +70,7 @@ async def house_of(
 ) -> AsyncIterator[House]:
     """Serve one bundle; further ones come from `folder`."""
     library = Library(DEFAULTS, [folder], uploads)
-    models = library.start_with([Bundle.open(bundle)], {})
+    models = library.start_with([Bundle.open(bundle)])
     make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))
