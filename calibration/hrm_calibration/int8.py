@@ -157,8 +157,7 @@ def worst_first(
         carries = carries_after(served, for_cpus(served.graph, scales, others), states)
         moved[weight] = drift(carries, reference)
         stages.show("ranking matrices", len(moved), len(weights))
-    by_drift = sorted(weights, key=lambda weight: -moved[weight])
-    return {weight: moved[weight] for weight in by_drift}
+    return dict(sorted(moved.items(), key=lambda item: -item[1]))
 
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:
