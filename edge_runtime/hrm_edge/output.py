@@ -24,7 +24,7 @@ from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
 from hrm_host import system
 from hrm_host.progress import stages_on
-from hrm_host.text import printable, printable_lines
+from hrm_host.reading import printable, printable_lines
 from hrm_puzzles.puzzle import PuzzleError
 
 BEGINNING = b'{"number": '  # keys of every line of an output file
@@ -37,7 +37,7 @@ VERDICTS: dict[Status, str] = {
 }
 
 
-class Record(BaseModel):
+class OutputLine(BaseModel):
     """A line of an output file: a puzzle, and `answer` or `error` as in /solve/batch."""
 
     number: int
@@ -174,17 +174,13 @@ def _cost(answer: SolveAnswer) -> str:
     return ", ".join(parts)
 
 
-def _no_counts() -> Counter[str]:
-    return Counter(dict.fromkeys((*VERDICTS, "right_by_label"), 0))
-
-
 @dataclass
 class Tally:
     """Counts of replies: by status, right by their labels, and refused by reason."""
 
     solver: Solver
     num_puzzles: int = 0
-    counts: Counter[str] = field(default_factory=_no_counts)
+    counts: Counter[str] = field(default_factory=Counter[str])
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
 
@@ -221,7 +217,7 @@ class Tally:
     def as_json(self) -> str:
         fields = {
             "puzzles": self.num_puzzles,
-            **self.counts,
+            **{name: self.counts[name] for name in (*VERDICTS, "right_by_label")},
             "refused": self.refused,
             "mean_segments": self.mean_segments,
         }
@@ -308,7 +304,7 @@ class OutputFile:
 
     def _reply_in(self, line: bytes, number: int, entry: Entry) -> Reply:
         try:
-            record = Record.model_validate_json(line)
+            record = OutputLine.model_validate_json(line)
         except ValidationError:
             raise self._foreign(f"its line {number}") from None
         reply = record.answer or record.error

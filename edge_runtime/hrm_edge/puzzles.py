@@ -8,14 +8,14 @@ import contextlib
 import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import Record, board_in
+from hrm_puzzles.reading.record import PuzzleRecord, board_in
 from hrm_puzzles.reading.records import MAX_LINE, records_at, records_in
 
 FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no puzzle ends like this
@@ -32,8 +32,7 @@ class OutOfReachError(SolvingError):
     exit_status = CANNOT_BEGIN
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """One puzzle, numbered from 1; `fields` are those of its request, `known` its solution."""
 
     number: int
@@ -74,9 +73,9 @@ def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -
     try:
         if argument == "-":
             lines = lines_of(sys.stdin, MAX_LINE)
-            yield from entries(lines, puzzles, name="standard input", columns=columns)
+            yield from numbered(records_in(lines, puzzles, name="standard input", columns=columns))
         elif is_many(argument):
-            yield from _numbered(records_at(Path(argument), puzzles, columns))
+            yield from numbered(records_at(Path(argument), puzzles, columns))
         else:
             yield Entry(number=1, fields={"puzzle": board_in(argument)})
     except DatasetError as error:
@@ -86,18 +85,7 @@ def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -
         raise SolvingError(f"{argument!r} cannot be read ({error}): {remedy}.") from error
 
 
-def entries(
-    lines: Iterable[str],
-    puzzles: Sequence[Puzzle],
-    *,
-    name: str = "the text",
-    columns: str | None = None,
-) -> Iterator[Entry]:
-    """The puzzles in some lines, in any form that `reading` knows."""
-    yield from _numbered(records_in(lines, puzzles, name=name, columns=columns))
-
-
-def _numbered(records: Iterable[Record]) -> Iterator[Entry]:
+def numbered(records: Iterable[PuzzleRecord]) -> Iterator[Entry]:
     for number, record in enumerate(records, start=1):
         fields = {"puzzle": board_in(record.question), **record.fields}
         yield Entry(number=number, fields=fields, known=record.answer)

@@ -18,10 +18,9 @@ from starlette.types import Receive, Scope, Send
 from hrm_edge_runtime.api.errors import JSON, ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.request import outline_of
 from hrm_edge_runtime.api.schema import BatchOrder, SolveRequest
-from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import NoAnswerError
 from hrm_edge_server import auth, solve
+from hrm_edge_server.admission import Admission
 from hrm_edge_server.body import (
     ClientGoneError,
     Line,
@@ -139,7 +138,7 @@ class BatchStream(GrowingAnswer):
             if isinstance(line, ServiceError):
                 raise line
             await self._take_token()
-            request = await self._service.body_decoder.decoded(SolveRequest, line)
+            request = await self._service.decoded(SolveRequest, line)
             outline = outline_of(request)
             content = request if len(line) <= SMALL_LINE_BYTES else line
             del request  # a large line waits as bytes: decoded it can take ten times the memory
@@ -167,14 +166,14 @@ class BatchStream(GrowingAnswer):
     async def _answer(
         self,
         number: int,
-        admission: Admission[ServedModel],
+        admission: Admission,
         content: SolveRequest | bytes,
         arrival_s: float,
     ) -> bytes:
         service = self._service
         try:
             if isinstance(content, bytes):
-                content = await service.body_decoder.decoded(SolveRequest, content)
+                content = await service.decoded(SolveRequest, content)
             parsed = await service.parsed(
                 admission,
                 content,
@@ -187,7 +186,7 @@ class BatchStream(GrowingAnswer):
             return _refusal(number, error)
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
-    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
+    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission:
         """Admit one line; it may wait for a place.
 
         If the engine does not return while a line waits for it, later lines do not wait at all.

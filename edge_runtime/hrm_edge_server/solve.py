@@ -20,6 +20,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.types import Receive
 
 from hrm_edge_runtime.api import schema
+from hrm_edge_runtime.api.decoding import Fields, most_values, validated
 from hrm_edge_runtime.api.errors import (
     model_failed,
     no_answer,
@@ -31,20 +32,20 @@ from hrm_edge_runtime.api.schema import SegmentView, SlotsAnswer, SolveAnswer, S
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.contract import logs
-from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import EngineClient, OnEvent
-from hrm_edge_server.body import BodyDecoder, unless_client_leaves
+from hrm_edge_server.admission import Admission
+from hrm_edge_server.body import unless_client_leaves
 from hrm_edge_server.library import Library
 from hrm_edge_server.metrics import Metrics
 from hrm_edge_server.models import ModelManager
 from hrm_puzzles.puzzle import Grid
 
+FEW_VALUES = 200  # of a body; decoded within 0.2 ms
 NUM_PARSERS = 2  # a parser holds the interpreter lock: more threads would starve the event loop
 PARSED_TOGETHER = 8
 MAX_MAKING = 16  # fresh puzzles and labels that wait for their turn, up to half a second each
 BUFFER_SIZE = 256  # segments that a reader may fall behind
 
-Asked = TypeVar("Asked")
 Made = TypeVar("Made")
 ReadyRule = Literal["all", "first"]
 """Whether the server is ready with all models that did not fail, or with the first."""
@@ -68,7 +69,7 @@ class SolveService:
         self.model_manager = ModelManager(self.models, engine_client, library)
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
-        self.body_decoder = BodyDecoder()
+        self._decoding = asyncio.Lock()
         self._parsers = ParserThreads()
         self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, after other work
 
@@ -120,8 +121,7 @@ class SolveService:
     async def made(
         self,
         receive: Receive,
-        make: Callable[[Asked], Made],
-        asked: Asked,
+        make: Callable[[], Made],
     ) -> Made:
         """Run `make` in a thread and return its result; dropped if the client leaves before.
 
@@ -129,8 +129,18 @@ class SolveService:
         """
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")
-        making = to_thread.run_sync(make, asked, limiter=self._makers)
+        making = to_thread.run_sync(make, limiter=self._makers)
         return await unless_client_leaves(receive, making)
+
+    async def decoded(self, fields: type[Fields], body: bytes) -> Fields:
+        """The fields of a body, as from `validated`.
+
+        Large bodies take up to 4 ms, so a turn of the event loop decodes one of them.
+        """
+        if most_values(body) > FEW_VALUES:
+            async with self._decoding:
+                await asyncio.sleep(0)
+        return validated(fields, body)
 
     async def admit(
         self,
@@ -138,7 +148,7 @@ class SolveService:
         *,
         patience_s: float | None = None,
         deadline_s: float = math.inf,
-    ) -> Admission[ServedModel]:
+    ) -> Admission:
         """Take a place in the lane of the first candidate, until the caller closes it.
 
         A line of a batch has a patience and perhaps a deadline: it waits for its place.
@@ -213,7 +223,7 @@ class SolveService:
 
     async def parsed(
         self,
-        admission: Admission[ServedModel],
+        admission: Admission,
         request: SolveRequest,
         *,
         arrival_s: float,
@@ -333,8 +343,7 @@ class SegmentViews:
         self._grids: dict[int, Grid] = {}
 
     def view(self, event: task.SegmentEvent) -> SegmentView:
-        board = self._parsed.board
-        grid = board.decode(event.answer_T)
+        grid = self._parsed.grid_of(event.answer_T)
         before = self._grids.get(event.attempt, self._parsed.parsed.grid)
         self._grids[event.attempt] = grid
         changed = np.arange(grid.size)  # all cells if the shape changed
@@ -343,7 +352,7 @@ class SegmentViews:
         return SegmentView(
             segment=event.segment,
             attempt=event.attempt,
-            solution=board.write(grid, self._parsed.parsed.notation),
+            solution=self._parsed.board.write(grid, self._parsed.parsed.notation),
             changed=changed.tolist(),
             margin=event.margin,
             verified=event.verified,

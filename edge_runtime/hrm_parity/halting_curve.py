@@ -9,13 +9,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.outcomes import Outcomes, Score
 from hrm_puzzles.data.sources import Questions
@@ -34,8 +34,7 @@ NUM_THRESHOLDS = 65
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Rollout:
+class Rollout(NamedTuple):
     """Margin, verdict and exactness of every puzzle after every segment, and the last answers."""
 
     questions: Questions

@@ -22,7 +22,7 @@ from hrm_puzzles import registry
 from hrm_puzzles.arc.examples import num_by_task_in
 from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, open_split
 from hrm_puzzles.data.sources import Questions, find_questions
-from hrm_puzzles.puzzle import NamedVariants, Puzzle
+from hrm_puzzles.puzzle import Puzzle, Voting
 
 RUNS = Path("runs")
 BEST = "best"
@@ -142,7 +142,7 @@ def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
 
     Demonstrations only: the generated examples of a task would be most of the bundle.
     """
-    if not isinstance(puzzle, NamedVariants):
+    if not isinstance(puzzle, Voting):
         return {}
     named: dict[int, str] = {}
     for row, name in enumerate(identifiers):

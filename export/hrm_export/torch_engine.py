@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from hrm_calibration.judge import Traces
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_export.inputs import find_checkpoint, open_model
 from hrm_host.progress import OnProgress, unheard
 from hrm_model import checkpoint

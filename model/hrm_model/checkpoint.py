@@ -23,8 +23,7 @@ from torch import Tensor
 
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import MAX_FILE_BYTES, json_from, text_of
-from hrm_host.text import printable
+from hrm_host.reading import MAX_FILE_BYTES, json_from, printable, text_of
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM

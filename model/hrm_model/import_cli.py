@@ -8,7 +8,7 @@ import typer
 from hrm_host.command import Command, runnable
 from hrm_puzzles import registry
 from hrm_puzzles.data import sources
-from hrm_puzzles.puzzle import NamedVariants
+from hrm_puzzles.puzzle import Voting
 
 SETTINGS_FILE = "all_config.yaml"
 WEIGHTS_FILE = "checkpoint"
@@ -55,7 +55,7 @@ def import_checkpoint(
     export = f"{runnable('hrm-export')} {out}"
     if config.num_puzzle_ids > 1:
         # puzzles without named tasks read only the first row
-        is_named = isinstance(kind, NamedVariants)
+        is_named = isinstance(kind, Voting)
         export += f" --data data/{kind.name}" if is_named else " --puzzle-ids 1"
     typer.echo(
         f"imported {model.num_parameters:,} parameters into {out}; export them with '{export}'"

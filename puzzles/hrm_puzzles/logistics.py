@@ -207,7 +207,7 @@ class Logistics(GridPuzzle):
                 cost = 0
         return legs
 
-    def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
+    def from_object(self, question: dict[str, object]) -> tuple[Grid, dict[str, object]]:
         """Read a JSON object.
 
         Raises PuzzleError with the rule `wrong-keys`, `bad-cell`, `in-building` or `same-cell`.

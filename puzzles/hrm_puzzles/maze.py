@@ -222,7 +222,7 @@ class Maze(GridPuzzle):
         inputs_BT = np.where(inputs_BT == GOAL_TOKEN, START_TOKEN, inputs_BT)
         return super().equivalence_hash_B(inputs_BT, labels_BT)
 
-    def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
+    def from_object(self, question: dict[str, object]) -> tuple[Grid, dict[str, object]]:
         """Read a JSON object.
 
         Raises PuzzleError with the rule `wrong-keys`, `bad-cell`, `in-wall` or `same-cell`.

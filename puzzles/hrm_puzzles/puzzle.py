@@ -4,6 +4,7 @@ A verdict is RIGHT (proven), WRONG (disproven) or UNKNOWN (a proof does not exis
 Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 """
 
+import contextlib
 import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -231,37 +232,16 @@ class Route:
 
 @runtime_checkable
 class Routed(Protocol):
-    """A puzzle whose answers are routes through the board."""
+    """A puzzle whose answers are routes through the board.
+
+    Smaller boards fit into its board: `encode` puts walls around them, which no route enters, so
+    both boards have the same answers.
+    """
 
     def route(self, question: Grid, answer: Grid) -> Route: ...
 
-
-class Board(Protocol):
-    """How to read and write the boards of one size."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def seq_len(self) -> int: ...
-    def parse(self, notation: object) -> Parsed: ...
-    def write(self, grid: Grid, notation: Notation) -> object: ...
-    def encode(self, grid: Grid) -> NDArray[np.int32]: ...
-    def decode(self, tokens_T: IntArray) -> Grid: ...
-
-
-class FramedBoard(Board, Protocol):
-    """A smaller board `inner` on the board of a model. Tokens are those of the model's board."""
-
-    @property
-    def inner(self) -> Puzzle: ...
-
-
-@runtime_checkable
-class Framing(Protocol):
-    """A puzzle whose board holds smaller boards in a frame that does not change their answers."""
-
-    def framed(self, notation: object) -> FramedBoard | None:
-        """How to read a smaller question; None if the question does not look like one.
+    def framed(self, notation: object) -> Puzzle | None:
+        """The puzzle in the size of a smaller question; None if it does not look like one.
 
         Raises PuzzleError with the rule `too-large` for a question that is larger.
         """
@@ -270,14 +250,11 @@ class Framing(Protocol):
 
 def sized(puzzle: Puzzle, notation: object) -> Puzzle:
     """The puzzle in the size of a question that its board can frame, else the puzzle itself."""
-    if isinstance(puzzle, Framing):
-        try:
+    framed = None
+    if isinstance(puzzle, Routed):
+        with contextlib.suppress(PuzzleError):
             framed = puzzle.framed(notation)
-        except PuzzleError:
-            return puzzle
-        if framed is not None:
-            return framed.inner
-    return puzzle
+    return framed or puzzle
 
 
 @runtime_checkable
@@ -291,15 +268,6 @@ class Described(Protocol):
     def about(self) -> str: ...
 
     def forms(self, asked: Any) -> dict[str, object]: ...
-
-
-@runtime_checkable
-class CsvForm(Protocol):
-    """A puzzle that reads a board without judging it: text or lists, in files of any form."""
-
-    def board_of(self, board: Any) -> Grid:
-        """Read a question or an answer. Raises PuzzleError for anything else."""
-        ...
 
 
 @runtime_checkable
@@ -337,7 +305,14 @@ class Hinted(Protocol):
 
 @runtime_checkable
 class Voting(Protocol):
-    """A puzzle without proofs: it recognizes malformed answers, and its variants vote for one."""
+    """A puzzle without proofs: it recognizes malformed answers, and its variants vote for one.
+
+    A variant of a task has its own row of the puzzle table.
+    """
+
+    def variant_of(self, name: str) -> tuple[str, Symmetry]:
+        """The task of a row, and the symmetry that makes this variant of its puzzles."""
+        ...
 
     def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]: ...
 
@@ -353,15 +328,6 @@ class Voting(Protocol):
 
         A task is solved if its answer is among the k grids with the most votes.
         """
-        ...
-
-
-@runtime_checkable
-class NamedVariants(Protocol):
-    """A puzzle whose variants have their own rows of the puzzle table, such as an ARC task."""
-
-    def variant_of(self, name: str) -> tuple[str, Symmetry]:
-        """The task of a row, and the symmetry that makes this variant of its puzzles."""
         ...
 
 

@@ -4,12 +4,13 @@ Other packages register an entry point in the group `hrm_edge.puzzles`.
 """
 
 import re
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.grid.board import GridShape
+from hrm_puzzles.grid.puzzle import GridPuzzle, of_shape
 from hrm_puzzles.logistics import Logistics
 from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
@@ -90,10 +91,9 @@ def _sized(name: str) -> Puzzle | None:
     if match is None:
         return None
     family, rows, cols = match.groups()
-    kind = cast(Maze | Logistics, _BUILT_IN[family])
-    if int(rows) not in kind.sides or int(cols) not in kind.sides:
-        return None
-    return replace(kind, name=name, rows=int(rows), cols=int(cols))
+    kind = cast(GridPuzzle, _BUILT_IN[family])
+    shape = GridShape(rows=int(rows), cols=int(cols))
+    return cast(Puzzle | None, of_shape(kind, shape))
 
 
 @cache

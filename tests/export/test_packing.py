@@ -29,8 +29,8 @@ from hrm_export.contents import Contents, served_graph
 from hrm_export.torch_engine import golden_traces
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages, stages_on
+from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.cli import main as parity_main
-from hrm_parity.comparison import ParityOptions, compare_engines
 from hrm_parity.report import breaks
 from hrm_puzzles import registry
 

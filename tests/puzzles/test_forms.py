@@ -15,29 +15,29 @@ from hrm_puzzles.data.build import import_file
 from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
-from hrm_puzzles.reading.forms import FORMS, QUESTIONS, Form
+from hrm_puzzles.reading.forms import FORMS, QUESTIONS, WrittenForm
 
 Tokens = list[int]
-Door = Callable[[Form, Puzzle, Path], Tokens]
+Door = Callable[[WrittenForm, Puzzle, Path], Tokens]
 
 
 def tokens_of(puzzle: Puzzle, question: object) -> Tokens:
     return puzzle.encode(puzzle.parse(question).grid).tolist()
 
 
-def by_request(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+def by_request(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     """The body of `/solve`, and a line of `/solve/batch`."""
     del folder
     body = json.dumps({"puzzle": form.example}).encode()
     return tokens_of(puzzle, decoding.validated(SolveRequest, body).puzzle)
 
 
-def by_python(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+def by_python(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     del folder
     return tokens_of(puzzle, request_from(form.example, {}).puzzle)
 
 
-def by_argument(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+def by_argument(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     del folder
     text = form.example if isinstance(form.example, str) else json.dumps(form.example)
     with opened(text, [puzzle]) as entries:
@@ -45,7 +45,7 @@ def by_argument(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
     return tokens_of(puzzle, entry.puzzle)
 
 
-def written(form: Form, folder: Path) -> Path:
+def written(form: WrittenForm, folder: Path) -> Path:
     file = folder / "puzzles.txt"
     if isinstance(form.example, bytes):
         file.write_bytes(form.example)
@@ -56,19 +56,19 @@ def written(form: Form, folder: Path) -> Path:
     return file
 
 
-def by_file(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+def by_file(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     with opened(str(written(form, folder)), [puzzle]) as entries:
         (entry,) = entries
     return tokens_of(puzzle, entry.puzzle)
 
 
-def by_build(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+def by_build(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     rows = read_examples(written(form, folder), puzzle).rows
     assert len(rows) == 1
     return rows["inputs"][0].tolist()
 
 
-def by_import(form: Form, puzzle: Puzzle, folder: Path) -> Tokens:
+def by_import(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     out = folder / "data"
     import_file(written(form, folder), puzzle, out, split="train")
     return open_split(out, "train").inputs(0).tolist()
@@ -79,7 +79,7 @@ FILE_DOORS: dict[str, Door] = {"hrm-solve": by_file, "build": by_build, "import"
 ERRORS = (PuzzleError, DatasetError, SolvingError)
 
 
-def doors_of(form: Form) -> dict[str, Door]:
+def doors_of(form: WrittenForm) -> dict[str, Door]:
     if form.is_file:
         return FILE_DOORS
     if form.kind.startswith("arc"):  # its question has no label
@@ -95,7 +95,9 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("form", "door"), PAIRS)
-def test_every_form_reads_alike_through_every_door(form: Form, door: Door, tmp_path: Path) -> None:
+def test_every_form_reads_alike_through_every_door(
+    form: WrittenForm, door: Door, tmp_path: Path
+) -> None:
     puzzle = registry.get(form.kind)
     if form.rejected:
         with pytest.raises(ERRORS) as rejected:

@@ -8,7 +8,7 @@ import pytest
 
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Described, Labelling, Puzzle, PuzzleError
-from hrm_puzzles.reading.forms import FORMS, QUESTIONS, Form
+from hrm_puzzles.reading.forms import FORMS, QUESTIONS, WrittenForm
 
 PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
 HEAD = """# Notations
@@ -90,7 +90,7 @@ def answer_of(puzzle: Puzzle) -> np.ndarray:
     return puzzle.label_of(puzzle.parse(QUESTIONS[puzzle.name]).grid)
 
 
-def row_of(form: Form) -> str:
+def row_of(form: WrittenForm) -> str:
     """A form of the table with its outcome."""
     name = form.name.replace("*", r"\*")
     outcome = f", rejected: {problem_of(form)}." if form.rejected else ""
@@ -102,7 +102,7 @@ def row_of(form: Form) -> str:
     return f"**{name}** `{example}`{outcome}\n"
 
 
-def problem_of(form: Form) -> str:
+def problem_of(form: WrittenForm) -> str:
     with pytest.raises(PuzzleError) as rejected:
         registry.get(form.kind).parse(form.example)
     return rejected.value.problem

@@ -17,7 +17,7 @@ from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.data.sources import Questions, find_questions, is_held_out_N, questions_made
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.record import Record
+from hrm_puzzles.reading.record import PuzzleRecord
 from hrm_puzzles.reading.records import records_in
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
@@ -140,7 +140,7 @@ def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_pa
     assert split.labels(slice(None)).tolist() == labels
 
 
-def records_of(text: str, puzzle: Puzzle = SMALL, columns: str | None = None) -> list[Record]:
+def records_of(text: str, puzzle: Puzzle = SMALL, columns: str | None = None) -> list[PuzzleRecord]:
     lines = io.StringIO(text, newline="")
     return list(records_in(lines, [puzzle], name="x.csv", columns=columns))
 
@@ -150,7 +150,7 @@ NAMED = f"start,end,cost\n{OPEN},{SOLVED},7\n"
 
 @pytest.mark.parametrize("columns", ["start,end,cost", "1,2,3", "START, 2,3"])
 def test_columns_are_named_or_numbered(columns: str) -> None:
-    row = Record(place="line 2", question=OPEN, answer=SOLVED, rating="7")
+    row = PuzzleRecord(place="line 2", question=OPEN, answer=SOLVED, rating="7")
     assert records_of(NAMED, columns=columns) == [row]
     bare = NAMED.partition("\n")[2]
     if columns == "1,2,3":

@@ -70,6 +70,11 @@ class Server:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
         return True
 
+    def children(self) -> list[int]:
+        """The process ids of its children, in the order of their start."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        return [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
+
     def exit_status(self) -> int:
         return self.process.wait(PATIENCE_S)
 
@@ -99,22 +104,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-IMPORT_OF = {
-    "serve": "from hrm_edge_server.cli import serve as main",
-    "solve": "from hrm_edge.cli import main",
-    "push": "from hrm_edge.push_cli import main",
-    "data": "from hrm_puzzles.cli import main",
-    "train": "from hrm_train.cli import main",
-    "eval": "from hrm_export.eval_cli import main",
-    "export": "from hrm_export.cli import main",
-    "parity": "from hrm_parity.cli import main",
-    "key": "from hrm_edge_server.key_cli import main",
-}
+HRM = "from hrm_edge.commands import main; main()"
 
 
 def command(name: str, *arguments: object) -> list[str]:
-    program = f"{IMPORT_OF[name]}; main()"
-    return [sys.executable, "-c", program, *map(str, arguments)]
+    """Return the command line of `hrm NAME`."""
+    return [sys.executable, "-c", HRM, name, *map(str, arguments)]
 
 
 def scripted_command(**options: float | str | Path) -> list[str]:

@@ -4,7 +4,7 @@ Shapes: T tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from hrm_edge_runtime.api.errors import ServiceError, bad_puzzle, invalid, no_an
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result, Task
-from hrm_puzzles.puzzle import Board, Parsed, PuzzleError, Routed
+from hrm_puzzles.puzzle import Grid, IntArray, Parsed, Puzzle, PuzzleError, Routed
 
 FIRST = (1, 1)  # the cell of an error that names none
 
@@ -26,17 +26,24 @@ class ReadingError(NamedTuple):
     problem: PuzzleError
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ParsedRequest:
+class ParsedRequest(NamedTuple):
     """A parsed request: its task, its model, and its puzzle as the client wrote it.
 
     `board` has the size of the puzzle; the model's own board may be larger and frame it.
     """
 
     model: ServedModel
-    board: Board
+    board: Puzzle
     parsed: Parsed
     task: Task
+
+    def grid_of(self, answer_T: IntArray) -> Grid:
+        """The grid of the model's tokens, without the frame."""
+        grid = self.model.puzzle.decode(answer_T)
+        if self.board is self.model.puzzle:
+            return grid
+        rows, cols = self.parsed.grid.shape
+        return grid[:rows, :cols]
 
 
 def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
@@ -125,7 +132,7 @@ def parse_request(
 
 def _read(
     models: Sequence[ServedModel], request: SolveRequest
-) -> tuple[ServedModel, Board, Parsed, NDArray[np.int32]]:
+) -> tuple[ServedModel, Puzzle, Parsed, NDArray[np.int32]]:
     """Read a puzzle with the first board that can; rejects it with 422 if none can.
 
     If no board has the puzzle's size, the smallest one that holds the puzzle frames it.
@@ -134,7 +141,7 @@ def _read(
     for model, board in _boards(models, request.puzzle, errors):
         try:
             parsed = board.parse(request.puzzle)
-            tokens_T = board.encode(parsed.grid)
+            tokens_T = model.puzzle.encode(parsed.grid)
         except PuzzleError as error:
             errors.append(ReadingError(board.name, error))
         else:
@@ -144,7 +151,7 @@ def _read(
 
 def _boards(
     models: Sequence[ServedModel], notation: object, errors: list[ReadingError]
-) -> Iterator[tuple[ServedModel, Board]]:
+) -> Iterator[tuple[ServedModel, Puzzle]]:
     """Every model with its own board, then with a smaller one in a frame, the smallest model first.
 
     A puzzle that no board can frame adds to `errors`.
@@ -152,10 +159,10 @@ def _boards(
     for model in models:
         yield model, model.puzzle
     for model in sorted(models, key=lambda model: model.puzzle.seq_len):
-        if model.framing is None:
+        if model.routed is None:
             continue
         try:
-            framed = model.framing.framed(notation)
+            framed = model.routed.framed(notation)
         except PuzzleError as error:
             errors.append(ReadingError(model.puzzle.name, error))
             continue
@@ -198,7 +205,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
         raise no_answer("engine-failed")
     model = parsed.model
     board = parsed.board
-    grid = board.decode(result.answer_T)
+    grid = parsed.grid_of(result.answer_T)
     route = None
     if model.routed is not None:
         route = cast("Routed", board).route(parsed.parsed.grid, grid)

@@ -13,7 +13,7 @@ from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, pu
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Framing, Puzzle, Routed
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
 from hrm_puzzles.reading.legend import Lettered
 
 AS_IN_MANIFEST = (
@@ -42,6 +42,7 @@ class ServedModel:
     num_slots: int
     max_attempts: int
     lane: LaneKey
+    precision_reason: str | None = None
     identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
     tasks: Sequence[str] = ()
     held_out: tuple[object, object] | None = None
@@ -56,6 +57,7 @@ class ServedModel:
         num_slots: int,
         max_attempts: int,
         lane: LaneKey | None = None,
+        precision_reason: str | None = None,
     ) -> "ServedModel":
         has_tasks = TASKS_NAME in bundle.manifest.files
         return cls(
@@ -65,6 +67,7 @@ class ServedModel:
             precision=precision,
             num_slots=num_slots,
             max_attempts=max_attempts,
+            precision_reason=precision_reason,
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
             held_out=bundle.example(),
@@ -97,16 +100,11 @@ class ServedModel:
 
     @cached_property
     def routed(self) -> Routed | None:
-        """The puzzle, if its answers are routes. Cached, because a protocol check takes 20 us or
-        more."""
-        if isinstance(self.puzzle, Routed):
-            return self.puzzle
-        return None
+        """The puzzle, if its answers are routes and its board frames smaller ones.
 
-    @cached_property
-    def framing(self) -> Framing | None:
-        """The puzzle, if its board frames smaller boards."""
-        if isinstance(self.puzzle, Framing):
+        Cached, because a protocol check takes 20 us or more.
+        """
+        if isinstance(self.puzzle, Routed):
             return self.puzzle
         return None
 
@@ -129,6 +127,7 @@ class ServedModel:
             proof_exists=self.puzzle.proof_exists,
             halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
             precision=self.precision,
+            precision_reason=self.precision_reason,
             slots=self.num_slots,
             slots_rule=None,
             step_ms={},

@@ -4,20 +4,19 @@ Shapes: B puzzles, T tokens.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
-from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.contract.bundle import Identifiers
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Puzzle, Symmetry
+from hrm_edge_runtime.engines.engine import Int32
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Symmetry, Voting
 
 DRAWS = 4  # maximum draws per variant; a puzzle with few symmetries soon repeats
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TaskVariant:
+class TaskVariant(NamedTuple):
     """A copy of a puzzle and its row of the puzzle table; `turn_back` transforms answers back."""
 
     tokens_T: Int32
@@ -36,7 +35,7 @@ class TaskVariants:
     def variants(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[TaskVariant]:
         """Up to `count` different variants; fewer if the puzzle lacks symmetries or names."""
         original = TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id)
-        if isinstance(self._puzzle, NamedVariants):
+        if isinstance(self._puzzle, Voting):
             others = self._by_name(original, self._puzzle)
         else:
             others = self._transformed(original, count)
@@ -62,7 +61,7 @@ class TaskVariants:
             self._drawn.append(self._puzzle.symmetry(rng))
         return self._drawn[number]
 
-    def _by_name(self, original: TaskVariant, puzzle: NamedVariants) -> Iterator[TaskVariant]:
+    def _by_name(self, original: TaskVariant, puzzle: Voting) -> Iterator[TaskVariant]:
         """The variants of a task that have their own rows in the puzzle table."""
         task, symmetry = puzzle.variant_of(self._names[original.puzzle_id])
         upright_BT = symmetry.invert(original.tokens_T[None])

@@ -22,13 +22,12 @@ from hrm_edge_runtime.contract.manifest import (
     FileEntry,
     Manifest,
     read_manifest,
-    sha256_of,
 )
 from hrm_edge_runtime.contract.operators import check_operators
-from hrm_host.reading import json_from, text_of
-from hrm_host.text import is_printable, printable
+from hrm_host.atomic import sha256_of
+from hrm_host.reading import is_printable, json_from, printable, text_of
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, PuzzleError, Voting
 
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
 IDENTIFIERS_NAME = "identifiers.json"
@@ -133,7 +132,7 @@ class Bundle:
 
     def tasks(self) -> list[str]:
         """The tasks that the model knows by name (ARC), without their variants."""
-        if not isinstance(self.puzzle, NamedVariants):
+        if not isinstance(self.puzzle, Voting):
             return []
         if TASKS_NAME not in self.manifest.files:
             return self._tasks_of_identifiers(self.puzzle)
@@ -149,7 +148,7 @@ class Bundle:
             raise BundleError(f"{problem}: export the bundle again.")
         return cast("dict[str, Any]", tasks)
 
-    def _tasks_of_identifiers(self, puzzle: NamedVariants) -> list[str]:
+    def _tasks_of_identifiers(self, puzzle: Voting) -> list[str]:
         """The tasks of an older bundle without a list; takes seconds for many variants."""
         names: dict[str, None] = {}
         for row in range(len(self.identifiers)):

@@ -21,9 +21,8 @@ from pydantic import (
 from hrm_edge_runtime.contract.errors import Error, words_for
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
-from hrm_host.atomic import sha256_of as sha256_of
-from hrm_host.reading import json_from, text_of
-from hrm_host.text import is_printable, printable
+from hrm_host.atomic import sha256_of
+from hrm_host.reading import is_printable, json_from, printable, text_of
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -123,10 +122,6 @@ class TaskResults(_Strict):
         if len(self.right) > self.num_tasks:
             raise ValueError(f"right names {len(self.right)} of {self.num_tasks} tasks")
         return self
-
-    @property
-    def share(self) -> str:
-        return f"{len(self.right)} of {self.num_tasks} tasks with {self.attempts} attempts"
 
 
 class Manifest(_Strict):

@@ -6,16 +6,20 @@ Everything above an engine is numpy; the carry never leaves it.
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_host.machine import has_card
+
+# Array types that every layer uses. Names of variables carry the shapes.
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+Shape = tuple[int, ...]
 
 CARRIES = ("z_high_BND", "z_low_BND")
 LOGITS = "logits_BTV"
@@ -104,8 +108,7 @@ class EngineLostError(RuntimeError):
     exit_status = 3  # exit status of a command that cannot continue
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepOutput:
+class StepOutput(NamedTuple):
     """Outputs of one segment: rows `[0, num_active)`, as views that the next segment overwrites.
 
     `answer_BT` holds token ids. `halt_margin_B` is positive if the model would stop. `q_halt_B`
@@ -134,8 +137,7 @@ class Engine(Protocol):
 
     def replace_tokens(self, slot: int, tokens_T: Int32) -> None:
         """Replace a slot's tokens but keep its carry. Requires `want_logits`."""
-        name = type(self).__name__
-        raise RuntimeError(f"{name} cannot replace the {tokens_T.size} tokens of slot {slot}")
+        raise AssertionError(f"slot {slot} cannot take {tokens_T.size} tokens")
 
     def move(self, source: int, target: int) -> None:
         """Copy a slot's whole state (tokens, carry, freshness) to another slot."""

@@ -7,17 +7,13 @@ A grid is a list of lists of the numbers 0 to 9, or lines of digits (a list of s
 text). A text may also hold such a JSON object. `tasks` reads whole tasks.
 """
 
-from collections.abc import Sequence
-from typing import Any, cast
-
 import numpy as np
 
-from hrm_host.text import is_printable
+from hrm_host.reading import are_strings, is_list, is_object, is_printable
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.reading.legend import shown
-from hrm_puzzles.reading.record import board_in
+from hrm_puzzles.reading.record import NAME_KEYS, board_in
 
-NAME_KEYS = ("task", "id", "name")
 FORMS = 'send {"task": the name of a task, "input": rows of the numbers 0 to 9}'
 ROWS = "write rows of equal length with the numbers 0 to 9"
 MAX_NAME = 100  # characters; the name of a variant has 28
@@ -50,7 +46,7 @@ def written(grid: Grid, notation: Notation) -> object:
     return "\n".join(lines)
 
 
-def _object(notation: object) -> dict[str, Any]:
+def _object(notation: object) -> dict[str, object]:
     """The JSON object of a question."""
     notation = board_in(notation)
     if isinstance(notation, str) and notation.strip() and set(notation) <= TEXT_OF_DIGITS:
@@ -58,12 +54,12 @@ def _object(notation: object) -> dict[str, Any]:
     if isinstance(notation, list):
         problem = "the rows do not name their task"
         raise PuzzleError(problem, "no-task", FORMS)
-    if not isinstance(notation, dict):
+    if not is_object(notation):
         raise PuzzleError(f"{shown(notation)} is not an ARC question", "not-a-puzzle", FORMS)
-    return cast("dict[str, Any]", notation)
+    return notation
 
 
-def _name(values: dict[str, Any]) -> str:
+def _name(values: dict[str, object]) -> str:
     """The name of the task of a question."""
     found = [values[key] for key in NAME_KEYS if key in values]
     if not found or found[0] is None:
@@ -74,25 +70,24 @@ def _name(values: dict[str, Any]) -> str:
     return name
 
 
-def _input(values: dict[str, Any]) -> object:
+def _input(values: dict[str, object]) -> object:
     """The grid of the question: `input`, or the input of a task's test pair.
 
     The first test pair is taken unless the question has an `index`.
     """
     if "input" in values:
         return values["input"]
-    tests = values.get("test")
-    if not isinstance(tests, list) or not tests:
+    pairs = values.get("test")
+    if not is_list(pairs) or not pairs:
         raise PuzzleError("the question has no input", "no-input", FORMS)
-    pairs = cast("list[object]", tests)
     index = values.get("index", 0)
     if type(index) is not int or not 0 <= index < len(pairs):
         problem = f"the index is {shown(index)}, but the task has {len(pairs)} test inputs"
         raise PuzzleError(problem, "no-such-index", f"use 0 to {len(pairs) - 1}")
     pair = pairs[index]
-    if not isinstance(pair, dict) or "input" not in pair:
+    if not is_object(pair) or "input" not in pair:
         raise PuzzleError(f"test pair {index} has no input", "no-input", FORMS)
-    return cast("dict[str, object]", pair)["input"]
+    return pair["input"]
 
 
 def grid_of(value: object, side: int) -> tuple[Grid, str]:
@@ -102,49 +97,38 @@ def grid_of(value: object, side: int) -> tuple[Grid, str]:
         raise PuzzleError("the grid has no cells", "empty", ROWS)
     height = len(rows)
     width = len(rows[0])
-    _check_size(height, width, side)
+    if height > side or width > side:
+        problem = f"the grid has {height} rows of {width}, but at most {side} of {side} fit"
+        remedy = "use a model with a larger canvas, or a smaller grid"
+        cell = (1, side + 1) if width > side else (side + 1, 1)
+        raise PuzzleError(problem, "too-large", remedy, cell)
     for number, row in enumerate(rows, start=1):
         if len(row) != width:
             problem = f"row {number} has {len(row)} cells, but the first row has {width}"
             cell = (number, min(len(row), width) + 1)
             raise PuzzleError(problem, "wrong-length", ROWS, cell)
     for number, row in enumerate(rows, start=1):
-        _check_colors(row, number)
+        for col, color in enumerate(row, start=1):
+            if type(color) is not int or not 0 <= color <= 9:  # excludes bool
+                problem = f"the cell at row {number}, column {col} is {shown(color)}"
+                raise PuzzleError(problem, "bad-color", "use the numbers 0 to 9", (number, col))
     return np.array(rows, dtype=np.int8), kind
-
-
-def _check_size(height: int, width: int, side: int) -> None:
-    if height <= side and width <= side:
-        return
-    problem = f"the grid has {height} rows of {width}, but at most {side} of {side} fit"
-    remedy = "use a model with a larger canvas, or a smaller grid"
-    cell = (side + 1, 1)
-    if width > side:
-        cell = (1, side + 1)
-    raise PuzzleError(problem, "too-large", remedy, cell)
-
-
-def _check_colors(row: Sequence[object], number: int) -> None:
-    for col, color in enumerate(row, start=1):
-        if type(color) is not int or not 0 <= color <= 9:  # excludes bool
-            problem = f"the cell at row {number}, column {col} is {shown(color)}"
-            raise PuzzleError(problem, "bad-color", "use the numbers 0 to 9", (number, col))
 
 
 def _rows(value: object) -> tuple[list[list[object]], str]:
     if isinstance(value, str):
-        lines = [line for line in value.splitlines() if line.strip()]
-        return [_digits(line) for line in lines], "text"
-    if not isinstance(value, list):
+        return [_digits(line) for line in value.splitlines() if line.strip()], "text"
+    if not is_list(value):
         raise PuzzleError(f"{shown(value)} is not a grid", "not-a-grid", ROWS)
-    rows = cast("list[object]", value)
-    if rows and all(isinstance(row, str) for row in rows):
-        return [_digits(line) for line in cast("list[str]", rows)], "lines"
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, list):
+    if are_strings(value):
+        return list(map(_digits, value)), "lines"
+    rows: list[list[object]] = []
+    for number, row in enumerate(value, start=1):
+        if not is_list(row):
             problem = f"row {number} is {shown(row)} instead of a list"
             raise PuzzleError(problem, "not-a-grid", ROWS, (number, 1))
-    return cast("list[list[object]]", rows), "rows"
+        rows.append(row)
+    return rows, "rows"
 
 
 def _digits(line: str) -> list[object]:

@@ -14,8 +14,9 @@ from hrm_host.atomic import new_directory
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import WRONG, CsvForm, Grid, IntArray, Labelling, Puzzle, PuzzleError
-from hrm_puzzles.reading.record import Record, board_from
+from hrm_puzzles.puzzle import WRONG, Grid, IntArray, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.reading.legend import Lettered
+from hrm_puzzles.reading.record import PuzzleRecord, board_from
 from hrm_puzzles.reading.records import records_at
 
 MAX_JUDGED = 2000  # questions of a file or a split that are searched for a second solution
@@ -106,7 +107,7 @@ class _Draft:
     faults: dict[Place, str] = field(default_factory=dict[Place, str])
     odd_ratings: list[str] = field(default_factory=list[str])
 
-    def add(self, record: Record) -> None:
+    def add(self, record: PuzzleRecord) -> None:
         self.num_read += 1
         place = (self.num_read, record.place)
         try:
@@ -118,7 +119,7 @@ class _Draft:
         self.names.append(name)
         self.places.append(place)
 
-    def _row(self, record: Record) -> tuple[str, bytes]:
+    def _row(self, record: PuzzleRecord) -> tuple[str, bytes]:
         """The identifier and the bytes of an example."""
         if record.problem:
             raise PuzzleError(record.problem, "bad-row", record.remedy)
@@ -137,7 +138,7 @@ class _Draft:
         rating = self._rating(record)
         return name, tokens_2T.tobytes() + rating.to_bytes(4, "little")
 
-    def _rating(self, record: Record) -> int:
+    def _rating(self, record: PuzzleRecord) -> int:
         text = record.rating
         if text.isascii() and text.isdigit() and len(text) <= MAX_RATING_DIGITS:
             return int(text)
@@ -184,7 +185,7 @@ def require_label(puzzle: Puzzle, question: object, solution: object) -> None:
 def named_board(puzzle: Puzzle, value: object, what: str) -> tuple[str, Grid]:
     """The identifier and the grid of a question or an answer. Raises PuzzleError."""
     try:
-        if isinstance(puzzle, CsvForm):
+        if isinstance(puzzle, Lettered):
             return "", board_from(puzzle, value)
         parsed = puzzle.parse(value)
     except PuzzleError as error:

@@ -11,8 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import json_from, text_of
-from hrm_host.text import printable
+from hrm_host.reading import json_from, printable, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import (
     DatasetError,

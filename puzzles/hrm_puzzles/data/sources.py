@@ -22,7 +22,8 @@ from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
 from hrm_puzzles.data.examples import Examples, example_type, read_examples
-from hrm_puzzles.puzzle import CsvForm, Example, IntArray, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Example, IntArray, Puzzle, PuzzleError
+from hrm_puzzles.reading.legend import Lettered
 
 CHUNK = 64  # puzzles; seconds of work, so a stop loses little and progress is visible
 HELD_OUT = 4  # one equivalence class in 4 belongs to test splits, whatever the seed
@@ -319,7 +320,7 @@ def questions_from_data(
 
 def questions_from_file(path: Path, puzzle: Puzzle, columns: str | None = None) -> Questions:
     """All puzzles of a file, for puzzles without tasks."""
-    if not isinstance(puzzle, CsvForm):
+    if not isinstance(puzzle, Lettered):
         problem = f"{path}: a file of {puzzle.name} puzzles does not say what its model has learned"
         raise DatasetError(f"{problem}; give its data set.")
     return _from_examples(read_examples(path, puzzle, columns).rows, path.name)

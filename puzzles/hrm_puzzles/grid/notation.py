@@ -4,13 +4,14 @@ A `Legend` defines the characters of a puzzle. `reading` reads texts. The puzzle
 whether a board is valid. Shapes: R rows, C columns.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 
+from hrm_host.reading import are_strings, is_list
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.reading.cells import reject_doubtful_zero, values_in
@@ -42,18 +43,13 @@ def parsed(size: BoardSize, legend: Legend, from_text: FromText, notation: objec
     notation = board_in(notation)
     if isinstance(notation, str):
         return from_text(notation)
-    if not isinstance(notation, list):
+    if not is_list(notation):
         raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", size.forms)
-    values = cast("list[object]", notation)
-    if values and _are_strings(values):
-        return _from_strings(size, legend, from_text, cast("list[str]", values))
-    if any(isinstance(value, list) for value in values[: size.shape.rows]):
-        return _from_rows(size, legend, values)
-    return _from_flat_list(size, legend, values)
-
-
-def _are_strings(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
+    if are_strings(notation):
+        return _from_strings(size, legend, from_text, notation)
+    if any(map(is_list, notation[: size.shape.rows])):
+        return _from_rows(size, legend, notation)
+    return _from_flat_list(size, legend, notation)
 
 
 def written(legend: Legend, grid: Grid, notation: Notation) -> object:
@@ -119,7 +115,7 @@ def text_of(legend: Legend, grid: Grid) -> str:
 def _from_strings(size: BoardSize, legend: Legend, from_text: FromText, lines: list[str]) -> Parsed:
     """Read a list of lines, or of all cells."""
     if len(lines) == size.shape.num_cells and max(map(len, lines)) <= MAX_TOKEN:
-        return _from_flat_list(size, legend, cast("list[object]", lines))
+        return _from_flat_list(size, legend, lines)
     size.require(lines, size.shape.rows, "the list", "rows")
     read = from_text("\n".join(lines))
     if read.notation.kind != "text":
@@ -129,7 +125,7 @@ def _from_strings(size: BoardSize, legend: Legend, from_text: FromText, lines: l
 
 def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
     """Read a list of rows, each a list of characters or of numbers."""
-    lists = [cast("list[object]", row) for row in values if isinstance(row, list)]
+    lists = list(filter(is_list, values))
     cells = list(chain.from_iterable(lists))
     value_of = _known_values(legend, cells)
     if not _are_known(value_of, cells):
@@ -139,12 +135,12 @@ def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
                     raise bad_character((number, col), cell, legend.described)
     size.rows_of(values)
     kind = "numbers"
-    if _are_strings(cells) and all(len(cell) <= 1 for cell in cast("list[str]", cells)):
+    if are_strings(cells) and max(map(len, cells)) <= 1:
         kind = "rows"
     return _of_values(size, legend, cells, value_of, kind)
 
 
-def _from_flat_list(size: BoardSize, legend: Legend, cells: list[object]) -> Parsed:
+def _from_flat_list(size: BoardSize, legend: Legend, cells: Sequence[object]) -> Parsed:
     """Read a list of all cells."""
     size.require(cells, size.shape.num_cells, "the list", "values")
     value_of = _known_values(legend, cells)
@@ -158,7 +154,7 @@ def _from_flat_list(size: BoardSize, legend: Legend, cells: list[object]) -> Par
 def _of_values(
     size: BoardSize,
     legend: Legend,
-    cells: list[object],
+    cells: Sequence[object],
     value_of: Mapping[object, int],
     kind: str,
 ) -> Parsed:
@@ -175,7 +171,7 @@ def _of_values(
     return Parsed(grid=grid, notation=notation)
 
 
-def _known_values(legend: Legend, cells: list[object]) -> Mapping[object, int]:
+def _known_values(legend: Legend, cells: Sequence[object]) -> Mapping[object, int]:
     """The values of cells: numbers, also whole floats or as text, and characters."""
     texts = [cell for cell in cells if isinstance(cell, str)]
     values = values_in(legend, texts)
@@ -184,7 +180,7 @@ def _known_values(legend: Legend, cells: list[object]) -> Mapping[object, int]:
     return {**legend.of_scalars, **values}
 
 
-def _are_known(value_of: Mapping[object, int], cells: list[object]) -> bool:
+def _are_known(value_of: Mapping[object, int], cells: Sequence[object]) -> bool:
     """Whether all cells are numbers, texts or null with a value."""
     return SCALARS.issuperset(map(type, cells)) and value_of.keys() >= set(cells)
 
@@ -194,7 +190,7 @@ def _are_known(value_of: Mapping[object, int], cells: list[object]) -> bool:
 
 
 def check_keys(
-    question: dict[object, object],
+    question: dict[str, object],
     keys: tuple[str, ...],
     answer_key: str,
     form: str,
@@ -224,9 +220,7 @@ def numbers_of(
 
 def cell_of(shape: GridShape, name: str, value: object) -> Cell:
     """Read [row, column] from 0, as in grid[row][column]."""
-    cell: list[object] = []
-    if isinstance(value, list):
-        cell = cast("list[object]", value)
+    cell = value if is_list(value) else []
     if len(cell) == 2 and all(type(number) is int for number in cell):
         row, col = cast("list[int]", cell)
         if 0 <= row < shape.rows and 0 <= col < shape.cols:
@@ -240,14 +234,13 @@ def cell_of(shape: GridShape, name: str, value: object) -> Cell:
 
 
 def cells_of(shape: GridShape, name: str, value: object) -> list[Cell]:
-    if not isinstance(value, list):
+    if not is_list(value):
         remedy = "send a list of [row, column]"
         raise PuzzleError(f"{name} is {shown(value)}", "bad-cell", remedy)
-    cells = cast("list[object]", value)
-    if len(cells) > shape.num_cells:
+    if len(value) > shape.num_cells:
         remedy = f"send at most {shape.num_cells}"
-        raise PuzzleError(f"{name} has {len(cells)} cells", "bad-cell", remedy)
-    return [cell_of(shape, f"{name}[{index}]", cell) for index, cell in enumerate(cells)]
+        raise PuzzleError(f"{name} has {len(value)} cells", "bad-cell", remedy)
+    return [cell_of(shape, f"{name}[{index}]", cell) for index, cell in enumerate(value)]
 
 
 def error_at(cell: Cell, problem: str, rule: str, remedy: str) -> PuzzleError:

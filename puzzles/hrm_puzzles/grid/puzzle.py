@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_host.reading import is_object
 from hrm_puzzles.grid.board import (
     BoolArray,
     GridShape,
@@ -40,57 +41,6 @@ from hrm_puzzles.reading.legend import Legend, size_of
 from hrm_puzzles.reading.record import board_in
 
 BROKEN = "✗ "
-
-
-@dataclass(frozen=True, kw_only=True)
-class Framed:
-    """Boards of `inner` in the first rows and columns of `outer`, with walls on all other cells.
-
-    No path and no tour enters a wall, so both boards have the same answers: a proof on the outer
-    board is a proof of the question as asked. Shapes: T cells of the outer board.
-    """
-
-    inner: "GridPuzzle"
-    outer: "GridPuzzle"
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def seq_len(self) -> int:
-        return self.inner.seq_len
-
-    def parse(self, notation: object) -> Parsed:
-        return self.inner.parse(notation)
-
-    def write(self, grid: Grid, notation: Notation) -> object:
-        return self.inner.write(grid, notation)
-
-    def encode(self, grid: Grid) -> Int32Array:
-        """Convert a grid of the inner board to tokens [T] of the outer board."""
-        framed = np.full((self.outer.rows, self.outer.cols), self.outer.wall, dtype=np.int8)
-        framed[: self.inner.rows, : self.inner.cols] = grid
-        return self.outer.encode(framed)
-
-    def decode(self, tokens_T: IntArray) -> Grid:
-        """Convert tokens [T] of the outer board to a grid of the inner board."""
-        grid = self.outer.decode(tokens_T)
-        return grid[: self.inner.rows, : self.inner.cols]
-
-    def route(self, question: Grid, answer: Grid) -> Route:
-        return self.inner.route(question, answer)
-
-
-@cache
-def _framed(outer: "GridPuzzle", shape: GridShape) -> Framed | None:
-    """Boards of a shape on a larger board; None if the puzzle does not have this shape."""
-    if shape.rows not in outer.sides or shape.cols not in outer.sides:
-        return None
-    family, _, _ = outer.name.partition("-")
-    name = f"{family}-{shape.rows}x{shape.cols}"
-    inner = replace(outer, name=name, rows=shape.rows, cols=shape.cols)
-    return Framed(inner=inner, outer=outer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +104,7 @@ class GridPuzzle(ABC):
         """The tokens with the marks of an answer removed."""
 
     @abstractmethod
-    def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
+    def from_object(self, question: dict[str, object]) -> tuple[Grid, dict[str, object]]:
         """Read a JSON object. Returns the grid and the object without an answer."""
 
     @abstractmethod
@@ -177,8 +127,8 @@ class GridPuzzle(ABC):
     def geometry(self) -> Geometry:
         return Geometry(board=(self.rows, self.cols))
 
-    def framed(self, notation: object) -> Framed | None:
-        """How to read a smaller question. `puzzle.Framing` describes it."""
+    def framed(self, notation: object) -> "GridPuzzle | None":
+        """The puzzle in the size of a smaller question. `puzzle.Routed` describes it."""
         notation = board_in(notation)
         if not self._looks_alike(notation):
             return None
@@ -186,7 +136,7 @@ class GridPuzzle(ABC):
         if shape is None or shape == self.shape:
             return None
         if shape.rows <= self.rows and shape.cols <= self.cols:
-            return _framed(self, shape)
+            return of_shape(self, shape)
         least = self.sides[0]
         most = self.sides[-1]
         size = f"{shape.rows}x{shape.cols}"
@@ -201,11 +151,9 @@ class GridPuzzle(ABC):
 
     def _looks_alike(self, notation: object) -> bool:
         """Whether a notation is of this puzzle: by its keys, its characters or all its numbers."""
-        if isinstance(notation, dict):
-            return set(self.keys) <= set(cast("dict[object, object]", notation))
-        if not isinstance(notation, str | list):
-            return False
-        cells = cells_in(cast("str | list[object]", notation))
+        if is_object(notation):
+            return set(self.keys) <= notation.keys()
+        cells = cells_in(notation)
         if any(self.legend.characters[stop] in cells for stop in self.stops):
             return True
         if isinstance(notation, str):
@@ -225,8 +173,8 @@ class GridPuzzle(ABC):
     def parse(self, notation: object) -> Parsed:
         """Read a question and check it. A question with a complete right answer passes."""
         notation = board_in(notation)
-        if isinstance(notation, dict):
-            question = self._parsed_object(cast("dict[object, object]", notation))
+        if is_object(notation):
+            question = self._parsed_object(notation)
         else:
             question = self.read(notation)
         tokens_T = self.encode(question.grid)
@@ -234,7 +182,7 @@ class GridPuzzle(ABC):
         self._check_marks(tokens_T)
         return question
 
-    def _parsed_object(self, values: dict[object, object]) -> Parsed:
+    def _parsed_object(self, values: dict[str, object]) -> Parsed:
         grid, question = self.from_object(values)
         template = json.dumps(question)
         notation = Notation(kind="object", blank=self.legend.open_value, template=template)
@@ -315,6 +263,11 @@ class GridPuzzle(ABC):
         return BROKEN
 
     def encode(self, grid: Grid) -> Int32Array:
+        """Convert a grid to tokens [T]. A smaller one is in the upper left corner, among walls."""
+        rows, cols = grid.shape
+        if (rows, cols) != (self.rows, self.cols):
+            margins = ((0, self.rows - rows), (0, self.cols - cols))
+            grid = np.pad(grid, margins, constant_values=self.wall)
         return self.token_of_value[grid.reshape(-1)]
 
     def decode(self, tokens_T: IntArray) -> Grid:
@@ -351,3 +304,13 @@ class GridPuzzle(ABC):
         turned_BT = np.take_along_axis(inputs_BT, source_BT, axis=1)
         turned_labels_BT = np.take_along_axis(labels_BT, source_BT, axis=1)
         return turned_BT.astype(np.int32), turned_labels_BT.astype(np.int32)
+
+
+@cache
+def of_shape(puzzle: GridPuzzle, shape: GridShape) -> GridPuzzle | None:
+    """The puzzle in another size; None if it does not have this size."""
+    if shape.rows not in puzzle.sides or shape.cols not in puzzle.sides:
+        return None
+    family, _, _ = puzzle.name.partition("-")
+    name = f"{family}-{shape.rows}x{shape.cols}"
+    return replace(puzzle, name=name, rows=shape.rows, cols=shape.cols)

@@ -8,6 +8,7 @@ A file has the doors of the commands.
 import io
 import json
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -28,30 +29,25 @@ QUESTIONS: dict[str, object] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Form:
+@dataclass(frozen=True)
+class WrittenForm:
     """A form with an example, which is bytes only in a file of arrays or of another encoding.
 
     It reads as the question of its kind, or `rejected` is in the sentence about it.
     """
 
-    name: str
     kind: str
+    name: str
     example: object
     rejected: str = ""
     is_file: bool = False
 
 
-def _sudoku(name: str, example: object, rejected: str = "") -> Form:
-    return Form(name=name, kind="sudoku-4x4", example=example, rejected=rejected)
-
-
-def _maze(name: str, example: object, rejected: str = "") -> Form:
-    return Form(name=name, kind="maze-4x5", example=example, rejected=rejected)
-
-
-def _file(name: str, example: object, rejected: str = "") -> Form:
-    return Form(name=name, kind="sudoku-4x4", example=example, rejected=rejected, is_file=True)
+_sudoku = partial(WrittenForm, "sudoku-4x4")
+_maze = partial(WrittenForm, "maze-4x5")
+_city = partial(WrittenForm, "logistics-5x5")
+_arc = partial(WrittenForm, "arc-7x7")
+_file = partial(_sudoku, is_file=True)
 
 
 def _npz() -> bytes:
@@ -79,6 +75,9 @@ FORMS = (
     _sudoku("zeros for blanks", "1030341221434320"),
     _sudoku("lines", LINES),
     _sudoku("lines with blanks around them", "\n  1.3.  \n  3412\n  2143\n  432.\n"),
+    _sudoku("a fence of Markdown", f"```text\n{LINES}\n```"),
+    _sudoku("colors of a terminal", LINES.replace("1.", "\x1b[1m1\x1b[0m.")),
+    _sudoku("the end of a DOS file", f"{LINES}\n\x1a"),
     _sudoku("old line ends", LINES.replace("\n", "\r")),
     _sudoku("groups", "1.3. 3412 2143 432."),
     _sudoku(
@@ -149,6 +148,10 @@ FORMS = (
     _maze("lines", MAZE),
     _maze("spaces for open cells", MAZE.replace(".", " ")),
     _maze("a blank at the end of a line", MAZE.replace(".", " ").replace("G#", "G# ")),
+    _maze("commas between cells", "\n".join(",".join(line) for line in MAZE.split("\n"))),
+    _maze(
+        "a wall that is lost", MAZE.replace(".", " ").replace("G#", "G"), "ends before the others"
+    ),
     _maze("an indent", "\n".join(f"    {line}" for line in MAZE.split("\n"))),
     _maze("blocks", MAZE.replace("#", "█")),
     _maze("E for the goal", MAZE.replace("G", "E")),
@@ -184,26 +187,17 @@ FORMS = (
         MAZE.replace("S", ".").replace("G", "E"),
         "can be read in 2 ways",
     ),
-    Form(name="lines", kind="logistics-5x5", example=CITY),
-    Form(
-        name="an indent",
-        kind="logistics-5x5",
-        example="\n".join(f"  {line}" for line in CITY.split("\n")),
+    _city("lines", CITY),
+    _city("an indent", "\n".join(f"  {line}" for line in CITY.split("\n"))),
+    _arc("a question of a task", ARC),
+    _arc("lines of digits", {"task": "0520fde7", "input": "077\n777"}),
+    _arc(
+        "a whole task",
+        {"task": "0520fde7", "train": [], "test": [{"input": ARC["input"]}], "index": 0},
     ),
-    Form(name="a question of a task", kind="arc-7x7", example=ARC),
-    Form(name="lines of digits", kind="arc-7x7", example={"task": "0520fde7", "input": "077\n777"}),
-    Form(
-        name="a whole task",
-        kind="arc-7x7",
-        example={"task": "0520fde7", "train": [], "test": [{"input": ARC["input"]}], "index": 0},
-    ),
-    Form(
-        name="rows without a task",
-        kind="arc-7x7",
-        example=[[0, 7]],
-        rejected="do not name their task",
-    ),
+    _arc("rows without a task", [[0, 7]], "do not name their task"),
     _file("a table with a header", f"# mine\nid,puzzle,solution,rating\n7,{SUDOKU},{SOLUTION},3\n"),
+    _file("a table of Excel", f"sep=;\npuzzle;solution\n{SUDOKU};{SOLUTION}\n"),
     _file("a table without a header", f"7;{SUDOKU};{SOLUTION}\n"),
     _file("lists in cells", f'puzzle,solution\n"{NUMBERS}","{SOLUTION}"\n'),
     _file("question and answer in a line", f"{SUDOKU} {SOLUTION}\n"),

@@ -6,10 +6,11 @@ Shapes: R rows, C columns.
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from hrm_host.reading import is_list
 from hrm_puzzles.grid.board import GridShape
-from hrm_puzzles.puzzle import PuzzleError
+from hrm_puzzles.puzzle import Grid, PuzzleError
 
 MAX_TEXT = 4000  # characters; every form of a board is shorter, including headers
 MAX_SHOWN = 20  # characters of a string that an error quotes
@@ -70,10 +71,14 @@ class Legend:
 
 @runtime_checkable
 class Lettered(Protocol):
-    """A puzzle with a legend. It reads rows of values; the web page draws its boards as symbols."""
+    """A puzzle with a legend, whose boards files hold and the web page draws as symbols."""
 
     @property
     def legend(self) -> Legend: ...
+
+    def board_of(self, board: Any) -> Grid:
+        """Read a question or an answer without judging it: text or lists. Raises PuzzleError."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,16 +108,17 @@ class BoardSize:
 
     def rows_of(self, values: object) -> list[list[object]]:
         """Require a list of R lists of C values each."""
-        if not isinstance(values, list):
+        if not is_list(values):
             raise self.error(f"a list of rows is expected, but the value is {shown(values)}")
-        rows = cast("list[object]", values)
-        self.require(rows, self.shape.rows, "the list", "rows")
-        for number, row in enumerate(rows):
-            if not isinstance(row, list):
+        self.require(values, self.shape.rows, "the list", "rows")
+        rows: list[list[object]] = []
+        for number, row in enumerate(values):
+            if not is_list(row):
                 problem = f"row {number + 1} is {shown(row)} instead of a list"
                 raise self.error_in_row(problem, number)
-            self.require_row(cast("list[object]", row), "values", number)
-        return cast("list[list[object]]", rows)
+            self.require_row(row, "values", number)
+            rows.append(row)
+        return rows
 
 
 def _wrong_count(values: Sized, count: int, subject: str, noun: str) -> str:

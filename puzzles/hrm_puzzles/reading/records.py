@@ -1,40 +1,61 @@
-"""The puzzles of a file: a table, JSON in any layout, or boards as text.
+"""The puzzles of a file: a table, JSON in any layout, boards as text, or NumPy arrays.
 
 Text holds a board in each line, or boards over several lines with blank lines or headings between
 them. A line is a remark only if it cannot be a row of a board. Lines count from 1.
 """
 
 import itertools
+import math
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO, Any
 
-from hrm_host.reading import lines_of
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_host.reading import MAX_FILE_BYTES, lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.reading.arrays import is_array, records_of_arrays
-from hrm_puzzles.reading.legend import Legend
-from hrm_puzzles.reading.objects import is_json, records_of_lines, records_of_text
-from hrm_puzzles.reading.record import Record, error_at_place, is_board
-from hrm_puzzles.reading.tables import columns_error, table_of
+from hrm_puzzles.reading.legend import Lettered
+from hrm_puzzles.reading.record import (
+    ANSWER_KEYS,
+    GRID_KEYS,
+    QUESTION_KEYS,
+    PuzzleRecord,
+    error_at_place,
+    is_board,
+    is_json,
+    records_of_lines,
+    records_of_text,
+)
+from hrm_puzzles.reading.tables import SEPARATORS, columns_error, table_reader
 from hrm_puzzles.reading.text import encoding_of, is_heading, plain
 
-NUM_HEAD = 8  # bytes that tell what a file is
 MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
 HEAD_LINES = 100  # a puzzle over several lines has fewer
-REMARKS = ("#", "//", ";", "%")
+REMARKS = ("#", "//", ";", "%", "sep=")  # the last is Excel's, before a table
 MAX_LINES = 1 << 22  # lines of JSON that is read at once
 MAX_FILE = 1 << 28  # its characters
 MAX_TRIED = 10  # lines that are tried as boards
+NPY_MAGIC = b"\x93NUMPY"
+ZIP_MAGIC = b"PK\x03\x04"
+ARRAYS = (
+    "write integers, or floats with NaN for a blank, as one board, [N, R, C] or [N, T]; in .npz "
+    "name the arrays puzzles and solutions"
+)
+
+Array = NDArray[Any]
 
 
 def records_at(
     path: Path, puzzles: Sequence[Puzzle], columns: str | None = None
-) -> Iterator[Record]:
+) -> Iterator[PuzzleRecord]:
     """The puzzles of a file of text or arrays, read lazily. See `records_in`."""
     with path.open("rb") as stream:
-        head = stream.read(NUM_HEAD)
-    if is_array(head):
-        yield from records_of_arrays(path, puzzles)
+        head = stream.read(8)
+    if head.startswith((NPY_MAGIC, ZIP_MAGIC)):
+        yield from _records_of_arrays(path, puzzles)
         return
     with path.open(encoding=encoding_of(head), newline="") as stream:
         lines = lines_of(stream, MAX_LINE)
@@ -47,7 +68,7 @@ def records_in(
     *,
     name: str,
     columns: str | None = None,
-) -> Iterator[Record]:
+) -> Iterator[PuzzleRecord]:
     """The puzzles in some lines, read lazily except for JSON over several lines.
 
     `puzzles` are the kinds that the lines may hold, `name` is the name of the file. `columns` are
@@ -77,7 +98,7 @@ def records_in(
         return
     table = None
     if columns is not None or not _is_one_board(body, puzzles):
-        table = table_of(head, puzzles, name, columns)
+        table = table_reader(head, puzzles, name, columns)
     if table is not None:
         yield from table.records(every_line)
         return
@@ -101,7 +122,9 @@ def readable(name: str, lines: Iterable[str]) -> Iterator[str]:
         raise error_at_place(name, f"line {number + 1}", str(error), remedy) from error
 
 
-def _json_or_boards(lines: Iterable[str], puzzles: Sequence[Puzzle], name: str) -> Iterator[Record]:
+def _json_or_boards(
+    lines: Iterable[str], puzzles: Sequence[Puzzle], name: str
+) -> Iterator[PuzzleRecord]:
     """JSON over several lines; boards as text if the lines are not JSON, as a printed array."""
     text = "".join(itertools.islice(lines, MAX_LINES))
     if next(iter(lines), None) is not None or len(text) > MAX_FILE:
@@ -126,10 +149,10 @@ def _require_boards(head: Sequence[str], puzzles: Sequence[Puzzle], name: str) -
 
 def _boards_in(
     lines: Iterable[str], head: Sequence[str], puzzles: Sequence[Puzzle]
-) -> Iterator[Record]:
+) -> Iterator[PuzzleRecord]:
     """One board, one board per line, or boards with blank lines or headings between them."""
     if _is_one_board(head, puzzles):
-        yield Record(place=f"line {len(head)}", question="".join(head).rstrip("\r\n"))
+        yield PuzzleRecord(place=f"line {len(head)}", question="".join(head).rstrip("\r\n"))
     elif _has_board_per_line(head, puzzles):
         for number, line in enumerate(lines, start=1):
             if not _is_ignored(line, puzzles):
@@ -138,13 +161,13 @@ def _boards_in(
         yield from _blocks(lines, puzzles)
 
 
-def _record_of_line(place: str, line: str, puzzles: Sequence[Puzzle]) -> Record:
+def _record_of_line(place: str, line: str, puzzles: Sequence[Puzzle]) -> PuzzleRecord:
     """A board, or a question and its answer with blanks between them."""
     words = line.split()
     lengths = {puzzle.seq_len for puzzle in puzzles}
     if len(words) == 2 and len(words[0]) == len(words[1]) and len(words[0]) in lengths:
-        return Record(place=place, question=words[0], answer=words[1])
-    return Record(place=place, question=line)
+        return PuzzleRecord(place=place, question=words[0], answer=words[1])
+    return PuzzleRecord(place=place, question=line)
 
 
 def _is_one_board(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
@@ -170,7 +193,7 @@ def _first_block(head: Sequence[str]) -> list[str]:
     return list(itertools.takewhile(lambda line: not _parts_boards(line), after))
 
 
-def _blocks(lines: Iterable[str], puzzles: Sequence[Puzzle]) -> Iterator[Record]:
+def _blocks(lines: Iterable[str], puzzles: Sequence[Puzzle]) -> Iterator[PuzzleRecord]:
     """The boards between blank lines and headings, without remarks before and after a board."""
     numbered = enumerate(lines, start=1)
     for parts, group in itertools.groupby(numbered, key=lambda pair: _parts_boards(pair[1])):
@@ -181,7 +204,7 @@ def _blocks(lines: Iterable[str], puzzles: Sequence[Puzzle]) -> Iterator[Record]
             block.pop()
         if block:
             text = "".join(line for _, line in block)
-            yield Record(place=f"line {block[-1][0]}", question=text.rstrip("\r\n"))
+            yield PuzzleRecord(place=f"line {block[-1][0]}", question=text.rstrip("\r\n"))
 
 
 def _parts_boards(line: str) -> bool:
@@ -197,7 +220,81 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 
 
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
-    legend: Legend | None = getattr(puzzle, "legend", None)
-    if legend is None:
-        return not line.startswith("# ")
-    return legend.row_marks.issuperset(line)
+    if isinstance(puzzle, Lettered):
+        return puzzle.legend.row_marks.union(SEPARATORS).issuperset(line)
+    return not line.startswith("# ")
+
+
+def _records_of_arrays(path: Path, puzzles: Sequence[Puzzle]) -> Iterator[PuzzleRecord]:
+    """The boards of a NumPy file: one board, or boards along the first axis; perhaps answers.
+
+    The sizes in the headers are checked before any memory is taken. Nothing is unpickled. Raises
+    DatasetError for anything else.
+    """
+    try:
+        arrays = _arrays_in(path)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
+        raise DatasetError(f"cannot read {path} ({error}); {ARRAYS}.") from error
+    questions = _named(arrays, (*QUESTION_KEYS, *GRID_KEYS))
+    answers = _named(arrays, ANSWER_KEYS)
+    if questions is None and len(arrays) == 1:
+        questions = next(iter(arrays.values()))
+    if questions is None:
+        raise DatasetError(f"{path} has the arrays {', '.join(arrays)[:80]}; {ARRAYS}.")
+    if is_board(puzzles, _board_of(questions)):
+        questions = questions[None]
+        answers = None if answers is None else answers[None]
+    if answers is not None and len(answers) != len(questions):
+        problem = f"{path} has {len(questions)} questions and {len(answers)} answers"
+        raise DatasetError(f"{problem}; {ARRAYS}.")
+    for number, question in enumerate(questions):
+        answer = None if answers is None else _board_of(answers[number])
+        yield PuzzleRecord(place=f"board {number + 1}", question=_board_of(question), answer=answer)
+
+
+def _named(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def _board_of(array: Array) -> object:
+    """The values of a board: whole floats as they are, and None for NaN."""
+    if array.dtype.kind == "S":
+        return array.astype(str).tolist()
+    if array.dtype.kind != "f":
+        return array.tolist()
+    values = array.astype(object)
+    values[np.isnan(array)] = None
+    return values.tolist()
+
+
+def _arrays_in(path: Path) -> dict[str, Array]:
+    with path.open("rb") as stream:
+        if stream.read(len(NPY_MAGIC)) == NPY_MAGIC:
+            return {path.stem: _array_in(stream, path.stat().st_size)}
+    arrays: dict[str, Array] = {}
+    with zipfile.ZipFile(path) as archive:
+        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        if sum(info.file_size for info in infos) > MAX_FILE_BYTES:
+            raise ValueError(f"its arrays have more than {MAX_FILE_BYTES} bytes")
+        for info in infos:
+            with archive.open(info) as member:
+                name = info.filename.removesuffix(".npy").lower()
+                arrays[name] = _array_in(member, info.file_size)
+    return arrays
+
+
+def _array_in(stream: IO[bytes], num_bytes: int) -> Array:
+    """Read an array that takes at most `num_bytes`, the size of its file."""
+    stream.seek(0)
+    version = np.lib.format.read_magic(stream)
+    read_header = np.lib.format.read_array_header_1_0
+    if version != (1, 0):
+        read_header = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
+    if dtype.kind not in "iufUS" or not 1 <= len(shape) <= 3:
+        raise ValueError(f"an array has the type {dtype} and {len(shape)} axes")
+    size = math.prod(shape) * dtype.itemsize
+    if not 0 < size <= min(num_bytes, MAX_FILE_BYTES):
+        raise ValueError(f"an array of shape {shape} does not fit in {num_bytes} bytes")
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)

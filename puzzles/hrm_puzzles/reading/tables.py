@@ -16,7 +16,7 @@ from hrm_puzzles.reading.record import (
     ANSWER_KEYS,
     GRID_KEYS,
     QUESTION_KEYS,
-    Record,
+    PuzzleRecord,
     board_from,
     error_at_place,
 )
@@ -37,7 +37,7 @@ class Columns(NamedTuple):
     rating: int | None = None
 
 
-class Table(NamedTuple):
+class TableReader(NamedTuple):
     """How to read a table."""
 
     name: str
@@ -45,14 +45,14 @@ class Table(NamedTuple):
     columns: Columns
     has_header: bool
 
-    def records(self, lines: Iterable[str]) -> Iterator[Record]:
+    def records(self, lines: Iterable[str]) -> Iterator[PuzzleRecord]:
         rows = _rows(self.name, lines, self.separator)
         if self.has_header:
             next(rows, None)
         for row in rows:
             yield self._record(row)
 
-    def _record(self, row: Fields) -> Record:
+    def _record(self, row: Fields) -> PuzzleRecord:
         line, fields = row
         place = f"line {line}"
         last = max(column for column in self.columns if column is not None)
@@ -60,9 +60,9 @@ class Table(NamedTuple):
             text = self.separator.join(fields)
             problem = f"the row {text[:20]!r} has {len(fields)} columns"
             remedy = f"write at least {last + 1}, as in the first row"
-            return Record(place=place, question=text, problem=problem, remedy=remedy)
+            return PuzzleRecord(place=place, question=text, problem=problem, remedy=remedy)
         question, answer, rating = self.columns
-        return Record(
+        return PuzzleRecord(
             place=place,
             question=fields[question],
             answer=None if answer is None else fields[answer] or None,
@@ -70,9 +70,9 @@ class Table(NamedTuple):
         )
 
 
-def table_of(
+def table_reader(
     head: Sequence[str], puzzles: Sequence[Puzzle], name: str, columns: str | None
-) -> Table | None:
+) -> TableReader | None:
     """How to read a file that begins with these lines; None if no column holds a puzzle."""
     separator = _separator_of(head)
     if separator is None and columns is None:
@@ -83,16 +83,16 @@ def table_of(
         return None
     first = rows[0]
     if columns is not None:
-        return Table(name, separator, *_named_columns(name, columns, first))
+        return TableReader(name, separator, *_named_columns(name, columns, first))
     _, names = first
     found = _columns_by_name(names)
     if found is not None:
-        return Table(name, separator, found, has_header=True)
+        return TableReader(name, separator, found, has_header=True)
     for row in rows:
         _, fields = row
         found = _columns_by_content(fields, puzzles)
         if found is not None:
-            return Table(name, separator, found, has_header=row is not first)
+            return TableReader(name, separator, found, has_header=row is not first)
     return None
 
 

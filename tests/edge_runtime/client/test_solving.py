@@ -23,23 +23,24 @@ from hrm_edge.client import Client, RetryPolicy
 from hrm_edge.connection import read_key
 from hrm_edge.errors import UnavailableError
 from hrm_edge.output import Tally, continued, summary
-from hrm_edge.puzzles import Entry, SolvingError, entries, opened
+from hrm_edge.puzzles import Entry, SolvingError, numbered, opened
 from hrm_edge.requests import RequestOrRefusal
 from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
 from hrm_puzzles import registry
+from hrm_puzzles.reading.records import records_in
 
 CSV = "source,question,answer,rating\n"
 
 
 def test_a_solution_in_the_file_is_known_and_never_sent() -> None:
-    (entry,) = entries([CSV, f"a,{OPEN},{SOLVED},7"], [PUZZLE])
+    (entry,) = numbered(records_in([CSV, f"a,{OPEN},{SOLVED},7"], [PUZZLE], name="the text"))
     assert (entry.known, dict(entry.fields)) == (SOLVED, {"puzzle": OPEN})
 
 
 def test_a_long_file_is_read_while_it_is_solved() -> None:
     lines = iter([f"{SOLVED}\n"] * 10_000)
-    next(entries(lines, [PUZZLE]))
+    next(numbered(records_in(lines, [PUZZLE], name="the text")))
     assert len(list(lines)) > 9_800
 
 
@@ -65,7 +66,9 @@ def test_an_unreadable_file_is_one_sentence(content: bytes, said: str, tmp_path:
 @pytest.mark.parametrize("depth", [60, 100_000])
 def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None:
     deep = f'{{"puzzle": {"[" * depth}{"]" * depth}}}\n'
-    given = list(entries([f"{SOLVED}\n", deep, f"{SOLVED}\n"], [PUZZLE]))
+    given = list(
+        numbered(records_in([f"{SOLVED}\n", deep, f"{SOLVED}\n"], [PUZZLE], name="the text"))
+    )
     assert [entry.puzzle for entry in given] == [SOLVED, deep.rstrip(), SOLVED]
     assert json.dumps(given[1].puzzle)
 
@@ -208,21 +211,14 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
 
 
 @pytest.mark.process
-def test_a_dying_engine_loses_no_puzzle_and_a_dying_server_no_answer(tmp_path: Path) -> None:
-    (tmp_path / "rest").mkdir()
-    with running(step_s=0.01, slots=2) as server:
-        run = Run(tmp_path, 8)
-        with run.begin(server) as process:
-            os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
-            assert process.wait(PATIENCE_S) == 0
-        run.require_one_answer_each()
-        cut_off = Run(tmp_path / "rest", 40)
-        with cut_off.begin(server, "--patience", 0.5) as process:
-            os.killpg(server.process.pid, signal.SIGKILL)
-            _, told = process.communicate(timeout=PATIENCE_S)
+def test_a_dying_server_loses_no_answer(tmp_path: Path) -> None:
+    run = Run(tmp_path, 40)
+    with running(step_s=0.01, slots=2) as server, run.begin(server, "--patience", 0.5) as process:
+        os.killpg(server.process.pid, signal.SIGKILL)
+        _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
     assert "start hrm-serve there" in told
-    assert all("answer" in record for record in cut_off.records())
+    assert all("answer" in record for record in run.records())
 
 
 def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
