@@ -35,8 +35,6 @@ PUZZLE_IDS = "puzzle_ids"  # in the meta data: the name of each row of the puzzl
 NAMES = "puzzle_ids.json.gz"  # a variant of an ARC task takes 7 bytes of it, not 28
 STEP = re.compile(r"step_([0-9]{1,18})")  # the name of a run's checkpoint
 POINTERS = ("latest", "best")
-MAX_POINTER_BYTES = 100
-MOST_NAMED = 3  # maximum number of tensors that an error names
 
 
 class CheckpointError(ValueError):
@@ -140,7 +138,7 @@ def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
         for name in sorted({*expected, *found}):
             if expected.get(name) != found.get(name):
                 problems.append(f"{name}: expected {expected.get(name)}, found {found.get(name)}")
-        listed = "; ".join(problems[:MOST_NAMED])
+        listed = "; ".join(problems[:3])
         raise CheckpointError(
             f"{source} does not fit its configuration ({listed}); "
             "the files come from different runs"
@@ -181,7 +179,7 @@ def resolve(path: Path) -> Path:
         return path
     run = path.parent
     try:
-        name = text_of(path, MAX_POINTER_BYTES).strip()
+        name = text_of(path, most_bytes=100).strip()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {_advice(path)}") from error
     found = run / name

@@ -21,7 +21,6 @@ from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
-FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
 CURVES = ("exact", "proven", "accuracy", "cells", "halting")
 FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
@@ -236,7 +235,7 @@ class HeldOut:
 def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
     """Draws at most `most` puzzles as the whole set, and a tenth of them (at least LEAST_FAST)."""
     num_whole = min(most, len(source))
-    num_fast = max(LEAST_FAST, num_whole // FAST_SHARE)
+    num_fast = max(LEAST_FAST, num_whole // 10)
     order = np.random.default_rng((seed, 1)).permutation(len(source))
     whole = source.rows(np.sort(order[:num_whole]))
     fast = None

@@ -21,8 +21,6 @@ from torch import profiler
 from hrm_host.memory import GIB
 from hrm_train.distributed import say
 
-PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
-
 
 class HostMark:
     """One moment on the host, with the methods of a torch.cuda.Event."""
@@ -68,7 +66,7 @@ class PhaseTimer:
         """
         begin = self._new_mark()
         end = self._new_mark()
-        with profiler.record_function(PHASE + name):
+        with profiler.record_function(f"phase/{name}"):
             begin.record()
             yield
             end.record()

@@ -32,7 +32,6 @@ from hrm_train.run_plan import RunPlan, filled, read_plan, trainer_from, write_p
 FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
 
 ASSUMED_PER_S = (100.0, 300.0, 1000.0, 3000.0)  # samples
-BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
 UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
 TILE = 64  # channels of a GPU's matrix tiles
 SPARE = 2  # checkpoints on disk beside the latest ones: the best, and the one being written
@@ -174,7 +173,8 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.fill is not None:
         plan = filled(plan, options.fill)
-    needs = [_model_line(plan), *needs_of(plan, options), BASIS]
+    basis = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
+    needs = [_model_line(plan), *needs_of(plan, options), basis]
     for line in [*needs, *times(plan, options.samples_per_s)]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
