@@ -210,7 +210,6 @@ def trainer_from(plan: RunPlan) -> Trainer:
     puzzle = plan.puzzle
     prepare(plan.hardware)
     source = batches.open_source(plan.data, "train", puzzle)
-    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     torch.manual_seed(recipe.seed)
     model = model_of(plan.config)
     # A checkpoint of the run itself replaces these weights anyway.
@@ -219,7 +218,7 @@ def trainer_from(plan: RunPlan) -> Trainer:
         state = _initial_state(start, model, puzzle, source.identifiers)
         checkpoint.load_state(model, state, start)
     micro_batch = plan.micro_batch_of(model.num_parameters)
-    return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch)
+    return Trainer(model, source, recipe, plan.hardware, micro_batch=micro_batch)
 
 
 def _initial_state(

@@ -126,8 +126,7 @@ def trained(
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(1)
     puzzle = registry.get(recipe.puzzle)
-    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
-    trainer = loop.Trainer(model_of(config), feed, recipe, hardware.PRESETS["cpu"])
+    trainer = loop.Trainer(model_of(config), source, recipe, hardware.PRESETS["cpu"])
     while not is_over(trainer):
         trainer.step()
     held_out = batches.open_source(data, "test", puzzle)

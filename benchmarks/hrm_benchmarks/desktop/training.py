@@ -153,14 +153,13 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     recipe = contestant.recipe
     puzzle = registry.get(recipe.puzzle)
     source = batches.open_source(contestant.data, "train", puzzle)
-    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     model = initial(contestant.config)
     if not contestant.is_ours:
         plain = PlainHRM(contestant.config)
         plain.load_state_dict(model.state_dict())
-        return PlainTrainer(plain, feed, recipe).step
+        return PlainTrainer(plain, source, recipe).step
     cpu = replace(hardware.PRESETS["cpu"], compile=contestant.compile)
-    trainer = loop.Trainer(model, feed, recipe, cpu)
+    trainer = loop.Trainer(model, source, recipe, cpu)
     return lambda: float(trainer.step().loss)
 
 
@@ -243,9 +242,9 @@ class PlainAdamATan2:
 class PlainTrainer:
     """The published loop: every step draws a whole batch, but only halted slots take their row."""
 
-    def __init__(self, model: PlainHRM, feed: batches.Feed, recipe: Recipe) -> None:
+    def __init__(self, model: PlainHRM, source: batches.SplitSource, recipe: Recipe) -> None:
         self.model = model
-        self.feed = feed
+        self.feed = batches.Feed(source, seed=recipe.seed, augment=recipe.augment)
         self.recipe = recipe
         self.optimizer = PlainAdamATan2(model.parameters(), recipe)
         self.num_steps = 0
