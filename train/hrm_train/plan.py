@@ -126,6 +126,7 @@ def _build_from_tasks(file: Path, puzzle: Puzzle, data: Path) -> None:
         raise ValueError(f"--data {file} holds ARC tasks, but {puzzle.name} is not ARC")
     if data.exists():
         return
+    say(f"{data} is absent: building it from the demonstrations in {file}")
     tasks: dict[str, dict[str, list[Any]]] = {}
     for task in read_tasks(str(file)):
         demonstrations = _as_json(task.demonstrations)

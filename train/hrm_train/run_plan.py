@@ -5,7 +5,7 @@ A resume needs nothing else.
 
 import bisect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -207,36 +207,31 @@ def trainer_from(plan: RunPlan) -> Trainer:
     Raises ValueError if the planned device is missing.
     """
     recipe = plan.recipe
-    puzzle = plan.puzzle
     prepare(plan.hardware)
-    source = batches.open_source(plan.data, "train", puzzle)
+    source = batches.open_source(plan.data, "train", plan.puzzle)
     torch.manual_seed(recipe.seed)
     model = model_of(plan.config)
     # A checkpoint of the run itself replaces these weights anyway.
     if plan.init and not checkpoint.steps_of(plan.run):
         start = checkpoint.resolve(plan.init)
-        state = _initial_state(start, model, puzzle, source.identifiers)
+        state = _initial_state(start, model, source)
         checkpoint.load_state(model, state, start)
     micro_batch = plan.micro_batch_of(model.num_parameters)
     return Trainer(model, source, recipe, plan.hardware, micro_batch=micro_batch)
 
 
-def _initial_state(
-    path: Path, model: HRM, puzzle: Puzzle, names: Callable[[], Sequence[str]]
-) -> dict[str, Tensor]:
-    """The weights of a checkpoint in the shapes of `model`, on the puzzle's board.
-
-    `names` returns the names of the puzzle ids of the data.
-    """
+def _initial_state(path: Path, model: HRM, source: batches.SplitSource) -> dict[str, Tensor]:
+    """The weights of a checkpoint in the shapes of `model`, on the board of the data."""
     loaded, meta = checkpoint.load(path)
-    start = geometry.on_board(loaded, puzzle)
+    start = geometry.on_board(loaded, source.puzzle)
     config = model.config
     state = start.state_dict()
     if start.config.hidden_size != config.hidden_size:
         state = geometry.widened(start, model)
     table_NE = state["puzzle_table"]
     if checkpoint.PUZZLE_IDS in meta:
-        state["puzzle_table"] = _vectors_of(names(), table_NE, meta[checkpoint.PUZZLE_IDS])
+        known = meta[checkpoint.PUZZLE_IDS]
+        state["puzzle_table"] = _vectors_of(source.identifiers(), table_NE, known)
     elif len(table_NE) != config.num_puzzle_ids:
         state["puzzle_table"] = table_NE.mean(0).expand_as(model.puzzle_table)
     return state
