@@ -2,8 +2,8 @@
 
     model.safetensors   the weights to use (the moving average, if the trainer keeps one)
     config.json         HRMConfig; unknown keys are rejected
-    meta.json           puzzle, step, samples, best validation, config digest, data fingerprint,
-                        commit, time, and the hash of every other file
+    meta.json           puzzle, step, samples, best validation, data fingerprint, commit,
+                        time, and the hash of every other file
     puzzle_ids.json.gz  the names of the puzzle ids if there are several; once in meta.json
 
 A trainer adds its own files (`trainer.safetensors`, `trainer.json`) in the same atomic write.
@@ -61,7 +61,7 @@ def save(
         if write_more is not None:
             write_more(directory)
         hashes = {file.name: sha256_of(file) for file in directory.iterdir()}
-        values |= {"config_digest": model.config.digest, "sha256": hashes}
+        values["sha256"] = hashes
         (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
