@@ -178,7 +178,9 @@ def measure(
     is_proven: list[bool] = []
     segments: list[int] = []
     for position in range(len(puzzles)):
-        answer = _answer(replies[position])
+        answer = replies[position]
+        if not isinstance(answer, SolveAnswer):
+            raise ValueError(f"a puzzle is rejected: {answer.message}; {answer.remedy}.")
         answers.append(answer)
         is_proven.append(answer.verified is True)
         segments.append(answer.total_segments)
@@ -235,9 +237,3 @@ def _routes(answers: Sequence[SolveAnswer]) -> list[float]:
         if route is not None and route.cost:
             ratios.append(route.cost / route.optimum)
     return ratios
-
-
-def _answer(reply: Reply) -> SolveAnswer:
-    if isinstance(reply, SolveAnswer):
-        return reply
-    raise ValueError(f"a puzzle is rejected: {reply.message}; {reply.remedy}.")

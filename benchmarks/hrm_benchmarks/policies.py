@@ -7,8 +7,9 @@ round, so that a machine that slows down slows every policy.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -165,15 +166,11 @@ def _figures(
     row["share_of_bound"] = meter.occupancy * seen.step_seconds_total / seconds
     row["host_ms_per_step"] = 1e3 * seen.host_seconds_total / seen.steps
     row["step_ms"] = 1e3 * seen.step_seconds_total / seen.steps
-    row["mean_segments"] = _mean(result.segments for result in results)
-    row["exact"] = _mean(_is_exact(result, questions) for result in results)
-    row["verified"] = _mean(result.verified is True for result in results)
+    row["mean_segments"] = fmean(result.segments for result in results)
+    row["exact"] = fmean(_is_exact(result, questions) for result in results)
+    row["verified"] = fmean(result.verified is True for result in results)
     row["steps"] = seen.steps
     return row
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
 
 
 def _is_exact(result: Attempt, questions: Questions) -> bool:

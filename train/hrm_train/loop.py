@@ -119,7 +119,7 @@ class Trainer:
     def _refill(self) -> None:
         """Offers every slot a row; only halted slots take it."""
         # On a CPU reading a tensor is free, so the draw is skipped if no slot has halted.
-        if self.device.type == "cpu" and not self._has_halted():
+        if self.device.type == "cpu" and not any(part.halted_B.any() for part in self._parts):
             return
         offer = self._offer()
         begin = 0
@@ -127,9 +127,6 @@ class Trainer:
             rows = offer.rows(slice(begin, begin + len(part)))
             part.refill(self.model, rows, self.recipe.explore, self.max_segments)
             begin += len(part)
-
-    def _has_halted(self) -> bool:
-        return any(bool(part.halted_B.any()) for part in self._parts)
 
     def _offer(self) -> Offer:
         drawn = self._prefetcher.at(self.progress.step)

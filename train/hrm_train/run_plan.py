@@ -3,7 +3,6 @@
 A resume needs nothing else.
 """
 
-import bisect
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
-from hrm_train.hardware import GIGABYTE, Hardware, prepare
+from hrm_train.hardware import Hardware, prepare
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
@@ -133,27 +132,6 @@ class RunPlan:
         values["model"] = values.pop("config")
         values["absolute_data"] = self.data.absolute()
         return json.dumps(values, indent=2, default=Path.as_posix) + "\n"
-
-
-def filled(plan: RunPlan, share: float) -> RunPlan:
-    """The plan with the largest micro-batch whose estimate fits a share of the card's memory.
-
-    The batch size and the learning rates do not change. Raises ValueError if the machine's memory
-    is unknown.
-    """
-    machine = plan.hardware
-    if not machine.memory_gb:
-        raise ValueError(
-            f"--fill needs a card of known memory, and {machine.name} is not one; omit it"
-        )
-    limit = share * machine.memory_gb * GIGABYTE
-
-    def fits(rows: int) -> bool:
-        return plan.with_micro_batch(rows).memory().total <= limit
-
-    num_slots = len(distributed.ranks().slots(plan.recipe.batch_size))
-    rows = bisect.bisect_right(range(1, num_slots + 1), False, key=lambda rows: not fits(rows))
-    return plan.with_micro_batch(max(1, rows))
 
 
 def write_plan(plan: RunPlan) -> None:

@@ -27,7 +27,7 @@ from hrm_train.hardware import GIGABYTE, hardware_from_name
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft, plan_of, with_changes
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan, filled, read_plan, trainer_from, write_plan
+from hrm_train.run_plan import RunPlan, read_plan, trainer_from, write_plan
 
 FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
 
@@ -172,7 +172,7 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
     plan = plan.with_puzzle_ids(_expected_ids(plan, options))
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.fill is not None:
-        plan = filled(plan, options.fill)
+        plan = tuning.filled(plan, options.fill)
     basis = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
     needs = [_model_line(plan), *needs_of(plan, options), basis]
     for line in [*needs, *times(plan, options.samples_per_s)]:
