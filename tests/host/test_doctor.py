@@ -187,12 +187,11 @@ FIRST = ["TensorRT", "CUDA", "memory that both sides see, and a CUDA graph"]
 @pytest.mark.parametrize(
     ("settings", "failed", "told"),
     [
-        ({}, [], ""),
         ({"FAKE_CUDA_FAILS": "init"}, [*FIRST[1:], *SEGMENTS], "CUDA does not start here"),
         ({"FAKE_CUDA_FAILS": "crash"}, FIRST[2:], "the process ended here with status 3"),
     ],
 )
-def test_a_device_is_tried(
+def test_a_device_is_tried_whose_driver_fails(
     tmp_path: Path, settings: dict[str, str], failed: list[str], told: str
 ) -> None:
     path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
@@ -200,14 +199,8 @@ def test_a_device_is_tried(
     steps = json.loads(done.stdout)
     unmet = {step["step"]: step["found"] for step in steps if step["level"] != "ok"}
     assert list(unmet) == failed, done.stderr
-    assert done.returncode == bool(failed)
-    if failed:
-        assert told in unmet[failed[0]]
-    else:
-        assert [step["step"] for step in steps] == [*FIRST, *SEGMENTS]
-        assert steps[2]["found"]["launch_and_wait_us"] > 0
-        assert steps[-2]["found"]["step_ms"]["1"] > 0
-        assert sorted(steps[-1]["found"]["ms_a_segment"]) == ["1", "2", "4", "8"]
+    assert done.returncode == 1
+    assert told in unmet[failed[0]]
 
 
 @pytest.mark.process

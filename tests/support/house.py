@@ -11,8 +11,8 @@ import httpx
 from asgi_tools import client_of
 from echo_bundle import ECHO_STEP
 from key_tools import AS_ADMIN, AS_USER, write_key_file
+from scripted_engine import ThreadEngine
 from starlette.applications import Starlette
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.worker.client import EngineClient

@@ -18,7 +18,8 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import cpu_times
@@ -59,11 +60,16 @@ PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
-class Choice(NamedTuple):
-    """An engine and the precision it runs; `engine` is never "auto"."""
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """An engine and the precision it runs; `engine` is never "auto".
+
+    `reason` says why a build on TensorRT chose the precision.
+    """
 
     engine: str
     precision: str
+    reason: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.engine}:{self.precision}"
@@ -149,7 +155,8 @@ def prepare(
     )
     if watch is not None:
         watch(build)
-    return choice._replace(precision=build.result(to_judge=to_judge))
+    precision, reason = build.result(to_judge=to_judge)
+    return replace(choice, precision=precision, reason=reason)
 
 
 def engine_for(

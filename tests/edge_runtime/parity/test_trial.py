@@ -13,8 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from bundle_tools import restate, turn_head
-from echo_bundle import ECHO_STEP, write_echo_bundle
-from heavy_steps import GROWING_STEP, LONG_STEP
+from echo_bundle import ECHO_STEP, GROWING_STEP, LONG_STEP, write_echo_bundle
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError

@@ -94,7 +94,9 @@ def test_build_progress_is_reported(building: Server, gate: Path, examples: dict
     assert refusal(building.solve(question)) == (503, "loading")
     gate.touch()
     building.wait_until_ready()
-    assert building.http.get("/models").json()["models"][0]["precision"] == "fp16"
+    (model,) = building.http.get("/models").json()["models"]
+    assert model["precision"] == "fp16"
+    assert model["precision_reason"].endswith(": fp16 is chosen.")
     assert building.solve(question).status_code == 200
 
 

@@ -15,9 +15,9 @@ import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from cli_tools import rejected, succeeded
 from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
+from scripted_engine import ThreadEngine
 from scripted_server import LANE, examples, no_library, scripted_model
 from service_tools import refusal, starting, wait_for
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes

@@ -91,21 +91,22 @@ class Build:
             if self._child is not None:
                 self._child.kill()
 
-    def result(self, *, to_judge: bool) -> str:
-        """Build; returns the precision to run.
+    def result(self, *, to_judge: bool) -> tuple[str, str]:
+        """Build; returns the precision to run, and why.
 
         Raises EngineUnavailableError if nothing was built, or if the engine breaks PyTorch's
         answers and is not opened `to_judge` it.
         """
         engines = self.engines()
-        _log.info("%s: %s", self._bundle.manifest.name, cache.verdict(engines, self._num_slots))
+        reason = cache.verdict(engines, self._num_slots)
+        _log.info("%s: %s", self._bundle.manifest.name, reason)
         chosen = cache.fastest_of(engines, self._num_slots)
         if chosen is not None:
-            return chosen
+            return chosen, reason
         page = engines[0]
         precision = page.key.precision
         if to_judge:
-            return precision
+            return precision, reason
         other = "serve it with --engine tensorrt:fp32"
         if self._falls_back or "fp32" not in self._bundle.manifest.precisions:
             other = "serve another engine"
