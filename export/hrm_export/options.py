@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from hrm_calibration import INT8_BUDGET
+from hrm_edge_runtime.contract.halting import PolicyKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +55,8 @@ class Options:
         bool, typer.Option("--build-engine", help="Build TensorRT engines for this GPU.")
     ] = False
     policy: Annotated[
-        str | None,
-        typer.Option(
-            help="verified, learned or fixed. Default: verified if answers can be proven."
-        ),
+        PolicyKind | None,
+        typer.Option(help="When a puzzle halts. Default: verified if answers can be proven."),
     ] = None
     threshold: Annotated[
         float | None,

@@ -282,7 +282,6 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
     ("changes", "options", "saying"),
     [
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
-        ({}, ("--policy", "hope"), "'hope' is not known"),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--board", "sudoku"), "omit --board"),
         ({"puzzle": None}, (), "does not name its puzzle"),
