@@ -1,5 +1,6 @@
 """The options of hrm-export; contradictions are rejected here."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -112,6 +113,8 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_loop(self.loop)
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise ValueError(f"--threshold {self.threshold} is not a margin; give a finite number")
 
     @property
     def lower_precisions(self) -> list[str]:
