@@ -14,7 +14,7 @@ import numpy as np
 
 from hrm_benchmarks.command import AccuracyOptions
 from hrm_benchmarks.report import Row
-from hrm_edge.puzzles import Entry, opened
+from hrm_edge.puzzles import Entry, entries_of
 from hrm_edge.solvers import Reply, SolveAll, from_bundles, options_of
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import board_size
@@ -57,9 +57,8 @@ def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Know
     A missing solution of a Sudoku is computed. Raises ValueError for a line that is not a question,
     and for an empty file.
     """
-    with opened(str(path), [puzzle]) as entries:
-        first = itertools.islice(entries, num_puzzles)
-        known = [_known(entry, puzzle) for entry in first]
+    first = itertools.islice(entries_of(str(path), [puzzle]), num_puzzles)
+    known = [_known(entry, puzzle) for entry in first]
     if not known:
         raise ValueError(f"{path} lacks puzzles: write one in each line.")
     return known
