@@ -128,7 +128,7 @@ each_shape = pytest.mark.parametrize(("puzzle", "header", "row"), SHAPES.values(
 def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(csv_of(puzzle, header, row), encoding="utf-8")
-    recipe = DataRecipe(puzzle=puzzle.name, num_train=0, num_test=1, csv_train=str(file))
+    recipe = DataRecipe(puzzle=puzzle.name, num_train=0, num_test=1, csv_train=file)
     assert build(recipe, tmp_path / "data").num_train == 6
     split = open_split(tmp_path / "data", "train")
     inputs = [puzzle.encode(example.question).tolist() for example in made(puzzle)]

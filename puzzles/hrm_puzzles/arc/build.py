@@ -53,8 +53,8 @@ class ArcRecipe:
     augment: int = 1000
     hold_out_all: bool = False
     keep_colors: bool = False
-    more: str | None = None
-    more_license: str | None = None
+    more: Path | None = None
+    more_license: Path | None = None
     seed: int = 0
 
     def variants(self, task: ArcTask) -> list[Variant]:
@@ -89,7 +89,7 @@ def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
     num_left_out = len(wanted) - len(tasks)
     if recipe.more is None:
         return _Source(tasks=tasks, num_left_out=num_left_out)
-    examples = read_examples(Path(recipe.more), recipe.more_license)
+    examples = read_examples(recipe.more, recipe.more_license)
     require_known(examples, [task.name for task in all_tasks])
     more = extended(tasks, examples, puzzle)
     return _Source(tasks=more.tasks, num_left_out=num_left_out, more=more)
@@ -167,7 +167,7 @@ def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> Non
 def _unfinished_folder(recipe: ArcRecipe, source: _Source, out: Path) -> Path:
     """The folder of a build until it is complete. The same recipe and tasks find it again."""
     contents = [asdict(recipe), _digest_of(source.tasks)]
-    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(contents, default=str).encode()).hexdigest()
     return out.with_name(f".{out.name}.unfinished-{digest[:12]}")
 
 

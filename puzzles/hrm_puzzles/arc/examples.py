@@ -18,11 +18,11 @@ from typing import cast
 import numpy as np
 
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import MAX_FILE_BYTES, json_from, text_of
+from hrm_host.reading import MAX_FILE_BYTES, is_list, is_object, json_from, text_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.tasks import HIDDEN, MALFORMED, ArcTask, pair_of, side_of
 from hrm_puzzles.arc.variants import Pair
-from hrm_puzzles.data.datasets import RECIPE, DatasetError, fingerprint
+from hrm_puzzles.data.datasets import DatasetError, fingerprint, recipe_at
 from hrm_puzzles.puzzle import PuzzleError
 
 FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
@@ -83,13 +83,13 @@ class Extended:
         }
 
 
-def read_examples(path: Path, license_file: str | None = None) -> Examples:
+def read_examples(path: Path, license_file: Path | None = None) -> Examples:
     """Read the examples of all tasks, and their license: by default the file beside them.
 
     Raises DatasetError if one of the two cannot be read.
     """
     by_task = _by_task(path)
-    license_path = Path(license_file) if license_file else _license_beside(path)
+    license_path = license_file or _license_beside(path)
     digest = fingerprint(path) if path.is_dir() else sha256_of(path)
     terms = _license_text(license_path)
     return Examples(path=path, sha256=digest, license=terms, by_task=by_task)
@@ -130,21 +130,18 @@ def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Exten
 
 def num_by_task_in(data: Path) -> dict[str, int]:
     """For each task of a data set, the number of further examples that end its demonstrations."""
-    try:
-        recipe = json_from(text_of(data / RECIPE))
-        counts = recipe[MORE][NUM_BY_TASK]
-    except (OSError, ValueError, TypeError, KeyError):
-        return {}  # no such examples, or a data set of another builder
+    more = recipe_at(data).get(MORE)
+    counts = more.get(NUM_BY_TASK, {}) if is_object(more) else {}
     return cast("dict[str, int]", counts)
 
 
 def _pairs(examples: Examples, name: str) -> tuple[int, dict[int, Pair]]:
     """The number of examples of a task, and those that ARC's largest grid holds by their index."""
     values = examples.by_task.get(name, [])
-    if not isinstance(values, list):
+    if not is_list(values):
         raise DatasetError(f"{examples.path}, task {name}: not a list; write {LIST_FORM}.")
     pairs: dict[int, Pair] = {}
-    for index, value in enumerate(cast("list[object]", values)):
+    for index, value in enumerate(values):
         try:
             pairs[index] = pair_of(value)
         except (*MALFORMED, PuzzleError) as error:
@@ -152,7 +149,7 @@ def _pairs(examples: Examples, name: str) -> tuple[int, dict[int, Pair]]:
                 continue
             problem = f"{examples.path}, task {name}, example {index}: not a pair of grids"
             raise DatasetError(f"{problem} ({error}); write {LIST_FORM}.") from error
-    return len(cast("list[object]", values)), pairs
+    return len(values), pairs
 
 
 def _require_held_out(examples: Examples, task: ArcTask, pairs: Mapping[int, Pair]) -> None:
@@ -248,9 +245,9 @@ def _from_file(path: Path) -> ByTask:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as stream:
         values = _json_in(stream.read)
-    if not isinstance(values, dict):
+    if not is_object(values):
         raise ValueError("it does not hold a JSON object")
-    return cast("ByTask", values)
+    return values
 
 
 def _json_in(read: Callable[[int], bytes]) -> object:

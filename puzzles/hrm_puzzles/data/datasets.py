@@ -29,7 +29,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import json_from, text_of
+from hrm_host.reading import is_object, json_from, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
@@ -76,11 +76,6 @@ class DatasetMeta:
     mean_puzzle_examples: float
     sets: list[str]
     total_puzzles: int | None = None
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Vocabulary size and sequence length. Both must equal the puzzle's."""
-        return self.vocab_size, self.seq_len
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,19 +229,13 @@ def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> No
     (path / RECIPE).write_bytes(text.encode())
 
 
-def named_in_recipe(path: Path) -> str:
-    """The name of the puzzle in the recipe of a data set.
-
-    It is empty without a recipe. Other builders do not write one.
-    """
+def recipe_at(path: Path) -> dict[str, object]:
+    """The recipe of a data set; empty without one, as other builders do not write one."""
     try:
         recipe: object = json_from(text_of(path / RECIPE))
     except (OSError, ValueError):
-        return ""
-    if not isinstance(recipe, dict):
-        return ""
-    values = cast("dict[str, object]", recipe)
-    return str(values.get("puzzle", ""))
+        return {}
+    return recipe if is_object(recipe) else {}
 
 
 def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
@@ -304,6 +293,16 @@ def read_meta(directory: Path) -> DatasetMeta:
         problem = f"{path} lists the sets {meta.sets}, but a directory may hold only one"
         raise DatasetError(f"{problem}; split them into directories.")
     return meta
+
+
+def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
+    """Read dataset.json of a split. Raises DatasetError if its sizes are not the puzzle's."""
+    meta = read_meta(path / split)
+    if (meta.vocab_size, meta.seq_len) == (puzzle.vocab_size, puzzle.seq_len):
+        return meta
+    found = f"{path} has {meta.seq_len} positions of {meta.vocab_size} tokens"
+    expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
+    raise DatasetError(f"{found}, but {expected}; choose another data set or puzzle.")
 
 
 def _meta_of(values: Any) -> DatasetMeta:

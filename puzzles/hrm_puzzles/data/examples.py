@@ -25,8 +25,7 @@ MAX_SHOWN = 20  # characters of a value that an error quotes
 MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
 
 Examples = NDArray[np.void]  # rows of `example_type`
-Rows = dict[str, Examples]
-"""Generated rows and rows of files: "made_train", "made_test", "csv_train" and "csv_test"."""
+Rows = dict[str, Examples]  # the rows of "train" and of "test"
 Say = Callable[[str], object]
 Place = tuple[int, str]  # the number of a record, and its place in the file
 
@@ -228,8 +227,8 @@ def write_data_set(
     puzzle: Puzzle, recipe: Mapping[str, object], rows: Rows, out: Path
 ) -> datasets.BuiltSet:
     """Write the data set of all rows. `recipe` is the content of recipe.json."""
-    all_train = np.concatenate([rows["made_train"], rows["csv_train"]])
-    test = np.concatenate([rows["made_test"], rows["csv_test"]])
+    all_train = rows["train"]
+    test = rows["test"]
     # Only rows of files can be copies of test examples: generated ones are disjoint.
     train_N = puzzle.equivalence_hash_B(all_train["inputs"], all_train["labels"])
     test_N = puzzle.equivalence_hash_B(test["inputs"], test["labels"])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
+from hrm_puzzles.data.datasets import DatasetError, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import Examples, example_type, read_examples
 from hrm_puzzles.puzzle import Example, IntArray, Puzzle, PuzzleError
 from hrm_puzzles.reading.legend import Lettered
@@ -299,15 +299,12 @@ def questions_from_data(
 
     Raises DatasetError for a data set of another puzzle or of another size.
     """
-    recipe_name = named_in_recipe(path)
-    if recipe_name and recipe_name != puzzle.name:  # puzzles of one size can share a vocabulary
+    recipe_name = recipe_at(path).get("puzzle", puzzle.name)
+    if recipe_name != puzzle.name:  # puzzles of one size can share a vocabulary
         problem = f"{path} holds {recipe_name}, but the model is for {puzzle.name}"
         raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
+    meta_for(puzzle, path, "test")
     split = open_split(path, "test")
-    if split.meta.sizes != (puzzle.vocab_size, puzzle.seq_len):
-        found = f"{path} has {split.meta.seq_len} positions of {split.meta.vocab_size} tokens"
-        expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
-        raise DatasetError(f"{found}, but {expected}; give a data set of {puzzle.name}")
     rows = _chosen(len(split), len(split) if count is None else count, seed)
     return Questions(
         tokens_NT=split.inputs(rows),

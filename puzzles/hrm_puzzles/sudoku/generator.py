@@ -1,6 +1,6 @@
 """Fresh Sudokus: removes clues from a full grid while the solution stays unique."""
 
-from dataclasses import dataclass
+import sys
 
 import numpy as np
 
@@ -8,32 +8,15 @@ from hrm_puzzles.puzzle import Example, Grid
 from hrm_puzzles.sudoku.board import SudokuBoard
 from hrm_puzzles.sudoku.solver import SudokuSolver, rating, solver_of
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Difficulty:
-    """The share of cells that are given, and the range of the rating.
-
-    With a share of 0 every given is needed.
-    """
-
-    given_share: float
-    min_rating: int = 0
-    max_rating: int | None = None
-
-    def accepts(self, rating: int) -> bool:
-        if self.max_rating is not None and rating > self.max_rating:
-            return False
-        return rating >= self.min_rating
-
-
-# The numbers in the comments are for 9x9. Smaller boards lack the last two, because questions that
-# need guesses are too rare there.
+# The share of cells that are given, and the ratings. With a share of 0 every given is needed. The
+# numbers in the comments are for 9x9. Smaller boards lack the last two, because questions that need
+# guesses are too rare there.
 DIFFICULTIES = {
-    "easy": _Difficulty(given_share=0.5, max_rating=0),  # 40 givens, singles solve it
-    "medium": _Difficulty(given_share=0.37),  # 30 givens, nearly always rated 0
-    "minimal": _Difficulty(given_share=0.0),  # 20 to 28 givens, two thirds are rated 0
-    "hard": _Difficulty(given_share=0.0, min_rating=1),  # singles do not solve it
-    "extreme": _Difficulty(given_share=0.0, min_rating=10),  # 1 of 40 minimal ones; 0.5 s each
+    "easy": (0.5, range(1)),  # 40 givens, singles solve it
+    "medium": (0.37, range(sys.maxsize)),  # 30 givens, nearly always rated 0
+    "minimal": (0.0, range(sys.maxsize)),  # 20 to 28 givens, two thirds are rated 0
+    "hard": (0.0, range(1, sys.maxsize)),  # singles do not solve it
+    "extreme": (0.0, range(10, sys.maxsize)),  # 1 of 40 minimal ones; 0.5 s each
 }
 
 
@@ -43,8 +26,8 @@ def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> E
     Removes clues from a random full grid in random order, each only if the solution stays unique.
     It stops when the share of givens is reached or every given is needed.
     """
-    wanted = DIFFICULTIES[difficulty]
-    num_spare = board.num_cells - round(wanted.given_share * board.num_cells)
+    given_share, ratings = DIFFICULTIES[difficulty]
+    num_spare = board.num_cells - round(given_share * board.num_cells)
     # Nearly all of the first clues can go, so they are tried as one block.
     num_first = min(num_spare, board.num_cells * 3 // 8)
     solver = solver_of(board)
@@ -58,7 +41,7 @@ def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> E
                 take_out(solver, cells, [cell])
         question = np.array(cells, dtype=np.int8).reshape(answer.shape)
         found_rating = rating(board, question)
-        if wanted.accepts(found_rating):
+        if found_rating in ratings:
             return Example(question=question, answer=answer, rating=found_rating)
 
 
