@@ -17,10 +17,9 @@ from matplotlib.figure import Figure
 from hrm_benchmarks.policies import POLICIES, Bench, Meter, Policy, attempts_of, bundle_bench
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.stats import LaneCounters
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_puzzles.data.sources import questions_made
 
 NUM_PUZZLES = 1024

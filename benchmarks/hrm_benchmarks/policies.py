@@ -16,10 +16,9 @@ import numpy as np
 from hrm_benchmarks.report import Row, medians_of, tell
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle

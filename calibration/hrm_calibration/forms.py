@@ -12,7 +12,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from hrm_calibration.graph_rules import check_graph, stored_sizes
+from hrm_calibration.graph_rules import check_graph
 from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import calibrate
 from hrm_calibration.rollouts import ServedGraph
@@ -121,7 +121,7 @@ class Form(Measured):
 def make_fp16(served: ServedGraph, ranges: Mapping[str, float]) -> Graphs:
     kept = float32_nodes(served.graph, ranges)
     half = half_graph(served.graph, kept)
-    check_graph(half, stored_sizes(served.graph))
+    check_graph(half)
     origin = {"float32_nodes": sorted(kept)}
     return Graphs(precision="fp16", files={"step.fp16.onnx": half}, origin=origin)
 
@@ -138,7 +138,7 @@ def make_int8(
     signed = found.signed(served.graph)
     kept = float32_nodes(signed, ranges)
     portable = half_graph(signed, kept)
-    check_graph(portable, stored_sizes(served.graph))
+    check_graph(portable)
     narrow = found.for_cpus(served.graph)
     return Graphs(
         precision="int8",

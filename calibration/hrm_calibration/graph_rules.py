@@ -4,13 +4,11 @@ Opset 20 and IR 10 are the newest that the TensorRT 10.3 parser (JetPack 6) and 
 builds for it read.
 """
 
-import math
 from collections.abc import Mapping
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, shape_inference
 
-from hrm_calibration.quantize import INT8, SCALE
 from hrm_edge_runtime.contract.operators import OPERATORS
 
 OPSET = 20
@@ -18,7 +16,6 @@ IR_VERSION = 10
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
 BOOL = frozenset({TensorProto.BOOL})
 PLAIN = FLOATS | BOOL | {TensorProto.INT32, TensorProto.INT64}
-STORED = FLOATS | {TensorProto.INT8}
 RETURNED: Mapping[str, frozenset[int]] = {
     "Add": FLOATS | {TensorProto.INT32},
     "And": BOOL,
@@ -42,7 +39,6 @@ RETURNED: Mapping[str, frozenset[int]] = {
 All are in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added
 INT64. Look a new operator up there before adding it.
 """
-QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def element_types(model: ModelProto) -> dict[str, int]:
@@ -54,33 +50,13 @@ def element_types(model: ModelProto) -> dict[str, int]:
     return types
 
 
-def stored_sizes(model: ModelProto) -> dict[str, int]:
-    """Elements of every stored float array except single numbers: weights and tables."""
-    sizes: dict[str, int] = {}
-    for tensor in model.graph.initializer:
-        size = math.prod(tensor.dims)
-        if tensor.data_type in FLOATS and size > 1:
-            sizes[tensor.name] = size
-    return sizes
-
-
-def check_graph(model: ModelProto, stored: Mapping[str, int]) -> None:
-    """Raise ValueError for a graph that is invalid, unfit for TensorRT, or has wrong arrays.
-
-    `stored` gives the number of elements of every weight and table. The graph must store each of
-    them once, and no other array. A quantized array is named NAME/int8 and has its scales beside
-    it.
-    """
+def check_graph(model: ModelProto) -> None:
+    """Raise ValueError for a graph that is not valid ONNX or that TensorRT 10.3 may not read."""
     _check_valid(model)
-    _check_versions(model)
     types = element_types(model)
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         _check_operator(node, types)
         _check_one_type(node, types)
-        _check_zero_point(node, tensors)
-    _check_stored(model.graph, stored)
-    _check_orientation(model.graph)
 
 
 def _check_valid(model: ModelProto) -> None:
@@ -90,13 +66,6 @@ def _check_valid(model: ModelProto) -> None:
         reason = " ".join(str(error).split())
         problem = f"the graph is not valid ONNX ({reason})"
         raise ValueError(f"{problem}; this is a bug in the exporter; please report it") from error
-
-
-def _check_versions(model: ModelProto) -> None:
-    opsets = [(entry.domain, entry.version) for entry in model.opset_import]
-    if model.ir_version != IR_VERSION or opsets != [("", OPSET)]:
-        problem = f"the graph has IR {model.ir_version} and opsets {opsets}"
-        raise ValueError(f"{problem}; write IR {IR_VERSION} and opset {OPSET}")
 
 
 def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:
@@ -126,45 +95,6 @@ def _check_one_type(node: NodeProto, types: Mapping[str, int]) -> None:
             meeting = {name: _type_name(types[name]) for name in (*node.input, *node.output)}
             problem = f"{node.name} mixes types ({meeting})"
             raise ValueError(f"{problem}, which a strongly typed network rejects; cast first")
-
-
-def _check_zero_point(node: NodeProto, tensors: Mapping[str, TensorProto]) -> None:
-    if node.op_type not in QUANTIZERS or len(node.input) < 3:
-        return
-    zero = tensors.get(node.input[2])
-    if zero is None or numpy_helper.to_array(zero).any():
-        problem = f"{node.name} has a zero point other than a stored 0"
-        raise ValueError(f"{problem}; quantize symmetrically")
-
-
-def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
-    """Reject a weight that is stored twice: it would take device memory twice."""
-    found: dict[str, int] = {}
-    for tensor in graph.initializer:
-        size = math.prod(tensor.dims)
-        is_weight = tensor.data_type in STORED and not tensor.name.endswith(SCALE)
-        if is_weight and size > 1:
-            matrix = tensor.name.removesuffix(INT8)
-            found[matrix] = found.get(matrix, 0) + size
-    if found == stored:
-        return
-    differences: list[str] = []
-    for name in sorted({*found, *stored}):
-        if found.get(name) != stored.get(name):
-            differences.append(f"{name}: expected {stored.get(name)}, found {found.get(name)}")
-    detail = "; ".join(differences[:3])
-    problem = f"the graph does not store every weight exactly once ({detail})"
-    raise ValueError(f"{problem}; share its initializers")
-
-
-def _check_orientation(graph: GraphProto) -> None:
-    """Reject a weight that is transposed at run time: a quantizer does not see it as a weight."""
-    stored = {tensor.name for tensor in graph.initializer if tensor.data_type in STORED}
-    for node in graph.node:
-        if node.op_type == "Transpose" and node.input[0] in stored:
-            raise ValueError(
-                f"{node.name} transposes the weight {node.input[0]}; store it as it is used"
-            )
 
 
 def _type_name(code: int) -> str:

@@ -18,8 +18,7 @@ from hrm_calibration import INT8_BUDGET
 from hrm_calibration.quantize import quantize, unsigned, with_products
 from hrm_calibration.ranges import METHOD, scale_of
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
-from hrm_edge_runtime.contract.arrays import Float32
-from hrm_edge_runtime.engines.engine import CARRIES
+from hrm_edge_runtime.engines.engine import CARRIES, Float32
 from hrm_host.progress import Stages
 from hrm_parity.outcomes import Outcomes, Paired, paired
 from hrm_puzzles.data.sources import Questions

@@ -21,9 +21,8 @@ from hrm_calibration.quantize import Site, call_sites, with_outputs
 from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching import lane
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, StepOutput
+from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.outcomes import Outcomes

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel
 
 from hrm_edge.connection import KEY_VARIABLE, Connection, parsed
 from hrm_edge.errors import ServerError, UnavailableError, UnreachableError, foreign
@@ -28,6 +27,7 @@ from hrm_edge.requests import (
     request_from,
     requests_from,
 )
+from hrm_edge_runtime.api.decoding import Fields
 from hrm_edge_runtime.api.errors import status_of
 from hrm_edge_runtime.api.schema import (
     BatchLine,
@@ -52,7 +52,6 @@ LONGEST_PAUSE_S = 30.0
 MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
 NUM_THREADS = 64  # calls of an AsyncClient at once; further ones wait for a thread
 
-Fields = TypeVar("Fields", bound=BaseModel)
 Result = TypeVar("Result")
 Event = SegmentView | SolveAnswer
 

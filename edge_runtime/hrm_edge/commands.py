@@ -44,9 +44,6 @@ COMMANDS = {
     "import": CommandEntry("hrm_model.import_cli:main", "convert a published checkpoint", "train"),
     "export": CommandEntry("hrm_export.cli:main", "turn a checkpoint into a bundle", "export"),
     "eval": CommandEntry("hrm_export.eval_cli:main", "measure a model on held-out puzzles"),
-    "calibrate": CommandEntry(
-        "hrm_calibration.cli:main", "choose the INT8 scales of a bundle", "export"
-    ),
     "parity": CommandEntry(
         "hrm_parity.cli:main", "compare an engine with PyTorch, segment by segment"
     ),

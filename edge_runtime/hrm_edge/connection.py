@@ -11,13 +11,12 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from hrm_edge.errors import (
     ServerError,
@@ -25,6 +24,7 @@ from hrm_edge.errors import (
     UnreachableError,
     foreign,
 )
+from hrm_edge_runtime.api.decoding import Fields
 from hrm_edge_runtime.api.schema import ErrorAnswer
 from hrm_edge_runtime.contract.errors import first_fault
 
@@ -46,8 +46,6 @@ TLS_REMEDIES = {
     "WRONG_VERSION_NUMBER": "write http:// in place of https://",
 }
 """Parts of OpenSSL's messages, the special ones first."""
-
-Fields = TypeVar("Fields", bound=BaseModel)
 
 
 class Connection:
@@ -102,30 +100,38 @@ class Connection:
     def lines(self, response: httpx.Response) -> Iterator[bytes]:
         """Yield each line as soon as it is complete."""
         line = bytearray()
-        bound = self._bound(response, MAX_LINE_BYTES)
+        end_s = time.monotonic() + self._timeout_s
         for piece in response.iter_raw():
-            first, *others = piece.split(b"\n")
-            bound.take(first)
-            line += first
-            for other in others:
+            *ends, rest = piece.split(b"\n")
+            for end in ends:
+                line += end
+                self._check(response, len(line), MAX_LINE_BYTES, end_s)
                 yield bytes(line)
-                line = bytearray(other)
-                bound.renew()
-                bound.take(other)
+                line.clear()
+                end_s = time.monotonic() + self._timeout_s
+            line += rest
+            self._check(response, len(line), MAX_LINE_BYTES, end_s)
         if line:
             yield bytes(line)
 
     def _content(self, response: httpx.Response) -> bytes:
-        bound = self._bound(response, MAX_ANSWER_BYTES)
+        end_s = time.monotonic() + self._timeout_s
         content = bytearray()
         for piece in response.iter_raw():
-            bound.take(piece)
             content += piece
+            self._check(response, len(content), MAX_ANSWER_BYTES, end_s)
         return bytes(content)
 
-    def _bound(self, response: httpx.Response, max_bytes: int) -> "_Bound":
-        status = response.status_code
-        return _Bound(status=status, max_bytes=max_bytes, limit_s=self._timeout_s)
+    def _check(
+        self, response: httpx.Response, num_bytes: int, max_bytes: int, end_s: float
+    ) -> None:
+        """Raise ServerError for an answer, or a line of it, that is too long or too late."""
+        if num_bytes > max_bytes:
+            message = f"the server's answer has more than {max_bytes} bytes"
+            raise foreign(response.status_code, message)
+        if time.monotonic() > end_s:
+            message = f"the server's answer did not end within {self._timeout_s:g} s"
+            raise foreign(response.status_code, message)
 
     def _error_of(self, response: httpx.Response) -> ServerError | UnreachableError:
         """What an answer without success means; only some are worth another try.
@@ -164,32 +170,6 @@ class Connection:
         if status in BUSY:
             return UnavailableError(status, error.detail, retry_after_s)
         return error
-
-
-@dataclass(kw_only=True)
-class _Bound:
-    """Limits of an answer, or of one line of a batch."""
-
-    status: int
-    max_bytes: int
-    limit_s: float
-    num_bytes: int = 0
-    began_s: float = field(default_factory=time.monotonic)
-
-    def take(self, piece: bytes) -> None:
-        """Count a piece; raises ServerError beyond a limit."""
-        self.num_bytes += len(piece)
-        if self.num_bytes > self.max_bytes:
-            message = f"the server's answer has more than {self.max_bytes} bytes"
-            raise foreign(self.status, message)
-        if time.monotonic() > self.began_s + self.limit_s:
-            message = f"the server's answer did not end within {self.limit_s:g} s"
-            raise foreign(self.status, message)
-
-    def renew(self) -> None:
-        """Start over with the next line."""
-        self.num_bytes = 0
-        self.began_s = time.monotonic()
 
 
 def read_key(path: Path | None) -> str | None:

@@ -24,7 +24,7 @@ from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
 from hrm_host import system
 from hrm_host.progress import stages_on
-from hrm_host.text import printable, printable_lines
+from hrm_host.reading import printable, printable_lines
 from hrm_puzzles.puzzle import PuzzleError
 
 BEGINNING = b'{"number": '  # keys of every line of an output file
@@ -37,7 +37,7 @@ VERDICTS: dict[Status, str] = {
 }
 
 
-class Record(BaseModel):
+class OutputLine(BaseModel):
     """A line of an output file: a puzzle, and `answer` or `error` as in /solve/batch."""
 
     number: int
@@ -308,7 +308,7 @@ class OutputFile:
 
     def _reply_in(self, line: bytes, number: int, entry: Entry) -> Reply:
         try:
-            record = Record.model_validate_json(line)
+            record = OutputLine.model_validate_json(line)
         except ValidationError:
             raise self._foreign(f"its line {number}") from None
         reply = record.answer or record.error

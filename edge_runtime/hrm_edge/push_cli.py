@@ -12,7 +12,7 @@ import typer
 from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command
-from hrm_host.text import printable
+from hrm_host.reading import printable
 
 MAX_AT_ONCE = 16  # boards that try the bundle at the same time
 main = Command("hrm-push")

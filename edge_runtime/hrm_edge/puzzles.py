@@ -74,9 +74,9 @@ def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -
     try:
         if argument == "-":
             lines = lines_of(sys.stdin, MAX_LINE)
-            yield from entries(lines, puzzles, name="standard input", columns=columns)
+            yield from numbered(records_in(lines, puzzles, name="standard input", columns=columns))
         elif is_many(argument):
-            yield from _numbered(records_at(Path(argument), puzzles, columns))
+            yield from numbered(records_at(Path(argument), puzzles, columns))
         else:
             yield Entry(number=1, fields={"puzzle": board_in(argument)})
     except DatasetError as error:
@@ -86,18 +86,7 @@ def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -
         raise SolvingError(f"{argument!r} cannot be read ({error}): {remedy}.") from error
 
 
-def entries(
-    lines: Iterable[str],
-    puzzles: Sequence[Puzzle],
-    *,
-    name: str = "the text",
-    columns: str | None = None,
-) -> Iterator[Entry]:
-    """The puzzles in some lines, in any form that `reading` knows."""
-    yield from _numbered(records_in(lines, puzzles, name=name, columns=columns))
-
-
-def _numbered(records: Iterable[PuzzleRecord]) -> Iterator[Entry]:
+def numbered(records: Iterable[PuzzleRecord]) -> Iterator[Entry]:
     for number, record in enumerate(records, start=1):
         fields = {"puzzle": board_in(record.question), **record.fields}
         yield Entry(number=number, fields=fields, known=record.answer)

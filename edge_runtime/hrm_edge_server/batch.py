@@ -18,10 +18,9 @@ from starlette.types import Receive, Scope, Send
 from hrm_edge_runtime.api.errors import JSON, ServiceError, as_json, refusal_from
 from hrm_edge_runtime.api.request import outline_of
 from hrm_edge_runtime.api.schema import BatchOrder, SolveRequest
-from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import NoAnswerError
 from hrm_edge_server import auth, solve
+from hrm_edge_server.admission import Admission
 from hrm_edge_server.body import (
     ClientGoneError,
     Line,
@@ -167,7 +166,7 @@ class BatchStream(GrowingAnswer):
     async def _answer(
         self,
         number: int,
-        admission: Admission[ServedModel],
+        admission: Admission,
         content: SolveRequest | bytes,
         arrival_s: float,
     ) -> bytes:
@@ -187,7 +186,7 @@ class BatchStream(GrowingAnswer):
             return _refusal(number, error)
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
-    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
+    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission:
         """Admit one line; it may wait for a place.
 
         If the engine does not return while a line waits for it, later lines do not wait at all.

@@ -104,13 +104,9 @@ class ClientBytes(h11.Connection):
         self._body_bytes = 0
 
     @property
-    def num_unparsed(self) -> int:
-        return len(self.trailing_data[0])
-
-    @property
     def num_held(self) -> int:
         """Bytes that are kept of a request in progress and of what comes behind it, at most."""
-        return self.num_unparsed + min(self._body_bytes, MAX_BODY_BYTES)
+        return len(self.trailing_data[0]) + min(self._body_bytes, MAX_BODY_BYTES)
 
     def forget_body(self) -> None:
         """The request is answered, or refused."""
@@ -124,12 +120,12 @@ class ClientBytes(h11.Connection):
         self.events_left -= 1
         try:
             if self.their_state is h11.IDLE:
-                self._skip_blank_lines()
-                self._check_header(self.trailing_data[0])
+                self._check_header()
             event = super().next_event()
             if isinstance(event, h11.Request):
                 self._check_request(event)
-                event = in_origin_form(event)
+                if not event.target.startswith(b"/"):
+                    event = in_origin_form(event)
             elif isinstance(event, h11.Data):
                 self._check_piece(len(event.data))
         except h11.RemoteProtocolError as error:
@@ -137,27 +133,26 @@ class ClientBytes(h11.Connection):
             raise
         return event
 
-    def _skip_blank_lines(self) -> None:
-        """Old clients send one after a body (RFC 9112, 2.2)."""
+    def _check_header(self) -> None:
+        """Bound a header before h11 parses it, whole or not.
+
+        Skip blank lines before it: old clients send one after a body (RFC 9112, 2.2).
+        """
         while self.trailing_data[0].startswith(b"\r\n"):
             self._receive_buffer.maybe_extract_next_line()
-
-    @staticmethod
-    def _check_header(unparsed: bytes) -> None:
-        """Bound a header before h11 parses it, whole or not."""
-        header = unparsed.partition(b"\r\n\r\n")[0]
+        header = self.trailing_data[0].partition(b"\r\n\r\n")[0]
         num_lines = header.count(b"\n")
         if num_lines > MAX_HEADERS or len(header) > HEADER_BYTES:
             raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
         if num_lines != header.count(b"\r\n"):
             raise h11.RemoteProtocolError("a line without CR")
 
-    def _check_request(self, request: h11.Request) -> None:
-        self.forget_body()
+    @staticmethod
+    def _check_request(request: h11.Request) -> None:
         if request.method == b"CONNECT":
             raise h11.RemoteProtocolError("not a proxy", error_status_hint=501)
-        names = [name for name, _ in request.headers]
-        has_two_lengths = b"content-length" in names and b"transfer-encoding" in names
+        headers = dict(request.headers)
+        has_two_lengths = b"content-length" in headers and b"transfer-encoding" in headers
         is_known = request.method in METHODS and request.http_version in (b"1.0", b"1.1")
         if has_two_lengths or not is_known:
             raise h11.RemoteProtocolError("not HTTP/1.1")
@@ -172,7 +167,7 @@ class ClientBytes(h11.Connection):
 def in_origin_form(request: h11.Request) -> h11.Request:
     """The request with a path as its target, if a client named the whole URL as to a proxy."""
     _, scheme, rest = request.target.partition(b"://")
-    if not scheme or request.target.startswith(b"/"):
+    if not scheme:
         return request
     return h11.Request(
         method=request.method,
@@ -194,6 +189,7 @@ class LingeringTransport:
         self._transport = transport
         self._protocol = protocol
         self._is_lingering = False
+        self.write = transport.write
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -278,7 +274,8 @@ class GuardedProtocol(H11Protocol):
     def may_send_on(self) -> bool:
         """Whether the client has not sent its whole request, or sent more."""
         is_whole = self.conn.their_state not in (h11.SEND_BODY, h11.ERROR)
-        return self._is_ignored or not is_whole or self.conn.num_unparsed > 0
+        has_sent_more = len(self.conn.trailing_data[0]) > 0
+        return self._is_ignored or not is_whole or has_sent_more
 
     def owed(self, now_s: float) -> Owed | None:
         """The step that the client must do next, since `owed_since_s`."""
@@ -308,17 +305,14 @@ class GuardedProtocol(H11Protocol):
         super().handle_events()
         if not self.conn.events_left:
             self.rest_a_turn()
-        if not self._is_answering:
-            self._limits.hold(self, self.conn.num_unparsed)
-            return
         self._limits.hold(self, self.conn.num_held)
-        if self._is_ignored:
+        if self._is_ignored or not self._is_answering:
             return
         self._limits.idle.pop(self, None)
         self.scope["extensions"] = cast(Any, {CUT: self.cut})
         if self.conn.their_state is h11.SEND_BODY:
             return
-        if self.conn.num_unparsed > MAX_AHEAD_BYTES:
+        if len(self.conn.trailing_data[0]) > MAX_AHEAD_BYTES:
             self._is_ignored = True
             self.cycle.keep_alive = False
         self.flow.resume_reading()
@@ -412,6 +406,3 @@ class GuardedProtocol(H11Protocol):
         lines += [b"%s: %s\r\n" % header for header in SAFE_HEADERS]
         self.transport.write(b"".join([*lines, b"\r\n", body]))
         self._leave()
-
-    def _should_upgrade(self) -> bool:
-        return False

@@ -230,6 +230,7 @@ class Library:
             precision=choice.precision,
             num_slots=defaults.num_slots or max_slots,
             max_attempts=defaults.max_attempts,
+            precision_reason=choice.reason,
             lane=key,
         )
         return model, lane

@@ -126,6 +126,9 @@ class RequestMiddleware:
                 status = message["status"]
                 request_id = (b"x-request-id", context.request_id.encode("ascii"))
                 message["headers"] = [*message["headers"], *SAFE_HEADERS, request_id]
+            if len(message.get("body", b"")) <= PIECE_BYTES:
+                await send(message)
+                return
             for piece in _pieces(message):
                 await send(piece)
 
@@ -205,13 +208,12 @@ class RequestMiddleware:
 
 
 def _pieces(message: Message) -> Iterator[Message]:
-    """A message, or a long body in pieces: each waits until the client has read the last."""
-    body = message.get("body", b"")
-    begin = 0
-    while len(body) - begin > PIECE_BYTES:
-        yield {**message, "body": body[begin : begin + PIECE_BYTES], "more_body": True}
-        begin += PIECE_BYTES
-    yield {**message, "body": body[begin:]} if begin else message
+    """A long body in pieces: each waits until the client has read the last."""
+    body = message["body"]
+    while len(body) > PIECE_BYTES:
+        yield {**message, "body": body[:PIECE_BYTES], "more_body": True}
+        body = body[PIECE_BYTES:]
+    yield {**message, "body": body}
 
 
 def _challenge() -> Response:

@@ -10,7 +10,6 @@ from pathlib import Path
 from hrm_edge_runtime.api.errors import (
     ServiceError,
     invalid,
-    needing_a_thread,
     no_answer,
     without_folders,
 )
@@ -67,8 +66,7 @@ class ModelManager:
         self._check_ready()
         async with self._trials:
             path = await self._tried(bundle)
-        with needing_a_thread():
-            model, lane = await asyncio.to_thread(self._read, name, path)
+        model, lane = await asyncio.to_thread(self._read, name, path)
         async with self._one_at_a_time:
             self._check_ready()
             await self._load(lane)
@@ -188,8 +186,7 @@ class ModelManager:
     async def _tried(self, text: str) -> Path:
         """Find a bundle and try it in a process of its own; rejects what fails there."""
         try:
-            with needing_a_thread():
-                path = await asyncio.to_thread(self.library.find, text)
+            path = await asyncio.to_thread(self.library.find, text)
         except BundleError as error:
             raise _refusal(422, "bad-bundle", error) from None
         engine_bytes = resident_bytes(self._engine_client.process.pid)

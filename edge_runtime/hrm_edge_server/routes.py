@@ -20,7 +20,6 @@ from hrm_edge_runtime.api.errors import (
     ServiceError,
     as_json,
     invalid,
-    needing_a_thread,
     no_answer,
     without_folders,
 )
@@ -60,9 +59,8 @@ class RequestRoute(APIRoute):
         super().__init__(path, endpoint, **options)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-            with needing_a_thread():
-                response = await endpoint(Request(scope, receive, send))
-                await response(scope, receive, send)
+            response = await endpoint(Request(scope, receive, send))
+            await response(scope, receive, send)
 
         self.app = respond
 

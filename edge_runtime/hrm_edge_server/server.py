@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from hrm_edge_runtime.api.errors import ServiceError, as_json, refusal_from
+from hrm_edge_runtime.api.errors import ServiceError, as_json, out_of_threads, refusal_from
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
@@ -299,6 +299,13 @@ async def _refused(_: Request, error: Exception) -> Response:
     return response_to(refusal_from(cast("ServiceError | NoAnswerError", error)))
 
 
+async def _no_thread(_: Request, error: Exception) -> Response:
+    """Reject a request with 503 if the machine cannot start another thread for it."""
+    if "start new thread" not in str(error):
+        raise error
+    return response_to(out_of_threads())
+
+
 async def _client_gone(_: Request, error: Exception) -> Response:
     del error
     return Response(status_code=499)  # no client receives it; it shows in the metrics
@@ -333,5 +340,6 @@ _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
     ServiceError: _refused,
     NoAnswerError: _refused,
     ClientGoneError: _client_gone,
+    RuntimeError: _no_thread,
     HTTPException: _not_routed,
 }

@@ -31,8 +31,8 @@ from hrm_edge_runtime.api.schema import SegmentView, SlotsAnswer, SolveAnswer, S
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.contract import logs
-from hrm_edge_runtime.worker.admission import Admission
 from hrm_edge_runtime.worker.client import EngineClient, OnEvent
+from hrm_edge_server.admission import Admission
 from hrm_edge_server.body import BodyDecoder, unless_client_leaves
 from hrm_edge_server.library import Library
 from hrm_edge_server.metrics import Metrics
@@ -138,7 +138,7 @@ class SolveService:
         *,
         patience_s: float | None = None,
         deadline_s: float = math.inf,
-    ) -> Admission[ServedModel]:
+    ) -> Admission:
         """Take a place in the lane of the first candidate, until the caller closes it.
 
         A line of a batch has a patience and perhaps a deadline: it waits for its place.
@@ -213,7 +213,7 @@ class SolveService:
 
     async def parsed(
         self,
-        admission: Admission[ServedModel],
+        admission: Admission,
         request: SolveRequest,
         *,
         arrival_s: float,

@@ -31,7 +31,7 @@ from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.profiles import buckets_for
 from hrm_host import atomic, command, machine, memory
 from hrm_parity import BUILD_COMMAND
-from hrm_parity.comparison import Comparison, ParityOptions, compare_engines
+from hrm_parity.cli import Comparison, ParityOptions, compare_engines
 from hrm_parity.device import try_device
 from hrm_parity.walk import attempts_of, golden_questions
 
@@ -119,7 +119,24 @@ class _Report:
         if self.faults:
             verdict = "FAILED: " + "; ".join(self.faults)
         typer.echo(f"{verdict}: {self.out}", err=True)
+        typer.echo(f"{self._figures()}; {verdict}")
         raise typer.Exit(1 if self.faults else 0)
+
+    def _figures(self) -> str:
+        """Device, software, engine, speed and endurance in one line that an issue can quote."""
+        parts: list[str] = []
+        for facts in (self.findings["device"], self.findings["versions"]):
+            parts.append(", ".join(f"{name} {value}" for name, value in facts.items()))
+        if "engine" in self.findings:
+            parts.append(self.findings["engine"]["choice"])
+        if "bench" in self.findings:
+            for slots, step_ms in self.findings["bench"]["step_ms"].items():
+                parts.append(f"{step_ms} ms for {slots}")
+        if "soak" in self.findings:
+            soak = self.findings["soak"]
+            counts = f"{soak['puzzles']} puzzles in {soak['seconds']} s"
+            parts.append(f"{counts}, {soak['growth_mb']} MB more")
+        return "; ".join(parts)
 
     def _write(self, *, passed: bool, running: str | None) -> None:
         state = {"faults": self.faults, "passed": passed, "running": running}

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from hrm_edge_runtime.contract.arrays import Float32
 from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.shipped import find_bundle
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.engines.factory import choose as choose_engine
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_host.machine import num_cores

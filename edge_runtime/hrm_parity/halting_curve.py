@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.outcomes import Outcomes, Score
 from hrm_puzzles.data.sources import Questions

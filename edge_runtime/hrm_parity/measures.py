@@ -9,12 +9,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Float32
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
-How = Literal["mean", "worst"]
+Figure = Literal["mean", "worst"]
 Measure = Literal[
     "logit_gap",
     "logit_drift",
@@ -24,7 +23,7 @@ Measure = Literal[
     "different_stops",
     "carry_drift",
 ]
-MEASURES: dict[Measure, How] = {
+MEASURES: dict[Measure, Figure] = {
     # largest absolute difference of a logit; relative to the largest logit if that exceeds LARGE
     "logit_gap": "worst",
     # norm of the difference of all logits, relative to the norm of the reference
@@ -137,7 +136,7 @@ class Column(NamedTuple):
     worst_S: Float64
     worst_row_S: Int64
 
-    def by(self, how: How) -> Float64:
+    def by(self, how: Figure) -> Float64:
         if how == "mean":
             return self.mean_S
         return self.worst_S

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter
 
-from hrm_parity.measures import MEASURES, Column, How, Int64, Measure
+from hrm_parity.measures import MEASURES, Column, Figure, Int64, Measure
 from hrm_parity.outcomes import Outcomes, Paired, paired
 
 MOST_SHOWN = 7
@@ -40,7 +40,7 @@ AtTheEnd = Literal[
     "exact_loss",
     "proven_loss",
 ]
-SegmentLimits = dict[How, dict[Measure, Limit]]
+SegmentLimits = dict[Figure, dict[Measure, Limit]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

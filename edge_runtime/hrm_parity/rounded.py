@@ -16,10 +16,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 
 OPSET = 20
 ONCE = ("ReduceMean", "ReduceSum", "Softmax")

@@ -22,16 +22,16 @@ from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import load_blanks
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
 from hrm_edge_runtime.worker.lanes import LaneDefaults, in_mib, with_fewer_threads
-from hrm_edge_runtime.worker.loop import die_with_parent
 from hrm_host import system
 from hrm_host.machine import cpu_seconds
 from hrm_host.memory import peak_bytes, resident_bytes
+from hrm_host.workers import end_with_parent
 
 TRIAL_S = 60.0  # CPU seconds; a shipped model takes one second
 MAX_WAIT = 10  # times the limit that a trial may take on the clock
 LOOK_EVERY_S = 0.05
 NUM_SLOTS = 4  # slots that replay the golden traces
-OWN_MODULES = ("hrm_edge_runtime.engines.onnx", "hrm_parity.comparison")
+OWN_MODULES = ("hrm_edge_runtime.engines.onnx", "hrm_parity.cli")
 """Loaded before a trial counts memory."""
 
 
@@ -143,7 +143,7 @@ class _Trial:
 def _process_main(path: Path, defaults: LaneDefaults, connection: "Connection[Any, Any]") -> None:
     """Send the memory of this process, then the bundle's fault and the most memory held."""
     system.ignore_interrupts()
-    die_with_parent()
+    end_with_parent()
     for name in OWN_MODULES:
         with contextlib.suppress(ImportError):  # a Jetson lacks ONNX Runtime
             importlib.import_module(name)
@@ -181,7 +181,7 @@ def _fault_of(path: Path, defaults: LaneDefaults) -> str:
 
 
 def _broken_parity(bundle: Bundle, engine: str, defaults: LaneDefaults) -> str:
-    from hrm_parity.comparison import ParityOptions, compare_engines
+    from hrm_parity.cli import ParityOptions, compare_engines
 
     parity = ParityOptions(engine=engine, slots=NUM_SLOTS, threads=defaults.num_threads)
     broken = compare_engines(bundle, parity).breaks

@@ -11,14 +11,12 @@ import hashlib
 import json
 import re
 import shlex
-import sys
 import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hrm_edge_runtime.contract.bundle import GOLDEN_NAME, Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
@@ -26,21 +24,20 @@ from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import (
     INPUTS,
     EngineLostError,
-    EngineUnavailableError,
     load_blanks,
     max_slots,
     median_step_ms,
     shapes_of,
 )
 from hrm_edge_runtime.engines.trt import api, cache, failures
-from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange
+from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.building import Build, worth_a_try
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
-from hrm_edge_runtime.engines.trt.causes import REMEDIES, cause_of
+from hrm_edge_runtime.engines.trt.causes import REMEDIES, TensorRTError
 from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_host import memory
-from hrm_host.command import Command
-from hrm_host.progress import Stages, stages_on
+from hrm_host.command import Command, taking
+from hrm_host.progress import stages_on
 from hrm_parity import BUILD_COMMAND
 from hrm_parity.report import GATES, breaks
 from hrm_parity.walk import compare
@@ -52,67 +49,55 @@ MEASURE_S = 0.5
 MIN_STEPS = 10
 
 
-@app.command(epilog="Example: python3 -m hrm_parity.trt_build model.bundle --slots 4")
-def build_command(
-    bundle: Annotated[str, typer.Argument(help="Bundle directory or shipped name.")],
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    bundle: Annotated[str, typer.Argument(help="Bundle directory or shipped name.")]
     precision: Annotated[
         str | None,
         typer.Option(
             help="Precision to build. Default: those of fp16 and int8 that the export accepted "
             "(int8 only for a million weights or more); fp32 if it accepted neither."
         ),
-    ] = None,
+    ] = None
     slots: Annotated[
         int | None,
         typer.Option(
             min=1, max=1024, help="Maximum attempts per batch. 1 to 16 need the same engine."
         ),
-    ] = None,
+    ] = None
     workspace_mb: Annotated[
         int, typer.Option(min=16, help="Megabytes of scratch memory for the kernels.")
-    ] = memory.WORKSPACE_MB,
-    level: Annotated[int, typer.Option(min=0, max=5, help="Optimization level of TensorRT.")] = 3,
-    again: Annotated[bool, typer.Option("--again", help="Rebuild existing engines.")] = False,
+    ] = memory.WORKSPACE_MB
+    level: Annotated[int, typer.Option(min=0, max=5, help="Optimization level of TensorRT.")] = (
+        api.LEVEL
+    )
+    again: Annotated[bool, typer.Option("--again", help="Rebuild existing engines.")] = False
     force: Annotated[
         bool, typer.Option("--force", help="Build even if memory looks insufficient.")
-    ] = False,
+    ] = False
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the engines and the choice as JSON.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+@app.command(epilog="Example: python3 -m hrm_parity.trt_build model.bundle --slots 4")
+@taking(BuildOptions)
+def build_command(options: BuildOptions) -> None:
     """Build a bundle's TensorRT engines on this device, measure them and pick the fastest."""
-    opened = Bundle.open(find_bundle(bundle))
-    num_slots = slots or max_slots(opened)
-    console = Console(stderr=True)
-    if precision is None and worth_a_try(opened) == ["fp32"]:
+    bundle = Bundle.open(find_bundle(options.bundle))
+    num_slots = options.slots or max_slots(bundle)
+    precision = options.precision
+    if precision is None and worth_a_try(bundle) == ["fp32"]:
         precision = "fp32"
-    if precision is not None:
-        one = _OneBuild(
-            bundle=opened,
-            precision=precision,
-            num_slots=num_slots,
-            settings=BuildSettings(workspace_mb=workspace_mb, optimization_level=level),
-            again=again,
-            force=force,
-            console=console,
-            as_json=as_json,
-        )
-        built = [one.run()]
+    if precision is None:
+        built = _built_apart(bundle, num_slots, options)
     else:
-        options = [f"--workspace-mb={workspace_mb}", f"--level={level}"]
-        if again:
-            options.append("--again")
-        if force:
-            options.append("--force")
-        build = Build(
-            opened, precision=None, num_slots=num_slots, command=BUILD_COMMAND, options=options
-        )
-        built = build.engines()
-    if as_json:
+        built = [_built_here(bundle, precision, num_slots, options)]
+    if options.as_json:
         pages = [page.model_dump(mode="json") for page in built]
         _print_line({"chosen": cache.fastest_of(built, num_slots), "engines": pages})
     else:
-        console.print(cache.verdict(built, num_slots), markup=False, highlight=False)
+        typer.echo(cache.verdict(built, num_slots), err=True)
 
 
 def _print_line(message: dict[str, Any]) -> None:
@@ -120,117 +105,109 @@ def _print_line(message: dict[str, Any]) -> None:
     print("\n" + json.dumps(message), flush=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _OneBuild:
-    """The build of one precision in this process."""
+def _built_apart(bundle: Bundle, num_slots: int, options: BuildOptions) -> list[Built]:
+    """The pages of the precisions that are worth a try; each is built in a process of its own."""
+    passed_on = [f"--workspace-mb={options.workspace_mb}", f"--level={options.level}"]
+    if options.again:
+        passed_on.append("--again")
+    if options.force:
+        passed_on.append("--force")
+    build = Build(
+        bundle, precision=None, num_slots=num_slots, command=BUILD_COMMAND, options=passed_on
+    )
+    return build.engines()
 
-    bundle: Bundle
-    precision: str
-    num_slots: int
-    settings: BuildSettings
-    again: bool
-    force: bool
-    console: Console
-    as_json: bool
 
-    def run(self) -> Built:
-        """The engine's page; ends the command with status 1 and the reason if the build fails."""
-        try:
-            return self._built()
-        except (ValueError, OSError, EngineLostError) as error:
-            if self.as_json:
-                _print_line({"failed": str(error)})
-            else:
-                sys.stderr.write(f"tensorrt_build: {self.precision}: {error}\n")
-            raise typer.Exit(1) from None
+def _built_here(bundle: Bundle, precision: str, num_slots: int, options: BuildOptions) -> Built:
+    """The page of the engine, which is built and measured if it is not on disk.
 
-    def _built(self) -> Built:
-        """The page of the engine, which is built and measured if it is not on disk."""
+    Ends the command with status 1 and the reason if that fails.
+    """
+    try:
         machine = cache.this_machine()
-        key = EngineKey.of(self.bundle, machine, precision=self.precision, num_slots=self.num_slots)
-        if self.as_json:
-            _print_line({"building": asdict(key)})
-        built = None
-        if not self.again:
-            built = cache.find(key)
-            if built is not None and built.step_ms is not None:
-                return built
-            self._check_history(key)
-        problem = factory.start_problem()
-        if problem is not None:
-            raise EngineUnavailableError(problem)
-        if built is None:
-            built = self._built_anew(key)
-        measured = _judged(self.bundle, _measured(self.bundle, built))
-        cache.write(measured)
-        failures.forget(key)
-        return measured
-
-    def _check_history(self, key: EngineKey) -> None:
-        """Raise EngineUnavailableError if this build has failed before."""
-        problem = failures.find(key)
-        if problem is not None:
-            wanted = ["--precision", self.precision, "--slots", str(self.num_slots), "--again"]
-            command = shlex.join([*BUILD_COMMAND, str(self.bundle.path), *wanted])
-            raise EngineUnavailableError(
-                f"an earlier build failed ({problem}): try it again with `{command}`."
-            )
-
-    def _built_anew(self, key: EngineKey) -> Built:
-        if not self.force:
-            _check_memory(self.bundle, self.precision, self.settings)
-        try:
-            with stages_on(self.console) as stages:
-                built = _build_engine(self.bundle, key, self.settings, stages)
-        except EngineUnavailableError:  # a state of the machine that may pass
-            raise
-        except ValueError as error:
-            problem, _, _ = str(error).rpartition(": ")
-            failures.remember(key, problem, cause_of(problem))
-            raise
-        size_mb = built.plan_bytes / 1e6
-        self.console.print(
-            f"{key.name}: {size_mb:.1f} MB after {built.build_seconds:.0f} s",
-            markup=False,
-            highlight=False,
-        )
-        return built
+        key = EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots)
+        return _built(bundle, key, options)
+    except (ValueError, OSError, EngineLostError) as error:
+        if options.as_json:
+            cause = error.cause if isinstance(error, TensorRTError) else "unknown"
+            _print_line({"failed": str(error), "cause": cause})
+        else:
+            typer.echo(f"tensorrt_build: {precision}: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
-def _check_memory(bundle: Bundle, precision: str, settings: BuildSettings) -> None:
-    """Raise EngineUnavailableError if the machine has less memory than a build takes."""
+def _built(bundle: Bundle, key: EngineKey, options: BuildOptions) -> Built:
+    if options.as_json:
+        _print_line({"building": asdict(key)})
+    built = None
+    if not options.again:
+        built = cache.find(key)
+        if built is not None and built.step_ms is not None:
+            return built
+        _check_history(bundle, key)
+    factory.check_start()
+    if built is None:
+        if not options.force:
+            _check_memory(bundle, key.precision, options.workspace_mb)
+        built = _built_anew(bundle, key, options)
+    measured = _judged(bundle, _measured(bundle, built))
+    cache.write(measured)
+    failures.forget(key)
+    return measured
+
+
+def _check_history(bundle: Bundle, key: EngineKey) -> None:
+    """Raise TensorRTError if this build has failed before."""
+    failure = failures.find(key)
+    if failure is not None:
+        wanted = ["--precision", key.precision, "--slots", str(key.buckets[-1]), "--again"]
+        command = shlex.join([*BUILD_COMMAND, str(bundle.path), *wanted])
+        problem = f"an earlier build failed ({failure.problem})"
+        raise TensorRTError(problem, failure.cause, f"try it again with `{command}`")
+
+
+def _check_memory(bundle: Bundle, precision: str, workspace_mb: int) -> None:
+    """Raise TensorRTError if the machine has less memory than a build takes."""
     available = memory.read_memory()
     if available is None:
         return
     graph_mb = bundle.graph_path(precision).stat().st_size // 10**6
-    needs_mb = memory.building_mb(graph_mb=graph_mb, workspace_mb=settings.workspace_mb)
+    needs_mb = memory.building_mb(graph_mb=graph_mb, workspace_mb=workspace_mb)
     if available.allocatable_mb < needs_mb:
-        raise EngineUnavailableError(
-            f"building an engine takes about {needs_mb} MB and this machine can give "
-            f"{available.allocatable_mb} MB: {REMEDIES['memory']}; --force tries it anyway."
-        )
+        takes = f"building an engine takes about {needs_mb} MB"
+        problem = f"{takes} and this machine can give {available.allocatable_mb} MB"
+        raise TensorRTError(problem, "memory", f"{REMEDIES['memory']}; --force tries it anyway")
 
 
-def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:
+def _built_anew(bundle: Bundle, key: EngineKey, options: BuildOptions) -> Built:
+    """Build the engine and write it; a failure that lasts is remembered."""
     graph = bundle.graph_path(key.precision)
     folder = cache.plan_folder()
     folder.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
-    plan = api.plan_from_onnx(
-        graph,
-        [_ranges(bundle, profile) for profile in key.profiles],
-        settings=settings,
-        stages=stages,
-        timing_cache=folder / f"timing-{key.machine_name}.cache",
-    )
+    try:
+        with stages_on() as stages:
+            plan = api.plan_from_onnx(
+                graph,
+                [_ranges(bundle, profile) for profile in key.profiles],
+                stages=stages,
+                timing_cache=folder / f"timing-{key.machine_name}.cache",
+                workspace_mb=options.workspace_mb,
+                level=options.level,
+            )
+    except TensorRTError as error:
+        failures.remember(key, error)
+        raise
+    seconds = round(time.monotonic() - began_s, 1)
+    typer.echo(f"{key.name}: {len(plan) / 1e6:.1f} MB after {seconds:.0f} s", err=True)
     built = Built(
         key=key,
         plan_sha256=hashlib.sha256(plan).hexdigest(),
         plan_bytes=len(plan),
         graph_bytes=graph.stat().st_size,
-        build_seconds=round(time.monotonic() - began_s, 1),
-        workspace_mb=settings.workspace_mb,
-        optimization_level=settings.optimization_level,
+        build_seconds=seconds,
+        workspace_mb=options.workspace_mb,
+        optimization_level=options.level,
     )
     cache.write(built, plan)
     return built

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract import halting
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.measures import (
     Column,

@@ -27,10 +27,9 @@ main = command.Command("hrm-export", extra="export")
 def export(options: Options) -> None:
     """Make a bundle of step graphs, puzzle table and golden traces, compared with PyTorch."""
     from hrm_calibration.judge import LimitedStages, judge_precisions, measure_fp32
+    from hrm_export.bundle import page_of, print_table, write_bundle
     from hrm_export.contents import contents_of
     from hrm_export.inputs import LATEST, bundle_name, find_checkpoint
-    from hrm_export.recipe import write_bundle
-    from hrm_export.summary import page_of, print_table
     from hrm_export.torch_engine import golden_traces
     from hrm_host.progress import stages_on
 

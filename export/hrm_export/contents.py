@@ -15,20 +15,12 @@ from hrm_calibration.judge import Exam
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
-from hrm_export.inputs import (
-    Tasks,
-    data_of,
-    find_puzzles,
-    identifiers_of,
-    other_board,
-    puzzle_of,
-    tasks_of,
-)
+from hrm_export.inputs import Tasks, data_of, find_puzzles, identifiers_of, open_model, tasks_of
 from hrm_export.options import Options
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import torch_device
 from hrm_host import atomic, machine, progress
-from hrm_model import checkpoint, geometry, hrm
+from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles.arc.examples import num_by_task_in
 from hrm_puzzles.puzzle import Puzzle
@@ -69,12 +61,8 @@ def contents_of(
     """Load, find or generate everything that goes from the checkpoint `source` into `out`."""
     atomic.require_free(out)
     source = checkpoint.resolve(source)
-    own, meta = checkpoint.load(source)
-    keep_rows(own, options.puzzle_ids, source)
-    puzzle = puzzle_of(own.config, meta.get("puzzle"), source)
-    if options.board is not None:
-        puzzle = other_board(options.board, puzzle, own.config, source)
-    model = geometry.on_board(own, puzzle)
+    model, puzzle, meta = open_model(source, options.board)
+    keep_rows(model, options.puzzle_ids, source)
     config = model.config
     policy = policy_of(options, config, puzzle)
     data = options.data

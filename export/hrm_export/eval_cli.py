@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,27 +70,18 @@ class EvaluationOptions:
         from hrm_edge_runtime.contract.manifest import MANIFEST_NAME
         from hrm_parity.accuracy import open_bundle
 
+        settings: dict[str, Any] = {
+            "engine": self.engine,
+            "num_slots": self.slots,
+            "num_threads": self.threads,
+            "max_segments": self.max_segments,
+        }
         path = Path(source)
         if path.exists() and not (path / MANIFEST_NAME).is_file():
-            from hrm_export.torch_engine import checkpoint_at, open_checkpoint
+            from hrm_export.torch_engine import open_checkpoint
 
-            found = checkpoint_at(path)
-            if found is not None:
-                return open_checkpoint(
-                    found,
-                    board=self.board,
-                    device=self.engine,
-                    num_slots=self.slots,
-                    num_threads=self.threads,
-                    max_segments=self.max_segments,
-                )
-        return open_bundle(
-            source,
-            engine=self.engine,
-            num_slots=self.slots,
-            num_threads=self.threads,
-            max_segments=self.max_segments,
-        )
+            return open_checkpoint(path, board=self.board, **settings)
+        return open_bundle(source, **settings)
 
 
 @main.command(

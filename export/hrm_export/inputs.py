@@ -15,8 +15,9 @@ from hrm_calibration.int8 import MAX_PUZZLES
 from hrm_calibration.judge import PER_HELD_OUT
 from hrm_export.options import Options
 from hrm_host import machine, progress
-from hrm_model import checkpoint
+from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.examples import num_by_task_in
 from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, open_split
@@ -70,6 +71,15 @@ def bundle_name(source: Path) -> str:
     if source.is_file() or source.name.startswith("step_"):
         return source.resolve().parent.name
     return source.name
+
+
+def open_model(source: Path, board: str | None) -> tuple[HRM, Puzzle, dict[str, Any]]:
+    """The model of a checkpoint, its puzzle, and its meta data; `board` puts it on another one."""
+    own, meta = checkpoint.load(source)
+    puzzle = puzzle_of(own.config, meta.get("puzzle"), source)
+    if board is not None:
+        puzzle = other_board(board, puzzle, own.config, source)
+    return geometry.on_board(own, puzzle), puzzle, meta
 
 
 def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:

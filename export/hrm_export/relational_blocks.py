@@ -1,4 +1,4 @@
-"""The relational blocks of the step graph, beside `hrm_model.relational`.
+"""The relational blocks of the step graph, beside `hrm_model.families`.
 
 Shapes: B batch, b bands, r rows, s stacks, c columns, S symbols, C channels, F inner width,
 N positions, D hidden.

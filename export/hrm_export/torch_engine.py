@@ -16,17 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from hrm_calibration.judge import Traces
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
-from hrm_export.inputs import checkpoint_of_run
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
+from hrm_export.inputs import find_checkpoint, open_model
 from hrm_host.progress import OnProgress, unheard
-from hrm_model import checkpoint, geometry
+from hrm_model import checkpoint
 from hrm_model.hrm import HRM, Carry
 from hrm_parity import measures
 from hrm_parity.accuracy import Subject
 from hrm_parity.report import LOGIT_TOLERANCE
-from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 
 SIZES = (
@@ -235,41 +233,29 @@ class TorchEngine(Engine):
         return high_BND, low_BND
 
 
-def checkpoint_at(path: Path) -> Path | None:
-    """The checkpoint of a path, of a run or of its file latest or best; None if there is none."""
-    found = checkpoint.resolve(checkpoint_of_run(path) or path)
-    if (found / checkpoint.CONFIG).is_file():
-        return found
-    return None
-
-
 def open_checkpoint(
     path: Path,
     *,
     board: str | None,
-    device: str,
+    engine: str,
     num_slots: int,
     num_threads: int | None,
     max_segments: int | None,
 ) -> Subject:
-    model, meta = checkpoint.load(path)
-    puzzle = registry.get(board or str(meta.get("puzzle")))
-    model = geometry.on_board(model, puzzle)
-    config = model.config
-    if (config.seq_len, config.vocab_size) != (puzzle.seq_len, puzzle.vocab_size):
-        sizes = f"{config.seq_len} positions of {config.vocab_size} tokens"
-        raise ValueError(f"{path} has {sizes}, which does not fit {puzzle.name}; give its --board")
-    if device not in ("auto", "cpu", "cuda"):
-        problem = f"--engine {device} is for bundles"
+    """The model of a checkpoint or run, on `engine`: auto, cpu or cuda."""
+    if engine not in ("auto", "cpu", "cuda"):
+        problem = f"--engine {engine} is for bundles"
         raise ValueError(f"{problem}; a checkpoint runs in PyTorch on cpu or cuda")
-    found = torch_device(device, "--engine")
+    source = checkpoint.resolve(find_checkpoint(path, None))
+    model, puzzle, _ = open_model(source, board)
+    device = torch_device(engine, "--engine")
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     return Subject(
-        name=str(path),
-        precision=f"PyTorch on {found}",
+        name=str(source),
+        precision=f"PyTorch on {device}",
         puzzle=puzzle,
         puzzle_table_PE=model.puzzle_table.float().numpy(),
-        max_segments=max_segments or config.max_segments,
-        engine=TorchEngine(model.to(found), num_slots),
+        max_segments=max_segments or model.config.max_segments,
+        engine=TorchEngine(model.to(device), num_slots),
     )

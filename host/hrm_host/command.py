@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hrm_host.text import printable
+from hrm_host.reading import printable
 
 T = TypeVar("T")
 Groups = Mapping[str, str]

@@ -1,9 +1,11 @@
-"""Read users' files: texts and lines of bounded length, and JSON of bounded depth.
+"""Text of strangers: read within bounds of length and depth, and escaped for a terminal.
 
-Texts are UTF-8, with or without a byte order mark.
+Files are UTF-8, with or without a byte order mark. A text may hold commands of a terminal or change
+the writing direction.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, TypeGuard
@@ -11,6 +13,14 @@ from typing import Any, TextIO, TypeGuard
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
+COMMANDING = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC begins a command
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # characters that change the writing direction
+    "\u2028\u2029"  # separators of lines and paragraphs
+    "\ud800-\udfff"  # surrogate halves, which UTF-8 cannot hold
+    "]"
+)
 
 
 def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
@@ -76,3 +86,18 @@ def are_strings(values: list[object]) -> TypeGuard[list[str]]:
 
 def _too_deep() -> ValueError:
     return ValueError(f"its JSON is nested deeper than {MAX_DEPTH} levels")
+
+
+def is_printable(text: str) -> bool:
+    """Whether a terminal shows this text unchanged in one line."""
+    return COMMANDING.search(text) is None
+
+
+def printable(text: str) -> str:
+    """The text in one line; `ESC` becomes the four characters `\\x1b`."""
+    return COMMANDING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def printable_lines(text: str) -> str:
+    """The text as `printable` shows it, but with its own line breaks."""
+    return "\n".join(map(printable, text.split("\n")))

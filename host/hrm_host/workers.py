@@ -21,7 +21,7 @@ def results_of(
         yield from map(function, jobs)
         return
     most = min(num_workers, len(jobs), MAX_WORKERS)
-    pool = ProcessPoolExecutor(most, mp_context=get_context("spawn"), initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(most, mp_context=get_context("spawn"), initializer=end_with_parent)
     try:
         for future in as_completed([pool.submit(function, job) for job in jobs]):
             yield future.result()
@@ -29,13 +29,13 @@ def results_of(
         pool.shutdown(cancel_futures=True)
 
 
-def _end_with_parent() -> None:
-    """End this worker when its parent dies; otherwise it waits for its next job forever."""
+def end_with_parent() -> None:
+    """End this process when its parent dies, even if native code or a driver hangs."""
     parent = parent_process()
-    assert parent is not None
+    assert parent is not None, "only a spawned process has a parent"
 
     def watch() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

@@ -3,15 +3,17 @@
     model.safetensors   the weights to use (the moving average, if the trainer keeps one)
     config.json         HRMConfig; unknown keys are rejected
     meta.json           puzzle, step, samples, best validation, config digest, data fingerprint,
-                        commit, time, the names of the puzzle ids if there are several, and the
-                        hash of every other file
+                        commit, time, and the hash of every other file
+    puzzle_ids.json.gz  the names of the puzzle ids if there are several; once in meta.json
 
 A trainer adds its own files (`trainer.safetensors`, `trainer.json`) in the same atomic write.
 """
 
 import contextlib
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +23,7 @@ from torch import Tensor
 
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import json_from, text_of
-from hrm_host.text import printable
+from hrm_host.reading import MAX_FILE_BYTES, json_from, printable, text_of
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -30,7 +31,8 @@ from hrm_model.hrm import HRM
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 META = "meta.json"
-PUZZLE_IDS = "puzzle_ids"  # in meta.json: the name of each row of the puzzle table
+PUZZLE_IDS = "puzzle_ids"  # in the meta data: the name of each row of the puzzle table
+NAMES = "puzzle_ids.json.gz"  # a variant of an ARC task takes 7 bytes of it, not 28
 STEP = re.compile(r"step_([0-9]{1,18})")  # the name of a run's checkpoint
 POINTERS = ("latest", "best")
 MAX_POINTER_BYTES = 100
@@ -54,10 +56,14 @@ def save(
     with atomic.new_directory(path, replace=True) as directory:
         safetensors.torch.save_file(state, directory / WEIGHTS)
         (directory / CONFIG).write_text(model.config.to_json())
+        values = dict(meta)
+        if PUZZLE_IDS in values:
+            names = json.dumps(values.pop(PUZZLE_IDS))
+            (directory / NAMES).write_bytes(gzip.compress(names.encode(), mtime=0))
         if write_more is not None:
             write_more(directory)
         hashes = {file.name: sha256_of(file) for file in directory.iterdir()}
-        values = {**meta, "config_digest": model.config.digest, "sha256": hashes}
+        values |= {"config_digest": model.config.digest, "sha256": hashes}
         (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
@@ -83,7 +89,21 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
             f"{path / WEIGHTS} cannot be read ({error}); copy or train it again"
         ) from error
     load_state(model, state, path / WEIGHTS)
-    return model.eval(), read_json(path / META)
+    meta = read_json(path / META)
+    if (path / NAMES).exists():
+        meta[PUZZLE_IDS] = _names_in(path / NAMES)
+    return model.eval(), meta
+
+
+def _names_in(file: Path) -> list[str]:
+    try:
+        with gzip.open(file) as stream:
+            text = stream.read(MAX_FILE_BYTES).decode()
+        return list(json_from(text))
+    except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error}); the checkpoint is incomplete, use another"
+        ) from error
 
 
 def load_config(path: Path) -> HRMConfig:

@@ -41,7 +41,7 @@ class HRMConfig:
     through, and has a single segment.
 
     `blocks`: "mixer" blocks have a SwiGLU over the positions instead of attention. "relational"
-    blocks are those of `relational.py`.
+    blocks are those of `families.py`.
 
     `random_start` gives each vector of a relational model a random start of its own. The model
     can then tell apart what the relations cannot, and a symmetric copy is another attempt.

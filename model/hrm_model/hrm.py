@@ -1,7 +1,7 @@
 """The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
 
-`families.py` holds the Tiny Recursive Model and the plain transformer of equal parameters,
-`relational.py` the models whose blocks know a puzzle's relations; `model_of` chooses one.
+`families.py` holds the Tiny Recursive Model, the plain transformer of equal parameters, and the
+models whose blocks know a puzzle's relations; `model_of` chooses one.
 
 Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V
 vocabulary. Source: the published models (sapientinc/HRM and

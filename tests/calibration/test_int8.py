@@ -1,23 +1,18 @@
 """A whole calibration of a small random model: a budget that is kept, and honest figures."""
 
 import dataclasses
-import json
 import random
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
 from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph, table
-from cli_tools import rejected, succeeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
-from step_bundle import write_step_bundle
 
 from hrm_calibration import int8
-from hrm_calibration.cli import main as app
 from hrm_calibration.int8 import calibrate
 from hrm_calibration.quantize import call_sites, quantize, unsigned
 from hrm_calibration.ranges import NUM_BINS, Histogram, scale_of
@@ -121,26 +116,6 @@ def test_budget_allows_an_error(num_puzzles: int, num_lost: int, budget: float, 
 def test_too_few_puzzles_are_rejected() -> None:
     with pytest.raises(ValueError, match="too few"):
         calibrate(SERVED, questions(3))
-
-
-def test_the_command_writes_graphs_and_a_report_of_other_puzzles(tmp_path: Path) -> None:
-    bundle = tmp_path / "small.bundle"
-    write_step_bundle(bundle, GRAPH, name="small", table_PE=table(1), max_segments=3)
-    out = tmp_path / "out"
-    options = ["--puzzles", "12", "--out", str(out)]
-    wrong = rejected(app, "int8", bundle, "--calib", "maze", *options)
-    assert "give sudoku" in wrong.stderr
-    ended = succeeded(app, "int8", bundle, "--calib", "sudoku", *options)
-    assert "on 6 other puzzles, a loss of" in ended.stdout
-    assert {file.name for file in out.iterdir()} == {
-        "step.int8.onnx",
-        "step.int8.cpu.onnx",
-        "calibration.json",
-    }
-    report = json.loads((out / "calibration.json").read_text())
-    assert (report["num_puzzles"], report["judged"]["num_puzzles"]) == (6, 6)
-    again = rejected(app, "int8", bundle, "--calib", "sudoku", *options)
-    assert "already exists" in again.stderr
 
 
 def test_losses_and_wins_are_counted_in_pairs_with_walds_interval() -> None:

@@ -32,7 +32,7 @@ def test_a_proxy_passes_page_answers_streams_and_batches(name: str, tmp_path: Pa
 
 
 def test_a_restart_behind_a_proxy_loses_no_answer(name: str, tmp_path: Path) -> None:
-    puzzles = [*PUZZLES] * 40
+    puzzles = [*PUZZLES] * 12
     with (
         running(step_s=0.01) as board,
         proxied(name, board, tmp_path) as url,

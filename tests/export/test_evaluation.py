@@ -115,7 +115,7 @@ def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     ("options", "saying"),
     [
         (("--engine", "cpu:int8"), "is for bundles; a checkpoint runs in PyTorch on cpu or cuda"),
-        (("--board", "sudoku-6x6"), "has 16 positions of 6 tokens, which does not fit sudoku-6x6"),
+        (("--board", "sudoku-6x6"), "--board sudoku-6x6 needs relational weights"),
     ],
 )
 def test_what_a_checkpoint_cannot_do_is_rejected(

@@ -26,13 +26,13 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
+from hrm_export.bundle import write_bundle
 from hrm_export.contents import Contents, served_graph
-from hrm_export.recipe import write_bundle
 from hrm_export.torch_engine import golden_traces
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages, stages_on
+from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.cli import main as parity_main
-from hrm_parity.comparison import ParityOptions, compare_engines
 from hrm_parity.report import breaks
 from hrm_puzzles import registry
 
@@ -208,7 +208,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     unread = replace(contents, exam=replace(contents.exam, served=served))
     with pytest.raises(ValueError, match="does not load"):
         written(tmp_path / "small.bundle", unread)
-    monkeypatch.setattr("hrm_export.recipe.write_parity", None)  # fails behind the graphs
+    monkeypatch.setattr("hrm_export.bundle.write_parity", None)  # fails behind the graphs
     with pytest.raises(TypeError):
         written(tmp_path / "small.bundle", contents)
     assert not list(tmp_path.iterdir())

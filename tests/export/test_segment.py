@@ -10,10 +10,10 @@ import export_tools as tools
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from hrm_calibration.graph_rules import check_graph, element_types, stored_sizes
+from hrm_calibration.graph_rules import check_graph, element_types
 from hrm_calibration.half import float32_nodes, half_graph, record_ranges
 from hrm_calibration.quantize import call_sites, quantize
 from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
@@ -44,7 +44,6 @@ for puzzle in ("sudoku-4x4", "sudoku-6x6", "maze-8x8", "arc-7x7"):
 ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}
 """Operators of quantizing and unrolling."""
 MAX_RANK = 5
-WEIGHT = "lm_head.weight"
 Change = Callable[[onnx.ModelProto], None]
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
 
@@ -84,19 +83,30 @@ def test_garbage_in_the_carry_of_a_fresh_row_never_leaks() -> None:
         assert np.array_equal(array, spoilt[name]), name
 
 
+def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
+    """Values of each stored array but single numbers; half and single floats count alike."""
+    sizes: dict[str, int] = {}
+    for tensor in model.graph.initializer:
+        if tensor.dims and tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16):
+            assert tensor.name not in sizes
+            sizes[tensor.name] = int(np.prod(tensor.dims))
+    return sizes
+
+
 def test_every_weight_is_stored_once_however_often_it_is_used() -> None:
     model = tools.small_model(high_cycles=2, low_cycles=3)
     weights = dict(model.state_dict())
     del weights["puzzle_table"]
     num_values = 2 * model.config.num_positions * model.config.head_size  # tables of sine, cosine
     num_values += sum(tensor.numel() for tensor in weights.values())
-    num_stored = 0
-    for tensor in segment_graph(model).graph.initializer:
-        weights.pop(tensor.name, None)
-        if tensor.dims and tensor.data_type == TensorProto.FLOAT:
-            num_stored += np.prod(tensor.dims)
-    assert weights == {}
-    assert num_stored == num_values
+    graph = segment_graph(model)
+    stored = stored_sizes(graph)
+    assert weights.keys() <= stored.keys()
+    assert sum(stored.values()) == num_values
+    for node in graph.graph.node:  # a quantizer does not see a turned weight as a weight
+        assert node.op_type != "Transpose" or node.input[0] not in stored
+    assert graph.ir_version == 10
+    assert [(entry.domain, entry.version) for entry in graph.opset_import] == [("", 20)]
 
 
 def test_the_list_of_operators_is_what_the_graphs_use() -> None:
@@ -130,37 +140,11 @@ def add_node(model: onnx.ModelProto, operator: str, *inputs: str) -> None:
     model.graph.node.append(helper.make_node(operator, inputs, ["surplus"], name="surplus"))
 
 
-def initializer(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
-    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
-
-
-def copy_weight(model: onnx.ModelProto) -> None:
-    copy = model.graph.initializer.add()
-    copy.CopyFrom(initializer(model, WEIGHT))
-    copy.name = "copy"
-
-
 def halve(model: onnx.ModelProto) -> None:
     add_node(model, "Cast", "logits_BTV")
     model.graph.node[-1].attribute.append(helper.make_attribute("to", TensorProto.FLOAT16))
     meeting = helper.make_node("Add", ["surplus", "logits_BTV"], ["sum"], name="meeting")
     model.graph.node.append(meeting)
-
-
-def quantize_from_three(model: onnx.ModelProto) -> None:
-    one = numpy_helper.from_array(np.array(1, np.float32), "one/scale")
-    three = numpy_helper.from_array(np.array(3, np.int8), "three")
-    model.graph.initializer.extend([one, three])
-    add_node(model, "QuantizeLinear", "logits_BTV", "one/scale", "three")
-
-
-def store_in_int8_too(model: onnx.ModelProto) -> None:
-    matrix = numpy_helper.to_array(initializer(model, WEIGHT)).astype(np.int8)
-    model.graph.initializer.append(numpy_helper.from_array(matrix, f"{WEIGHT}/int8"))
-
-
-def raise_opset(model: onnx.ModelProto) -> None:
-    model.opset_import[0].version = 21
 
 
 def adding(operator: str, *inputs: str) -> Change:
@@ -170,23 +154,17 @@ def adding(operator: str, *inputs: str) -> Change:
 FAULTS: dict[str, tuple[Change, str]] = {
     "unknown operator": (adding("Gelu", "logits_BTV"), "surplus is Gelu giving FLOAT"),
     "unknown type": (adding("Mul", "answer_BT", "answer_BT"), "surplus is Mul giving INT32"),
-    "weight twice": (copy_weight, "copy: expected None, found 192"),
-    "weight turned": (adding("Transpose", WEIGHT), f"transposes the weight {WEIGHT}"),
-    "newer opset": (raise_opset, "write IR 10 and opset 20"),
     "half meets float": (halve, "meeting mixes types|not valid ONNX"),
-    "asymmetric": (quantize_from_three, "surplus has a zero point other"),
-    "int8 beside float": (store_in_int8_too, f"{WEIGHT}: expected 192, found 384"),
 }
 
 
 @pytest.mark.parametrize(("change", "saying"), FAULTS.values(), ids=FAULTS)
 def test_a_graph_that_breaks_a_rule_is_rejected(change: Change, saying: str) -> None:
     model = segment_graph(tools.small_model())
-    stored = stored_sizes(model)
-    check_graph(model, stored)
+    check_graph(model)
     change(model)
     with pytest.raises(match=saying):
-        check_graph(model, stored)
+        check_graph(model)
 
 
 Outputs = dict[str, np.ndarray]
@@ -303,7 +281,8 @@ def norms_of(graph: onnx.ModelProto) -> set[str]:
 def test_it_takes_and_gives_the_same_and_stores_every_weight_once_in_half_the_bytes() -> None:
     graph = segment_graph(tools.small_model(hidden_size=64, high_layers=2))
     half = half_graph(graph, ())
-    check_graph(half, stored_sizes(graph))
+    check_graph(half)
+    assert stored_sizes(half) == stored_sizes(graph)
     num_values = sum(stored_sizes(graph).values())
     num_saved = len(graph.SerializeToString()) - len(half.SerializeToString())
     assert num_saved == pytest.approx(2 * num_values, rel=0.05)
@@ -346,7 +325,7 @@ def test_a_quantized_graph_becomes_half_around_its_integers() -> None:
     graph = segment_graph(tools.small_model())
     signed = quantize(graph, {site.name: 0.05 for site in call_sites(graph)})
     half = half_graph(signed, float32_nodes(signed, {}))
-    check_graph(half, stored_sizes(graph))
+    check_graph(half)
     assert computed_in_float(half) == norms_of(signed)
     scales = {site.name: 0.05 for site in call_sites(graph)}
     first = next(iter(scales))

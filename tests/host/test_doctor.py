@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from board_tree import ORIN, board
+from stand_ins import FAKES
 
 from hrm_host import machine as host_machine
 from hrm_host.doctor import Finding, serving
@@ -179,7 +180,6 @@ def test_a_tensorrt_that_is_installed_and_does_not_load_is_found(tmp_path: Path)
     assert done.stdout.startswith("libnvdla_compiler.so")
 
 
-FAKES = Path(__file__).parents[1] / "support" / "fakes"
 SEGMENTS = ["sudoku in fp32", "sudoku in fp16", "sudoku in int8", "segments ahead of the host"]
 FIRST = ["TensorRT", "CUDA", "memory that both sides see, and a CUDA graph"]
 

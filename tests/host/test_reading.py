@@ -7,8 +7,14 @@ import unicodedata
 
 import pytest
 
-from hrm_host.reading import MAX_DEPTH, json_from, lines_of
-from hrm_host.text import is_printable, printable, printable_lines
+from hrm_host.reading import (
+    MAX_DEPTH,
+    is_printable,
+    json_from,
+    lines_of,
+    printable,
+    printable_lines,
+)
 
 
 def test_lines_are_read_up_to_their_longest_and_no_further() -> None:

@@ -7,32 +7,23 @@ and starts over. Some attacks never stop sending.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import multiprocessing
 import select
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from service_tools import head
 
 from hrm_host import system
 
-PATIENCE_S = 5.0  # timeout of a send that the server does not read
-ANSWER_S = 1.0  # seconds that a sender waits for a reply
+PATIENCE_S = 5.0  # timeout of a send that the server does not read, and of a reply
 DWELL_S = 3.0  # seconds that silent connections stay open
 SPARE_FILES = 100  # descriptors besides the senders' sockets
 RECEIVE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attack:
-    """Sends `first` once per connection, then repeats `rest` until the server stops reading."""
-
-    first: bytes
-    rest: bytes = b""
 
 
 def request(path: str, body: bytes = b"", *headers: str, method: str = "POST") -> bytes:
@@ -72,54 +63,46 @@ UPGRADE = (
 MANY_VALUES = b'{"puzzle":[' + b"{}," * 21_000 + b"0]}"
 LONG_ROWS = json.dumps({"puzzle": ["-\n" * 2300] * 9}).encode()
 ONE_BYTE_CHUNK = b"1\r\n\n\r\n"
+CRUMBS = ONE_BYTE_CHUNK * 20_000
 LAST_CHUNK = b"0\r\n"
-TRAILER = b"x: " + b"y" * 999 + b"\r\n"
+TRAILERS = (b"x: " + b"y" * 999 + b"\r\n") * 100
 BATCH = "/solve/batch"
 
-ATTACKS = {
-    "crumbs": Attack(first=endless(BATCH, CHUNKED), rest=ONE_BYTE_CHUNK * 20_000),
-    "lines": Attack(first=endless(BATCH, VERY_LONG), rest=b"x\n" * 20_000),
-    "trailers": Attack(
-        first=endless(BATCH, CHUNKED) + ONE_BYTE_CHUNK + LAST_CHUNK, rest=TRAILER * 100
-    ),
-    "upgrades": Attack(first=request("/solve", b'{"puzzle":0}', *UPGRADE, AS_JSON)),
-    "values": Attack(first=request("/solve", MANY_VALUES, AS_JSON)),
-    "long-lines": Attack(first=endless(BATCH, VERY_LONG), rest=MANY_VALUES + b"\n"),
-    "rows": Attack(first=request("/solve", LONG_ROWS, AS_JSON)),
-    "puzzles": Attack(first=request("/puzzle?kind=logistics-30x30&difficulty=hard", method="GET")),
-    "labels": Attack(first=request("/puzzle", _city_of_one_color(), AS_JSON)),
+ENDLESS = {
+    "crumbs": (endless(BATCH, CHUNKED), CRUMBS),
+    "lines": (endless(BATCH, VERY_LONG), b"x\n" * 20_000),
+    "trailers": (endless(BATCH, CHUNKED) + ONE_BYTE_CHUNK + LAST_CHUNK, TRAILERS),
+    "long-lines": (endless(BATCH, VERY_LONG), MANY_VALUES + b"\n"),
+}
+"""What a connection sends first, and then again and again until the server stops reading."""
+REQUESTS = {
+    "upgrades": request("/solve", b'{"puzzle":0}', *UPGRADE, AS_JSON),
+    "values": request("/solve", MANY_VALUES, AS_JSON),
+    "rows": request("/solve", LONG_ROWS, AS_JSON),
+    "puzzles": request("/puzzle?kind=logistics-30x30&difficulty=hard", method="GET"),
+    "labels": request("/puzzle", _city_of_one_color(), AS_JSON),
 }
 CONNECTIONS = "connections"  # many idle connections at once
-
-
-class Attackers:
-    """The attack that runs: `num_sent` counts the requests, pieces or connections until now."""
-
-    def __init__(self, port: int, name: str, num_senders: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._sent = context.Value("q", 0)
-        self._over = context.Event()
-        arguments = (port, name, num_senders, self._sent, self._over)
-        self._process = context.Process(target=_send_all, args=arguments)
-        self._process.start()
-
-    @property
-    def num_sent(self) -> int:
-        return self._sent.value
-
-    def stop(self) -> None:
-        self._over.set()
-        self._process.join()
+ATTACKS = (*ENDLESS, *REQUESTS, CONNECTIONS)
 
 
 @contextlib.contextmanager
-def attacking(port: int, name: str, num_senders: int) -> Iterator[Attackers]:
-    """Attack a server until the block ends."""
-    attackers = Attackers(port, name, num_senders)
+def attacking(port: int, name: str, num_senders: int) -> Iterator[Any]:
+    """Attack a server until the block ends.
+
+    Yields a shared number: `value` counts the requests, pieces or connections until now.
+    """
+    context = multiprocessing.get_context("spawn")
+    sent = context.Value("q", 0)
+    over = context.Event()
+    process = context.Process(target=_send_all, args=(port, name, num_senders, sent, over))
+    process.start()
     try:
-        yield attackers
+        yield sent
     finally:
-        attackers.stop()
+        over.set()
+        process.join()
+    assert process.exitcode == 0, "a reply was not what a server may answer"
 
 
 def _send_all(port: int, name: str, num_senders: int, sent: Any, over: Any) -> None:
@@ -127,46 +110,11 @@ def _send_all(port: int, name: str, num_senders: int, sent: Any, over: Any) -> N
     if name == CONNECTIONS:
         _connect_all(port, num_senders, sent, over)
         return
+    send = _send_endlessly if name in ENDLESS else _send_request
     with ThreadPoolExecutor(num_senders) as threads:
-        for _ in range(num_senders):
-            threads.submit(_send, port, ATTACKS[name], sent, over)
-
-
-def _send(port: int, attack: Attack, sent: Any, over: Any) -> None:
-    while not over.is_set():
-        with contextlib.suppress(OSError):
-            _send_once(port, attack, sent, over)
-
-
-def _send_once(port: int, attack: Attack, sent: Any, over: Any) -> None:
-    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as connection:
-        _count(sent)
-        connection.sendall(attack.first)
-        if not attack.rest:
-            connection.recv(RECEIVE_BYTES)
-            return
-        connection.settimeout(PATIENCE_S)
-        while not over.is_set() and _is_open(connection):
-            connection.sendall(attack.rest)
-            _count(sent)
-
-
-def _count(sent: Any) -> None:
-    with sent.get_lock():
-        sent.value += 1
-
-
-def _is_open(connection: socket.socket) -> bool:
-    """Return whether the server has not closed; discard replies, since unread ones block it."""
-    while _has_input(connection):
-        if not connection.recv(RECEIVE_BYTES):
-            return False
-    return True
-
-
-def _has_input(connection: socket.socket) -> bool:
-    readable, _, _ = select.select([connection], [], [], 0)
-    return bool(readable)
+        sending = [threads.submit(send, port, name, sent, over) for _ in range(num_senders)]
+    for one in sending:
+        one.result()
 
 
 def _connect_all(port: int, num_connections: int, sent: Any, over: Any) -> None:
@@ -178,3 +126,44 @@ def _connect_all(port: int, num_connections: int, sent: Any, over: Any) -> None:
                 connection.connect_ex(("127.0.0.1", port))
                 _count(sent)
             over.wait(DWELL_S)
+
+
+def _send_request(port: int, name: str, sent: Any, over: Any) -> None:
+    while not over.is_set():
+        with (
+            contextlib.suppress(OSError, http.client.RemoteDisconnected),
+            socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection,
+        ):
+            _count(sent)
+            connection.sendall(REQUESTS[name])
+            reply = http.client.HTTPResponse(connection)
+            reply.begin()
+            reply.read()
+            assert reply.status < 500 or reply.status == 503, reply.status
+
+
+def _send_endlessly(port: int, name: str, sent: Any, over: Any) -> None:
+    first, rest = ENDLESS[name]
+    while not over.is_set():
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection,
+        ):
+            _count(sent)
+            connection.sendall(first)
+            while not over.is_set() and _is_open(connection):
+                connection.sendall(rest)
+                _count(sent)
+
+
+def _count(sent: Any) -> None:
+    with sent.get_lock():
+        sent.value += 1
+
+
+def _is_open(connection: socket.socket) -> bool:
+    """Return whether the server has not closed; discard replies, since unread ones block it."""
+    while select.select([connection], [], [], 0)[0]:
+        if not connection.recv(RECEIVE_BYTES):
+            return False
+    return True

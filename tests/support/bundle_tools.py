@@ -5,6 +5,7 @@ from pathlib import Path
 
 import onnx
 
+from hrm_edge_runtime.contract.archive import Archive
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.contract.shipped import find_bundle
@@ -19,6 +20,14 @@ def restate(bundle: Path, **changes: object) -> None:
     """Change the manifest and let its hashes match the files again."""
     fields = read_manifest(bundle).model_dump(exclude={"files"})
     write_manifest(bundle, **{**fields, **changes})
+
+
+def archived(bundle: Path) -> bytes:
+    """The bundle as a client sends it."""
+    archive = Archive(bundle)
+    body = b"".join(archive.pieces())
+    assert len(body) == archive.num_bytes
+    return body
 
 
 def turn_head(bundle: Path, graph: str = "step.fp32.onnx") -> onnx.ModelProto:

@@ -6,8 +6,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 
-def invoked(app: Any, *arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def invoked(app: Any, *arguments: object, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(app, [str(argument) for argument in arguments])
 
 
 def succeeded(app: Any, *arguments: object) -> Result:

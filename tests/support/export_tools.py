@@ -13,7 +13,7 @@ from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
-from hrm_parity.comparison import ParityOptions, compare_engines
+from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.report import ParityReport
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
-from hrm_edge_runtime.contract.arrays import Float32, Int32
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.worker.lanes import LaneReport, OpenedLane
 from hrm_edge_runtime.worker.step_times import warm_up
 

@@ -70,6 +70,11 @@ class Server:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
         return True
 
+    def children(self) -> list[int]:
+        """The process ids of its children, in the order of their start."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        return [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
+
     def exit_status(self) -> int:
         return self.process.wait(PATIENCE_S)
 

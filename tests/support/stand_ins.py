@@ -26,6 +26,12 @@ FAKE_MODULES = (
 )
 NVIDIA = bool(os.environ.get("FAKE_TENSORRT_BINDINGS"))
 STAND_IN_ONLY = pytest.mark.skipif(NVIDIA, reason="NVIDIA's bindings have a version of their own")
+BUILD_COMMAND = (
+    sys.executable,
+    "-c",
+    "from hrm_parity import trt_build; trt_build.MEASURE_S = 0.0; trt_build.app()",
+)
+"""Builds as the server's own command does, and times each engine for a few steps only."""
 SetUp = Callable[..., None]
 
 

@@ -61,12 +61,12 @@ def training_run(
     held: HeldOut | None = None,
     **intervals: float,
 ) -> TrainingRun:
-    """Return a silent run; without `held`, it validates on the whole test split."""
+    """Return a run; without `held`, it validates on the whole test split."""
     path.mkdir(exist_ok=True)
     held = held or held_out(open_source(trainer.feed.source.path, "test", PUZZLE), 40, seed=0)
     chosen = Intervals(**intervals)  # type: ignore[arg-type]
     meta = {"puzzle": PUZZLE.name}
-    return TrainingRun(path, trainer, held, chosen, meta, writers, lambda _: None)
+    return TrainingRun(path, trainer, held, chosen, meta, writers)
 
 
 def fresh(data: Path, steps: int) -> list[str]:

@@ -3,9 +3,13 @@
 import io
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from service_tools import Server
 
 pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"
@@ -22,11 +26,16 @@ from playwright.sync_api import Route as Route
 from playwright.sync_api import expect as expect
 from playwright.sync_api import sync_playwright as sync_playwright
 
-PATIENCE_MS = 60_000  # a busy machine takes this long for the work of a second
+PATIENCE_MS = 15_000  # of one wait; a busy machine takes ten times as long as a quiet one
 expect.set_options(timeout=PATIENCE_MS)
 
+Size = tuple[int, int]
+LAPTOPS: list[Size] = [(1366, 768), (1440, 900)]
+PHONE: Size = (390, 844)
+SIZES = [LAPTOPS[0], PHONE]
 NUM_COLORS = 256
 GLOW_MS = 900  # cells that changed last light up
+BOARD = "#board [role=gridcell]"
 DONE = "#verdict:is(.good, .bad, .open)"
 SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PASTE = """text => {
@@ -46,6 +55,46 @@ def find_chromium(playwright: Playwright) -> str | None:
         if path is not None:
             return path
     return None
+
+
+@contextmanager
+def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
+    """A page of its own, without what others have stored; every wait of it has a bound."""
+    with browser.new_context(**options) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        yield context.new_page()
+
+
+@contextmanager
+def visit(
+    browser: Browser, site: Server, size: Size, address: str = "/", **options: Any
+) -> Iterator[Page]:
+    """A new visitor on a screen of that size; a script that fails, fails the test."""
+    width, height = size
+    is_phone = size == PHONE
+    faults: list[str] = []
+    with new_page(
+        browser,
+        viewport={"width": width, "height": height},
+        has_touch=is_phone,
+        is_mobile=is_phone,
+        permissions=["clipboard-read", "clipboard-write"],
+        **options,
+    ) as page:
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(f"{site.url}{address}")
+        page.wait_for_selector(BOARD, state="attached")
+        yield page
+    assert faults == []
+
+
+def width_of(page: Page) -> int:
+    assert page.viewport_size is not None
+    return page.viewport_size["width"]
+
+
+def require_no_sideways_scroll(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") == width_of(page)
 
 
 def choose(page: Page, model: str, sample: str | None = None) -> None:
@@ -82,7 +131,7 @@ def cell(page: Page, row: int, col: int) -> Locator:
 
 def digits(page: Page) -> str:
     """Return the text of the board's cells, with a point for an empty one."""
-    cells = page.locator("#board [role=gridcell]").all_text_contents()
+    cells = page.locator(BOARD).all_text_contents()
     return "".join(text or "." for text in cells)
 
 

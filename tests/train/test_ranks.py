@@ -81,7 +81,7 @@ def test_out_of_memory_halves_it(
     losses = rank_program.losses(trainer, rank_program.STEPS)
     assert losses == pytest.approx(expected["losses"], abs=ROUNDING)
     assert trainer.micro_batch == 2
-    assert "continuing with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
+    assert "continuing with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().err
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:

@@ -5,7 +5,6 @@ numbers of ranks and threads do not matter. Only slots whose puzzle has halted t
 Shapes: B slots, T tokens.
 """
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -169,15 +168,29 @@ class Progress:
 
 
 class Prefetcher:
-    """Calls draw(step) `depth` steps early, on `workers` threads (0: on demand)."""
+    """Draws the offers of `slots` `depth` steps early, on `workers` threads (0: on demand).
 
-    def __init__(self, draw: Callable[[int], Offer], *, workers: int, depth: int) -> None:
-        self._draw = draw
+    `pins` puts them into pinned memory, from which a GPU copies beside its work.
+    """
+
+    def __init__(
+        self, feed: Feed, slots: range, batch_size: int, *, workers: int, depth: int, pins: bool
+    ) -> None:
+        self._feed = feed
+        self._slots = slots
+        self._batch_size = batch_size
         self._depth = depth
+        self._pins = pins
         self._pool = None
         if workers and depth:
             self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rows")
         self._begun: dict[int, Future[Offer]] = {}
+
+    def _draw(self, step: int) -> Offer:
+        offer = self._feed.draw(step, self._slots, self._batch_size)
+        if not self._pins:
+            return offer
+        return Offer(*(tensor.pin_memory() for tensor in offer))
 
     def at(self, step: int) -> Offer:
         if self._pool is None:

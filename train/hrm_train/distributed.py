@@ -8,17 +8,24 @@ has an effect.
 """
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from rich.console import Console
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 T = TypeVar("T")
+
+console = Console(stderr=True)  # `hrm-train` keeps it quiet on all ranks but the first
+
+
+def say(sentence: str) -> None:
+    console.print(sentence, soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +77,12 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def first(self, make: Callable[[], T]) -> T:
-        """Returns on every rank what `make` returns on the first, which alone calls it."""
-        if self.world == 1:
-            return make()
-        made: list[Any] = [None]
-        if self.is_first:
-            made = [make()]
-        dist.broadcast_object_list(made)
-        return made[0]
+    def shared(self, value: T) -> T:
+        """Returns the value of the first rank on every rank."""
+        values: list[Any] = [value]
+        if self.world > 1:
+            dist.broadcast_object_list(values)
+        return values[0]
 
     def wait(self) -> None:
         if self.world > 1:

@@ -4,8 +4,9 @@ Shapes: B batch, T tokens, S segments.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Literal
 
 import numpy as np
@@ -83,13 +84,13 @@ def evaluate(
     batch_size: int = 128,
     loss: recipe.LossKind = "softmax",
     identifiers: Sequence[str] = (),
-    between_batches: Callable[[], None] = lambda: None,
+    stop: Event | None = None,
 ) -> Evaluation:
     """Runs every row through all segments; skips rows without any counted cell.
 
     Every rank must call it with the same rows. Each runs its share, and all return the same.
-    `identifiers` name the puzzle ids, so variants of a task can vote. `between_batches` is called
-    before each batch; if it raises Stopped on any rank, the evaluation ends on all.
+    `identifiers` name the puzzle ids, so variants of a task can vote. Raises Stopped on all ranks
+    if `stop` is set on any of them.
     """
     has_label_B = (rows.labels_BT != IGNORE).any(1)
     if not has_label_B.any():
@@ -97,22 +98,7 @@ def evaluate(
             "no held-out puzzle has an answer to compare with; validate on a split that has labels"
         )
     rows = rows.rows(has_label_B)
-    ranks = distributed.ranks()
-    shares = np.array_split(np.arange(len(rows.tokens_BT)), ranks.world)
-    parts: list[_Figures] | None = []
-    try:
-        for begin in range(0, len(shares[ranks.rank]), batch_size):
-            between_batches()
-            batch = rows.rows(shares[ranks.rank][begin : begin + batch_size])
-            parts.append(_rollout(model, puzzle, batch, loss))
-    except Stopped:
-        parts = None
-    every_part: list[_Figures] = []
-    for parts_of_rank in ranks.gathered(parts):
-        if parts_of_rank is None:
-            raise Stopped
-        every_part += parts_of_rank
-    found = _joined(every_part)
+    found = _joined(_rollouts(model, puzzle, rows, loss, batch_size, stop))
     curves: dict[str, tuple[float, ...]] = {}
     for name in CURVES:
         shares_S = found[name].mean(1)
@@ -132,6 +118,31 @@ def evaluate(
         rows=rows,
         answers_BT=found["answers"][-1],
     )
+
+
+def _rollouts(
+    model: HRM,
+    puzzle: Puzzle,
+    rows: Batch,
+    loss: recipe.LossKind,
+    batch_size: int,
+    stop: Event | None,
+) -> list[_Figures]:
+    """The results of every batch, in order; each rank runs its share of the rows."""
+    ranks = distributed.ranks()
+    mine = np.array_split(np.arange(len(rows.tokens_BT)), ranks.world)[ranks.rank]
+    parts: list[_Figures] = []
+    for begin in range(0, len(mine), batch_size):
+        if stop is not None and stop.is_set():
+            break
+        batch = rows.rows(mine[begin : begin + batch_size])
+        parts.append(_rollout(model, puzzle, batch, loss))
+    if ranks.any(stop is not None and stop.is_set()):
+        raise Stopped
+    every_part: list[_Figures] = []
+    for parts_of_rank in ranks.gathered(parts):
+        every_part += parts_of_rank
+    return every_part
 
 
 def _joined(parts: Sequence[_Figures]) -> _Figures:

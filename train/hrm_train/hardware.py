@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -13,10 +12,10 @@ import torch
 
 from hrm_host.machine import num_cores
 from hrm_model.hrm import HRM
+from hrm_train.distributed import say
 from hrm_train.recipe import TABLES, require_choice, require_ranges
 
 Precision = Literal["bf16", "fp32"]
-Say = Callable[[str], object]  # shows a sentence to the user
 
 SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
 LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
@@ -86,7 +85,7 @@ class Hardware:
             return max(1, short_rows * SHORT // num_tokens)
         return max(1, long_rows * LONG // num_tokens)
 
-    def compile_(self, model: HRM, say: Say) -> None:
+    def compile_(self, model: HRM) -> None:
         """Compiles the functions of a step, or reports why this machine cannot."""
         if not self.compile:
             return

@@ -20,7 +20,7 @@ from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import Hinted
 from hrm_train import checkpoints, distributed, memory
 from hrm_train.batches import Feed, Offer, Prefetcher, Progress
-from hrm_train.hardware import Hardware, Say
+from hrm_train.hardware import Hardware
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import OPTIMIZERS, Average, step_puzzle_table
 from hrm_train.recipe import Recipe
@@ -63,12 +63,10 @@ class Trainer:
         hardware: Hardware,
         *,
         micro_batch: int = 0,
-        say: Say = print,
     ) -> None:
         self.recipe = recipe
         self.hardware = hardware
         self.feed = feed
-        self.say = say
         self.ranks = distributed.ranks()
         self.device = torch.device(hardware.device)
         self.model = model.to(self.device)
@@ -82,11 +80,17 @@ class Trainer:
         self.average = Average(model, recipe.average_decay)
         self.progress = Progress()
         self._mine = self.ranks.slots(recipe.batch_size)
-        workers = hardware.workers
-        self._prefetcher = Prefetcher(self._draw, workers=workers, depth=hardware.prefetch)
+        self._prefetcher = Prefetcher(
+            feed,
+            self._mine,
+            recipe.batch_size,
+            workers=hardware.workers,
+            depth=hardware.prefetch,
+            pins=self.device.type == "cuda",
+        )
         if hardware.recompute:
             recompute_blocks(model)
-        hardware.compile_(model, say)
+        hardware.compile_(model)
         num_slots = len(self._mine)
         self._parts = [Slots.empty(model, num_slots, self.device, hardware.dtype)]
         self.regroup(micro_batch or num_slots)
@@ -131,12 +135,6 @@ class Trainer:
         drawn = self._prefetcher.at(self.progress.step)
         moved = [tensor.to(self.device, non_blocking=True) for tensor in drawn]
         return Offer(*moved)
-
-    def _draw(self, step: int) -> Offer:
-        offer = self.feed.draw(step, self._mine, self.recipe.batch_size)
-        if self.device.type != "cuda":
-            return offer
-        return Offer(*(tensor.pin_memory() for tensor in offer))
 
     def _learn(self) -> tuple[StepSums, Tensor]:
         """Returns the sums and the puzzle vectors' gradients."""
@@ -271,7 +269,7 @@ class Trainer:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.regroup(-(-rows // 2))
-        self.say(
+        distributed.say(
             f"out of memory at step {self.progress.step + 1}: continuing with "
             f"{len(self._parts)} micro-batches of {self.micro_batch} rows instead of {rows}; "
             "the samples and their order stay the same"

@@ -124,16 +124,11 @@ def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int
     puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
     before = (*model.parameters(), *model.buffers(), *slots.state().values())
     existing = {_storage(tensor) for tensor in before}
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept.setdefault(_storage(tensor), tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda tensor: tensor):
         window_loss(model, slots, puzzle_vector_BE, recipe, model.config.max_segments)
-    new = [tensor for key, tensor in kept.items() if key not in existing]
-    return sum(tensor.untyped_storage().nbytes() for tensor in new)
+    size_of = {_storage(tensor): tensor.untyped_storage().nbytes() for tensor in saved}
+    return sum(size for storage, size in size_of.items() if storage not in existing)
 
 
 def _zero_model(config: HRMConfig) -> HRM:

@@ -19,7 +19,7 @@ import torch
 from torch import profiler
 
 from hrm_host.memory import GIB
-from hrm_train.hardware import Say
+from hrm_train.distributed import say
 
 PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
@@ -176,7 +176,7 @@ def profile_steps(
     return table
 
 
-def warn_of_missing_sensors(device: torch.device, say: Say) -> None:
+def warn_of_missing_sensors(device: torch.device) -> None:
     """Says once which package shows the sensors of the card that trains."""
     if device.type == "cuda" and not importlib.util.find_spec("pynvml"):
         say("GPU temperature, power and clocks are not shown; pip install nvidia-ml-py to see them")

@@ -18,7 +18,8 @@ from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.for_training import build_if_absent
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, checkpoints, distributed, status
-from hrm_train.hardware import Hardware, Say, hardware_from_name, threads_for, usable_cores
+from hrm_train.distributed import say
+from hrm_train.hardware import Hardware, hardware_from_name, threads_for, usable_cores
 from hrm_train.optim import require_lion
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_texts
@@ -51,15 +52,21 @@ FIXED = {*HRMConfig.__dataclass_fields__, "puzzle", "optimizer", "seed", "init"}
 RECORDS = {"config": HRMConfig, "recipe": Recipe, "hardware": Hardware}
 
 
-def plan_of(options: PlanOptions, say: Say = print) -> RunPlan:
+def plan_of(options: PlanOptions) -> RunPlan:
     """Returns the plan of a new run, or the plan of the run to resume (then see `with_changes`).
 
     Builds the usual data set of the puzzle, or of the named recipe, if it is absent. With several
     ranks the first one plans for all.
     """
-    machine = None  # the plan's machine, with its settings
     if not (options.resume or _was_restarted(options.run_path)):
-        return distributed.ranks().first(lambda: _new(options, say))
+        ranks = distributed.ranks()
+        new = None
+        if ranks.is_first:
+            new = _new(options)
+        new = ranks.shared(new)
+        assert new is not None
+        return new
+    machine = None  # the plan's machine, with its settings
     if options.hw:
         machine = hardware_from_name(options.hw)
     plan = read_plan(options.run_path, machine)
@@ -82,7 +89,7 @@ def _was_restarted(run: Path) -> bool:
     return has_failed and (run / status.SETTINGS).exists()
 
 
-def _new(options: PlanOptions, say: Say) -> RunPlan:
+def _new(options: PlanOptions) -> RunPlan:
     run = options.run_path
     if (run / status.SETTINGS).exists():
         raise ValueError(

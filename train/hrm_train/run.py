@@ -19,8 +19,8 @@ from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
 from hrm_train import batches, checkpoints, pictures, status, telemetry
+from hrm_train.distributed import say
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
-from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.run_plan import RunPlan
@@ -42,17 +42,16 @@ class TrainingRun:
         intervals: Intervals,
         meta: Mapping[str, Any],
         writers: Sequence[telemetry.Writer],
-        say: Say,
     ) -> None:
         self.path = path
         self.trainer = trainer
         self.held_out = held_out
         self.intervals = intervals
         self.meta = meta
-        self.say = say
         self.stopped_by: str | None = None
+        self._stop = threading.Event()
         self.checkpoints = checkpoints.Checkpoints(path, intervals.keep)
-        self.telemetry = telemetry.Telemetry(path, trainer, writers, say)
+        self.telemetry = telemetry.Telemetry(path, trainer, writers)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
 
@@ -97,7 +96,7 @@ class TrainingRun:
         began_s = time.monotonic()
         while not ended.wait(SLOW_STEP_S):
             seconds = time.monotonic() - began_s
-            self.say(f"the first step still runs after {seconds:.0f} s; later steps are faster")
+            say(f"the first step still runs after {seconds:.0f} s; later steps are faster")
 
     def _report(self, stages: Stages) -> None:
         if self._every(self.intervals.log_steps) or not self._latest_figures:
@@ -199,7 +198,7 @@ class TrainingRun:
             if is_whole_due:
                 evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
             if evaluation is not None and self.trainer.ranks.is_first:
-                self.say(f"step {step}: {evaluation.summary()}")
+                say(f"step {step}: {evaluation.summary()}")
                 pictures.draw_curve(self.path)
                 self.telemetry.show(evaluation)
         if is_best:
@@ -219,10 +218,11 @@ class TrainingRun:
             rows,
             loss=self.trainer.recipe.loss,
             identifiers=identifiers,
-            between_batches=self._raise_if_signalled,
+            stop=self._stop,
         )
-        is_better = self.trainer.ranks.first(partial(self._record, kind, evaluation))
-        return evaluation, is_better
+        ranks = self.trainer.ranks
+        is_better = ranks.is_first and self._record(kind, evaluation)
+        return evaluation, ranks.shared(is_better)
 
     def _record(self, kind: Kind, evaluation: Evaluation) -> bool:
         """Writes an evaluation down; returns whether it is better than all earlier ones."""
@@ -235,18 +235,15 @@ class TrainingRun:
         self.telemetry.validated(kind, evaluation)
         return before is None or status.worth(row) > status.worth(before)
 
-    def _raise_if_signalled(self) -> None:
-        if self.stopped_by is not None:
-            raise Stopped
-
     @contextmanager
     def _until_signalled(self) -> Generator[None]:
         """The first signal ends the run after this step; a second one acts as usual."""
 
         def stop(number: int, _frame: object) -> None:
             self.stopped_by = signal.Signals(number).name
+            self._stop.set()
             restore()
-            self.say(f"{self.stopped_by}: finishing and saving this step; repeat it to end now")
+            say(f"{self.stopped_by}: finishing and saving this step; repeat it to end now")
 
         def restore() -> None:
             for number, handler in before.items():
@@ -259,7 +256,7 @@ class TrainingRun:
             restore()
 
 
-def run_of(plan: RunPlan, trainer: Trainer, say: Say, *, wandb: bool) -> TrainingRun:
+def run_of(plan: RunPlan, trainer: Trainer, *, wandb: bool) -> TrainingRun:
     """Returns the run of a plan; its checkpoints name the data, the machine and the commit."""
     source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
     num_puzzles = plan.intervals.validation_puzzles or len(source)
@@ -267,7 +264,6 @@ def run_of(plan: RunPlan, trainer: Trainer, say: Say, *, wandb: bool) -> Trainin
     meta: dict[str, Any] = {
         "puzzle": plan.recipe.puzzle,
         "data": plan.data.name,
-        "data_fingerprint": trainer.ranks.first(partial(datasets.fingerprint, plan.data)),
         "hardware": plan.hardware.name,
         "commit": _commit(),
     }
@@ -275,11 +271,12 @@ def run_of(plan: RunPlan, trainer: Trainer, say: Say, *, wandb: bool) -> Trainin
         meta[checkpoint.PUZZLE_IDS] = source.identifiers()
     writers: list[telemetry.Writer] = []
     if trainer.ranks.is_first:
+        meta["data_fingerprint"] = datasets.fingerprint(plan.data)
         writers.append(telemetry.TensorBoard(plan.run))
         if wandb:
             settings = json.loads(plan.to_json())
             writers.append(telemetry.WeightsAndBiases(plan.run, settings))
-    return TrainingRun(plan.run, trainer, rows, plan.intervals, meta, writers, say)
+    return TrainingRun(plan.run, trainer, rows, plan.intervals, meta, writers)
 
 
 def _commit() -> str:

@@ -16,18 +16,19 @@ from torch import Tensor
 from hrm_host import atomic
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
-from hrm_model.families import model_of
+from hrm_model.families import model_of, num_parameters_of
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
-from hrm_train.hardware import GIGABYTE, Hardware, Say, prepare
+from hrm_train.hardware import GIGABYTE, Hardware, prepare
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
 # Products of a run. One with 2e10 took 20 CPU seconds without torch.compile, 111 with it.
 WORTH_COMPILING = 1e12
+NAME_BYTES = 7  # of a variant of an ARC task, compressed, at most
 SMALL = 8_000_000  # parameters; models below it use the machine's small_rows_*
 
 
@@ -59,9 +60,8 @@ class RunPlan:
 
     @property
     def num_parameters(self) -> int:
-        """The learned weights, counted on the meta device; its import takes two seconds."""
-        with torch.device("meta"):
-            return model_of(self.config).num_parameters
+        """The learned weights; counting them imports a part of PyTorch, which takes two seconds."""
+        return num_parameters_of(self.config)
 
     @property
     def is_worth_compiling(self) -> bool:
@@ -107,6 +107,11 @@ class RunPlan:
             recompute=self.hardware.recompute,
             world=world,
         )
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes on the disk, with the names of the puzzle ids."""
+        return self.memory().checkpoint + NAME_BYTES * self.config.num_puzzle_ids
 
     def with_micro_batch(self, rows: int) -> "RunPlan":
         return replace(self, hardware=replace(self.hardware, micro_batch=rows))
@@ -196,7 +201,7 @@ def _data_of(values: dict[str, Any]) -> Path:
     return given
 
 
-def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
+def trainer_from(plan: RunPlan) -> Trainer:
     """Returns the trainer at its first step; `Trainer.restore` moves it to a checkpoint.
 
     Raises ValueError if the planned device is missing.
@@ -214,7 +219,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
         state = _initial_state(start, model, puzzle, source.identifiers)
         checkpoint.load_state(model, state, start)
     micro_batch = plan.micro_batch_of(model.num_parameters)
-    return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch, say=say)
+    return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch)
 
 
 def _initial_state(

@@ -22,6 +22,7 @@ from hrm_puzzles.arc.build import ArcRecipe
 from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.data.for_training import largest_bytes
 from hrm_train import batches, checkpoints, distributed, meter, status, telemetry, tuning
+from hrm_train.distributed import console, say
 from hrm_train.hardware import GIGABYTE, hardware_from_name
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft, plan_of, with_changes
@@ -35,8 +36,6 @@ BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900
 UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
 TILE = 64  # channels of a GPU's matrix tiles
 SPARE = 2  # checkpoints on disk beside the latest ones: the best, and the one being written
-
-console = Console(stderr=True)
 
 
 def train(options: TrainOptions) -> None:
@@ -57,7 +56,9 @@ def train(options: TrainOptions) -> None:
         lock = checkpoints.sole_writer(plan.run)
     with lock:
         if options.resume:
-            plan = ranks.first(lambda: with_changes(plan, options))
+            if ranks.is_first:
+                plan = with_changes(plan, options)
+            plan = ranks.shared(plan)
         _train(plan, options)
 
 
@@ -80,17 +81,18 @@ def _require_a_choice(options: PlanOptions) -> None:
 
 
 def _plan(options: TrainOptions) -> RunPlan:
-    plan = plan_of(options, _say)
+    plan = plan_of(options)
     if not plan.is_new:
         return plan
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.tune:
-        plan = distributed.ranks().first(
-            lambda: tuning.tuned(plan, most=options.tune_batch, say=_say)
-        )
+        ranks = distributed.ranks()
+        if ranks.is_first:
+            plan = tuning.tuned(plan, most=options.tune_batch)
+        plan = ranks.shared(plan)
     for line in needs_of(plan, options):
-        _say(line)
-    _say("time: unknown until the first steps are measured")
+        say(line)
+    say("time: unknown until the first steps are measured")
     return plan
 
 
@@ -98,7 +100,7 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     path = plan.run
     if plan.hardware.device == "cpu":
         memory.keep_freed_memory()
-    trainer = trainer_from(plan, _say)
+    trainer = trainer_from(plan)
     is_new = plan.is_new
     is_changed = not is_new and plan.events != read_plan(path).events
     if is_changed:
@@ -110,17 +112,15 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         if is_new:
             _record(plan)
         table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
-        _say(table)
+        say(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
-        _say(
-            f"written: {written}; train with {command.runnable('hrm-train')} --run {path} --resume"
-        )
+        say(f"written: {written}; train with {command.runnable('hrm-train')} --run {path} --resume")
     else:
-        run = run_of(plan, trainer, _say, wandb=options.wandb)
+        run = run_of(plan, trainer, wandb=options.wandb)
         if is_new or is_changed:
             _record(plan)
         _drive(run)
-        _say(f"next: {_export_command(plan)}")
+        say(f"next: {_export_command(plan)}")
 
 
 def _record(plan: RunPlan) -> None:
@@ -130,7 +130,7 @@ def _record(plan: RunPlan) -> None:
     if ranks.is_first:
         write_plan(plan)
         if plan.events:
-            _say(status.change_text(plan.events[-1]))
+            say(status.change_text(plan.events[-1]))
 
 
 def _export_command(plan: RunPlan) -> str:
@@ -139,27 +139,23 @@ def _export_command(plan: RunPlan) -> str:
     return f"{command.runnable('hrm-export')} {shlex.join(map(str, arguments))}"
 
 
-def _say(sentence: str) -> None:
-    console.print(sentence, soft_wrap=True, markup=False)
-
-
 def _drive(run: TrainingRun) -> None:
     """Trains to the end; ends the command if a signal stopped the run."""
     trainer = run.trainer
     num_parameters = trainer.model.num_parameters
     device = trainer.hardware.device
     num_slots = trainer.recipe.batch_size
-    _say(f"{num_parameters:,} parameters on {device}, {num_slots} slots, run {run.path}")
+    say(f"{num_parameters:,} parameters on {device}, {num_slots} slots, run {run.path}")
     stages_on = progress.stages_on(console, first_line_s=0.0, line_every_s=60.0)
     with stages_on as stages:
         run.finish(stages)
     if run.stopped_by:
         stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
-        _say(f"{stopped}; continue with {command.runnable('hrm-train')} --run {run.path} --resume")
+        say(f"{stopped}; continue with {command.runnable('hrm-train')} --run {run.path} --resume")
         if run.stopped_by == "SIGINT":
             raise typer.Exit(command.INTERRUPTED)
         raise typer.Exit(command.UNSOLVED)
-    _say(f"finished at step {trainer.progress.step}; checkpoint {run.path / 'best'}")
+    say(f"finished at step {trainer.progress.step}; checkpoint {run.path / 'best'}")
 
 
 def _ignore_disk_errors(failure: threading.ExceptHookArgs) -> None:
@@ -262,7 +258,7 @@ def _passes(plan: RunPlan) -> str:
 def _disk(plan: RunPlan) -> str:
     """The bytes that the run's checkpoints hold and write; a warning if the disk has less."""
     folder = next(path for path in plan.run.absolute().parents if path.is_dir())
-    size = plan.memory().checkpoint
+    size = plan.checkpoint_bytes
     most_held = plan.intervals.keep + SPARE
     num_written = _num_written(plan.num_steps, plan.intervals)
     free = shutil.disk_usage(folder).free

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from hrm_host import system
-from hrm_train import evaluate, hardware, loop, meter, pictures, status
+from hrm_train import distributed, evaluate, loop, meter, pictures, status
 
 
 class TensorBoard:
@@ -86,13 +86,11 @@ class Telemetry:
         run: Path,
         trainer: loop.Trainer,
         writers: Sequence[Writer],
-        say: hardware.Say,
     ) -> None:
         self._run = run
         self._trainer = trainer
         self._writers = writers
-        self._say = say
-        meter.warn_of_missing_sensors(trainer.device, say)
+        meter.warn_of_missing_sensors(trainer.device)
         self._recent_losses: deque[float] = deque(maxlen=USUAL_LOSSES)
         self._reports: list[loop.StepReport] = []
 
@@ -125,7 +123,7 @@ class Telemetry:
         }
         warning = warning_of_a_jump(self._recent_losses, means["loss"])
         if warning is not None:
-            self._say(f"warning: {warning}")
+            distributed.say(f"warning: {warning}")
         if trainer.ranks.is_first:
             status.append_line(self._run / status.METRICS, row)
             self._write(status.figures_of(row))

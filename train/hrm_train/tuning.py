@@ -9,13 +9,13 @@ import torch
 
 from hrm_host.memory import MIB
 from hrm_train import distributed, memory
-from hrm_train.hardware import Say
+from hrm_train.distributed import say
 from hrm_train.loop import Trainer
 from hrm_train.memory import FILLED
 from hrm_train.run_plan import RunPlan, trainer_from
 
 
-def tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:
+def tuned(plan: RunPlan, most: int) -> RunPlan:
     """Returns the plan with the fastest micro-batch.
 
     The batch may grow up to `most` times. If the micro-batch is larger than the batch, it
@@ -23,13 +23,13 @@ def tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:
     """
     recipe = replace(plan.recipe, batch_size=most * plan.recipe.batch_size)
     grown_plan = replace(plan, recipe=recipe)
-    trainer = trainer_from(grown_plan, say)
+    trainer = trainer_from(grown_plan)
 
     def needed_bytes(rows: int) -> int:
         return grown_plan.with_micro_batch(rows).memory().total
 
     limit = memory.limit_bytes(trainer.device)
-    rows = fastest(trainer, plan.micro_batch, needed_bytes, limit, say)
+    rows = fastest(trainer, plan.micro_batch, needed_bytes, limit)
     plan = plan.with_micro_batch(rows)
     batch_size = plan.recipe.batch_size
     grown = rows * distributed.ranks().world
@@ -43,9 +43,7 @@ def tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:
     return replace(plan, recipe=replace(plan.recipe, batch_size=grown, base_batch=base_batch))
 
 
-def fastest(
-    trainer: Trainer, wanted: int, needed_bytes: Callable[[int], int], limit: int, say: Say
-) -> int:
+def fastest(trainer: Trainer, wanted: int, needed_bytes: Callable[[int], int], limit: int) -> int:
     """Returns the fastest of 0.5, 1, 2 and 4 times `wanted` rows that fits into memory.
 
     A micro-batch fits if the bytes that it needs fill at most FILLED of `limit`, and its windows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hrm_benchmarks.report import Row
 from hrm_model.config import HRMConfig
-from hrm_model.families import model_of
+from hrm_model.families import model_of, num_parameters_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_train import batches, hardware, loop
@@ -140,7 +140,7 @@ def trained(
     evaluation = evaluate(trainer.averaged_model(), puzzle, rows)
     return {
         "puzzles": source.num_groups,
-        "parameters": num_parameters(config),
+        "parameters": num_parameters_of(config),
         "samples": trainer.progress.samples,
         "steps": trainer.progress.step,
         "exact": 100 * evaluation.exact[-1],
@@ -152,7 +152,7 @@ def trained(
 def at_best_width(family: HRMConfig) -> HRMConfig:
     """Return the sizes at the width that comes closest to PARAMETERS."""
     configs = [_at_width(family, width) for width in WIDTHS]
-    return min(configs, key=lambda config: abs(num_parameters(config) - PARAMETERS))
+    return min(configs, key=lambda config: abs(num_parameters_of(config) - PARAMETERS))
 
 
 def _at_width(config: HRMConfig, width: int) -> HRMConfig:
@@ -160,8 +160,3 @@ def _at_width(config: HRMConfig, width: int) -> HRMConfig:
     if not config.puzzle_vector_size:
         return replace(config, hidden_size=hidden_size)
     return replace(config, hidden_size=hidden_size, puzzle_vector_size=hidden_size)
-
-
-def num_parameters(config: HRMConfig) -> int:
-    with torch.device("meta"):
-        return model_of(config).num_parameters

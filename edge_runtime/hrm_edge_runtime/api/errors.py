@@ -5,12 +5,9 @@ and `remedy` are for people. A 503 always carries Retry-After and a reason, so a
 tell overload from breakage.
 """
 
-import contextlib
 import json
 import math
 import re
-from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Literal
 
 from hrm_edge_runtime.api.schema import ErrorDetail
@@ -35,74 +32,57 @@ as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 Refused = NoAnswerReason | Literal["too-many-connections", "partial", "no-model"]
 
 
-@dataclass(frozen=True)
-class NoAnswer:
-    """The message to a client whose valid request gets no answer."""
-
-    status: int
-    message: str
-    remedy: str
-
-
 AGAIN = "send it again after Retry-After seconds"
-_NO_ANSWER: dict[Refused, NoAnswer] = {
-    "queue-full": NoAnswer(
-        503,
+NO_ANSWER: dict[Refused, tuple[str, str]] = {
+    "queue-full": (
         "every slot and every place in the queue is taken",
         AGAIN,
     ),
-    "too-many-connections": NoAnswer(
-        503,
+    "too-many-connections": (
         "every connection that this server may hold is busy",
         "send it again after a second",
     ),
-    "cannot-make-deadline": NoAnswer(
-        503,
+    "cannot-make-deadline": (
         "so many puzzles are ahead that this one could not even begin before its deadline",
         "allow a larger deadline_ms, or send it again after Retry-After seconds",
     ),
-    "loading": NoAnswer(
-        503,
+    "loading": (
         "the engine is still loading",
         "wait until /readyz answers 200",
     ),
-    "model-loading": NoAnswer(
-        503,
+    "model-loading": (
         "the engine of this model is still being built",
         "send it again after Retry-After seconds, or use a model that /models lists as ready",
     ),
-    "partial": NoAnswer(
-        503,
+    "partial": (
         "the server answers for some models, and others are still being built",
         "use a model that /models lists as ready, or wait until /readyz answers 200",
     ),
-    "no-model": NoAnswer(
-        503,
+    "no-model": (
         "the server has no model that can answer",
         "see /models for the reason, or add a model",
     ),
-    "draining": NoAnswer(
-        503,
+    "draining": (
         "the server is shutting down",
         "send it to another server, or again when this one is back",
     ),
-    "engine-lost": NoAnswer(
-        503,
+    "engine-lost": (
         "the engine process has died and is being restarted",
         AGAIN,
     ),
-    "deadline-missed": NoAnswer(
-        504,
+    "deadline-missed": (
         "the puzzle did not finish before its deadline",
         "allow a larger deadline_ms, or fewer max_segments",
     ),
-    "engine-failed": NoAnswer(  # the engine returned unusable values, such as NaN
-        500,
+    "engine-failed": (  # the engine returned unusable values, such as NaN
         "the engine gave no usable answer to this puzzle",
         "replay the bundle's golden traces on this machine; "
         "the device or the bundle is at fault, not the puzzle",
     ),
 }
+"""Message and remedy for a valid request that gets no answer."""
+STATUS_OF: dict[Refused, int] = {"deadline-missed": 504, "engine-failed": 500}
+"""The status of a reason if it is not 503."""
 
 
 class ServiceError(Exception):
@@ -154,28 +134,22 @@ def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:
 
 def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
     """The error of an unanswered request: 503 (a retry or another server may work), 504 or 500."""
-    cause = _NO_ANSWER[reason]
+    message, remedy = NO_ANSWER[reason]
+    status = STATUS_OF.get(reason, 503)
     headers: dict[str, str] = {}
     field = None
-    if cause.status == 503:
+    if status == 503:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
-    elif cause.status == 504:
+    elif status == 504:
         field = "deadline_ms"
-    return ServiceError(
-        cause.status,
-        reason,
-        cause.message,
-        cause.remedy,
-        field=field,
-        headers=headers,
-    )
+    return ServiceError(status, reason, message, remedy, field=field, headers=headers)
 
 
 def status_of(reason: str) -> int:
     """The HTTP status of a reason that arrived in an event or a line; 500 if it is unknown."""
-    for known, cause in _NO_ANSWER.items():
+    for known in NO_ANSWER:
         if known == reason:
-            return cause.status
+            return STATUS_OF.get(known, 503)
     return 500
 
 
@@ -189,17 +163,6 @@ def model_failed(name: str, problem: str) -> ServiceError:
         field="model",
         headers={"Retry-After": str(FAILED_RETRY_S)},
     )
-
-
-@contextlib.contextmanager
-def needing_a_thread() -> Generator[None]:
-    """Reject the request with 503 if the machine cannot start another thread."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "start new thread" not in str(error):
-            raise
-        raise out_of_threads() from None
 
 
 def out_of_threads() -> ServiceError:

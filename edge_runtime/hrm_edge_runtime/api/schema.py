@@ -219,6 +219,9 @@ class ModelView(BaseModel):
     max_segments: int
     halting: HaltingView
     precision: str
+    precision_reason: str | None = Field(
+        default=None, description="Why TensorRT runs this precision; null for other engines."
+    )
     slots: int
     slots_rule: str | None = Field(
         description="Why so many slots: given, compute-bound or knee; null until it is measured."

@@ -42,6 +42,7 @@ class ServedModel:
     num_slots: int
     max_attempts: int
     lane: LaneKey
+    precision_reason: str | None = None
     identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
     tasks: Sequence[str] = ()
     held_out: tuple[object, object] | None = None
@@ -56,6 +57,7 @@ class ServedModel:
         num_slots: int,
         max_attempts: int,
         lane: LaneKey | None = None,
+        precision_reason: str | None = None,
     ) -> "ServedModel":
         has_tasks = TASKS_NAME in bundle.manifest.files
         return cls(
@@ -65,6 +67,7 @@ class ServedModel:
             precision=precision,
             num_slots=num_slots,
             max_attempts=max_attempts,
+            precision_reason=precision_reason,
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
             held_out=bundle.example(),
@@ -124,6 +127,7 @@ class ServedModel:
             proof_exists=self.puzzle.proof_exists,
             halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
             precision=self.precision,
+            precision_reason=self.precision_reason,
             slots=self.num_slots,
             slots_rule=None,
             step_ms={},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.engines.engine import Float32, Int32
 
 START = 16  # segments without a hypothesis at the start of an attempt
 PERIOD = 8  # segments that a hypothesis lasts

@@ -21,9 +21,8 @@ from hrm_edge_runtime.batching.stats import (
     SlotView,
 )
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.contract.halting import decide
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, Puzzle
 
 NO_TOKEN = -1  # fills the answer of a new attempt, so that its first answer counts as changed
@@ -64,12 +63,11 @@ class Lane:
         self._clock = clock
         self._tokens_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
         self._answers_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
-        self._ended: list[Attempt] = []
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has something to do: an attempt to run, or an end to report."""
-        return bool(self.scheduler.running or self.scheduler.waiting or self._ended)
+        """Whether `step` has an attempt to run."""
+        return bool(self.scheduler.running or self.scheduler.waiting)
 
     def submit(self, attempt: Attempt) -> None:
         """Queue an attempt; raises QueueFullError, or ValueError for tokens that do not fit."""
@@ -98,15 +96,16 @@ class Lane:
         """Run one segment over all slots in use; returns the attempts that have ended."""
         began_s = self._clock()
         is_first = self.num_ahead == 0
+        ended: list[Attempt] = []
         if is_first:
-            self._admit(began_s)
+            ended += self._admit(began_s)
         num_active = len(self.scheduler.running)
         if num_active == 0:
-            return self._report()
+            return ended
         launched_s = self._clock()
         output = self._run()
         fetched_s = self._clock()
-        self._commit(output, fetched_s)
+        ended += self._commit(output, fetched_s)
         step_s = fetched_s - launched_s
         self.counters.count_step(
             num_active=num_active,
@@ -116,7 +115,7 @@ class Lane:
             step_s=step_s,
             host_s=self._clock() - began_s - step_s,
         )
-        return self._report()
+        return ended
 
     def snapshot(self) -> LaneSnapshot:
         """A snapshot of the lane, cheap enough to take after every step.
@@ -164,12 +163,12 @@ class Lane:
             mean_segments=counters.mean_segments,
         )
 
-    def _admit(self, now: float) -> None:
-        """Expire attempts whose deadline has passed, then load waiting attempts into free slots."""
+    def _admit(self, now: float) -> list[Attempt]:
+        """Load waiting attempts into free slots; returns those whose deadline has passed."""
         scheduler = self.scheduler
-        for attempt in scheduler.expire(now):
+        expired = scheduler.expire(now)
+        for attempt in expired:
             self._end(attempt, "deadline", now)
-            self._ended.append(attempt)
         admissions, moves = scheduler.admit()
         for attempt in admissions:
             slot = attempt.slot
@@ -182,6 +181,7 @@ class Lane:
             self._tokens_BT[target] = self._tokens_BT[source]
             self._answers_BT[target] = self._answers_BT[source]
             self.engine.move(source, target)
+        return expired
 
     def _run(self) -> StepOutput:
         """Run one segment over the dense prefix; an engine that runs ahead starts several."""
@@ -202,12 +202,13 @@ class Lane:
                 length = min(length, segments_to_next(attempt.segments))
         return length
 
-    def _commit(self, output: StepOutput, now: float) -> None:
-        """Store a segment's outputs and end the attempts that halt.
+    def _commit(self, output: StepOutput, now: float) -> list[Attempt]:
+        """Store a segment's outputs; ends and returns the attempts that halt.
 
         A row of an ended attempt is computed until the run ends, and its outputs are ignored.
         """
         attempts = self.scheduler.dense
+        halted: list[Attempt] = []
         failed = self._store(output)
         for slot, attempt in enumerate(attempts):
             if attempt.halted_by is not None:  # earlier in this run
@@ -219,7 +220,7 @@ class Lane:
             if outcome is not None:
                 self.scheduler.release(attempt.attempt_id)
                 self._end(attempt, outcome, now)
-                self._ended.append(attempt)
+                halted.append(attempt)
             elif (
                 attempt.hypotheses is not None
                 and output.logits_BTV is not None
@@ -228,6 +229,7 @@ class Lane:
                 tokens_T = attempt.hypotheses.next_T(output.logits_BTV[slot])
                 self.engine.replace_tokens(slot, tokens_T)
                 self.counters.hypotheses += 1
+        return halted
 
     def _store(self, output: StepOutput) -> set[int]:
         """Store the outputs and check the answers that changed; returns the slots that failed."""
@@ -293,12 +295,6 @@ class Lane:
         elif attempt.segments:
             attempt.answer_T = self._answers_BT[attempt.slot].copy()
         self.counters.count_end(outcome, attempt.segments)
-
-    def _report(self) -> list[Attempt]:
-        """Hand over the attempts that ended."""
-        ended = self._ended
-        self._ended = []
-        return ended
 
 
 def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Attempt]:

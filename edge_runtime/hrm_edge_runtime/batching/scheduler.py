@@ -19,13 +19,7 @@ Place = tuple[Any, ...]
 
 
 class QueueFullError(ValueError):
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
-
-    def __str__(self) -> str:
-        problem = f"the queue already holds its limit of {self.limit} puzzles"
-        return f"{problem}: retry when some have ended."
+    """As many are alive as the limit allows."""
 
 
 def place_of(one: Task | Attempt) -> Place:
@@ -65,7 +59,8 @@ class Scheduler:
                 f"attempt {attempt_id} is already here: give every attempt its own id."
             )
         if len(self.waiting) + len(self.running) >= self.queue_limit + self.num_slots:
-            raise QueueFullError(self.queue_limit)
+            limit = f"the queue already holds its limit of {self.queue_limit} attempts"
+            raise QueueFullError(f"{limit}: retry when some have ended.")
         self._num_submitted += 1
         self.waiting[attempt_id] = attempt
         place = (*place_of(attempt), self._num_submitted)

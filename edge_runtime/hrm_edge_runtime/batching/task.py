@@ -9,8 +9,8 @@ from typing import Literal
 
 from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.stats import Outcome, Status
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.engines.engine import Float32, Int32
 
 How = Literal["plain", "symmetries", "hypotheses"]
 

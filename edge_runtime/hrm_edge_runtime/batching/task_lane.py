@@ -18,9 +18,8 @@ from hrm_edge_runtime.batching import lane, scheduler, stats
 from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.task import Attempt, How, Result, SegmentEvent, Task
 from hrm_edge_runtime.batching.variants import TaskVariant, TaskVariants
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Identifiers
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT, Ballot, Puzzle
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
@@ -90,7 +89,8 @@ class TaskLane:
                 f"give every task its own id and 1 to {self._max_attempts} attempts."
             )
         if len(self._groups) >= self._max_tasks:
-            raise scheduler.QueueFullError(self.queue_limit)
+            limit = f"the queue already holds its limit of {self.queue_limit} puzzles"
+            raise scheduler.QueueFullError(f"{limit}: retry when some have ended.")
         variants = [TaskVariant(tokens_T=task.tokens_T, puzzle_id=task.puzzle_id)]
         if task.num_attempts > 1:
             self._lane.check_tokens(task.tokens_T)  # validate tokens before transforming them

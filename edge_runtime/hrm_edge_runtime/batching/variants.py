@@ -9,8 +9,8 @@ from itertools import islice
 
 import numpy as np
 
-from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.contract.bundle import Identifiers
+from hrm_edge_runtime.engines.engine import Int32
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Symmetry, Voting
 
 DRAWS = 4  # maximum draws per variant; a puzzle with few symmetries soon repeats

@@ -1,1 +1,1 @@
-"""What every layer of the runtime shares: the bundle on disk, the halting rule, arrays and logs."""
+"""What every layer of the runtime shares: the bundle on disk, the halting rule and logs."""

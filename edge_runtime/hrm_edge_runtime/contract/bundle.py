@@ -22,11 +22,10 @@ from hrm_edge_runtime.contract.manifest import (
     FileEntry,
     Manifest,
     read_manifest,
-    sha256_of,
 )
 from hrm_edge_runtime.contract.operators import check_operators
-from hrm_host.reading import json_from, text_of
-from hrm_host.text import is_printable, printable
+from hrm_host.atomic import sha256_of
+from hrm_host.reading import is_printable, json_from, printable, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, PuzzleError, Voting
 

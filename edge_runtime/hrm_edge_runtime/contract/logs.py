@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from hrm_host.text import printable
+from hrm_host.reading import printable
 
 LogForm = Literal["text", "json"]
 

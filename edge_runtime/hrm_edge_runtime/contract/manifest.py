@@ -21,9 +21,8 @@ from pydantic import (
 from hrm_edge_runtime.contract.errors import Error, words_for
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
-from hrm_host.atomic import sha256_of as sha256_of
-from hrm_host.reading import json_from, text_of
-from hrm_host.text import is_printable, printable
+from hrm_host.atomic import sha256_of
+from hrm_host.reading import is_printable, json_from, printable, text_of
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"

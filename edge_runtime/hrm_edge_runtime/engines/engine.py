@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_host.machine import has_card
+
+# Array types that every layer uses. Names of variables carry the shapes.
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+Shape = tuple[int, ...]
 
 CARRIES = ("z_high_BND", "z_low_BND")
 LOGITS = "logits_BTV"

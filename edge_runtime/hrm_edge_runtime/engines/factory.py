@@ -18,7 +18,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -62,10 +62,14 @@ _log = logging.getLogger("hrm_edge_runtime.engine")
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """An engine and the precision it runs; `engine` is never "auto"."""
+    """An engine and the precision it runs; `engine` is never "auto".
+
+    `reason` says why a build on TensorRT chose the precision.
+    """
 
     engine: str
     precision: str
+    reason: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.engine}:{self.precision}"
@@ -151,7 +155,8 @@ def prepare(
     )
     if watch is not None:
         watch(build)
-    return replace(choice, precision=build.result(to_judge=to_judge))
+    precision, reason = build.result(to_judge=to_judge)
+    return replace(choice, precision=precision, reason=reason)
 
 
 def engine_for(
@@ -236,14 +241,13 @@ def tensorrt_problem() -> str | None:
     return problem
 
 
-def start_problem() -> str | None:
-    """Why TensorRT and CUDA do not start now, with the remedy, or None; tried in a child."""
-    from hrm_edge_runtime.engines.trt.causes import REMEDIES
+def check_start() -> None:
+    """Raise TensorRTError if TensorRT and CUDA do not start now; tried in a child."""
+    from hrm_edge_runtime.engines.trt.causes import TensorRTError
 
     problem = _problem_of(TENSORRT_TRIAL)
-    if problem is None:
-        return None
-    return f"TensorRT does not start here ({problem.rstrip('.')}): {REMEDIES['CUDA']}."
+    if problem is not None:
+        raise TensorRTError(f"TensorRT does not start here ({problem.rstrip('.')})", "CUDA")
 
 
 def _problem_of(trial: str, *arguments: str) -> str | None:

@@ -20,7 +20,6 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines import engine as contract
@@ -28,6 +27,9 @@ from hrm_edge_runtime.engines.engine import (
     Engine,
     EngineLostError,
     EngineUnavailableError,
+    Float32,
+    Int32,
+    Shape,
     StepOutput,
 )
 from hrm_host.machine import num_cores

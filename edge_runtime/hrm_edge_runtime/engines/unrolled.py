@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
-from hrm_edge_runtime.engines.engine import Engine, EngineLostError, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, EngineLostError, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, open_session
 
 NEVER = np.float32(np.finfo(np.float32).min)

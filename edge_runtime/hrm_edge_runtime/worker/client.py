@@ -57,7 +57,7 @@ class _Pending:
 class EngineClient:
     """One engine process with its lanes, kept alive; an async context manager.
 
-    A request is first admitted (`admission.Admission`), then solved.
+    A request takes a place first, then it is solved.
     """
 
     def __init__(

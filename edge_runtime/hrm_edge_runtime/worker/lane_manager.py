@@ -5,7 +5,6 @@ rejected. A line of a batch waits for one, in order of arrival: a place given ba
 """
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
@@ -13,8 +12,6 @@ from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, MakeLane
 from hrm_edge_runtime.worker.messages import LaneChanged, Load, Retire, ToEngine
 
 BATCH_SHARE = 0.5  # share of the places; the rest is for single requests
-
-_log = logging.getLogger("hrm_edge_runtime.worker")
 
 Turn = asyncio.Future[bool]
 """A wait for a place: True when the place is taken, False when the lane takes no lines."""
@@ -86,50 +83,48 @@ class LanePlaces:
             await self._vacated.wait()
 
 
-class Places:
+class Places(dict[LaneKey, LanePlaces]):
     """The places of all lanes, by the key of the lane."""
 
     def __init__(self, limits: Mapping[LaneKey, int]) -> None:
-        self._lanes = {lane: LanePlaces(limit) for lane, limit in limits.items()}
-
-    def __getitem__(self, lane: LaneKey) -> LanePlaces:
-        return self._lanes[lane]
+        for lane, limit in limits.items():
+            self[lane] = LanePlaces(limit)
 
     def is_open(self, lane: LaneKey) -> bool:
         """Whether the lane admits requests."""
-        return lane in self._lanes and self._lanes[lane].is_open
+        return lane in self and self[lane].is_open
 
     def num_taken(self, lane: LaneKey) -> int:
-        return self._lanes[lane].num_taken if lane in self._lanes else 0
+        return self[lane].num_taken if lane in self else 0
 
     def serve(self, lane: LaneKey, limit: int) -> None:
         """The engine runs the lane: its lines get their places."""
-        places = self._lanes.setdefault(lane, LanePlaces(limit))
+        places = self.setdefault(lane, LanePlaces(limit))
         places.limit = limit
         places.is_served = True
         places.hand_out()
 
     def pause(self) -> None:
         """The engine is lost: lines wait until `serve`."""
-        for places in self._lanes.values():
+        for places in self.values():
             places.is_served = False
 
     def stop(self) -> None:
         """Wake all lines that wait, since nothing more is admitted."""
-        for places in self._lanes.values():
+        for places in self.values():
             places.stop()
 
     async def close(self, lane: LaneKey) -> None:
         """Admit nothing more to a lane, and remove it when its last place is given back."""
-        places = self._lanes[lane]
+        places = self[lane]
         places.is_open = False
         places.stop()
         await places.vacant()
-        del self._lanes[lane]
+        del self[lane]
 
     async def vacant(self) -> None:
         """Wait until no place of any lane is taken."""
-        for places in list(self._lanes.values()):
+        for places in list(self.values()):
             await places.vacant()
 
 
@@ -204,4 +199,3 @@ class LaneManager:
     def _open(self, lane: LaneKey, report: LaneReport) -> None:
         self.reports[lane] = report
         self._places.serve(lane, report.num_slots + report.queue_limit)
-        _log.debug("lane %s: %s", lane, report)

@@ -116,12 +116,6 @@ class LaneReport:
     memory_bytes: int = 0
     step_s: dict[int, float] = field(default_factory=dict[int, float])
 
-    def __str__(self) -> str:
-        steps = [f"{size}: {1000 * seconds:.1f} ms" for size, seconds in self.step_s.items()]
-        times = ", ".join(steps)
-        memory = in_mib(self.memory_bytes)
-        return f"{self.num_slots} slots ({self.slots_rule}; steps {times}), {memory}"
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedLane:

@@ -7,8 +7,6 @@ pipe closes or its parent dies.
 
 import contextlib
 import logging
-import multiprocessing
-import os
 import queue
 import threading
 import time
@@ -22,6 +20,7 @@ from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.lanes import LaneKey, MakeLanes, OpenedLane, OverBudgetError
 from hrm_host import memory, system
+from hrm_host.workers import end_with_parent
 
 PUBLISH_EVERY_S = 0.1
 LOOK_FOR_LANES_S = 0.02  # an idle engine checks this often whether a lane has opened
@@ -35,20 +34,8 @@ def process_main(
     """Run the engine process; it ends with its parent, even if native code or a driver hangs."""
     system.ignore_interrupts()
     logs.configure(log)
-    die_with_parent()
+    end_with_parent()
     run(make_lanes, connection)
-
-
-def die_with_parent() -> None:
-    """Exit when the parent process ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "only a spawned process has a parent"
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, name="die-with-parent", daemon=True).start()
 
 
 def run(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:

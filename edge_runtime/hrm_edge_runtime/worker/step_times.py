@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
-from hrm_edge_runtime.contract.arrays import Float32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.cpu_times import entries_of
-from hrm_edge_runtime.engines.engine import Engine, load_blanks, step_seconds
+from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_host import atomic, machine, system
 

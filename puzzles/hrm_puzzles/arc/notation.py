@@ -9,8 +9,7 @@ text). A text may also hold such a JSON object. `tasks` reads whole tasks.
 
 import numpy as np
 
-from hrm_host.reading import are_strings, is_list, is_object
-from hrm_host.text import is_printable
+from hrm_host.reading import are_strings, is_list, is_object, is_printable
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.reading.legend import shown
 from hrm_puzzles.reading.record import NAME_KEYS, board_in

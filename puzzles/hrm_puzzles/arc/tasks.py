@@ -15,8 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from hrm_host.reading import json_from, text_of
-from hrm_host.text import is_printable
+from hrm_host.reading import is_printable, json_from, text_of
 from hrm_puzzles.arc.notation import grid_of
 from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data.datasets import DatasetError

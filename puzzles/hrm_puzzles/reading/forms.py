@@ -75,6 +75,9 @@ FORMS = (
     _sudoku("zeros for blanks", "1030341221434320"),
     _sudoku("lines", LINES),
     _sudoku("lines with blanks around them", "\n  1.3.  \n  3412\n  2143\n  432.\n"),
+    _sudoku("a fence of Markdown", f"```text\n{LINES}\n```"),
+    _sudoku("colors of a terminal", LINES.replace("1.", "\x1b[1m1\x1b[0m.")),
+    _sudoku("the end of a DOS file", f"{LINES}\n\x1a"),
     _sudoku("old line ends", LINES.replace("\n", "\r")),
     _sudoku("groups", "1.3. 3412 2143 432."),
     _sudoku(
@@ -145,6 +148,10 @@ FORMS = (
     _maze("lines", MAZE),
     _maze("spaces for open cells", MAZE.replace(".", " ")),
     _maze("a blank at the end of a line", MAZE.replace(".", " ").replace("G#", "G# ")),
+    _maze("commas between cells", "\n".join(",".join(line) for line in MAZE.split("\n"))),
+    _maze(
+        "a wall that is lost", MAZE.replace(".", " ").replace("G#", "G"), "ends before the others"
+    ),
     _maze("an indent", "\n".join(f"    {line}" for line in MAZE.split("\n"))),
     _maze("blocks", MAZE.replace("#", "█")),
     _maze("E for the goal", MAZE.replace("G", "E")),
@@ -190,6 +197,7 @@ FORMS = (
     ),
     _arc("rows without a task", [[0, 7]], "do not name their task"),
     _file("a table with a header", f"# mine\nid,puzzle,solution,rating\n7,{SUDOKU},{SOLUTION},3\n"),
+    _file("a table of Excel", f"sep=;\npuzzle;solution\n{SUDOKU};{SOLUTION}\n"),
     _file("a table without a header", f"7;{SUDOKU};{SOLUTION}\n"),
     _file("lists in cells", f'puzzle,solution\n"{NUMBERS}","{SOLUTION}"\n'),
     _file("question and answer in a line", f"{SUDOKU} {SOLUTION}\n"),

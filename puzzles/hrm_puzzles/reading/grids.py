@@ -24,6 +24,7 @@ from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_charact
 from hrm_puzzles.reading.text import lines_of, plain
 
 WRITE_DOTS = "write . for open cells"
+BETWEEN = frozenset(" ,;\t")  # separators of cells
 DRAWN = re.compile(r"[+┌┏╔╭]\s?[-─━═]|^\s*[|│┃║]", re.MULTILINE)  # a wall between two cells
 
 
@@ -49,18 +50,20 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
             remedy = f"write one character a cell: {legend.described}"
             raise PuzzleError(problem, "drawn-walls", remedy)
         step = _step_of(legend, lines)
-    values = values_in(legend, "".join(lines))
-    if not values.keys() >= set("".join(lines)):
-        for row, line in enumerate(lines, start=1):
-            for col, mark in enumerate(line[::step], start=1):
+    rows = [line[::step] for line in lines]
+    marks = "".join(rows)
+    values = values_in(legend, marks)
+    if not values.keys() >= set(marks):
+        for row, line in enumerate(rows, start=1):
+            for col, mark in enumerate(line, start=1):
                 if mark not in values:
                     raise bad_character((row, col), mark, legend.described)
     if len(lines) == 1:
         size.require(lines[0], shape.num_cells, "the text", "characters")
     else:
-        size.require(lines, shape.rows, "the text", "lines")
-        for row, line in enumerate(lines):
-            size.require_row(line[::step], "characters", row)
+        size.require(rows, shape.rows, "the text", "lines")
+        for row, line in enumerate(rows):
+            size.require_row(line, "characters", row)
     cells = [(start, start + 1) for start in _starts(lines, step)]
     return parsed_cells(shape, legend, "\n".join(lines), cells, values)
 
@@ -163,7 +166,8 @@ def _spaces_are_cells(legend: Legend, text: str) -> bool:
 def _of_spaces(lines: list[str]) -> list[str]:
     """Restore the blanks at the ends of lines.
 
-    Raises PuzzleError if an edge of the board holds only spaces: they could be cells or a margin.
+    Raises PuzzleError if an edge of the board holds only spaces, which could be cells or a margin,
+    or if only the right side of a closed board has a gap, which could be a lost wall.
     """
     widths = set(map(len, lines))
     bare = [line.rstrip() for line in lines]
@@ -172,6 +176,12 @@ def _of_spaces(lines: list[str]) -> list[str]:
     if is_edge_blank or _indent_of(lines):
         problem = "an edge of the board holds only spaces, which can be open cells or a margin"
         raise ambiguous(problem, WRITE_DOTS)
+    first_column = "".join(line[:1] for line in bare)
+    is_closed = len({*bare[0], *bare[-1], *first_column}) == 1
+    for row, line in enumerate(bare, start=1):
+        if is_closed and len(line) < width:
+            problem = f"row {row} ends before the others, but walls close the other sides"
+            raise ambiguous(problem, WRITE_DOTS)
     return [line.ljust(width) for line in bare]
 
 
@@ -194,14 +204,14 @@ def _indent_of(lines: list[str]) -> int:
 
 
 def _step_of(legend: Legend, lines: list[str]) -> int:
-    """The distance of two cells in a line: 2 if a space follows every cell, else 1.
+    """The distance of two cells in a line: 2 if a separator follows every cell, else 1.
 
-    Raises PuzzleError if these spaces can be open cells.
+    Raises PuzzleError if spaces separate the cells and can be open cells.
     """
-    between = "".join(line[1::2] for line in lines)
-    if not between or between.strip(" "):
+    between = {mark for line in lines for mark in line[1::2]}
+    if len(between) != 1 or not between <= BETWEEN:
         return 1
-    if _spaces_are_cells(legend, "".join(lines)):
+    if between == {" "} and _spaces_are_cells(legend, "".join(lines)):
         problem = "every second character is a space, which can be an open cell or a separator"
         raise ambiguous(problem, WRITE_DOTS)
     return 2

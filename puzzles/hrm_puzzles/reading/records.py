@@ -29,12 +29,12 @@ from hrm_puzzles.reading.record import (
     records_of_lines,
     records_of_text,
 )
-from hrm_puzzles.reading.tables import columns_error, table_reader
+from hrm_puzzles.reading.tables import SEPARATORS, columns_error, table_reader
 from hrm_puzzles.reading.text import encoding_of, is_heading, plain
 
 MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
 HEAD_LINES = 100  # a puzzle over several lines has fewer
-REMARKS = ("#", "//", ";", "%")
+REMARKS = ("#", "//", ";", "%", "sep=")  # the last is Excel's, before a table
 MAX_LINES = 1 << 22  # lines of JSON that is read at once
 MAX_FILE = 1 << 28  # its characters
 MAX_TRIED = 10  # lines that are tried as boards
@@ -221,7 +221,7 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
     if isinstance(puzzle, Lettered):
-        return puzzle.legend.row_marks.issuperset(line)
+        return puzzle.legend.row_marks.union(SEPARATORS).issuperset(line)
     return not line.startswith("# ")
 
 

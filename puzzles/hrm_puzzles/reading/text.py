@@ -18,6 +18,9 @@ PLAIN: dict[int, str | None] = {
 HEADING = re.compile(
     r"\s*(grid|puzzle|sudoku|maze|board|game|no|nr)\b[\s.:#]*\d*[\s.:]*", re.IGNORECASE
 )
+AROUND_TEXT = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$", re.MULTILINE)
+"""Colors of a terminal, the end of a DOS file, and fences of Markdown."""
+_AROUND_MARKS = ("\x1b", "\x1a", "```")
 _CHANGED = re.compile("[" + "".join(map(chr, PLAIN)) + "]")
 
 
@@ -37,6 +40,8 @@ def encoding_of(head: bytes) -> str:
 
 def plain(text: str) -> str:
     """The text without invisible characters, and with ASCII for wide characters and spaces."""
+    if any(mark in text for mark in _AROUND_MARKS):
+        text = AROUND_TEXT.sub("", text)
     if text.isascii() or _CHANGED.search(text) is None:
         return text
     return text.translate(PLAIN)

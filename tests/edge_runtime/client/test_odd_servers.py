@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from hrm_edge.cli import main
 from hrm_edge.client import Client
 from hrm_edge.errors import ServerError
-from hrm_host.text import is_printable
+from hrm_host.reading import is_printable
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b\x7f\u202e\u2066\u200f\u2028\r\nowned line"
 

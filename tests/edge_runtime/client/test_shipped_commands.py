@@ -18,7 +18,7 @@ from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, shipped_bundles
 from hrm_edge_runtime.engines import cpu_times
-from hrm_parity.comparison import ParityOptions, compare_engines
+from hrm_parity.cli import ParityOptions, compare_engines
 
 CARDS = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
 

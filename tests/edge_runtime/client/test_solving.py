@@ -23,23 +23,24 @@ from hrm_edge.client import Client, RetryPolicy
 from hrm_edge.connection import read_key
 from hrm_edge.errors import UnavailableError
 from hrm_edge.output import Tally, continued, summary
-from hrm_edge.puzzles import Entry, SolvingError, entries, opened
+from hrm_edge.puzzles import Entry, SolvingError, numbered, opened
 from hrm_edge.requests import RequestOrRefusal
 from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
 from hrm_puzzles import registry
+from hrm_puzzles.reading.records import records_in
 
 CSV = "source,question,answer,rating\n"
 
 
 def test_a_solution_in_the_file_is_known_and_never_sent() -> None:
-    (entry,) = entries([CSV, f"a,{OPEN},{SOLVED},7"], [PUZZLE])
+    (entry,) = numbered(records_in([CSV, f"a,{OPEN},{SOLVED},7"], [PUZZLE], name="the text"))
     assert (entry.known, dict(entry.fields)) == (SOLVED, {"puzzle": OPEN})
 
 
 def test_a_long_file_is_read_while_it_is_solved() -> None:
     lines = iter([f"{SOLVED}\n"] * 10_000)
-    next(entries(lines, [PUZZLE]))
+    next(numbered(records_in(lines, [PUZZLE], name="the text")))
     assert len(list(lines)) > 9_800
 
 
@@ -65,7 +66,9 @@ def test_an_unreadable_file_is_one_sentence(content: bytes, said: str, tmp_path:
 @pytest.mark.parametrize("depth", [60, 100_000])
 def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None:
     deep = f'{{"puzzle": {"[" * depth}{"]" * depth}}}\n'
-    given = list(entries([f"{SOLVED}\n", deep, f"{SOLVED}\n"], [PUZZLE]))
+    given = list(
+        numbered(records_in([f"{SOLVED}\n", deep, f"{SOLVED}\n"], [PUZZLE], name="the text"))
+    )
     assert [entry.puzzle for entry in given] == [SOLVED, deep.rstrip(), SOLVED]
     assert json.dumps(given[1].puzzle)
 

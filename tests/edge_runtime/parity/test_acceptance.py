@@ -22,7 +22,9 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 def accepted(bundle: Path, out: Path, *more: object) -> tuple[int, dict[str, Any]]:
     options = ["--engine", "cpu", "--threads", 1, "--soak-minutes", 0.005, "--out", out, *more]
     done = CliRunner().invoke(acceptance.app, [str(bundle), *map(str, options)])
-    return done.exit_code, json.loads(out.read_text())
+    findings = json.loads(out.read_text())
+    findings["line"] = done.stdout
+    return done.exit_code, findings
 
 
 def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -35,6 +37,11 @@ def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path) 
     assert soak["changed_answers"] == 0
     assert soak["samples"][-1]["rss_mb"] > 0
     assert findings["device"]["power_mode"] in ("none", "unknown")
+    step_ms = findings["bench"]["step_ms"]["4"]
+    counts = f"{soak['puzzles']} puzzles"
+    for figure in ("power_mode", "numpy", "cpu:fp32", f"{step_ms} ms for 4", counts):
+        assert figure in findings["line"]
+    assert findings["line"].endswith("; passed\n")
 
 
 @pytest.mark.slow
@@ -71,6 +78,7 @@ def test_parts_fail_alone(
     status, findings = accepted(tiny_bundle, tmp_path / "out.json")
     assert (status, findings["passed"]) == (1, False)
     assert findings["faults"] == ["bench: RuntimeError: the driver is gone"]
+    assert findings["line"].endswith("; FAILED: bench: RuntimeError: the driver is gone\n")
     assert findings["soak"]["puzzles"] >= 5
     status, findings = accepted(tmp_path / "nowhere.bundle", tmp_path / "out.json")
     assert (status, findings["passed"]) == (1, False)

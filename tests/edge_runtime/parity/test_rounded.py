@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_parity.cli import ROUNDED
 from hrm_parity.cli import main as app
-from hrm_parity.comparison import ROUNDED
 from hrm_parity.measures import output_measures
 from hrm_parity.report import GATES
 from hrm_parity.rounded import RoundedEngine, product

@@ -92,11 +92,11 @@ async def test_time_that_others_use_does_not_count(tiny_bundle: Path) -> None:
         (child,) = multiprocessing.active_children()
         assert child.pid is not None
         os.kill(child.pid, signal.SIGSTOP)
-        await asyncio.sleep(6)
+        await asyncio.sleep(4)
         os.kill(child.pid, signal.SIGCONT)
 
     stopping = asyncio.ensure_future(stop_for_a_while())
-    await try_bundle(tiny_bundle, DEFAULTS, limit_s=5.0)
+    await try_bundle(tiny_bundle, DEFAULTS, limit_s=3.0)
     await stopping
 
 

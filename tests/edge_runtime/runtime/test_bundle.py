@@ -23,7 +23,7 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError, read_manifest
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_host.text import is_printable, printable
+from hrm_host.reading import is_printable, printable
 
 Fields = dict[str, Any]
 Change = Callable[[Path], object]

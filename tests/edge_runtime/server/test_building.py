@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree
@@ -11,14 +12,20 @@ import httpx
 import onnx
 import pytest
 from bundle_tools import restate
-from service_tools import Server, command, refusal, wait_for
-from stand_ins import FAKES, with_precisions
+from service_tools import Server, refusal, wait_for
+from stand_ins import BUILD_COMMAND, FAKES, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 
 pytestmark = pytest.mark.process
 
 Serve = Callable[..., Server]
+PROGRAM = f"""
+import hrm_parity
+hrm_parity.BUILD_COMMAND = {BUILD_COMMAND!r}
+from hrm_edge_server.cli import serve
+serve()
+"""
 
 
 @pytest.fixture
@@ -44,7 +51,8 @@ def serve(tiny_bundle: Path, gate: Path) -> Iterator[Serve]:
 
     def start(*names: str, options: tuple[str, ...] = ()) -> Server:
         bundles = [folder / f"{name}.bundle" for name in names]
-        server = Server(command("serve", *bundles, "--engine=tensorrt", "--slots=1", *options))
+        arguments = [*map(str, bundles), "--engine=tensorrt", "--slots=1", *options]
+        server = Server([sys.executable, "-c", PROGRAM, *arguments])
         started.append(server)
         return server
 
@@ -77,13 +85,6 @@ def progress(server: Server) -> Any:
     return server.http.get("/readyz").json()["progress"] or {}
 
 
-def child_of(server: Server) -> int:
-    """The process that builds."""
-    tasks = Path(f"/proc/{server.process.pid}/task")
-    (child,) = " ".join(file.read_text() for file in tasks.glob("*/children")).split()
-    return int(child)
-
-
 def test_build_progress_is_reported(building: Server, gate: Path, examples: dict[str, str]) -> None:
     question = next(iter(examples))
     assert building.status("/livez") == 200
@@ -93,12 +94,14 @@ def test_build_progress_is_reported(building: Server, gate: Path, examples: dict
     assert refusal(building.solve(question)) == (503, "loading")
     gate.touch()
     building.wait_until_ready()
-    assert building.http.get("/models").json()["models"][0]["precision"] == "fp16"
+    (model,) = building.http.get("/models").json()["models"]
+    assert model["precision"] == "fp16"
+    assert model["precision_reason"].endswith(": fp16 is chosen.")
     assert building.solve(question).status_code == 200
 
 
 def test_a_signal_ends_a_server_and_its_build_without_an_error(building: Server) -> None:
-    child = child_of(building)
+    (child,) = building.children()
     building.process.send_signal(signal.SIGTERM)
     assert building.exit_status() == 0
     wait_for(lambda: not Path(f"/proc/{child}").exists())
@@ -106,7 +109,8 @@ def test_a_signal_ends_a_server_and_its_build_without_an_error(building: Server)
 
 
 def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> None:
-    os.kill(child_of(building), signal.SIGKILL)
+    (child,) = building.children()
+    os.kill(child, signal.SIGKILL)
     assert building.exit_status() == 3
     killed = "no TensorRT engine was built (fp16: the build was killed by signal 9 (SIGKILL)"
     wait_for(lambda: f"hrm-serve: {killed}" in building.log)

@@ -17,8 +17,7 @@ from echo_bundle import write_echo_bundle
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, head, hrm_serve, wait_for
 
-from hrm_edge_runtime.worker import admission
-from hrm_edge_server import batch
+from hrm_edge_server import admission, batch
 from hrm_host.machine import cpu_seconds
 
 pytestmark = pytest.mark.process

@@ -17,14 +17,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import attackers
 import pytest
 from asgi_tools import QUICK, Http, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_engine import ScriptedEngine
 from scripted_server import LANE, PUZZLE, no_library, scripted_model
 from scripted_server import examples as scripted_examples
-from service_tools import Server, refusal, running, wait_for
+from service_tools import Server, head, refusal, running, wait_for
 from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -230,7 +229,7 @@ def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones() -> 
 
 async def serve_everybody(server: Server) -> None:
     body = json.dumps(BODY).encode()
-    request = attackers.request("/solve", body, "content-type: application/json")
+    request = head("POST /solve", f"content-length: {len(body)}") + body
     everybody = asyncio.Barrier(NUM_CONNECTIONS)
 
     async def status() -> bytes:

@@ -136,18 +136,14 @@ async def test_without_keys_nobody_changes_what_is_served() -> None:
     assert "--keys" in refused.json()["error"]["remedy"]
 
 
-@pytest.mark.process
-def test_a_model_may_have_the_name_of_a_lane(tmp_path: Path) -> None:
-    first = write_echo_bundle(tmp_path / "first.bundle", name="first")
-    for name in ("second", "second#2", "second#3", "second (lane 2)"):
-        write_echo_bundle(tmp_path / f"{name}.bundle", name=name)
-    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={tmp_path}", "--threads=1"]
-    with hrm_serve(first, *options, "--slots=2", key=ADMIN) as server:
+async def test_a_model_may_have_the_name_of_a_lane(tmp_path: Path) -> None:
+    async with echo_house(tmp_path) as house:
+        for name in ("second", "second#2", "second#3", "second (lane 2)"):
+            write_echo_bundle(house.folder / f"{name}.bundle", name=name)
         for name in ("second#2", "second", "second#3", "second", "second (lane 2)", "second"):
-            changed = server.http.put(f"/models/{quote(name)}", json={"bundle": name})
-            assert changed.status_code in (200, 201)
+            assert (await house.put(quote(name), name)).status_code in (200, 201)
             for each in ("second#2", name):
-                assert server.solve(SOLVED, model=each).json()["model"] == each
+                assert (await house.solve(SOLVED, each))["model"] == each
 
 
 @pytest.mark.process
@@ -182,8 +178,7 @@ def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path
         ThreadPoolExecutor(1) as pool,
     ):
         changing = pool.submit(server.http.put, "/models/long", json={"bundle": "long"})
-        tasks = Path(f"/proc/{server.process.pid}/task")
-        wait_for(lambda: len(" ".join(f.read_text() for f in tasks.glob("*/children")).split()) > 2)
+        wait_for(lambda: len(server.children()) > 2)  # a tracker, the engine and the trial
         os.killpg(server.process.pid, signal.SIGTERM)
         assert refusal(changing.result()) == (503, "draining")
         assert server.exit_status() == 0
@@ -194,8 +189,7 @@ def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path
 def test_a_signal_during_the_trial_of_a_start_ends_it_without_an_error(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
     with Server(command("serve", bundle, "--threads=1")) as server:
-        wait_for(lambda: server.status("/readyz") == 503)
-        time.sleep(1.0)
+        wait_for(lambda: len(server.children()) > 1)
         os.killpg(server.process.pid, signal.SIGTERM)
         assert server.exit_status() == 0
         assert "Traceback" not in server.log

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from bundle_tools import restate
+from bundle_tools import archived, restate
 from echo_bundle import ECHO_STEP, write_echo_bundle
 from heavy_steps import GROWING_STEP
 from house import BROKEN_STEP, SOLVED
 from key_tools import ADMIN, AS_USER, write_key_file
 from service_tools import Server, hrm_serve
-
-from hrm_edge_runtime.contract.archive import Archive
 
 pytestmark = pytest.mark.process
 
@@ -133,7 +131,7 @@ def wrong_senders() -> Iterator[Change]:
 
 
 def wrong_uploads(folder: Path) -> Iterator[Change]:
-    body = sent(folder / "good.bundle")
+    body = archived(folder / "good.bundle")
     yield Change(content=body, headers=TAR, name="first")
     for name in ("%2e%2e", "..", ".hidden", "a b", "a%0ab", "a%2fb", "%2e%2e%2fout"):
         yield Change(content=body, headers=TAR, name=name, statuses=(404, 405, 422))
@@ -145,16 +143,9 @@ def wrong_uploads(folder: Path) -> Iterator[Change]:
     for hostile in HOSTILE:
         content = tar_with(folder / "good.bundle", hostile)
         yield Change(content=content, headers=TAR, message="cannot be unpacked")
-    yield Change(content=sent(folder / "hash.bundle"), headers=TAR, message="have the SHA-256")
-    yield Change(content=sent(folder / "outside.bundle"), headers=TAR)
-    yield Change(content=sent(folder / "failing.bundle"), headers=TAR)
-
-
-def sent(bundle: Path) -> bytes:
-    archive = Archive(bundle)
-    body = b"".join(archive.pieces())
-    assert len(body) == archive.num_bytes
-    return body
+    yield Change(content=archived(folder / "hash.bundle"), headers=TAR, message="have the SHA-256")
+    yield Change(content=archived(folder / "outside.bundle"), headers=TAR)
+    yield Change(content=archived(folder / "failing.bundle"), headers=TAR)
 
 
 def tar_with(bundle: Path, *members: tarfile.TarInfo, kind: int = tarfile.USTAR_FORMAT) -> bytes:

@@ -13,13 +13,14 @@ does not start), `bad pointer` (the runtime, which ends the process at its first
 
 from __future__ import annotations
 
-import ctypes
+import _thread
 import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -96,28 +97,21 @@ class Builder:
     def build_serialized_network(
         self, network: INetworkDefinition, config: IBuilderConfig
     ) -> IHostMemory | None:
-        built: list[IHostMemory | None] = []
-        _on_another_thread(lambda: built.append(_build(network, config, self._logger)))
-        return built[0]
+        return _on_another_thread(lambda: _build(network, config, self._logger))
 
 
-def _on_another_thread(work: Callable[[], None]) -> None:
-    """Run `work` on a thread that Python did not start, as TensorRT's builder does."""
-    errors: list[BaseException] = []
+def _on_another_thread(work: Callable[[], Any]) -> Any:
+    """Run `work` on a thread that `threading` does not know, as TensorRT's builder does."""
+    ended: Future[Any] = Future()
 
-    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    def run(_argument: object) -> None:
+    def run() -> None:
         try:
-            work()
+            ended.set_result(work())
         except BaseException as error:
-            errors.append(error)
+            ended.set_exception(error)
 
-    library = ctypes.CDLL(None)
-    thread = ctypes.c_ulong()
-    assert library.pthread_create(ctypes.byref(thread), None, run, None) == 0
-    library.pthread_join(thread, None)
-    if errors:
-        raise errors[0]
+    _thread.start_new_thread(run, ())
+    return ended.result()
 
 
 class INetworkDefinition:

@@ -14,13 +14,11 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from hrm_edge_runtime.contract.arrays import Shape
-from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.trt.causes import REMEDIES, cause_of
+from hrm_edge_runtime.engines.engine import EngineUnavailableError, Shape
+from hrm_edge_runtime.engines.trt.causes import Cause, TensorRTError, cause_of
 from hrm_host import atomic
 from hrm_host.memory import WORKSPACE_MB
 from hrm_host.progress import Stages
@@ -33,6 +31,7 @@ NEWEST_MAJOR = 11
 INSTALL = (
     "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
 )
+LEVEL = 3  # of optimization, of 5: suits an 8 GB board
 TACTIC_MB = 2048  # bounds the trial of a kernel
 MIN_SCRATCH_BYTES = 256  # a context without memory may not run, even if its shapes need none
 LIBRARIES = (
@@ -125,19 +124,23 @@ def _started(
     try:
         return factory(logger)
     except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
-        raise _unavailable("does not start here", last_error, REMEDIES["CUDA"]) from error
+        raise _failure("does not start here", last_error.text, "CUDA") from error
 
 
-def _unavailable(problem: str, last_error: LastError, remedy: str) -> EngineUnavailableError:
-    return EngineUnavailableError(f"TensorRT {version()} {problem} ({last_error.text}): {remedy}.")
+def _failure(problem: str, words: str, cause: Cause) -> TensorRTError:
+    return TensorRTError(f"TensorRT {version()} {problem} ({words})", cause)
+
+
+def _rejection(problem: str, words: str) -> TensorRTError:
+    """The failure of a build: TensorRT rejects the graph unless its words name another cause."""
+    cause = cause_of(words)
+    return _failure(problem, words, "rejected" if cause == "unknown" else cause)
 
 
 def _made(what: str, made: _Made | None) -> _Made:
-    """Return `made`; raises EngineUnavailableError for None, TensorRT's answer without memory."""
+    """Return `made`; raises TensorRTError for None, TensorRT's answer without memory."""
     if made is None:
-        raise EngineUnavailableError(
-            f"TensorRT {version()} cannot create {what}: {REMEDIES['memory']}."
-        )
+        raise TensorRTError(f"TensorRT {version()} cannot create {what}", "memory")
     return made
 
 
@@ -149,26 +152,17 @@ class ShapeRange(NamedTuple):
     largest: Shape
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildSettings:
-    """How hard the builder tries, for an 8 GB board."""
-
-    workspace_mb: int = WORKSPACE_MB
-    optimization_level: int = 3
-
-
 def plan_from_onnx(
     graph: Path,
     profiles: Sequence[Mapping[str, ShapeRange]],
     *,
-    settings: BuildSettings,
     stages: Stages,
     timing_cache: Path | None,
+    workspace_mb: int = WORKSPACE_MB,
+    level: int = LEVEL,
     adjust: Callable[[tensorrt.IBuilderConfig], None] | None = None,
 ) -> bytes:
-    """Build a plan; raises ValueError with TensorRT's last error.
-
-    Raises EngineUnavailableError if the builder does not start.
+    """Build a plan; raises TensorRTError with TensorRT's last error.
 
     Each profile holds the shapes of every input. `adjust` may change the builder's configuration
     last: the check on a machine without a GPU sets its target there.
@@ -179,7 +173,7 @@ def plan_from_onnx(
     logger = logger_for(last_error)
     builder = _started(trt.Builder, logger, last_error)
     network = network_from_onnx(builder, logger, graph)
-    config = _config(builder, settings)
+    config = _config(builder, workspace_mb, level)
     monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
     config.progress_monitor = monitor
     for ranges in profiles:
@@ -190,8 +184,7 @@ def plan_from_onnx(
         adjust(config)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        problem = f"TensorRT {trt.__version__} cannot build {graph} ({last_error.text})"
-        raise ValueError(f"{problem}: {REMEDIES[cause_of(problem)]}.")
+        raise _rejection(f"cannot build {graph}", last_error.text)
     if timing_cache is not None:
         timed = config.get_timing_cache()
         if timed is not None:
@@ -210,7 +203,8 @@ def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, last_error: L
         _log.warning("TensorRT does not take %s, so kernels are timed anew", file)
     empty = config.create_timing_cache(b"")
     if empty is None:
-        raise _unavailable("cannot create a timing cache", last_error, REMEDIES["memory"])
+        words = last_error.text
+        raise _failure("cannot create a timing cache", words, cause_of(words))
     config.set_timing_cache(empty, False)
 
 
@@ -219,7 +213,7 @@ def network_from_onnx(
 ) -> tensorrt.INetworkDefinition:
     """Parse into a strongly typed network, the only kind of TensorRT 11.
 
-    Raises ValueError with the first node that the parser rejects.
+    Raises TensorRTError with the first node that the parser rejects.
     """
     import tensorrt as trt
 
@@ -233,19 +227,17 @@ def network_from_onnx(
             reason = f"node {first.node_name()!r} of type {first.node_operator()}: {first.desc()}"
         if parser.num_errors > 1:
             reason += f", and {parser.num_errors - 1} more"
-        raise ValueError(
-            f"TensorRT {trt.__version__} rejects {graph} ({reason}): export the bundle again."
-        )
+        raise _rejection(f"rejects {graph}", reason)
     return network
 
 
-def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBuilderConfig:
+def _config(builder: tensorrt.Builder, workspace_mb: int, level: int) -> tensorrt.IBuilderConfig:
     import tensorrt as trt
 
     config = _made("a configuration", builder.create_builder_config())
-    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_mb << 20)
     config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, TACTIC_MB << 20)
-    config.builder_optimization_level = settings.optimization_level
+    config.builder_optimization_level = level
     # small kernels gain nothing from further streams, and each takes scratch memory of its own
     config.max_aux_streams = 0
     # The build counts fused attention kernels by name, which needs detailed profiles.
@@ -264,10 +256,8 @@ def _profile(
             # the binding accepts tuples as Dims
             profile.set_shape(name, *shapes)  # pyright: ignore[reportArgumentType]
         except RuntimeError as error:
-            raise ValueError(
-                f"TensorRT rejects {name} of shape {shapes.smallest} to {shapes.largest} "
-                f"({error}): export the bundle again."
-            ) from error
+            sizes = f"{shapes.smallest} to {shapes.largest}"
+            raise _rejection(f"rejects {name} of shape {sizes}", str(error)) from error
     return profile
 
 
@@ -305,7 +295,7 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
 def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine | None:
     """Open a plan; None if this TensorRT or GPU rejects it. The engine keeps its runtime alive.
 
-    Raises EngineUnavailableError if TensorRT does not start.
+    Raises TensorRTError if TensorRT does not start.
     """
     import tensorrt as trt
 

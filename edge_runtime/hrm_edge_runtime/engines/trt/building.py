@@ -27,7 +27,12 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import cache, failures
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
-from hrm_edge_runtime.engines.trt.causes import REMEDIES, cause_of, describe_status
+from hrm_edge_runtime.engines.trt.causes import (
+    REMEDIES,
+    TensorRTError,
+    cause_of,
+    describe_status,
+)
 from hrm_edge_runtime.engines.trt.profiles import is_small
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
@@ -40,18 +45,6 @@ CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colors and moves of the curs
 JOIN_S = 5.0  # wait for the rest of a child's output after its end
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
-
-
-class BuildFailedError(Exception):
-    """One precision was not built."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem, remedy)
-        self.problem = problem
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return f"{self.problem}: {self.remedy}"
 
 
 class Build:
@@ -98,32 +91,30 @@ class Build:
             if self._child is not None:
                 self._child.kill()
 
-    def result(self, *, to_judge: bool) -> str:
-        """Build; returns the precision to run.
+    def result(self, *, to_judge: bool) -> tuple[str, str]:
+        """Build; returns the precision to run, and why.
 
         Raises EngineUnavailableError if nothing was built, or if the engine breaks PyTorch's
         answers and is not opened `to_judge` it.
         """
         engines = self.engines()
-        _log.info("%s: %s", self._bundle.manifest.name, cache.verdict(engines, self._num_slots))
+        reason = cache.verdict(engines, self._num_slots)
+        _log.info("%s: %s", self._bundle.manifest.name, reason)
         chosen = cache.fastest_of(engines, self._num_slots)
         if chosen is not None:
-            return chosen
+            return chosen, reason
         page = engines[0]
         precision = page.key.precision
-        if not to_judge:
-            raise EngineUnavailableError(
-                f"{precision} on TensorRT breaks parity here ({page.breaks[0]}): {self._other()}, "
-                f"or inspect it with "
-                f"`hrm-parity {self._bundle.path} --engine tensorrt:{precision}`."
-            )
-        return precision
-
-    def _other(self) -> str:
-        """What to serve in place of a precision that breaks parity."""
+        if to_judge:
+            return precision, reason
+        other = "serve it with --engine tensorrt:fp32"
         if self._falls_back or "fp32" not in self._bundle.manifest.precisions:
-            return "serve another engine"
-        return "serve it with --engine tensorrt:fp32"
+            other = "serve another engine"
+        inspect = f"hrm-parity {self._bundle.path} --engine tensorrt:{precision}"
+        raise EngineUnavailableError(
+            f"{precision} on TensorRT breaks parity here ({page.breaks[0]}): {other}, "
+            f"or inspect it with `{inspect}`."
+        )
 
     def engines(self) -> list[Built]:
         """Build every precision; returns the pages of those that succeed.
@@ -132,7 +123,7 @@ class Build:
         EngineUnavailableError if none succeeds.
         """
         built: list[Built] = []
-        failed: dict[str, BuildFailedError] = {}
+        failed: dict[str, TensorRTError] = {}
         for precision in self._precisions:
             self._try(precision, built, failed)
         if self._needs_fp32(built, failed):
@@ -141,25 +132,25 @@ class Build:
             problems = [f"{precision}: {error.problem}" for precision, error in failed.items()]
             remedy = next(iter(failed.values())).remedy
             raise EngineUnavailableError(
-                f"no TensorRT engine was built ({'; '.join(problems)}): {remedy}"
+                f"no TensorRT engine was built ({'; '.join(problems)}): {remedy}."
             )
         name = self._bundle.manifest.name
         for precision, error in failed.items():
             _log.warning("%s runs without %s: %s", name, precision, str(error))
         return built
 
-    def _try(self, precision: str, built: list[Built], failed: dict[str, BuildFailedError]) -> None:
+    def _try(self, precision: str, built: list[Built], failed: dict[str, TensorRTError]) -> None:
         try:
             built.append(self._engine(precision))
-        except BuildFailedError as error:
+        except TensorRTError as error:
             failed[precision] = error
 
-    def _needs_fp32(self, built: list[Built], failed: dict[str, BuildFailedError]) -> bool:
+    def _needs_fp32(self, built: list[Built], failed: dict[str, TensorRTError]) -> bool:
         """Whether only fp32 is left, which is then logged with the reasons."""
         is_sound = any(not page.breaks for page in built)
         if is_sound or not self._falls_back or "fp32" in self._precisions:
             return False
-        if any(cause_of(error.problem) in HOPELESS for error in failed.values()):
+        if any(error.cause in HOPELESS for error in failed.values()):
             return False
         reasons = [f"{name}: {error.problem}" for name, error in failed.items()]
         reasons += [f"{page.key.precision} breaks parity: {page.breaks[0]}" for page in built]
@@ -172,7 +163,7 @@ class Build:
         return True
 
     def _engine(self, precision: str) -> Built:
-        """Build one precision; raises BuildFailedError."""
+        """Build one precision; raises TensorRTError."""
         wanted = ["--precision", precision, "--slots", str(self._num_slots)]
         command = [*self._command, str(self._bundle.path), *wanted]
         child = self._started([*command, *self._options, "--json"])
@@ -190,7 +181,7 @@ class Build:
             raise EngineUnavailableError("the build was stopped: start it again.")
         if "failed" in message:
             problem, _, remedy = str(message["failed"]).rpartition(": ")
-            raise BuildFailedError(problem, remedy)
+            raise TensorRTError(problem, message["cause"], remedy.rstrip("."))
         if status or "engines" not in message:
             raise self._death(status, errors.last_line(), [*command, "--again"])
         return Built.model_validate(message["engines"][0])
@@ -222,16 +213,17 @@ class Build:
                 self._key = TypeAdapter(EngineKey).validate_python(message["building"])
         return message
 
-    def _death(self, status: int, last_line: str, command: list[str]) -> BuildFailedError:
+    def _death(self, status: int, last_line: str, command: list[str]) -> TensorRTError:
         """The error of a child that did not report its end; remembers the failure."""
         problem = f"the build {describe_status(status)}"
         if last_line:
             problem += f"; its last line is {last_line!r}"
         cause = cause_of(last_line, status)
+        remedy = f"{REMEDIES[cause]}, and build it again with `{shlex.join(command)}`"
+        error = TensorRTError(problem, cause, remedy)
         if self._key is not None:
-            failures.remember(self._key, problem, cause)
-        remedy = f"{REMEDIES[cause]}, and build it again with `{shlex.join(command)}`."
-        return BuildFailedError(problem, remedy)
+            failures.remember(self._key, error)
+        return error
 
 
 class _CopiedErrors:

@@ -19,7 +19,6 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.manifest import sha256_of
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import Gpu, look
@@ -31,6 +30,7 @@ from hrm_edge_runtime.engines.trt.profiles import (
     slots_to_build,
 )
 from hrm_host import atomic
+from hrm_host.atomic import sha256_of
 from hrm_host.machine import Host, cache_folder
 from hrm_host.memory import GIB
 

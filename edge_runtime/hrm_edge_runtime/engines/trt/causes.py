@@ -9,6 +9,8 @@ import signal
 from collections.abc import Mapping
 from typing import Literal
 
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+
 Cause = Literal["memory", "wrong GPU", "rejected", "CUDA", "stopped", "unknown"]
 KILLED = 9
 SIGNALS = {
@@ -27,11 +29,10 @@ MARKS: Mapping[Cause, str] = {
     "wrong GPU": r"SM \d+ is not supported|target GPU|not compatible with|no kernel image|"
     r"compute capability [\d.]+ is not supported|unsupported (GPU|SM)",
     "CUDA": r"CUDA (initialization|driver|error|runtime|failure)|cuInit|cudaError|"
-    r"no CUDA-capable device|driver version is insufficient|does not start here|"
+    r"no CUDA-capable device|driver version is insufficient|"
     r"illegal memory access|launch failure",
-    "rejected": r"TensorRT \S+ (rejects|cannot build)",
 }
-"""Words of an error by cause. The first cause with a match counts."""
+"""Words of NVIDIA's libraries by cause. The first cause with a match counts."""
 REMEDIES: Mapping[Cause, str] = {
     "memory": "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower "
     "--workspace-mb",
@@ -42,21 +43,30 @@ REMEDIES: Mapping[Cause, str] = {
     "stopped": "start it again",
     "unknown": "try it again, or choose --engine cpu; `hrm-doctor --device` tests the driver",
 }
-REMEMBERED: tuple[Cause, ...] = ("memory", "wrong GPU", "rejected")
 
 
-def cause_of(message: str, status: int = 0) -> Cause:
-    """The cause of a failed build by its message and its process's status.
+class TensorRTError(EngineUnavailableError):
+    """TensorRT or CUDA fails; `cause` decides what is tried next and what is remembered."""
 
-    A negative status is a signal. A process that crashed did not reject anything.
-    """
+    def __init__(self, problem: str, cause: Cause, remedy: str = "") -> None:
+        super().__init__(problem, cause, remedy)
+        self.problem = problem
+        self.cause: Cause = cause
+        self.remedy = remedy or REMEDIES[cause]
+
+    def __str__(self) -> str:
+        return f"{self.problem}: {self.remedy}."
+
+
+def cause_of(words: str, status: int = 0) -> Cause:
+    """The cause by the words of a library and the status of its process, negative for a signal."""
     if -status in STOPPED_BY:
         return "stopped"
     if -status == KILLED:
         return "memory"
-    for cause, words in MARKS.items():
-        if re.search(words, message, re.IGNORECASE):
-            return "unknown" if cause == "rejected" and status < 0 else cause
+    for cause, pattern in MARKS.items():
+        if re.search(pattern, words, re.IGNORECASE):
+            return cause
     return "unknown"
 
 

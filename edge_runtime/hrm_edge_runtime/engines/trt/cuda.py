@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.arrays import Shape
-from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError
+from hrm_edge_runtime.engines.engine import EngineLostError, Shape
+from hrm_edge_runtime.engines.trt.causes import TensorRTError
 from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, GpuInfo, driver_here
 
 ALIGNMENT = 256  # bytes; TensorRT requires this alignment of every tensor
@@ -162,10 +162,10 @@ class Gpu:
             yield
         except CudaError as error:
             size_mb = num_bytes / 1e6
-            raise EngineUnavailableError(
-                f"the GPU cannot allocate {size_mb:.1f} MB ({error}): use fewer --slots, leave the "
-                "desktop (sudo systemctl isolate multi-user.target), or reboot."
-            ) from error
+            problem = f"the GPU cannot allocate {size_mb:.1f} MB ({error})"
+            desktop = "leave the desktop (sudo systemctl isolate multi-user.target)"
+            remedy = f"use fewer --slots, {desktop}, or reboot"
+            raise TensorRTError(problem, "memory", remedy) from error
 
     def _do(self, call: Callable[..., None], *arguments: object) -> None:
         try:
@@ -195,4 +195,4 @@ def _started(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except CudaError as error:
-        raise EngineUnavailableError(f"CUDA does not start here ({error}): {INSTALL}.") from error
+        raise TensorRTError(f"CUDA does not start here ({error})", "CUDA", INSTALL) from error

@@ -27,13 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
 from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.engines import engine as contract
 from hrm_edge_runtime.engines.engine import (
     Engine,
     EngineLostError,
     EngineUnavailableError,
+    Float32,
+    Int32,
+    Shape,
     StepOutput,
 )
 from hrm_edge_runtime.engines.trt import api

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hrm_edge_runtime.engines.trt import cache
 from hrm_edge_runtime.engines.trt.cache import EngineKey
-from hrm_edge_runtime.engines.trt.causes import REMEMBERED, Cause
+from hrm_edge_runtime.engines.trt.causes import Cause, TensorRTError
 from hrm_host import atomic
 
+REMEMBERED: tuple[Cause, ...] = ("memory", "wrong GPU", "rejected")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/etc/nv_tegra_release"))
 """Files whose first line names the driver of a card and of a Jetson."""
@@ -27,22 +28,25 @@ class Failure(BaseModel):
 
     key: EngineKey
     problem: str
+    cause: Cause = "unknown"
     driver: str
     boot: str | None
 
 
-def remember(key: EngineKey, problem: str, cause: Cause) -> None:
+def remember(key: EngineKey, error: TensorRTError) -> None:
     """Keep the failure if it would happen again."""
-    if cause not in REMEMBERED:
+    if error.cause not in REMEMBERED:
         return
-    boot = _first_line(BOOT_ID) if cause == "memory" else None
-    failure = Failure(key=key, problem=problem, driver=_driver(), boot=boot)
+    boot = _first_line(BOOT_ID) if error.cause == "memory" else None
+    failure = Failure(
+        key=key, problem=error.problem, cause=error.cause, driver=_driver(), boot=boot
+    )
     file = _file(key)
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(file, failure.model_dump_json(indent=2) + "\n")
 
 
-def find(key: EngineKey) -> str | None:
+def find(key: EngineKey) -> Failure | None:
     """Why the build of this engine fails here; None if it did not, or if that may have changed."""
     try:
         failure = Failure.model_validate_json(_file(key).read_text(encoding="utf-8"))
@@ -51,7 +55,7 @@ def find(key: EngineKey) -> str | None:
     is_past = failure.boot is not None and failure.boot != _first_line(BOOT_ID)
     if failure.key != key or failure.driver != _driver() or is_past:
         return None
-    return failure.problem
+    return failure
 
 
 def forget(key: EngineKey) -> None:

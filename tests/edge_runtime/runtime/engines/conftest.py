@@ -6,7 +6,7 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from stand_ins import FAKES, SetUp, forget_stand_ins
+from stand_ins import BUILD_COMMAND, FAKES, SetUp, forget_stand_ins
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
@@ -28,8 +28,9 @@ def device(
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
+    monkeypatch.setattr(tensorrt_build, "BUILD_COMMAND", BUILD_COMMAND)
     # a process per build; builds in processes of their own still ask it
-    monkeypatch.setattr(factory, "start_problem", lambda: None)
+    monkeypatch.setattr(factory, "check_start", lambda: None)
     monkeypatch.setattr(building, "is_small", lambda _: False)  # tiny models stand for large
 
     def set_up(**settings: str) -> None:

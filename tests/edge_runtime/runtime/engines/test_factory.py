@@ -90,7 +90,7 @@ from hrm_parity import acceptance
 from hrm_edge import output, solvers
 from hrm_edge_runtime.engines import factory
 from hrm_parity import trt_build as build
-from hrm_parity import comparison
+from hrm_parity import cli as comparison
 from hrm_edge_server import server
 from hrm_edge_runtime.worker import loop
 late = {"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib"}

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from bundle_tools import shipped
 from cli_tools import invoked, succeeded
 from click.testing import Result
-from stand_ins import SetUp, with_precisions
+from stand_ins import BUILD_COMMAND, SetUp, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import shipped_bundles
@@ -21,8 +22,8 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api, building, cache, failures, profiles
 from hrm_edge_runtime.engines.trt.building import Build
 from hrm_edge_runtime.engines.trt.cache import EngineKey
-from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, cause_of
-from hrm_parity import BUILD_COMMAND
+from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, TensorRTError, cause_of
+from hrm_host.memory import Memory
 from hrm_parity import trt_build as tensorrt_build
 
 
@@ -125,15 +126,13 @@ def kill_once_building(build: Build) -> None:
 @pytest.mark.parametrize(
     ("message", "status", "cause"),
     [
-        ("TensorRT 10.3.0 cannot build g (Error Code 2: OutOfMemory (none))", 1, "memory"),
-        ("TensorRT 10.3.0 cannot build g (CUDA error 2: out of memory)", 1, "memory"),
+        ("Error Code 2: OutOfMemory (none)", 1, "memory"),
+        ("CUDA error 2: out of memory", 1, "memory"),
         ("terminate called after throwing an instance of 'std::bad_alloc'", -6, "memory"),
         ("", -9, "memory"),
-        ("cannot build g (Target GPU SM 87 is not supported by this TensorRT)", 1, "wrong GPU"),
+        ("Target GPU SM 87 is not supported by this TensorRT", 1, "wrong GPU"),
         ("no kernel image is available for execution on the device", 1, "wrong GPU"),
-        ("TensorRT 10.3.0 rejects g (node 'a' of type 'B': no importer)", 1, "rejected"),
-        ("TensorRT 11.1.0 cannot build g (Error Code 10: no implementation)", 1, "rejected"),
-        ("TensorRT 11.1.0 cannot build g (Error Code 10: no implementation)", -11, "unknown"),
+        ("Error Code 10: no implementation", -11, "unknown"),
         ("CUDA initialization failure with error: 35", 1, "CUDA"),
         ("cudaErrorLaunchFailure: unspecified launch failure", -6, "CUDA"),
         ("timing a kernel", -15, "stopped"),
@@ -147,6 +146,51 @@ def test_a_failed_build_has_one_cause(message: str, status: int, cause: Cause) -
     assert REMEDIES[cause]
 
 
+REPORTS_A_FAILURE = """
+import json, sys
+print(json.dumps({"failed": "out of memory, CUDA error, target GPU: try again.", "cause": %r}))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("cause", get_args(Cause))
+def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
+    two_precisions: Bundle, cause: Cause
+) -> None:
+    command = [sys.executable, "-c", REPORTS_A_FAILURE % cause]
+    build = Build(two_precisions, precision=None, num_slots=1, command=command)
+    with pytest.raises(EngineUnavailableError) as refused:
+        build.engines()
+    assert ("fp32: out of" in str(refused.value)) == (cause in ("rejected", "unknown"))
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("build", "memory"),
+        ("runtime", "CUDA"),
+    ],
+)
+def test_a_failed_build_reports_the_cause_by_the_words_of_the_library(
+    bundle: Bundle, device: SetUp, words: str, cause: Cause
+) -> None:
+    device(FAKE_TENSORRT_FAILS=words)
+    done = build(bundle, "--precision=fp32", "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["cause"] == cause
+
+
+def test_too_little_memory_is_the_cause_of_a_build_that_does_not_begin(
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del device
+    small = Memory(total_mb=1000, available_mb=500, swap_mb=0, swap_free_mb=0, gpu_mb=0)
+    monkeypatch.setattr("hrm_host.memory.read_memory", lambda: small)
+    done = build(bundle, "--precision=fp32", "--json")
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert "this machine can give 500 MB" in reported["failed"]
+    assert reported["cause"] == "memory"
+
+
 @pytest.mark.parametrize("cause", get_args(Cause))
 def test_only_a_cause_that_lasts_is_remembered(
     bundle: Bundle, device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Cause
@@ -158,7 +202,7 @@ def test_only_a_cause_that_lasts_is_remembered(
     (tmp_path / "driver").write_text("540.3.0")
     machine = cache.this_machine()
     key = EngineKey.of(bundle, machine, precision="fp32", num_slots=1)
-    failures.remember(key, "it failed", cause)
+    failures.remember(key, TensorRTError("it failed", cause))
     assert (failures.find(key) is not None) == (cause in ("memory", "wrong GPU", "rejected"))
     (tmp_path / "boot").write_text("tuesday")
     assert (failures.find(key) is not None) == (cause in ("wrong GPU", "rejected"))

@@ -22,7 +22,7 @@ import pytest
 from board_tree import board
 from bundle_tools import shipped, turn_head
 from cli_tools import succeeded
-from stand_ins import STAND_IN_ONLY, SetUp, with_precisions
+from stand_ins import BUILD_COMMAND, STAND_IN_ONLY, SetUp, with_precisions
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -35,14 +35,14 @@ from hrm_edge_runtime.engines.engine import (
 )
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.trt import api, building, cache, profiles
-from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange
+from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
+from hrm_edge_runtime.engines.trt.causes import TensorRTError
 from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
 from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, Driver, PycudaDriver
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
-from hrm_parity import BUILD_COMMAND
 from hrm_parity import device as check
 from hrm_parity import trt_build as tensorrt_build
 
@@ -273,9 +273,7 @@ def test_a_dead_driver_is_one_sentence(device: SetUp, call: str, driver: MakeDri
 
 
 def plan_of(graph: Path, *ranges: dict[str, ShapeRange], timing_cache: Path | None = None) -> bytes:
-    return api.plan_from_onnx(
-        graph, ranges, settings=BuildSettings(), stages=Stages(), timing_cache=timing_cache
-    )
+    return api.plan_from_onnx(graph, ranges, stages=Stages(), timing_cache=timing_cache)
 
 
 def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path: Path) -> None:
@@ -285,8 +283,9 @@ def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path
     unknown = tmp_path / "step.onnx"
     unknown.write_bytes(graph.read_bytes() + b"DynamicQuantizeLinear")
     error = "node 'a_node' of type DynamicQuantizeLinear: no importer"
-    with pytest.raises(ValueError, match=error):
+    with pytest.raises(TensorRTError, match=error) as refused:
         plan_of(unknown)
+    assert refused.value.cause == "rejected"
 
 
 def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

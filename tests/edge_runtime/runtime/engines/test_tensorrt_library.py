@@ -9,13 +9,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 from cli_tools import invoked, succeeded
-from stand_ins import NVIDIA, STAND_IN_ONLY, SetUp
+from stand_ins import BUILD_COMMAND, NVIDIA, STAND_IN_ONLY, SetUp
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api, cache
-from hrm_parity import BUILD_COMMAND
 from hrm_parity import trt_build as tensorrt_build
 
 MADE = (

@@ -49,13 +49,10 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
 @pytest.fixture(scope="session")
 def window(browser: Browser) -> Iterator[Page]:
     """One window for all tests: a new one for each would cost a process and half a second."""
-    from web_tools import PATIENCE_MS
+    from web_tools import new_page
 
-    with browser.new_context(
-        viewport={"width": 1200, "height": 900}, accept_downloads=True
-    ) as context:
-        context.set_default_timeout(PATIENCE_MS)
-        yield context.new_page()
+    with new_page(browser, viewport={"width": 1200, "height": 900}, accept_downloads=True) as page:
+        yield page
 
 
 @pytest.fixture
@@ -87,7 +84,7 @@ def page(window: Page, site: Server) -> Iterator[Page]:
 @pytest.fixture(params=[(1366, 768), (390, 844)], ids=["laptop", "phone"])
 def sized_page(request: pytest.FixtureRequest, browser: Browser, site: Server) -> Iterator[Page]:
     """The page on screens that people have."""
-    from visit_tools import visit
+    from web_tools import visit
 
     with visit(browser, site, request.param) as page:
         yield page

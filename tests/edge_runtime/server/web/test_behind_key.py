@@ -8,7 +8,7 @@ import pytest
 from key_tools import ADMIN, write_key_file
 from proxy_tools import COMMANDS, needs_haproxy, proxied, proxy
 from service_tools import Server, hrm_serve
-from web_tools import Browser, Page, Request, paste, solve
+from web_tools import BOARD, Browser, Page, Request, new_page, paste, solve
 
 pytestmark = pytest.mark.process
 
@@ -32,10 +32,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Itera
 def visitor(browser: Browser, url: str) -> Iterator[Page]:
     """A page whose browser sends the key as its password."""
     credentials = {"username": "anybody", "password": ADMIN}
-    with browser.new_context(http_credentials=credentials) as context:
-        page = context.new_page()
+    with new_page(browser, http_credentials=credentials) as page:
         page.goto(url)
-        page.wait_for_selector("#board [role=gridcell]")
+        page.wait_for_selector(BOARD)
         yield page
 
 

@@ -5,8 +5,18 @@ from typing import Any
 
 import pytest
 from service_tools import Server
-from visit_tools import require_no_sideways_scroll, width_of
-from web_tools import Locator, Page, cell, choose, digits, expect, screen, solve
+from web_tools import (
+    Locator,
+    Page,
+    cell,
+    choose,
+    digits,
+    expect,
+    require_no_sideways_scroll,
+    screen,
+    solve,
+    width_of,
+)
 
 from hrm_puzzles import registry
 from hrm_puzzles.grid.puzzle import GridPuzzle

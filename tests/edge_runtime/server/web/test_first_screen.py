@@ -2,8 +2,21 @@
 
 import pytest
 from service_tools import Server
-from visit_tools import LAPTOPS, PHONE, Size, require_no_sideways_scroll, visit
-from web_tools import Browser, Page, choose, expect, screen, solve, think_for, verdict
+from web_tools import (
+    LAPTOPS,
+    PHONE,
+    Browser,
+    Page,
+    Size,
+    choose,
+    expect,
+    require_no_sideways_scroll,
+    screen,
+    solve,
+    think_for,
+    verdict,
+    visit,
+)
 
 pytestmark = pytest.mark.process
 
@@ -31,18 +44,18 @@ def open_model(page: Page, model: str) -> None:
 
 
 @pytest.mark.parametrize("size", LAPTOPS)
-@pytest.mark.parametrize("model", MODELS)
-def test_laptop_needs_no_scrolling(browser: Browser, site: Server, model: str, size: Size) -> None:
-    result = "#answer-board .picture" if model == "arc-7x7" else "#curve"
+def test_laptop_needs_no_scrolling(browser: Browser, site: Server, size: Size) -> None:
     with visit(browser, site, size) as page:
-        open_model(page, model)
-        think_for(page, 3)
-        solve(page)
-        assert page.evaluate("scrollY") == 0
-        sees(page, "#board .picture", "#solve", "#verdict", result)
-        if model == "sudoku":
-            assert "3 of at most 3" in page.inner_text("#figures")
-            screen(page, f"first-{size[0]}", whole=False)
+        for model in MODELS:
+            open_model(page, model)
+            think_for(page, 3)
+            solve(page)
+            assert page.evaluate("scrollY") == 0
+            result = "#answer-board .picture" if model == "arc-7x7" else "#curve"
+            sees(page, "#board .picture", "#solve", "#verdict", result)
+            if model == "sudoku":
+                assert "3 of at most 3" in page.inner_text("#figures")
+                screen(page, f"first-{size[0]}", whole=False)
 
 
 def test_phone_shows_board_solve_and_verdict(browser: Browser, site: Server) -> None:

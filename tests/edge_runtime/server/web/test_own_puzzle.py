@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bundle_tools import install
+from echo_bundle import write_echo_bundle
 from service_tools import Server, command
-from visit_tools import LAPTOPS, SIZES, Size, visit
-from web_tools import Browser, cell, digits, expect, paste, screen, solve
+from web_tools import (
+    LAPTOPS,
+    SIZES,
+    Browser,
+    Size,
+    cell,
+    digits,
+    expect,
+    paste,
+    require_no_sideways_scroll,
+    screen,
+    solve,
+    visit,
+)
 
 pytestmark = pytest.mark.process
 
@@ -44,14 +55,7 @@ def latin():
     return Latin(name="latin-4x4", box_rows=1, box_cols=4)
 '''
 ENTRY_POINTS = "[hrm_edge.puzzles]\nlatin-4x4 = latin_square:latin\n"
-WRITE = """
-import sys
-from pathlib import Path
-from echo_bundle import write_echo_bundle
-write_echo_bundle(Path(sys.argv[1]), name="latin", puzzle="latin-4x4")
-"""
 SQUARE = "ABCDBADCCDABDCBA"
-SUPPORT = Path(__file__).parents[3] / "support"
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +65,9 @@ def own_site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iter
     folder = tmp_path_factory.mktemp("plug-in")
     (folder / "latin_square.py").write_text(LATIN)
     install(folder, ENTRY_POINTS)
-    bundle = folder / "latin.bundle"
-    path = os.pathsep.join([str(folder), str(SUPPORT), *sys.path])
+    bundle = write_echo_bundle(folder / "latin.bundle", name="latin", puzzle="latin-4x4")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        subprocess.run([sys.executable, "-c", WRITE, bundle], check=True)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *sys.path]))
         server = Server(command("serve", bundle, "--threads=1"))
     with server:
         server.wait_until_ready()
@@ -88,7 +90,7 @@ def test_own_puzzle_is_drawn_and_proven(browser: Browser, own_site: Server, size
         assert page.url.endswith(f"/#latin={SQUARE}")
         page.click("#copy-answer")
         expect(page.locator("#shared")).to_have_text("The answer is copied.")
-        assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+        require_no_sideways_scroll(page)
         if size == LAPTOPS[0]:
             screen(page, "own-puzzle")
 

@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 from service_tools import Server
 from web_tools import (
+    BOARD,
     DONE,
+    PHONE,
     Browser,
     Error,
     Page,
@@ -17,8 +19,11 @@ from web_tools import (
     choose,
     digits,
     expect,
+    new_page,
+    require_no_sideways_scroll,
     screen,
     verdict,
+    visit,
 )
 
 pytestmark = pytest.mark.process
@@ -26,8 +31,6 @@ pytestmark = pytest.mark.process
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 Scheme = Literal["light", "dark"]
-PHONE = {"width": 390, "height": 844}
-BOARD = "#board [role=gridcell]"
 SHOWN: tuple[tuple[Scheme, str, str], ...] = (
     ("light", "sudoku-6x6", "puzzle"),
     ("dark", "logistics-6x6", "puzzle"),
@@ -93,8 +96,7 @@ def test_policy_forbids_foreign_hosts_and_markup(browser: Browser, site: Server)
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
     hosts: set[str] = set()
-    with browser.new_context() as context:
-        page = context.new_page()
+    with new_page(browser) as page:
         page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
         page.goto(f"{site.url}/docs")
         page.goto(site.url)
@@ -139,16 +141,13 @@ def test_docs_send_an_example_and_show_the_answer(page: Page, site: Server) -> N
 
 def test_no_page_has_a_serious_finding_of_axe(browser: Browser, site: Server) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    with browser.new_context(viewport=PHONE, bypass_csp=True) as context:
-        page = context.new_page()
+    with visit(browser, site, PHONE, bypass_csp=True) as page:
 
         def check(name: str) -> None:
             for finding in axe.run(page).response["violations"]:
                 assert finding["impact"] not in ("serious", "critical"), (name, finding["id"])
-            assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], name
+            require_no_sideways_scroll(page)
 
-        page.goto(site.url)
-        page.wait_for_selector(BOARD)
         for scheme, model, tab in SHOWN:
             page.emulate_media(color_scheme=scheme)
             page.select_option("#model", model)

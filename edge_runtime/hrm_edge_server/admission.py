@@ -5,8 +5,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
 
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.lanes import LaneKey
@@ -14,16 +14,8 @@ from hrm_edge_runtime.worker.lanes import LaneKey
 LOOK_AGAIN_S = 60.0  # a line that waits checks this often whether the engine still runs
 
 
-class HasLane(Protocol):
-    @property
-    def lane(self) -> LaneKey: ...
-
-
-Model = TypeVar("Model", bound=HasLane)
-
-
 @dataclass(kw_only=True, eq=False)
-class Admission(Generic[Model]):
+class Admission:
     """Holds a place from `enter` to `close`; at first in the lane of the first candidate.
 
     A single request that finds no place is rejected. A line of a batch waits for one until its
@@ -31,10 +23,10 @@ class Admission(Generic[Model]):
     """
 
     client: EngineClient
-    choose: Callable[[], Sequence[Model]]
+    choose: Callable[[], Sequence[ServedModel]]
     patience_s: float | None = None
     deadline_s: float = math.inf
-    candidates: Sequence[Model] = field(default=(), init=False)
+    candidates: Sequence[ServedModel] = field(default=(), init=False)
     _lane: LaneKey | None = field(default=None, init=False)
 
     async def enter(self) -> None:
