@@ -8,13 +8,7 @@ from random import Random
 
 import numpy as np
 
-from hrm_puzzles.grid.board import (
-    GridShape,
-    bits_of,
-    cells_between,
-    flags_from,
-    levels_from,
-)
+from hrm_puzzles.grid.board import GridShape, bits_of, cells_between, flags_from, levels_from
 from hrm_puzzles.puzzle import Example, Grid, require_difficulty
 
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids

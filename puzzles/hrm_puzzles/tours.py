@@ -20,12 +20,9 @@ from collections import deque
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import (
-    BoolArray,
     GridShape,
-    Int32Array,
     bits_from,
     bits_of,
     neighbors,
@@ -33,7 +30,7 @@ from hrm_puzzles.grid.board import (
     padded_flags,
     unpadded_BT,
 )
-from hrm_puzzles.puzzle import IntArray
+from hrm_puzzles.puzzle import BoolArray, Int32Array, IntArray, IntpArray
 
 COSTS = (1, 2, 4)
 ROAD_TOKENS = (2, 3, 4)
@@ -50,8 +47,6 @@ FAR = 10**6  # distance if there is no path; sums of a few of them fit into 32 b
 
 Leg = tuple[int, int]  # from one stop to another
 State = tuple[int, int]  # the visited customers as bits, and the current stop
-
-IntpArray = NDArray[np.intp]
 
 
 def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> Int32Array:

@@ -117,11 +117,13 @@ def question_and_answer(question: object, solution: object) -> str:
 def text_of(value: object) -> str:
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False)
-    return "\n".join(value.splitlines())
+    lines = "\n".join(value.splitlines())
+    return lines.replace("\x1b", "\\x1b").replace("\x1a", "\\x1a")
 
 
 def fenced(text: str) -> str:
-    return f"```\n{text}\n```\n"
+    fence = "````" if "```" in text else "```"
+    return f"{fence}\n{text}\n{fence}\n"
 
 
 def test_the_page_is_the_codes_own() -> None:

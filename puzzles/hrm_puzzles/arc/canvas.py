@@ -17,10 +17,17 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array, mixed
-from hrm_puzzles.puzzle import Grid, IntArray
+from hrm_puzzles.grid.board import mixed
+from hrm_puzzles.puzzle import (
+    BoolArray,
+    FloatArray,
+    Grid,
+    Int32Array,
+    IntArray,
+    IntpArray,
+    UInt64Array,
+)
 
 PAD = 0
 END = 1
@@ -38,8 +45,6 @@ TRANSPOSED = 4
 # 2 ** 53, so float64 is exact.
 LARGEST_CANVAS = 64
 UNUSED_BITS = np.uint64(22)
-
-IntpArray = NDArray[np.intp]
 
 
 def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Array:
@@ -160,7 +165,7 @@ def is_color(tokens: IntArray) -> BoolArray:
     return (tokens >= FIRST_COLOR) & (tokens < VOCAB)
 
 
-def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
+def pair_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
     """A hash that all variants of a pair share, wherever its grids are, uint64 [B].
 
     For each of the eight turns and each color, the numbers of the color's places in question and
@@ -192,9 +197,9 @@ def sums_by_turn_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UIn
 
 
 def _add_sums(
-    sums_TBC: NDArray[np.float64],
+    sums_TBC: FloatArray,
     tokens_BT: IntArray,
-    numbers: NDArray[np.float64],
+    numbers: FloatArray,
     side: int,
 ) -> None:
     tokens_BT = np.asarray(tokens_BT)
@@ -223,12 +228,12 @@ def _add_sums(
 
 
 @cache
-def _place_numbers() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _place_numbers() -> tuple[FloatArray, FloatArray]:
     """A random number for each place of a question, and one for each place of an answer."""
     places = np.arange(LARGEST_CANVAS**2, dtype=np.uint64)
     return _numbers_of(places, salt=3), _numbers_of(places, salt=4)
 
 
-def _numbers_of(places: UInt64Array, salt: int) -> NDArray[np.float64]:
+def _numbers_of(places: UInt64Array, salt: int) -> FloatArray:
     numbers = mixed(places, salt) >> UNUSED_BITS
     return numbers.astype(np.float64).reshape(LARGEST_CANVAS, LARGEST_CANVAS)

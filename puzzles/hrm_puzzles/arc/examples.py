@@ -55,34 +55,6 @@ class Examples:
     by_task: ByTask
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extended:
-    """Tasks with further examples after their demonstrations.
-
-    `num_by_task` has only tasks with such examples. `num_left_out` counts examples beyond the board
-    and symmetric copies of test inputs.
-    """
-
-    tasks: list[ArcTask]
-    examples: Examples
-    num_by_task: dict[str, int]
-    num_left_out: int
-
-    @property
-    def num_added(self) -> int:
-        return sum(self.num_by_task.values())
-
-    def provenance(self) -> dict[str, object]:
-        """What `recipe.json` records: no folder of this machine."""
-        return {
-            "file": self.examples.path.name,
-            "sha256": self.examples.sha256,
-            "license": self.examples.license.strip().partition("\n")[0],
-            "num_left_out": self.num_left_out,
-            NUM_BY_TASK: self.num_by_task,
-        }
-
-
 def read_examples(path: Path, license_file: Path | None = None) -> Examples:
     """Read the examples of all tasks, and their license: by default the file beside them.
 
@@ -103,13 +75,16 @@ def require_known(examples: Examples, names: Sequence[str]) -> None:
         raise DatasetError(f"{problem}; remove them, or choose the --dataset that has them.")
 
 
-def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Extended:
+def extended(
+    tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc
+) -> tuple[list[ArcTask], int]:
     """Add the examples that fit the board to the demonstrations of their tasks.
 
-    Raises DatasetError for a malformed example, and for one with the input of a test pair.
+    Returns the tasks, and the number of examples that are left out: those beyond the board and
+    symmetric copies of test inputs. Raises DatasetError for a malformed example, and for one with
+    the input of a test pair.
     """
     longer: list[ArcTask] = []
-    num_by_task: dict[str, int] = {}
     num_left_out = 0
     for task in tasks:
         num_pairs, pairs = _pairs(examples, task.name)
@@ -118,14 +93,7 @@ def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Exten
         added = _without_copies(fitting, task, puzzle)
         longer.append(replace(task, demonstrations=(*task.demonstrations, *added)))
         num_left_out += num_pairs - len(added)
-        if added:
-            num_by_task[task.name] = len(added)
-    return Extended(
-        tasks=longer,
-        examples=examples,
-        num_by_task=num_by_task,
-        num_left_out=num_left_out,
-    )
+    return longer, num_left_out
 
 
 def num_by_task_in(data: Path) -> dict[str, int]:

@@ -13,18 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.arc.canvas import (
-    END,
-    FIRST_COLOR,
-    NUM_COLORS,
-    IntpArray,
-    canvas_T,
-    sums_by_turn_TBC,
-)
-from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import Grid
+from hrm_puzzles.arc.canvas import END, FIRST_COLOR, NUM_COLORS, canvas_T, sums_by_turn_TBC
+from hrm_puzzles.grid.board import mixed
+from hrm_puzzles.puzzle import Grid, Int64Array, IntpArray, UInt8Array, UInt64Array
 
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 NUM_TURNS = len(INVERSE_TURN)
@@ -36,7 +28,6 @@ TRIES = 5
 _NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colors>[0-9]{10})")
 
 Pair = tuple[Grid, Grid]
-UInt8Array = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +109,8 @@ def variants_of(
 
 def _hashes_V(
     pairs: Sequence[Pair],
-    turns_V: NDArray[np.int64],
-    colors_VC: NDArray[np.int64],
+    turns_V: Int64Array,
+    colors_VC: Int64Array,
 ) -> UInt64Array:
     """A hash of the pairs under each variant.
 
@@ -139,7 +130,7 @@ def _hashes_V(
     return hashes_V
 
 
-def _drawn(rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(rng: np.random.Generator, count: int) -> tuple[Int64Array, Int64Array]:
     """Random turns, and random orders of the colors 1 to 9 after color 0."""
     turns_V = rng.integers(NUM_TURNS, size=count)
     random_V9 = rng.random((count, NUM_COLORS - 1))

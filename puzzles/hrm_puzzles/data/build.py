@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_host.atomic import new_directory, require_free
 from hrm_host.progress import OnProgress, unheard
@@ -29,7 +28,7 @@ from hrm_puzzles.data.examples import (
     read_examples,
     write_data_set,
 )
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import BoolArray, IntpArray, Puzzle
 
 # Training and test puzzles. The mazes are those of the published Maze-Hard.
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}
@@ -202,7 +201,7 @@ def import_file(
     )
 
 
-def _require_both(path: Path, puzzle: Puzzle, is_test_N: NDArray[np.bool_]) -> None:
+def _require_both(path: Path, puzzle: Puzzle, is_test_N: BoolArray) -> None:
     """Raise DatasetError if all puzzles of a file belong to one split."""
     for split, chosen_N in (("train", ~is_test_N), ("test", is_test_N)):
         if chosen_N.any():
@@ -215,7 +214,7 @@ def _require_both(path: Path, puzzle: Puzzle, is_test_N: NDArray[np.bool_]) -> N
         raise DatasetError(f"the {split} split would be empty, because {count}; {remedy}.")
 
 
-def _layout(ids_N: NDArray[np.intp], num_puzzle_ids: int) -> datasets.Layout:
+def _layout(ids_N: IntpArray, num_puzzle_ids: int) -> datasets.Layout:
     """Neighbors with one id are one puzzle. Each example with id 0 is a puzzle of its own."""
     is_new_N = (ids_N[1:] != ids_N[:-1]) | (ids_N[1:] == 0)
     starts = np.flatnonzero(np.append(True, is_new_N))

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host.reading import is_object, json_from, text_of
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
@@ -88,18 +88,18 @@ class Split:
     meta: DatasetMeta
     inputs_NT: IntArray
     labels_NT: IntArray
-    puzzle_ids_N: NDArray[np.int32]
-    puzzle_offsets: NDArray[np.int64]
-    group_offsets: NDArray[np.int64]
-    ratings_N: NDArray[np.int32] | None
+    puzzle_ids_N: Int32Array
+    puzzle_offsets: Int64Array
+    group_offsets: Int64Array
+    ratings_N: Int32Array | None
 
     def __len__(self) -> int:
         return len(self.inputs_NT)
 
-    def inputs(self, indices: IntArray | slice) -> NDArray[np.int32]:
+    def inputs(self, indices: IntArray | slice) -> Int32Array:
         return self.inputs_NT[indices].astype(np.int32)
 
-    def labels(self, indices: IntArray | slice) -> NDArray[np.int32]:
+    def labels(self, indices: IntArray | slice) -> Int32Array:
         """Labels, with IGNORE for positions that the loss skips."""
         labels_BT = self.labels_NT[indices].astype(np.int32)
         ignored = self.meta.ignore_label_id
@@ -115,9 +115,9 @@ class Layout:
     Offsets hold the start of each, and the end.
     """
 
-    puzzle_ids: NDArray[np.int32]
-    puzzle_offsets: NDArray[np.int64]
-    group_offsets: NDArray[np.int64]
+    puzzle_ids: Int32Array
+    puzzle_offsets: Int64Array
+    group_offsets: Int64Array
     num_puzzle_ids: int = 1
 
     @property

@@ -15,8 +15,8 @@ from hrm_host.reading import is_list, json_from, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, Split, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import num_ambiguous_in
-from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, Voting
+from hrm_puzzles.grid.board import mixed
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, BoolArray, IntArray, Puzzle, UInt64Array, Voting
 
 SPLITS = ("train", "test")
 BLOCK = 1024  # examples that are read at once
@@ -192,7 +192,7 @@ def _counting_BT(
     return np.where(labels_BT == ignored, unjudged, labels_BT)
 
 
-def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
+def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> BoolArray:
     verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
     is_wrong_B = verdict_B == WRONG
     if isinstance(puzzle, Voting):

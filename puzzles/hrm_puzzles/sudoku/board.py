@@ -10,11 +10,10 @@ from functools import cached_property, partial
 from string import ascii_uppercase
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import GridShape, Int32Array
+from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.grid.notation import parsed, written
-from hrm_puzzles.puzzle import Grid, Notation, Parsed
+from hrm_puzzles.puzzle import Grid, Int32Array, IntpArray, Notation, Parsed
 from hrm_puzzles.reading.frames import parsed_framed
 from hrm_puzzles.reading.legend import BoardSize, Cell, Legend
 
@@ -59,7 +58,7 @@ class SudokuBoard:
         return np.stack([row_T, col_T, box_T]).astype(np.int32)
 
     @cached_property
-    def units_US(self) -> NDArray[np.intp]:
+    def units_US(self) -> IntpArray:
         """The cells of each row, column and box, [3 * S, S], in reading order within a unit."""
         order_GT = np.argsort(self.groups_GT, axis=1, kind="stable")
         return order_GT.reshape(3 * self.side, self.side)

@@ -11,17 +11,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
+from hrm_puzzles.grid.board import GridSymmetry, mixed
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
     Example,
     Geometry,
     Grid,
+    Int8Array,
+    Int32Array,
     IntArray,
+    IntpArray,
     Parsed,
+    UInt64Array,
     require_difficulty,
 )
 from hrm_puzzles.sudoku import generator, solver
@@ -42,7 +45,6 @@ class Sudoku(SudokuBoard):
 
     name: str
 
-    num_puzzle_ids = 1
     proof_exists = True
 
     @property
@@ -122,7 +124,7 @@ class Sudoku(SudokuBoard):
         known_T = np.where(is_digit_T, digits_T, 0)
         return known_T.astype(np.int8).reshape(self.side, self.side)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> Int8Array:
         """RIGHT if every row, column and box holds each digit once and all givens are kept.
 
         Otherwise WRONG. Each digit is one bit. Example with side 3: the answer 1 2 2 of a row has
@@ -251,7 +253,7 @@ def _seen(color_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array:
 
 def _seen_alike(
     color_BT: UInt64Array,
-    digit_order_BT: NDArray[np.intp],
+    digit_order_BT: IntpArray,
     side: int,
 ) -> UInt64Array:
     """For each cell, a mix of the sum of colors over all cells with the same digit."""
