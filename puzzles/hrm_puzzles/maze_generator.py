@@ -22,7 +22,6 @@ GROWTH = 1.25
 WALL_SHARES = (0.3, 0.5)
 # Range of the number of walls that a braided maze of 30x30 opens. Smaller mazes scale by area.
 OPENINGS = (3, 12)
-AREA_30X30 = 30 * 30  # cells
 # Shares of steps that grow the newest branch of a spanning tree. 1.0 makes long corridors.
 NEWEST_SHARES = (0.0, 0.5, 0.9, 1.0)
 
@@ -187,7 +186,7 @@ def _braided(shape: GridShape, draw: Random) -> int:
     along = open_cells << stride & open_cells >> stride
     candidates = (across ^ along) & ~open_cells
     walls = [1 << bit for bit in _cells(shape) if candidates >> bit & 1]
-    area = shape.num_cells / AREA_30X30
+    area = shape.num_cells / (30 * 30)
     num_openings = max(1, round(area * draw.randint(*OPENINGS)))
     for wall in draw.sample(walls, min(len(walls), num_openings)):
         open_cells |= wall

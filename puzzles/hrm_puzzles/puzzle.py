@@ -7,7 +7,7 @@ Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 import contextlib
 import math
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -344,14 +344,14 @@ def require_difficulty(difficulty: str, known: Collection[str]) -> None:
         raise PuzzleError(problem, "unknown-difficulty", remedy)
 
 
-@dataclass(kw_only=True)
 class Ballot:
     """Votes for the answer of a puzzle without proofs.
 
     Candidates rank as in ARC's scoring: by number of votes, then by the mean trust of the voters.
     """
 
-    _trusts: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
+    def __init__(self) -> None:
+        self._trusts: dict[Hashable, list[float]] = {}
 
     def cast(self, candidate: Hashable, q_halt: float) -> None:
         # This form of the sigmoid cannot overflow.

@@ -33,10 +33,8 @@ from hrm_puzzles.arc.variants import Pair, Variant, drawn_VET, variants_of
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Int64Array
 
-SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
 MOST_DRAWN = 4096  # examples drawn at once; a task of RE-ARC has 1,000 per variant
-MORE_LICENSE = "LICENSE-more.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +212,7 @@ def _begin(
     counts: list[int] = []
     datasets.write_identifiers(data, _names(recipe, tasks, counts))
     if not done.is_dir():
-        for split in SPLITS:
+        for split in datasets.SPLITS:
             shutil.rmtree(data / split, ignore_errors=True)
             layout = _layout(tasks, counts, split)
             datasets.create_split(data, split, puzzle=puzzle, layout=layout)
@@ -238,7 +236,7 @@ def _write_provenance(recipe: ArcRecipe, puzzle: Arc, source: _Source, data: Pat
             "num_left_out": source.num_more_left_out,
             NUM_BY_TASK: source.num_by_task,
         }
-        (data / MORE_LICENSE).write_bytes(examples.license.encode())
+        (data / "LICENSE-more.txt").write_bytes(examples.license.encode())
     datasets.write_recipe(data, puzzle, values)
 
 
@@ -298,10 +296,10 @@ class _Job(NamedTuple):
 
 
 def _jobs(tasks: list[ArcTask], counts: list[int], done: Path) -> Iterator[_Job]:
-    starts: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    starts: dict[str, int] = dict.fromkeys(datasets.SPLITS, 0)
     for number, (task, count) in enumerate(zip(tasks, counts, strict=True)):
         yield _Job(task, dict(starts), done / str(number))
-        for split in SPLITS:
+        for split in datasets.SPLITS:
             starts[split] += count * len(_pairs(task, split))
 
 

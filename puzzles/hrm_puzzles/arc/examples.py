@@ -27,7 +27,6 @@ from hrm_puzzles.puzzle import PuzzleError
 
 FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
 LIST_FORM = 'a list of {"input": rows, "output": rows}'
-FOLDER = "tasks"
 LICENSE_NAMES = ("LICENSE", "LICENCE", "COPYING")
 MORE = "more"  # the keys of `recipe.json`
 NUM_BY_TASK = "num_by_task"
@@ -63,7 +62,14 @@ def read_examples(path: Path, license_file: Path | None = None) -> Examples:
     by_task = _by_task(path)
     license_path = license_file or _license_beside(path)
     digest = fingerprint(path) if path.is_dir() else sha256_of(path)
-    terms = _license_text(license_path)
+    try:
+        terms = text_of(license_path, 1 << 16)
+    except (OSError, ValueError) as error:
+        problem = f"cannot read the license {license_path} ({error})"
+        raise DatasetError(f"{problem}; give a text file.") from error
+    if not terms.strip():
+        problem = f"the license {license_path} is empty"
+        raise DatasetError(f"{problem}; write the terms of the examples there.")
     return Examples(path=path, sha256=digest, license=terms, by_task=by_task)
 
 
@@ -158,18 +164,6 @@ def _license_beside(path: Path) -> Path:
     raise DatasetError(f"{problem}; name the license of the examples with --more-license FILE.")
 
 
-def _license_text(path: Path) -> str:
-    try:
-        text = text_of(path, 1 << 16)
-    except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"cannot read the license {path} ({error}); give a text file."
-        ) from error
-    if not text.strip():
-        raise DatasetError(f"the license {path} is empty; write the terms of the examples there.")
-    return text
-
-
 def _by_task(path: Path) -> ByTask:
     try:
         if path.is_dir():
@@ -206,7 +200,7 @@ def _from_zip(path: Path) -> ByTask:
 
 def _is_of_task(file: PurePath) -> bool:
     is_hidden = file.name.startswith(HIDDEN)  # macOS adds such files to a zip file
-    return file.suffix == ".json" and file.parent.name == FOLDER and not is_hidden
+    return file.suffix == ".json" and file.parent.name == "tasks" and not is_hidden
 
 
 def _from_file(path: Path) -> ByTask:

@@ -92,7 +92,12 @@ def build(
             progress=progress,
         )
         rows[split] = np.concatenate([made, rows[split]])
-    built = write_data_set(puzzle, _named(recipe), rows, out)
+    # Without folders, so that data sets built on two machines are equal.
+    values = asdict(recipe)
+    for key in ("csv_train", "csv_test"):
+        if values[key] is not None:
+            values[key] = values[key].name
+    built = write_data_set(puzzle, values, rows, out)
     shutil.rmtree(chunks, ignore_errors=True)
     return built
 
@@ -139,18 +144,6 @@ def _sample(recipe: DataRecipe, rows: Examples) -> Examples:
     seed = np.random.SeedSequence(recipe.seed, spawn_key=(3,))
     order = np.random.default_rng(seed).permutation(len(rows))
     return rows[np.sort(order[: recipe.csv_sample])]
-
-
-def _named(recipe: DataRecipe) -> dict[str, object]:
-    """The recipe with the names of files, without their folders.
-
-    So data sets built on two machines are equal.
-    """
-    values = asdict(recipe)
-    for key in ("csv_train", "csv_test"):
-        if values[key]:
-            values[key] = values[key].name
-    return values
 
 
 def import_file(

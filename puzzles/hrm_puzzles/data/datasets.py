@@ -34,6 +34,7 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArra
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
+SPLITS = ("train", "test")
 
 
 class DatasetError(ValueError):

@@ -15,13 +15,12 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.puzzle import WRONG, Grid, IntArray, Labelling, Puzzle, PuzzleError
-from hrm_puzzles.reading.legend import Lettered
+from hrm_puzzles.reading.legend import MAX_SHOWN, Lettered
 from hrm_puzzles.reading.record import PuzzleRecord, board_from
 from hrm_puzzles.reading.records import records_at
 
 MAX_JUDGED = 2000  # questions of a file or a split that are searched for a second solution
 MAX_SHOWN_PLACES = 10  # bad rows that an error lists
-MAX_SHOWN = 20  # characters of a value that an error quotes
 MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
 
 Examples = NDArray[np.void]  # rows of `example_type`

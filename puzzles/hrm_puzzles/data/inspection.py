@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from hrm_host.reading import is_list, json_from, text_of
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import DatasetError, Split, meta_for, open_split, recipe_at
+from hrm_puzzles.data.datasets import SPLITS, DatasetError, Split, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import num_ambiguous_in
 from hrm_puzzles.grid.board import mixed
 from hrm_puzzles.puzzle import UNKNOWN, WRONG, BoolArray, IntArray, Puzzle, UInt64Array, Voting
 
-SPLITS = ("train", "test")
 BLOCK = 1024  # examples that are read at once
 Facts = dict[str, NDArray[Any]]
 
