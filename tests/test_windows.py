@@ -14,22 +14,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from service_tools import PATIENCE_S, free_port, wait_for
+from service_tools import HRM, PATIENCE_S, free_port, wait_for
 
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import DataRecipe, build
 
 pytestmark = pytest.mark.process
 EMULATION = Path(__file__).parent / "support" / "windows"
-PROGRAMS = {
-    "data": "hrm_puzzles.cli:main",
-    "train": "hrm_train.cli:main",
-    "export": "hrm_export.cli:main",
-    "solve": "hrm_edge.cli:main",
-    "key": "hrm_edge_server.key_cli:main",
-    "serve": "hrm_edge_server.cli:serve",
-    "doctor": "hrm_host.doctor.cli:main",
-}
 OPEN = "1...4..3.1..3.2."
 TINY = (
     "--set=hidden_size=32",
@@ -60,8 +51,7 @@ def begin(drive: Path, code: str, *arguments: object) -> "subprocess.Popen[bytes
 
 
 def begin_command(drive: Path, name: str, *arguments: object) -> "subprocess.Popen[bytes]":
-    module, _, function = PROGRAMS[name].partition(":")
-    return begin(drive, f"from {module} import {function} as main; main()", *arguments)
+    return begin(drive, HRM, name, *arguments)
 
 
 def said(process: "subprocess.Popen[bytes]", status: int = 0) -> tuple[str, str]:

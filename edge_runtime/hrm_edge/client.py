@@ -44,12 +44,10 @@ from hrm_edge_runtime.contract.archive import Archive
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_CONNECTIONS = 8  # batches at once, unless more are requested
-JSON_TYPE = {"content-type": "application/json"}
 # Reasons of a refused line that may not apply to the next try.
 TEMPORARY = frozenset(("queue-full", "loading", "model-loading", "draining", "engine-lost"))
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-MAX_DOUBLINGS = 10  # doublings of the pause; unbounded, a float overflows after half a day
 NUM_THREADS = 64  # calls of an AsyncClient at once; further ones wait for a thread
 
 Result = TypeVar("Result")
@@ -218,12 +216,13 @@ class Client:
         content = None
         if request is not None:
             content = _json_of(request).encode()
+        headers = {"content-type": "application/json"}
         retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
         with contextlib.ExitStack() as stack:
             response = None
             while response is None:
                 try:
-                    sent = self._http.response(method, path, content=content, headers=JSON_TYPE)
+                    sent = self._http.response(method, path, content=content, headers=headers)
                     response = stack.enter_context(sent)
                 except (UnavailableError, UnreachableError) as error:
                     if error.retry_after_s is None or not retry.wait(error):
@@ -237,12 +236,12 @@ class RetryPolicy:
 
     limit_s: float
     rng: random.Random
-    _num_pauses: int = 0
+    _bound_s: float = FIRST_PAUSE_S
     _success_s: float = field(default_factory=time.monotonic)
 
     def renew(self) -> None:
         """Start over after a success."""
-        self._num_pauses = 0
+        self._bound_s = FIRST_PAUSE_S
         self._success_s = time.monotonic()
 
     def wait(self, failure: Exception | None = None) -> bool:
@@ -255,8 +254,8 @@ class RetryPolicy:
 
     def pause_s(self, retry_after_s: float = 0.0) -> float:
         """Seconds until the next try."""
-        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_pauses)
-        self._num_pauses = min(self._num_pauses + 1, MAX_DOUBLINGS)
+        bound_s = self._bound_s
+        self._bound_s = min(LONGEST_PAUSE_S, 2 * bound_s)
         return retry_after_s + self.rng.uniform(0, bound_s)
 
 

@@ -1,5 +1,6 @@
 """What a client can catch: a refused request, here or by a server, and a server out of reach."""
 
+from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.contract.errors import Error
 from hrm_host.command import CANNOT_BEGIN
@@ -47,12 +48,5 @@ class UnreachableError(Error):
 
 def foreign(status: int, message: str) -> ServerError:
     """The error for an answer that does not come from hrm-serve."""
-    detail = ErrorDetail(
-        reason="unknown",
-        field=None,
-        rule=None,
-        cell=None,
-        message=message,
-        remedy="check whether another server or a proxy listens at this address",
-    )
-    return ServerError(status, detail)
+    remedy = "check whether another server or a proxy listens at this address"
+    return ServerError(status, ServiceError(status, "unknown", message, remedy).detail)

@@ -174,17 +174,13 @@ def _cost(answer: SolveAnswer) -> str:
     return ", ".join(parts)
 
 
-def _no_counts() -> Counter[str]:
-    return Counter(dict.fromkeys((*VERDICTS, "right_by_label"), 0))
-
-
 @dataclass
 class Tally:
     """Counts of replies: by status, right by their labels, and refused by reason."""
 
     solver: Solver
     num_puzzles: int = 0
-    counts: Counter[str] = field(default_factory=_no_counts)
+    counts: Counter[str] = field(default_factory=Counter[str])
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
 
@@ -221,7 +217,7 @@ class Tally:
     def as_json(self) -> str:
         fields = {
             "puzzles": self.num_puzzles,
-            **self.counts,
+            **{name: self.counts[name] for name in (*VERDICTS, "right_by_label")},
             "refused": self.refused,
             "mean_segments": self.mean_segments,
         }

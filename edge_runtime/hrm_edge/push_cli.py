@@ -4,8 +4,9 @@ import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command
 from hrm_host.reading import printable
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.contract.archive import Archive
 
 MAX_AT_ONCE = 16  # boards that try the bundle at the same time
 main = Command("hrm-push")
@@ -54,7 +58,6 @@ def push(
     If a server refuses it, its reason is printed and its old model keeps serving. With --fleet the
     others still get it. It is safe to run again.
     """
-    from hrm_edge.client import Client
     from hrm_edge.connection import read_key
     from hrm_edge_runtime.contract.archive import Archive
     from hrm_edge_runtime.contract.bundle import Bundle
@@ -64,20 +67,22 @@ def push(
         raise ValueError("hrm-push takes one URL or --fleet; pass one of them")
     opened = Bundle.open(find_bundle(bundle))  # rejects links and files that do not match
     archive = Archive(opened.path, name=name)
-    key = read_key(key_file)
-
-    def push_to(board: str) -> None:
-        # a board may build a TensorRT engine before it answers
-        with Client(board, api_key=key, cacert=cacert, timeout_s=3600.0) as client:
-            change = client.push(archive)
-        verb = "replaced" if change.replaced else "added"
-        print(printable(f"{verb} {archive.name} at {board} ({archive.num_bytes / 1e6:.1f} MB)"))
-
+    push_to = partial(push_archive, archive, api_key=read_key(key_file), cacert=cacert)
     if fleet is None:
         assert url is not None
         push_to(url)
     else:
         push_to_all(boards_of(fleet), push_to)
+
+
+def push_archive(archive: "Archive", board: str, **options: Any) -> None:
+    from hrm_edge.client import Client
+
+    # a board may build a TensorRT engine before it answers
+    with Client(board, timeout_s=3600.0, **options) as client:
+        change = client.push(archive)
+    verb = "replaced" if change.replaced else "added"
+    print(printable(f"{verb} {archive.name} at {board} ({archive.num_bytes / 1e6:.1f} MB)"))
 
 
 def boards_of(fleet: str) -> list[str]:

@@ -8,8 +8,8 @@ import contextlib
 import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import lines_of
@@ -32,8 +32,7 @@ class OutOfReachError(SolvingError):
     exit_status = CANNOT_BEGIN
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """One puzzle, numbered from 1; `fields` are those of its request, `known` its solution."""
 
     number: int

@@ -236,4 +236,5 @@ def _demonstrate(name: str) -> None:
     print(output.board(solver, entry, reply))
     results = bundle.manifest.held_out_tasks
     if results is not None:
-        print(f"{name} is right on {results.share}.")
+        share = f"{len(results.right)} of {results.num_tasks} tasks"
+        print(f"{name} is right on {share} with {results.attempts} attempts.")

@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from hrm_edge.client import TEMPORARY, Client
 from hrm_edge.errors import RefusedError, UnavailableError
@@ -37,11 +37,9 @@ SolveAll = Callable[[Iterable[RequestOrRefusal]], Iterable[Numbered]]
 Options = Mapping[str, object]
 
 MAX_ATTEMPTS = 1024  # no other client waits for this engine
-UNAVAILABLE = 503
 
 
-@dataclass(frozen=True, kw_only=True)
-class Solver:
+class Solver(NamedTuple):
     """`solve_all` yields positions and replies in any order; `puzzles` are known by model name."""
 
     puzzles: Mapping[str, Puzzle]
@@ -251,7 +249,7 @@ def solve_in_order(
     first = 0
     for position, reply in solver.solve_all(requests()):
         if isinstance(reply, ErrorDetail) and reply.reason in TEMPORARY:
-            raise UnavailableError(UNAVAILABLE, reply)
+            raise UnavailableError(503, reply)
         replies[position] = reply
         while first in replies:
             yield waiting.pop(first), replies.pop(first)

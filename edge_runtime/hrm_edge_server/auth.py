@@ -28,10 +28,6 @@ MAX_KEYS = 1000  # every request is compared with all keys, and each label is a 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class KeyFileError(ValueError):
-    """A key file that cannot be used, or a change to it that cannot be made."""
-
-
 class Key(BaseModel, extra="forbid", frozen=True):
     """One line of the file. `rate` is in puzzles per second; `burst` may come at once."""
 
@@ -126,18 +122,18 @@ def hash_of(secret: str) -> str:
 def read_keys(path: Path) -> list[Key]:
     """The keys of a file.
 
-    Raises KeyFileError if the file is empty, if anybody may write to it, or if a line is not a key.
+    Raises ValueError if the file is empty, if anybody may write to it, or if a line is not a key.
     """
     remedy = f"make one with 'hrm-key add LABEL --file {path}'"
     try:
         text = path.read_text(encoding="utf-8")
         anybody_writes = system.anybody_may_write(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise KeyFileError(
+        raise ValueError(
             f"the key file {path} cannot be read ({_cause(error)}): {remedy}."
         ) from None
     if anybody_writes:
-        raise KeyFileError(
+        raise ValueError(
             f"everybody on this machine may write to the key file {path}: run chmod 600 {path}."
         )
     keys: list[Key] = []
@@ -145,10 +141,10 @@ def read_keys(path: Path) -> list[Key]:
         if line.strip():
             keys.append(_key(path, number, line))
     if not 1 <= len(keys) <= MAX_KEYS:
-        raise KeyFileError(f"{path} holds {len(keys)} keys, not 1 to {MAX_KEYS}: {remedy}.")
+        raise ValueError(f"{path} holds {len(keys)} keys, not 1 to {MAX_KEYS}: {remedy}.")
     for name in ("label", "sha256"):
         if len({getattr(key, name) for key in keys}) < len(keys):
-            raise KeyFileError(
+            raise ValueError(
                 f"the key file {path} holds a {name} twice: remove one of the two lines."
             )
     return keys
@@ -169,7 +165,7 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
     Only its owner may read a new file.
     """
     if len(keys) > MAX_KEYS:
-        raise KeyFileError(
+        raise ValueError(
             f"{path} would hold {len(keys)} keys, more than {MAX_KEYS}: remove one first."
         )
     path = path.resolve()  # a link stays a link
@@ -182,7 +178,7 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
                 for key in keys:
                     file.write(f"{key.model_dump_json(exclude_none=True)}\n")
     except OSError as error:
-        raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
+        raise ValueError(f"the key file {path} cannot be written: {_cause(error)}.") from None
 
 
 def bind_warning(
@@ -249,7 +245,7 @@ def _key(path: Path, number: int, line: str) -> Key:
     try:
         return Key.model_validate_json(line)
     except ValidationError as error:
-        raise KeyFileError(
+        raise ValueError(
             f"line {number} of {path} is not a key that hrm-key wrote ({first_fault(error)}): "
             "remove it."
         ) from None

@@ -138,7 +138,7 @@ class BatchStream(GrowingAnswer):
             if isinstance(line, ServiceError):
                 raise line
             await self._take_token()
-            request = await self._service.body_decoder.decoded(SolveRequest, line)
+            request = await self._service.decoded(SolveRequest, line)
             outline = outline_of(request)
             content = request if len(line) <= SMALL_LINE_BYTES else line
             del request  # a large line waits as bytes: decoded it can take ten times the memory
@@ -173,7 +173,7 @@ class BatchStream(GrowingAnswer):
         service = self._service
         try:
             if isinstance(content, bytes):
-                content = await service.body_decoder.decoded(SolveRequest, content)
+                content = await service.decoded(SolveRequest, content)
             parsed = await service.parsed(
                 admission,
                 content,

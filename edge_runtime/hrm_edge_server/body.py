@@ -9,12 +9,10 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
-from hrm_edge_runtime.api.decoding import Fields, most_values, validated
 from hrm_edge_runtime.api.errors import JSON, ServiceError
 
 MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
 BODY_SECONDS = 10.0
-FEW_VALUES = 200  # decoded within 0.2 ms
 UNDECLARED = ("", "application/x-www-form-urlencoded")  # no type, or the default of curl -d
 PREFETCH_BYTES = 64 * 1024
 PART_BYTES = 4096  # split in one turn of the event loop
@@ -72,30 +70,20 @@ async def body_of(request: Request) -> bytes:
     return bytes(body)
 
 
-class BodyDecoder:
-    """Decodes one large body per turn of the event loop: each takes up to 4 ms."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def decoded(self, fields: type[Fields], body: bytes) -> Fields:
-        """The fields of a body, as from `validated`; waits for large bodies that came before."""
-        if most_values(body) > FEW_VALUES:
-            async with self._lock:
-                await asyncio.sleep(0)
-        return validated(fields, body)
+def media_type_of(request: Request) -> str:
+    """The declared type of a body, without parameters; empty if it has none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def check_type(request: Request, media_types: Sequence[str]) -> None:
     """Reject a body of another declared type, or a compressed one, with 415."""
-    headers = request.headers
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = media_type_of(request)
     if media_type not in media_types and media_type not in UNDECLARED:
         expected = media_types[0]
         message = f"the content type is {media_type[:80]!r}, not {expected!r}"
         remedy = f"send it with the header 'content-type: {expected}'"
         raise ServiceError(415, "unsupported-media-type", message, remedy)
-    encoding = headers.get("content-encoding", "identity")
+    encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         remedy = "send it without content-encoding"
         raise ServiceError(415, "unsupported-encoding", "the body is compressed", remedy)

@@ -172,13 +172,10 @@ def serve_command(options: ServeOptions) -> None:
     check_threads(threads_left())
     opened = _opened(options.bundles)
     uploads = None
-    kept: dict[str, Path] = {}
     if options.upload_dir is not None:
-        folder = UploadFolder(options.upload_dir)
-        uploads = Uploads(folder)
-        kept = folder.kept()
+        uploads = Uploads(UploadFolder(options.upload_dir))
     library = Library(defaults, options.bundle_dir or (), uploads)
-    served = library.start_with(opened, kept)
+    served = library.start_with(opened)
     access = _access(options)
     warning = auth.bind_warning(
         options.host,

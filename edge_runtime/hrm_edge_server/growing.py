@@ -76,7 +76,7 @@ class Writer:
 
     async def carry(self, work: Awaitable[None]) -> None:
         """Do the work that writes the answer, and end it as the work ended."""
-        tasks = [asyncio.ensure_future(self._pulse_on()), asyncio.ensure_future(self._begin_late())]
+        pulse = asyncio.ensure_future(self._pulse_on())
         try:
             await work
         except UnfinishedError as error:
@@ -86,8 +86,7 @@ class Writer:
             await self._begin()
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            for task in tasks:
-                task.cancel()
+            pulse.cancel()
 
     async def _begin(self) -> None:
         """Begin the answer, once."""
@@ -98,16 +97,14 @@ class Writer:
             await self._send({**start, "headers": self._headers})
             self._has_begun = True
 
-    async def _begin_late(self) -> None:
-        """Begin the answer if nothing was written for a while.
+    async def _pulse_on(self) -> None:
+        """Begin the answer if nothing was written for a while; then break every long silence.
 
         Proxies written in Go drop the rest of a body when its answer begins, and `receive` sends
         100 only before that. So a small body is here before the answer begins.
         """
         await asyncio.sleep(BEGIN_SECONDS)
         await self._begin()
-
-    async def _pulse_on(self) -> None:
         while True:
             silent_s = time.monotonic() - self._silent_since_s
             await asyncio.sleep(max(0.0, PULSE_SECONDS - silent_s))

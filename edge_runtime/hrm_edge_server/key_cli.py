@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from hrm_edge_runtime.contract.errors import words_for
 from hrm_edge_server.auth import (
     Key,
-    KeyFileError,
     changed_keys,
     hash_of,
     new_secret,
@@ -45,10 +44,10 @@ def add(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = first["loc"][0]
-        raise KeyFileError(f"{field} cannot be {first['input']!r}: {words_for(first)}.") from None
+        raise ValueError(f"{field} cannot be {first['input']!r}: {words_for(first)}.") from None
     with changed_keys(file) as keys:
         if _named(label, keys):
-            raise KeyFileError(
+            raise ValueError(
                 f"{file} already has a key {label!r}: remove it first, or choose another label."
             )
         keys.append(key)
@@ -75,9 +74,9 @@ def remove(
     with changed_keys(file) as keys:
         key = _named(label, keys)
         if key is None:
-            raise KeyFileError(f"{file} has no key {label!r}: run hrm-key list --file {file}.")
+            raise ValueError(f"{file} has no key {label!r}: run hrm-key list --file {file}.")
         if len(keys) == 1:
-            raise KeyFileError(
+            raise ValueError(
                 f"{label!r} is the last key of {file}; without it nobody could use the server: "
                 "add another first."
             )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,9 +53,7 @@ class Library:
         self.joining: set[str] = set()
         """The models that the engine started without, by name, until they are open or failed."""
 
-    def start_with(
-        self, bundles: Sequence[Bundle], uploaded: Mapping[str, Path]
-    ) -> list[ServedModel]:
+    def start_with(self, bundles: Sequence[Bundle]) -> list[ServedModel]:
         """The models of the start: bundles of the command line, and uploaded ones by name.
 
         An upload replaces the bundle of its name, unless it does not open; then it is listed as
@@ -71,6 +69,7 @@ class Library:
                 )
             by_name[name] = bundle
         damaged: list[ServedModel] = []
+        uploaded = self.uploads.folder.kept() if self.uploads is not None else {}
         for name, path in uploaded.items():
             try:
                 bundle = Bundle.open(path)

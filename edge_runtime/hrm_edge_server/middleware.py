@@ -18,7 +18,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -73,8 +73,7 @@ BAD_KEY = ServiceError(
 _log = logging.getLogger("hrm_edge_runtime.access")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Access:
+class Access(NamedTuple):
     """The rules of access to the server.
 
     With `keys`, every path but `OPEN_PATHS` needs one of them, unknown paths too. A key comes as a

@@ -50,7 +50,6 @@ ERRORS: dict[int, str] = {
     507: "The memory budget or the folder of uploads has no room for this change",
     504: "The deadline passed first",
 }
-OF_EVERY_ROUTE = (401, 405, 500)
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -26,13 +26,13 @@ from hrm_edge_runtime.api.errors import (
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_server import batch, openapi, pages
 from hrm_edge_server.auth import key_of
-from hrm_edge_server.body import body_of, check_type, unless_client_leaves
+from hrm_edge_server.body import body_of, check_type, media_type_of, unless_client_leaves
 from hrm_edge_server.growing import EVENT_TYPE, EventStream
 from hrm_edge_server.middleware import json_answer
 from hrm_edge_server.models import ModelManager
 from hrm_edge_server.openapi import refusals
 from hrm_edge_server.solve import SolveService
-from hrm_edge_server.uploads import ARCHIVE_TYPE, Uploads, is_upload
+from hrm_edge_server.uploads import ARCHIVE_TYPE, Uploads
 
 MAX_NAME = 200  # characters of a model's name in a path
 SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
@@ -55,7 +55,7 @@ class RequestRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         options["tags"] = options["tags"] or [CLIENT]
-        options["responses"] = refusals(*openapi.OF_EVERY_ROUTE) | options["responses"]
+        options["responses"] = refusals(401, 405, 500) | options["responses"]
         super().__init__(path, endpoint, **options)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +89,7 @@ async def solve(request: Request) -> Response:
     arrival_s = time.monotonic()
     service = service_of(request)
     body = await body_of(request)
-    fields = await service.body_decoder.decoded(schema.SolveRequest, body)
+    fields = await service.decoded(schema.SolveRequest, body)
     solving = service.solve(fields, arrival_s=arrival_s)
     answer = await unless_client_leaves(request.receive, solving)
     return answer_of(answer)
@@ -116,7 +116,7 @@ async def solve_stream(request: Request) -> Response:
     arrival_s = time.monotonic()
     service = service_of(request)
     body = await body_of(request)
-    fields = await service.body_decoder.decoded(schema.SolveRequest, body)
+    fields = await service.decoded(schema.SolveRequest, body)
     views = service.stream(fields, arrival_s=arrival_s)
     return EventStream(views)
 
@@ -181,7 +181,8 @@ async def puzzle(request: Request) -> Response:
     """A fresh puzzle from the generator with its proven answer. No model runs."""
     fields = validated_query(schema.FreshRequest, request.query_params)
     service = service_of(request)
-    return answer_of(await service.made(request.receive, pages.fresh_puzzle, fields))
+    make = functools.partial(pages.fresh_puzzle, fields)
+    return answer_of(await service.made(request.receive, make))
 
 
 @router.post(
@@ -194,8 +195,9 @@ async def label(request: Request) -> Response:
     """Check whether an answer that a person drew solves its puzzle. No model runs."""
     service = service_of(request)
     body = await body_of(request)
-    fields = await service.body_decoder.decoded(schema.LabelRequest, body)
-    return answer_of(await service.made(request.receive, pages.judged, fields))
+    fields = await service.decoded(schema.LabelRequest, body)
+    judge = functools.partial(pages.judged, fields)
+    return answer_of(await service.made(request.receive, judge))
 
 
 @router.get("/slots", response_model=schema.SlotsAnswer)
@@ -288,11 +290,11 @@ async def put_model(request: Request) -> Response:
     """
     name = _name_in(request)
     manager = _model_manager(request)
-    if is_upload(request):
+    if media_type_of(request) == ARCHIVE_TYPE:
         change = await _uploads(manager).put(request, name, manager.put)
     else:
         body = await body_of(request)
-        fields = await service_of(request).body_decoder.decoded(schema.BundleRequest, body)
+        fields = await service_of(request).decoded(schema.BundleRequest, body)
         change = await manager.put(name, fields.bundle)
     return answer_of(change, 200 if change.replaced else 201)
 

@@ -33,7 +33,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.process import SpawnedEngine
-from hrm_edge_server.auth import KeyFileError, KeyRing
+from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.body import ClientGoneError
 from hrm_edge_server.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
 from hrm_edge_server.library import Library
@@ -52,16 +52,6 @@ BACKLOG = 256  # connections that one turn of the event loop may have to accept 
 TICKS_A_SECOND = 10
 MAX_FREED_BYTES = 32 * memory.MIB
 SPARE_FILES = 128  # descriptors for all but connections: pipes, bundles, page files, a margin
-
-OF_UVICORN: dict[str, Any] = {
-    "log_config": None,
-    "access_log": False,
-    "lifespan": "on",
-    "ws": "none",
-    "server_header": False,
-    "proxy_headers": False,
-    "timeout_graceful_shutdown": LAST_BYTES_S,
-}
 
 _log = logging.getLogger("hrm_edge_runtime.server")
 
@@ -127,7 +117,7 @@ class DrainingServer(uvicorn.Server):
         elif self._keys is not None:
             try:
                 self._keys.reload()
-            except KeyFileError as error:
+            except ValueError as error:
                 _log.error("the old keys stay valid: %s", error)
             else:
                 _log.info("read the key file again: %d keys", len(self._keys))
@@ -185,7 +175,19 @@ def run_server(
     max_connections = _with_descriptors_for(options.max_connections)
     limits = ConnectionLimits(max_connections=max_connections)
     service.metrics.registry.register(limits)
-    config = uvicorn.Config(
+    config = _config(app, options, limits)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # our own lines report its steps
+    DrainingServer(config, service, options, limits, access.keys).run(sockets)
+    _log.info("stopped: %d answered", service.metrics.num_answered)
+    refusal = engine_client.process.refusal
+    if refusal is not None:
+        for handler in logging.root.handlers:  # flush, so that the reason is the last line
+            handler.flush()
+        raise EngineUnavailableError(refusal)
+
+
+def _config(app: Starlette, options: ServeOptions, limits: ConnectionLimits) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         http=cast(Any, functools.partial(GuardedProtocol, limits=limits)),
         host=options.host,
@@ -195,16 +197,14 @@ def run_server(
         headers=[("Keep-Alive", f"timeout={options.keep_alive_seconds}")],
         ssl_certfile=options.tls_cert,
         ssl_keyfile=cast(Any, options.tls_key),
-        **OF_UVICORN,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=LAST_BYTES_S,
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # our own lines report its steps
-    DrainingServer(config, service, options, limits, access.keys).run(sockets)
-    _log.info("stopped: %d answered", service.metrics.num_answered)
-    refusal = engine_client.process.refusal
-    if refusal is not None:
-        for handler in logging.root.handlers:  # flush, so that the reason is the last line
-            handler.flush()
-        raise EngineUnavailableError(refusal)
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:

@@ -20,6 +20,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.types import Receive
 
 from hrm_edge_runtime.api import schema
+from hrm_edge_runtime.api.decoding import Fields, most_values, validated
 from hrm_edge_runtime.api.errors import (
     model_failed,
     no_answer,
@@ -33,18 +34,18 @@ from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker.client import EngineClient, OnEvent
 from hrm_edge_server.admission import Admission
-from hrm_edge_server.body import BodyDecoder, unless_client_leaves
+from hrm_edge_server.body import unless_client_leaves
 from hrm_edge_server.library import Library
 from hrm_edge_server.metrics import Metrics
 from hrm_edge_server.models import ModelManager
 from hrm_puzzles.puzzle import Grid
 
+FEW_VALUES = 200  # of a body; decoded within 0.2 ms
 NUM_PARSERS = 2  # a parser holds the interpreter lock: more threads would starve the event loop
 PARSED_TOGETHER = 8
 MAX_MAKING = 16  # fresh puzzles and labels that wait for their turn, up to half a second each
 BUFFER_SIZE = 256  # segments that a reader may fall behind
 
-Asked = TypeVar("Asked")
 Made = TypeVar("Made")
 ReadyRule = Literal["all", "first"]
 """Whether the server is ready with all models that did not fail, or with the first."""
@@ -68,7 +69,7 @@ class SolveService:
         self.model_manager = ModelManager(self.models, engine_client, library)
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
-        self.body_decoder = BodyDecoder()
+        self._decoding = asyncio.Lock()
         self._parsers = ParserThreads()
         self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, after other work
 
@@ -120,8 +121,7 @@ class SolveService:
     async def made(
         self,
         receive: Receive,
-        make: Callable[[Asked], Made],
-        asked: Asked,
+        make: Callable[[], Made],
     ) -> Made:
         """Run `make` in a thread and return its result; dropped if the client leaves before.
 
@@ -129,8 +129,18 @@ class SolveService:
         """
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")
-        making = to_thread.run_sync(make, asked, limiter=self._makers)
+        making = to_thread.run_sync(make, limiter=self._makers)
         return await unless_client_leaves(receive, making)
+
+    async def decoded(self, fields: type[Fields], body: bytes) -> Fields:
+        """The fields of a body, as from `validated`.
+
+        Large bodies take up to 4 ms, so a turn of the event loop decodes one of them.
+        """
+        if most_values(body) > FEW_VALUES:
+            async with self._decoding:
+                await asyncio.sleep(0)
+        return validated(fields, body)
 
     async def admit(
         self,

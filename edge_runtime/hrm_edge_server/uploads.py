@@ -44,11 +44,6 @@ Serve = Callable[[str, str, Commit], Awaitable[ChangeAnswer]]
 """Tries and serves the bundle of a name and a path; calls `Commit` just before the change."""
 
 
-def is_upload(request: Request) -> bool:
-    media_type = request.headers.get("content-type", "").partition(";")[0]
-    return media_type.strip().lower() == ARCHIVE_TYPE
-
-
 class UploadFolder:
     """Raises ValueError for a folder of other files, or one that another server uses."""
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
@@ -42,8 +41,7 @@ NUM_FRESH = 1000
 """Puzzles to generate if neither a data set nor a number is given."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
+class Subject(NamedTuple):
     """An opened model under evaluation; `precision` names what runs it."""
 
     name: str
@@ -111,8 +109,8 @@ class Accuracy:
     """How the policies of one model compare.
 
     `chosen` is the point of the `learned` curve that `choose` picks for `max_loss`. `verified` is
-    None if answers cannot be proven. `cells` is the share of right cells among the open ones, by
-    difficulty, and `pass_at` the share of tasks solved by k voted answers, both after all segments.
+    None if answers cannot be proven. `pass_at` is the share of tasks that k votes solve after
+    all segments.
     """
 
     model: str
@@ -124,26 +122,21 @@ class Accuracy:
     chosen: PolicyScore
     fixed: list[PolicyScore]
     learned: list[PolicyScore]
-    cells: dict[str, float]
     pass_at: dict[int, float]
 
     def rows(self) -> list[list[str]]:
         """The table, head first: one row for each policy, one column for each difficulty."""
-        head = ["halting"]
-        cells = ["open cells"]
-        for name, score in self.plain.scores.items():
-            head.append(f"{name} ({score.num_puzzles})")
-            cells.append(f"{100 * self.cells[name]:.1f}")
+        classes = [f"{name} ({score.num_puzzles})" for name, score in self.plain.scores.items()]
         points = {"learned > 0": self.plain}
         if self.verified is not None:
             points = {"verified": self.verified, **points}
         points[f"calibrated > {self.chosen.policy.threshold:.3g}"] = self.chosen
         for point in self.fixed:
             points[f"fixed {point.policy.max_segments}"] = point
-        rows = [head]
+        rows = [["halting", *classes]]
         for label, point in points.items():
             rows.append([label, *map(str, point.scores.values())])
-        return [*rows, cells]
+        return rows
 
     def caption(self) -> str:
         passes = [f" pass@{k} {100 * share:.1f} %." for k, share in self.pass_at.items()]
@@ -162,10 +155,6 @@ def accuracy_of(subject: Subject, rollout: Rollout, data: Path, max_loss: float)
     if (rollout.verdict_SN != UNKNOWN).any():
         policy = HaltingPolicy(kind="verified", max_segments=rollout.num_segments)
         verified = score_policy(rollout, policy)
-    right_cells_N = _right_cells_N(rollout)
-    cells: dict[str, float] = {}
-    for name, is_in_class_N in rollout.classes().items():
-        cells[name] = float(right_cells_N[is_in_class_N].mean())
     return Accuracy(
         model=subject.name,
         precision=subject.precision,
@@ -176,18 +165,8 @@ def accuracy_of(subject: Subject, rollout: Rollout, data: Path, max_loss: float)
         chosen=choose(learned, max_loss),
         fixed=fixed_scores(rollout),
         learned=learned,
-        cells=cells,
         pass_at=_pass_at(subject.puzzle, data, rollout),
     )
-
-
-def _right_cells_N(rollout: Rollout) -> NDArray[np.float64]:
-    """The share of right cells among the open ones of each puzzle; 1 if none is open."""
-    labels_NT = rollout.questions.labels_NT
-    is_open_NT = (rollout.questions.tokens_NT != labels_NT) & (labels_NT >= 0)
-    is_wrong_NT = is_open_NT & (rollout.answers_NT != labels_NT)
-    num_open_N = np.maximum(1, is_open_NT.sum(1))
-    return 1 - is_wrong_NT.sum(1) / num_open_N
 
 
 def _pass_at(puzzle: Puzzle, data: Path, rollout: Rollout) -> dict[int, float]:

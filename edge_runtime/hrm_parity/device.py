@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -59,7 +58,7 @@ def try_device() -> list[Step]:
 def steps_on(bundle: Bundle) -> Iterator[tuple[str, Callable[[], object]]]:
     """The steps by name; each is a function that returns what it found, or raises."""
     yield "TensorRT", api.version
-    yield "CUDA", lambda: asdict(look())
+    yield "CUDA", lambda: look()._asdict()
     yield "memory that both sides see, and a CUDA graph", launch_us
     for precision in bundle.manifest.precisions:
         yield f"{bundle.manifest.name} in {precision}", partial(segment, bundle, precision)

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,7 @@ NUM_THRESHOLDS = 65
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Rollout:
+class Rollout(NamedTuple):
     """Margin, verdict and exactness of every puzzle after every segment, and the last answers."""
 
     questions: Questions

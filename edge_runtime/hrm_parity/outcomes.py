@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,7 @@ class Score:
         return f"{100 * self.exact:.1f} / {self.mean_segments:.1f}"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Outcomes:
+class Outcomes(NamedTuple):
     """How each puzzle ended under a policy; it is exact if its last answer equals the label."""
 
     exact_N: NDArray[np.bool_]

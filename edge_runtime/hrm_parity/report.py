@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter
@@ -213,8 +213,9 @@ class Gates(BaseModel, extra="forbid", frozen=True):
     end: dict[AtTheEnd, Limit] = {}
 
 
-GATES_FILE = Path(__file__).with_name("gates.json")
-GATES = TypeAdapter(dict[str, dict[Kind, Gates]]).validate_json(GATES_FILE.read_bytes())
+GATES = TypeAdapter(dict[str, dict[Kind, Gates]]).validate_json(
+    Path(__file__).with_name("gates.json").read_bytes()
+)
 """The gates by precision and kind of reference."""
 GOLDEN_FP32 = GATES["fp32"]["golden"]
 LOGIT_TOLERANCE = GOLDEN_FP32.first_segment["worst"]["logit_gap"]
@@ -225,8 +226,7 @@ Later segments may differ by five times as much: traces recorded with AVX2 diffe
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Break:
+class Break(NamedTuple):
     """A limit that does not hold. `segment` counts from 1, or is None for limits of the end."""
 
     gate: str

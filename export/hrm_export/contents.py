@@ -4,7 +4,7 @@ starts."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ import torch
 
 from hrm_calibration.judge import Exam
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
 from hrm_export.inputs import Tasks, data_of, find_puzzles, identifiers_of, open_model, tasks_of
 from hrm_export.options import Options
@@ -118,7 +118,7 @@ def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPol
         problem = f"a transformer runs one segment, not --max-segments {limit}"
         raise ValueError(f"{problem}; omit --max-segments")
     default = "verified" if puzzle.proof_exists else "learned"
-    kind = cast("PolicyKind", options.policy or default)
+    kind = options.policy or default
     return HaltingPolicy(kind=kind, threshold=options.threshold or 0.0, max_segments=limit)
 
 

@@ -93,7 +93,7 @@ class EvaluationOptions:
 )
 @command.taking(EvaluationOptions)
 def evaluate_command(options: EvaluationOptions) -> None:
-    """Score every halting policy by difficulty: exact solves, cells, mean segments, pass@k.
+    """Score every halting policy by difficulty: exact solves, mean segments, pass@k.
 
     With two models: what each proves and solves, and the difference with its 95 % interval.
     """

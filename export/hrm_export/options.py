@@ -1,5 +1,6 @@
 """The options of hrm-export; contradictions are rejected here."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from hrm_calibration import INT8_BUDGET
+from hrm_edge_runtime.contract.halting import PolicyKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +56,8 @@ class Options:
         bool, typer.Option("--build-engine", help="Build TensorRT engines for this GPU.")
     ] = False
     policy: Annotated[
-        str | None,
-        typer.Option(
-            help="verified, learned or fixed. Default: verified if answers can be proven."
-        ),
+        PolicyKind | None,
+        typer.Option(help="When a puzzle halts. Default: verified if answers can be proven."),
     ] = None
     threshold: Annotated[
         float | None,
@@ -113,6 +113,8 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_loop(self.loop)
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise ValueError(f"--threshold {self.threshold} is not a margin; give a finite number")
 
     @property
     def lower_precisions(self) -> list[str]:

@@ -8,20 +8,17 @@ Formats: the kernel's documents cgroup-v2, cgroup-v1 and proc_pid_mountinfo.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from hrm_host.machine import Host
 
 MOUNT = "/sys/fs/cgroup"
-ROOT = PurePosixPath("/")
 NO_LIMIT = 1 << 62  # bytes; version 1 writes a number near 2**63 for no limit
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """A control group: the folder of its files, relative to the root, and its version."""
 
     folder: str
@@ -103,7 +100,7 @@ def _path_of_groups(files: Host, controller: str, path: str, *, version: int) ->
     root, mount = _mounted(files, controller, version)
     inside = PurePosixPath(path)
     if inside.is_relative_to(root):
-        inside = ROOT / inside.relative_to(root)
+        inside = PurePosixPath("/") / inside.relative_to(root)
     while True:
         yield Group(folder=f"{mount}{inside}".strip("/"), version=version)
         if inside == inside.parent:

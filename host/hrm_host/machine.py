@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hrm_host import groups
 
@@ -111,8 +112,7 @@ def cpu_seconds(pid: int | None) -> float:
     return (int(user_ticks) + int(system_ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuClock:
+class GpuClock(NamedTuple):
     """Frequencies of the GPU's devfreq device."""
 
     now_hz: int

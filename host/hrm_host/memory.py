@@ -8,8 +8,7 @@ import ctypes
 import os
 import re
 import sys
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hrm_host import groups
 from hrm_host.machine import Host
@@ -29,8 +28,7 @@ _TOP_PAD = -2
 _MMAP_MAX = -4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """The kernel's memory figures in MB; `gpu_mb` is the GPU's share of the memory
     (NvMapMemUsed)."""
 

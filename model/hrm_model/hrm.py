@@ -74,8 +74,6 @@ class HRM(nn.Module):
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
-        if config.family != self.family:
-            raise ValueError(f"the configuration is of a {config.family} model; use model_of")
         self.config = config
         width = config.num_channels
         self._add_embedding()

@@ -18,7 +18,7 @@ from board_tree import board
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from service_tools import Server, command, free_port, running
-from torchrun_tools import children_of
+from torchrun_tools import TRAINING, children_of
 from train_tools import weights_of
 
 from hrm_host.machine import Host
@@ -369,10 +369,6 @@ STUBS = {
     "srun": '#!/bin/sh\nexec "$@"\n',
     "torchrun": '#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n',
 }
-TRAINING = (
-    "--puzzle sudoku-4x4 --hw cpu --preset small --set hidden_size=32 --set puzzle_vector_size=32 "
-    "--set max_segments=4 --set batch_size=8 --set total_samples=4800 --checkpoint-steps 20"
-)
 
 
 @pytest.mark.slow

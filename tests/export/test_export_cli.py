@@ -282,9 +282,9 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
     ("changes", "options", "saying"),
     [
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
-        ({}, ("--policy", "hope"), "'hope' is not known"),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--board", "sudoku"), "omit --board"),
+        ({}, ("--threshold", "nan"), "give a finite number"),
         ({"puzzle": None}, (), "does not name its puzzle"),
         ({"puzzle": "sudoku"}, (), "has 16 positions of 6 tokens but sudoku has 81"),
         ({"num_puzzle_ids": 3}, (), "give it with --data"),

@@ -8,30 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from export_tools import random_inputs, random_questions, small_model
 
 from hrm_calibration.judge import tolerance_for
 from hrm_export.torch_engine import TorchEngine, golden_traces, record, survives_rounding_SB
 
 MODEL = small_model()
-
-
-def assert_near(ours: object, theirs: torch.Tensor) -> None:
-    assert np.allclose(np.asarray(ours), theirs.detach().numpy(), atol=1e-5)
-
-
-def test_a_trace_runs_all_segments_from_the_models_own_start() -> None:
-    model = small_model(max_segments=5)
-    golden = record(model, random_questions(model, 2))
-    tokens_BT = torch.from_numpy(golden.tokens_BT)
-    puzzle_ids_B = torch.from_numpy(golden.puzzle_ids_B)
-    output = model.segment(model.start(2), tokens_BT, puzzle_ids_B)
-    assert golden.logits_SBTV.shape == (5, 2, 16, 6)
-    assert_near(golden.logits_SBTV[0], output.logits_BTV)
-    assert_near(golden.halt_margin_SB[0], model.margin(output))
-    output = model.segment(output.carry, tokens_BT, puzzle_ids_B)
-    assert_near(golden.logits_SBTV[1], output.logits_BTV)
 
 
 def test_long_sequences_keep_fewer_traces() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from export_tools import made_questions, random_questions, replayed, small_model
+from export_tools import random_questions, replayed, small_model
 from onnx import numpy_helper
 from typer.testing import CliRunner
 
@@ -20,11 +20,9 @@ from hrm_calibration.judge import (
     judge_precisions,
     measure_fp32,
 )
-from hrm_calibration.rollouts import run_questions
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError
-from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_export.bundle import write_bundle
 from hrm_export.contents import Contents, served_graph
@@ -131,24 +129,6 @@ def test_an_unrolled_graph_that_halts_otherwise_breaks_a_gate(
     found = compare_engines(swapped, ParityOptions(engine="unrolled:fp32", threads=1))
     assert found.report.num_different_halts == found.report.num_puzzles
     assert "share of different_halts at the end" in str(found.breaks[-1])
-
-
-def test_a_lane_over_the_unrolled_graph_halts_like_the_loop(whole: Bundle) -> None:
-    threshold = whole.manifest.halting_policy().threshold
-    policy = HaltingPolicy(kind="learned", threshold=threshold, max_segments=3)
-    asked = made_questions(SUDOKU, 6)
-    outcomes: list[list[object]] = []
-    for engine in ("unrolled", "cpu"):
-        opened = engine_for(whole, engine=engine, num_slots=3, num_threads=1)
-        ended = list(run_questions(opened, SUDOKU, asked, whole.puzzle_table, policy))
-        opened.close()
-        ended.sort(key=lambda attempt: attempt.attempt_id)
-        found: list[object] = []
-        for attempt in ended:
-            answer = np.asarray(attempt.answer_T).tolist()
-            found.append((attempt.segments, attempt.halted_by, answer))
-        outcomes.append(found)
-    assert outcomes[0] == outcomes[1]
 
 
 def test_a_step_graph_in_the_place_of_an_unrolled_one_is_rejected(whole: Bundle) -> None:

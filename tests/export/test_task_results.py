@@ -6,7 +6,7 @@ import numpy as np
 from arc_bundle import ARC_STEP, CONSTANTS
 from step_bundle import step_graph
 
-from hrm_calibration.attempts import TaskScores, in_order, task_scores
+from hrm_calibration.attempts import TaskScores, task_scores
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_host.progress import stages_on
@@ -58,10 +58,6 @@ def test_the_variants_of_a_task_vote() -> None:
     turned = scores(tasks, *(f"right_t{turn}_0123456789" for turn in range(1, 4)))
     assert turned is not None
     assert turned.right == ["right"]
-
-
-def test_tasks_of_one_attempt_come_first() -> None:
-    assert in_order(["c", "d"], ["a", "b", "c"]) == ["c", "a", "b"]
 
 
 def test_without_questions_there_are_no_scores() -> None:

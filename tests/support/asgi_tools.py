@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import numpy as np
 import uvicorn
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-from scripted_engine import ScriptedEngine, ready_lane
+from scripted_engine import ScriptedEngine, ThreadEngine, ready_lane
 from scripted_server import LANE, NAME, PUZZLE, no_library, scripted_lanes, scripted_model
+from service_tools import wait_for
 from starlette.applications import Starlette
-from thread_engine import ThreadEngine
+from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
@@ -95,35 +94,15 @@ async def client_of(
         yield http
 
 
-@dataclass(frozen=True, kw_only=True)
-class Http:
-    """A client of an application in this process, without `await`."""
-
-    engine_client: EngineClient
-    portal: BlockingPortal
-    http: httpx.AsyncClient
-
-    def get(self, path: str, **options: Any) -> httpx.Response:
-        return self.portal.call(functools.partial(self.http.get, path, **options))
-
-    def post(self, path: str, **options: Any) -> httpx.Response:
-        return self.portal.call(functools.partial(self.http.post, path, **options))
-
-    def options(self, path: str, **options: Any) -> httpx.Response:
-        return self.portal.call(functools.partial(self.http.options, path, **options))
-
-
 @contextlib.contextmanager
 def serving(
     app: Starlette, engine_client: EngineClient, *, until_ready: bool = True
-) -> Iterator[Http]:
-    """Run the application in a thread of its own."""
-    awaited = engine_client if until_ready else None
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(client_of(app, awaited)) as http,
-    ):
-        yield Http(engine_client=engine_client, portal=portal, http=http)
+) -> Iterator[TestClient]:
+    """Run the application in a thread of its own; the client works from any thread."""
+    with TestClient(app, base_url="http://test", follow_redirects=False) as http:
+        if until_ready:
+            wait_for(lambda: engine_client.state == "ready")
+        yield http
 
 
 async def until(holds: Callable[[], bool]) -> None:

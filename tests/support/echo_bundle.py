@@ -1,4 +1,7 @@
-"""The smallest real bundles: 4x4 Sudokus and 5x5 mazes, answered with the question itself."""
+"""The smallest real bundles: 4x4 Sudokus and 5x5 mazes, answered with the question itself.
+
+Two more steps take much memory, or much time.
+"""
 
 from pathlib import Path
 
@@ -23,6 +26,7 @@ echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
 }
 """
 CONSTANTS = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones(6, np.float32)}
+NUM_ROUNDS = 60  # products of the longest step
 TABLE_PE = np.zeros((1, 4), np.float32)
 
 
@@ -43,3 +47,34 @@ def write_echo_bundle(
     return write_step_bundle(
         path, graph, name=name, table_PE=TABLE_PE, max_segments=max_segments, puzzle=puzzle
     )
+
+
+def _with_products(rest: str) -> str:
+    """The echo with products of N x N numbers for each puzzle, N = 4096: 64 MiB."""
+    sixteen_cells = ", ".join(["cells_BT1"] * 16)
+    sixteen_many = ", ".join(["many_BM1"] * 16)
+    return ECHO_STEP.replace(
+        "q_halt_B = Identity (halt_margin_B)",
+        f"""cells_BT1 = Unsqueeze (tokens_float_BT, axis_2)
+  many_BM1 = Concat <axis = 1> ({sixteen_cells})
+  more_BN1 = Concat <axis = 1> ({sixteen_many})
+  more_B1N = Transpose <perm = [0, 2, 1]> (more_BN1)
+  round_0 = MatMul (more_BN1, more_B1N)
+  {rest}
+  sum_BN = ReduceSum <keepdims = 0> (last_BNN, axis_2)
+  q_halt_B = ReduceSum <keepdims = 0> (sum_BN, axis_1)""",
+    )
+
+
+def _rounds() -> str:
+    lines: list[str] = []
+    for number in range(1, NUM_ROUNDS + 1):
+        lines.append(f"round_{number} = MatMul (round_{number - 1}, round_0)")
+    lines.append(f"last_BNN = Identity (round_{NUM_ROUNDS})")
+    return "\n  ".join(lines)
+
+
+GROWING_STEP = _with_products("last_BNN = Identity (round_0)")
+"""A segment over four slots holds 256 MiB."""
+LONG_STEP = _with_products(_rounds())
+"""A segment of one puzzle takes a minute of CPU time or more."""

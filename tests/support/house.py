@@ -11,8 +11,8 @@ import httpx
 from asgi_tools import client_of
 from echo_bundle import ECHO_STEP
 from key_tools import AS_ADMIN, AS_USER, write_key_file
+from scripted_engine import ThreadEngine
 from starlette.applications import Starlette
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.worker.client import EngineClient
@@ -70,7 +70,7 @@ async def house_of(
 ) -> AsyncIterator[House]:
     """Serve one bundle; further ones come from `folder`."""
     library = Library(DEFAULTS, [folder], uploads)
-    models = library.start_with([Bundle.open(bundle)], {})
+    models = library.start_with([Bundle.open(bundle)])
     make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))

@@ -1,14 +1,20 @@
-"""A short training as one of several ranks; the first prints the losses."""
+"""Short trainings as one of several ranks; the first prints what it found."""
 
 import dataclasses
 import json
+import os
 import sys
+import time
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from train_tools import PUZZLE, SIZES
+import torch.distributed as dist
+from train_tools import PUZZLE, SIZES, small_trainer, training_run
 
+from hrm_host.progress import Stages
 from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles.data.datasets import open_split
 from hrm_train.batches import Batch, Feed, SplitSource
@@ -20,6 +26,8 @@ from hrm_train.recipe import Recipe
 NUM_IDS = 5
 STEPS = 20
 SAVED_AT = 18
+ROW_S = 0.1  # for each row and segment: 16 s for all 40 puzzles, 8 s for each share
+LIMIT_S = 12
 CONFIG = dataclasses.replace(SIZES, num_puzzle_ids=NUM_IDS, high_cycles=2, halt_rule="difference")
 RECIPE = Recipe(
     puzzle=PUZZLE.name,
@@ -64,7 +72,8 @@ def losses(trainer: Trainer, steps: int) -> list[float]:
     return [float(trainer.step().loss) for _ in range(steps)]
 
 
-def main(data: Path, saved: Path) -> None:
+def print_losses(data: Path, saved: Path) -> None:
+    """Train as one of the ranks; the first prints the losses."""
     with joined() as ranks:
         trainer = trainer_on(data, micro_batch=3)  # splits the four rows of a rank into 2 and 2
         found = losses(trainer, SAVED_AT)
@@ -75,5 +84,26 @@ def main(data: Path, saved: Path) -> None:
             print(json.dumps({"losses": found, "table": table}))
 
 
+def slowed(model: HRM, carry: Carry, tokens_BT: torch.Tensor, ids_B: torch.Tensor) -> SegmentOutput:
+    time.sleep(ROW_S * len(tokens_BT))
+    output = model.think(carry, tokens_BT, model.puzzle_table[ids_B])
+    return output._replace(carry=output.carry.detach())
+
+
+def print_validation(data: Path, path: Path) -> None:
+    """Train shortly and validate; on two ranks this takes longer than a collective may."""
+    if "WORLD_SIZE" in os.environ:
+        HRM.segment = slowed
+    limit = timedelta(seconds=LIMIT_S)
+    dist.init_process_group = partial(dist.init_process_group, timeout=limit)
+    with joined() as ranks:
+        run = training_run(path, small_trainer(data, total_samples=16))
+        evaluation = run.finish(Stages())
+        assert evaluation is not None
+        if ranks.is_first:
+            print(json.dumps({"loss": evaluation.loss, "cells": evaluation.cells}))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    programs = {"losses": print_losses, "validation": print_validation}
+    programs[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))

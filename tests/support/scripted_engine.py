@@ -1,5 +1,13 @@
-"""An engine that plays a script. Shapes: B slots, T tokens, E puzzle-vector size."""
+"""An engine that plays a script, and the engine loop in a thread.
 
+Shapes: B slots, T tokens, E puzzle-vector size.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +16,8 @@ import numpy as np
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
-from hrm_edge_runtime.worker.lanes import LaneReport, OpenedLane
+from hrm_edge_runtime.worker import loop
+from hrm_edge_runtime.worker.lanes import LaneReport, MakeLanes, OpenedLane
 from hrm_edge_runtime.worker.step_times import warm_up
 
 
@@ -90,3 +99,27 @@ def ready_lane(lane: TaskLane) -> OpenedLane:
     warm_up(lane)
     report = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
     return OpenedLane(lane=lane, report=report)
+
+
+class ThreadEngine:
+    """The engine loop in a thread instead of a process; `kill` waits for its segment."""
+
+    pid: int | None = None
+
+    def __init__(self, make_lanes: MakeLanes) -> None:
+        self.connection, self._theirs = multiprocessing.Pipe()
+        self._thread = threading.Thread(
+            target=loop.run, args=(make_lanes, self._theirs), name="hrm-engine", daemon=True
+        )
+        self._thread.start()
+
+    def kill(self) -> None:
+        """Shut down its pipe, which wakes both readers; the thread ends at its next read."""
+        with contextlib.suppress(OSError):  # it is closed already
+            descriptor = os.dup(self._theirs.fileno())
+            with socket.socket(fileno=descriptor) as pipe:
+                pipe.shutdown(socket.SHUT_RDWR)
+
+    def join(self, timeout_s: float) -> int | None:
+        self._thread.join(timeout_s)
+        return None if self._thread.is_alive() else 0

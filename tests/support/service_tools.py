@@ -104,22 +104,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-IMPORT_OF = {
-    "serve": "from hrm_edge_server.cli import serve as main",
-    "solve": "from hrm_edge.cli import main",
-    "push": "from hrm_edge.push_cli import main",
-    "data": "from hrm_puzzles.cli import main",
-    "train": "from hrm_train.cli import main",
-    "eval": "from hrm_export.eval_cli import main",
-    "export": "from hrm_export.cli import main",
-    "parity": "from hrm_parity.cli import main",
-    "key": "from hrm_edge_server.key_cli import main",
-}
+HRM = "from hrm_edge.commands import main; main()"
 
 
 def command(name: str, *arguments: object) -> list[str]:
-    program = f"{IMPORT_OF[name]}; main()"
-    return [sys.executable, "-c", program, *map(str, arguments)]
+    """Return the command line of `hrm NAME`."""
+    return [sys.executable, "-c", HRM, name, *map(str, arguments)]
 
 
 def scripted_command(**options: float | str | Path) -> list[str]:

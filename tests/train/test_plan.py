@@ -1,6 +1,7 @@
 """Machines, recipes and plans: what a run becomes, and whether each machine can hold it."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from hrm_model.families import model_of
 from hrm_puzzles import registry
 from hrm_puzzles.cli import main as data_app
 from hrm_puzzles.data.datasets import DatasetError
+from hrm_train.batches import open_source
 from hrm_train.checkpoints import start_of
 from hrm_train.cli import main as app
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
@@ -363,6 +365,27 @@ def arc_plan(folder: Path, data: Path, init: Path | None = None) -> RunPlan:
         settings=SETTINGS,
     )
     return plan_of(options)
+
+
+def test_an_unknown_arc_task_trains_on_its_demonstrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.json"
+    pairs = [{"input": [[1, number]], "output": [[number, 1]]} for number in (2, 3, 4)]
+    file.write_text(json.dumps({"train": pairs, "test": [{"input": [[1, 5]]}]}))
+    shipped = Path(__file__).parents[2] / "model" / "checkpoints" / "arc-7x7"
+    start = ["--recipe", "arc-small", "--data", file, "--run", "run", "--hw", "cpu"]
+    for setting in (*PLAIN, "total_samples=64", "warmup_samples=0", "batch_size=4"):
+        start += ["--set", setting]
+    ended = succeeded(app, *start, "--init", shipped)
+    assert "(12 puzzles)" in ended.output  # three demonstrations in four turns
+    for split in ("train", "test"):
+        source = open_source(tmp_path / "data" / "mine", split, registry.get("arc-7x7"))
+        assert (len(source), source.identifiers()[1]) == (12, "mine")
+    succeeded(app, *start, "--resume", "--set", "total_samples=80")
+    with pytest.raises(ValueError, match="holds ARC tasks, but sudoku is not ARC"):
+        plan_of(PlanOptions(puzzle="sudoku", hw="cpu", data=file))
 
 
 def saved(plan: RunPlan) -> Path:

@@ -14,11 +14,9 @@ import pytest
 import rank_program
 import torch
 import torch.distributed
-import validation_program
 from service_tools import free_port
-from torchrun_tools import children_of, torchrun
+from torchrun_tools import Machine, children_of, torchrun, two_machines
 from train_tools import weights_of
-from two_machines import Machine, two_machines
 
 from hrm_train.distributed import Ranks, joined
 
@@ -35,9 +33,9 @@ def expected(data: Path) -> dict[str, Any]:
     return {"losses": losses, "table": trainer.model.puzzle_table.tolist()}
 
 
-def on_two_ranks(*arguments: Path | str, program: str = PROGRAM) -> str:
+def on_two_ranks(*arguments: Path | str) -> str:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    command = [sys.executable, program, *map(str, arguments)]
+    command = [sys.executable, PROGRAM, *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     processes: list[subprocess.Popen[str]] = []
     for rank in "01":
@@ -51,9 +49,8 @@ def on_two_ranks(*arguments: Path | str, program: str = PROGRAM) -> str:
 @pytest.mark.process
 def test_a_validation_may_take_longer_than_a_collective(data: Path, tmp_path: Path) -> None:
     """Each rank validates its share; both report what one rank finds."""
-    program = validation_program.__file__
-    slow = json.loads(on_two_ranks(data, tmp_path / "two", "slow", program=program))
-    command = [sys.executable, program, str(data), str(tmp_path / "one")]
+    slow = json.loads(on_two_ranks("validation", data, tmp_path / "two"))
+    command = [sys.executable, PROGRAM, "validation", str(data), str(tmp_path / "one")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
     expected = json.loads(ended.stdout)
     assert slow["loss"] == pytest.approx(expected["loss"], abs=ROUNDING)
@@ -62,7 +59,7 @@ def test_a_validation_may_take_longer_than_a_collective(data: Path, tmp_path: Pa
 
 @pytest.mark.process
 def test_two_ranks_equal_one(data: Path, expected: dict[str, Any], tmp_path: Path) -> None:
-    found = json.loads(on_two_ranks(data, tmp_path / "step_18"))
+    found = json.loads(on_two_ranks("losses", data, tmp_path / "step_18"))
     assert found["losses"] == pytest.approx(expected["losses"], abs=ROUNDING)
     table = torch.tensor(found["table"])
     assert table.count_nonzero() > 0

@@ -52,7 +52,8 @@ class PlanOptions:
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Data set directory. Default: data/PUZZLE or data/RECIPE, built if absent."
+            help="Data set directory, or a file of ARC tasks to build data/FILE from. Default: "
+            "data/PUZZLE or data/RECIPE, built if absent."
         ),
     ] = None
     recipe: Annotated[
@@ -176,9 +177,23 @@ class PlanOptions:
         return self.run or Path("runs") / (self.recipe or self.puzzle_name)
 
     @property
-    def data_path(self) -> Path:
-        if self.data:
+    def tasks_file(self) -> Path | None:
+        """The file of ARC tasks that --data names, from which a data set is built."""
+        if self.data is not None and self.data.suffix == ".json":
             return self.data
+        return None
+
+    @property
+    def named_data(self) -> Path | None:
+        """The data set that --data names."""
+        if self.tasks_file is None:
+            return self.data
+        return Path("data") / self.tasks_file.stem
+
+    @property
+    def data_path(self) -> Path:
+        if self.named_data:
+            return self.named_data
         if self.recipe and self.examples:
             return Path("data") / self.recipe
         return Path("data") / self.kind.name

@@ -4,15 +4,21 @@ plan = plan_of(PlanOptions(puzzle="arc", hw="rtx4090"))  # builds data/arc if it
 trainer = trainer_from(plan)
 """
 
+import json
 import os
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.arc.tasks import read_tasks
+from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.for_training import build_if_absent
@@ -100,13 +106,42 @@ def _new(options: PlanOptions) -> RunPlan:
     if plan.recipe.optimizer == "lion":
         require_lion()
     puzzle = options.kind
-    if options.data is None:
+    if options.tasks_file is not None:
+        _build_from_tasks(options.tasks_file, puzzle, plan.data)
+    elif options.data is None:
         build_if_absent(puzzle, plan.data, options.examples, say, may_fill_disk=options.yes)
     meta = datasets.meta_for(puzzle, plan.data, "train")
     plan = plan.with_puzzle_ids(meta.num_puzzle_identifiers)
     if options.fill is not None:
         plan = filled(plan, options.fill)
     return plan
+
+
+def _build_from_tasks(file: Path, puzzle: Puzzle, data: Path) -> None:
+    """Builds a data set of ARC tasks in their turns, unless it exists.
+
+    It trains on the demonstrations. A task without test answers is validated on them too.
+    """
+    if not isinstance(puzzle, Arc):
+        raise ValueError(f"--data {file} holds ARC tasks, but {puzzle.name} is not ARC")
+    if data.exists():
+        return
+    tasks: dict[str, dict[str, list[Any]]] = {}
+    for task in read_tasks(str(file)):
+        demonstrations = _as_json(task.demonstrations)
+        tests = _as_json(task.tests) or demonstrations
+        tasks[task.name] = {"train": demonstrations, "test": tests}
+    with TemporaryDirectory() as folder:
+        whole = Path(folder) / file.name
+        whole.write_text(json.dumps(tasks))
+        recipe = ArcRecipe(
+            puzzle=puzzle.name, dataset=str(whole), augment=7, keep_colors=True, hold_out_all=True
+        )
+        build_arc(recipe, puzzle, data)
+
+
+def _as_json(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    return [{"input": asked.tolist(), "output": answer.tolist()} for asked, answer in pairs]
 
 
 def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
@@ -245,7 +280,7 @@ def _changed(plan: RunPlan, recorded: RunPlan, options: TrainOptions) -> RunPlan
         config = config_for(options.preset, plan.puzzle, plan.config.num_puzzle_ids)
     changed = replace(
         plan,
-        data=options.data or plan.data,
+        data=options.named_data or plan.data,
         init=options.init_path or plan.init,
         config=config,
         hardware=hardware,

@@ -4,7 +4,7 @@ Shapes: T tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -26,8 +26,7 @@ class ReadingError(NamedTuple):
     problem: PuzzleError
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ParsedRequest:
+class ParsedRequest(NamedTuple):
     """A parsed request: its task, its model, and its puzzle as the client wrote it.
 
     `board` has the size of the puzzle; the model's own board may be larger and frame it.

@@ -33,11 +33,7 @@ class Scheduler:
     """Gives slots to attempts; at most `num_slots + queue_limit` attempts are alive at once."""
 
     def __init__(self, num_slots: int, queue_limit: int) -> None:
-        if num_slots < 1 or queue_limit < 0:
-            raise ValueError(
-                f"num_slots {num_slots} or queue_limit {queue_limit} is out of range: give at "
-                "least one slot and a limit of zero or more."
-            )
+        assert num_slots > 0, "a lane has a slot"
         self.num_slots = num_slots
         self.queue_limit = queue_limit
         self.slots: list[Attempt | None] = [None] * num_slots
@@ -52,12 +48,9 @@ class Scheduler:
         self._is_settled = True  # no attempt was added or removed since the last `admit`
 
     def submit(self, attempt: Attempt) -> None:
-        """Queue an attempt; raises QueueFullError, or ValueError for an id that is still alive."""
+        """Queue an attempt with an id of its own; raises QueueFullError."""
         attempt_id = attempt.attempt_id
-        if attempt_id in self.waiting or attempt_id in self.running:
-            raise ValueError(
-                f"attempt {attempt_id} is already here: give every attempt its own id."
-            )
+        assert attempt_id not in self.waiting, f"attempt {attempt_id} is already here"
         if len(self.waiting) + len(self.running) >= self.queue_limit + self.num_slots:
             limit = f"the queue already holds its limit of {self.queue_limit} attempts"
             raise QueueFullError(f"{limit}: retry when some have ended.")

@@ -5,7 +5,7 @@ is more urgent.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.stats import Outcome, Status
@@ -69,8 +69,7 @@ class Attempt:
     compute_s: float = field(default=0.0, init=False)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SegmentEvent:
+class SegmentEvent(NamedTuple):
     """An attempt's answer after one segment, transformed back to the original puzzle."""
 
     task_id: int
@@ -81,8 +80,7 @@ class SegmentEvent:
     verified: bool | None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Result:
+class Result(NamedTuple):
     """How a task ended: the attempt that answers it, and what all attempts cost together.
 
     `num_attempts` attempts ran at least one segment. `votes` attempts gave this answer, which is

@@ -4,8 +4,8 @@ Shapes: B puzzles, T tokens.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Symmetry, Voting
 DRAWS = 4  # maximum draws per variant; a puzzle with few symmetries soon repeats
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TaskVariant:
+class TaskVariant(NamedTuple):
     """A copy of a puzzle and its row of the puzzle table; `turn_back` transforms answers back."""
 
     tokens_T: Int32

@@ -32,7 +32,8 @@ class Archive:
         self._bundle = bundle
         manifest = read_manifest(bundle)
         self.name = name or manifest.name
-        self._manifest = _named(bundle, manifest, name)
+        named = manifest.model_copy(update={"name": self.name})
+        self._manifest = named.model_dump_json(indent=2).encode()
         self._sizes = {file: entry.size_bytes for file, entry in manifest.files.items()}
 
     @property
@@ -47,18 +48,10 @@ class Archive:
         yield bytes(_num_padding(len(self._manifest)))
         for name, size in self._sizes.items():
             yield _header(name, size)
-            yield from self._content(name, size)
+            with (self._bundle / name).open("rb") as stream:
+                yield from _pieces_of(stream, size)
             yield bytes(_num_padding(size))
         yield END * 2
-
-    def _content(self, name: str, size: int) -> Iterator[bytes]:
-        file = self._bundle / name
-        try:
-            with file.open("rb") as stream:
-                yield from _pieces_of(stream, size)
-        except (OSError, EOFError) as error:
-            problem = f"{file} cannot be read as the manifest states ({error})"
-            raise BundleError(f"{problem}: export the bundle again.") from error
 
 
 def unpack(archive: Path, directory: Path) -> Manifest:
@@ -116,23 +109,11 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 def _header(name: str, size: int) -> bytes:
     entry = tarfile.TarInfo(name)
     entry.size = size
-    try:
-        return entry.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
-    except ValueError as error:
-        problem = f"{name} of {size} bytes does not fit into a tar file ({error})"
-        raise BundleError(f"{problem}: copy the bundle to the board by hand.") from error
+    return entry.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
 
 
 def _num_padding(size: int) -> int:
     return -size % BLOCK
-
-
-def _named(bundle: Path, manifest: Manifest, name: str | None) -> bytes:
-    """The bytes of the manifest, under another name if there is one."""
-    if name is None:
-        return (bundle / MANIFEST_NAME).read_bytes()
-    renamed = manifest.model_copy(update={"name": name})
-    return renamed.model_dump_json(indent=2).encode()
 
 
 def _damaged(problem: str) -> BundleError:

@@ -123,10 +123,6 @@ class TaskResults(_Strict):
             raise ValueError(f"right names {len(self.right)} of {self.num_tasks} tasks")
         return self
 
-    @property
-    def share(self) -> str:
-        return f"{len(self.right)} of {self.num_tasks} tasks with {self.attempts} attempts"
-
 
 class Manifest(_Strict):
     """What `manifest.json` holds.

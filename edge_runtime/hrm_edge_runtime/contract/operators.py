@@ -83,10 +83,10 @@ NODE_DOMAIN = 7
 # fields of AttributeProto
 SUBGRAPHS = frozenset({6, 11})
 
+# types of a field
 VARINT = 0
-FIXED64 = 1
 BYTES = 2
-FIXED32 = 5
+SIZE_OF = {1: 8, 5: 4}  # bytes of a number of fixed size
 MALFORMED = "is not an ONNX graph"
 NOT_WRITTEN = ", which hrm-export does not write"
 
@@ -169,10 +169,8 @@ def _fields(message: memoryview) -> Message:
             fields.setdefault(key >> 3, []).append(message[start:position])
         elif kind == VARINT:
             _, position = _number(message, position)
-        elif kind == FIXED64:
-            position += 8
-        elif kind == FIXED32:
-            position += 4
+        elif kind in SIZE_OF:
+            position += SIZE_OF[kind]
         else:
             raise ValueError(MALFORMED)
         if position > len(message):

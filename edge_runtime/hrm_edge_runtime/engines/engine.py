@@ -6,8 +6,7 @@ Everything above an engine is numpy; the carry never leaves it.
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +108,7 @@ class EngineLostError(RuntimeError):
     exit_status = 3  # exit status of a command that cannot continue
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepOutput:
+class StepOutput(NamedTuple):
     """Outputs of one segment: rows `[0, num_active)`, as views that the next segment overwrites.
 
     `answer_BT` holds token ids. `halt_margin_B` is positive if the model would stop. `q_halt_B`
@@ -139,8 +137,7 @@ class Engine(Protocol):
 
     def replace_tokens(self, slot: int, tokens_T: Int32) -> None:
         """Replace a slot's tokens but keep its carry. Requires `want_logits`."""
-        name = type(self).__name__
-        raise RuntimeError(f"{name} cannot replace the {tokens_T.size} tokens of slot {slot}")
+        raise AssertionError(f"slot {slot} cannot take {tokens_T.size} tokens")
 
     def move(self, source: int, target: int) -> None:
         """Copy a slot's whole state (tokens, carry, freshness) to another slot."""

@@ -6,8 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hrm_edge_runtime.batching.scheduler import place_of
 from hrm_edge_runtime.batching.stats import LaneSnapshot
@@ -44,8 +43,7 @@ class NoAnswerError(Exception):
         self.retry_after_s = retry_after_s
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Pending:
+class _Pending(NamedTuple):
     """A task that the engine has not answered yet."""
 
     future: asyncio.Future[Result]

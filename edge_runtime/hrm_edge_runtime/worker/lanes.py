@@ -4,7 +4,7 @@ import functools
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,8 +51,7 @@ class OverBudgetError(ValueError):
     """A lane does not fit into memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryBudget:
+class MemoryBudget(NamedTuple):
     """At most `limit_bytes` for the engine process; by default all free memory but a headroom."""
 
     limit_bytes: int | None = None
@@ -80,8 +79,7 @@ class MemoryBudget:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneDefaults:
+class LaneDefaults(NamedTuple):
     """How to run every bundle; `engine` is ENGINE[:PRECISION].
 
     If `num_slots` is None, the number is chosen from measured times.
@@ -92,11 +90,10 @@ class LaneDefaults:
     num_threads: int | None
     queue_limit: int
     max_attempts: int
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    budget: MemoryBudget = MemoryBudget()
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneOptions:
+class LaneOptions(NamedTuple):
     """A bundle and how to run it; picklable, since the engine process opens the bundle."""
 
     key: LaneKey
@@ -117,8 +114,7 @@ class LaneReport:
     step_s: dict[int, float] = field(default_factory=dict[int, float])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OpenedLane:
+class OpenedLane(NamedTuple):
     """A warm lane and its report; it stays in the engine process."""
 
     lane: TaskLane
@@ -151,27 +147,29 @@ def with_fewer_threads(defaults: LaneDefaults, num_lanes: int = 1) -> LaneDefaul
     share = max(1, (left - SPARE_THREADS) // num_lanes)
     if share < wanted:
         _log.info("%d of %d threads, because the container limits them (pids.max)", share, wanted)
-    return replace(defaults, num_threads=min(wanted, share))
+    return defaults._replace(num_threads=min(wanted, share))
 
 
 def open_lanes(lanes: Sequence[LaneOptions]) -> Lanes:
     """Open the lanes of the start, which share the threads that they may have."""
     opened: Lanes = {}
     for index, options in enumerate(lanes):
-        defaults = with_fewer_threads(options.defaults, len(lanes) - index)
-        opened[options.key] = open_lane(replace(options, defaults=defaults))
+        opened[options.key] = open_lane(options, num_lanes=len(lanes) - index)
     return opened
 
 
-def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
+def open_lane(
+    options: LaneOptions, *, num_lanes: int = 1, keeps_figures: bool = True
+) -> OpenedLane:
     """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError.
 
     A lane that fails to open holds nothing. Memory must have room for the bundle's graph, and for
-    what a lane of this bundle took before. Pass `keeps_figures=False` if other lanes run meanwhile,
-    since they distort the figures.
+    what a lane of this bundle took before. It shares the threads that the process may start with
+    `num_lanes - 1` others. Pass `keeps_figures=False` if other lanes run meanwhile, since they
+    distort the figures.
     """
-    defaults = with_fewer_threads(options.defaults)
-    options = replace(options, defaults=defaults)
+    defaults = with_fewer_threads(options.defaults, num_lanes)
+    options = options._replace(defaults=defaults)
     bundle = Bundle.open(options.bundle_path)
     name = bundle.manifest.name
     figures = StepTimesFile(bundle, options.choice, defaults.num_threads)

@@ -4,15 +4,14 @@ Both ends are our own processes on one machine, so pickling is safe and `time.mo
 same to both. The HTTP process numbers tasks, with one count for all lanes.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, MakeLane
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Solve:
+class Solve(NamedTuple):
     """Solve a task in a lane; times are of `time.monotonic`, `request` is the HTTP request's id."""
 
     lane: LaneKey
@@ -20,16 +19,14 @@ class Solve:
     request: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cancel:
+class Cancel(NamedTuple):
     """Drop a task: its client has left."""
 
     lane: LaneKey
     task_id: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Load:
+class Load(NamedTuple):
     """Open one more lane; answered by LaneChanged.
 
     If `beside`, it opens in a thread while the other lanes run.
@@ -40,28 +37,24 @@ class Load:
     beside: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retire:
+class Retire(NamedTuple):
     """Close a lane that has no tasks left; answered by LaneChanged."""
 
     lane: LaneKey
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(NamedTuple):
     """End immediately and drop unfinished tasks. The HTTP process drains before it sends this."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ready:
+class Ready(NamedTuple):
     """Every lane is loaded and has run its warm-up steps."""
 
     load_s: float
     reports: dict[LaneKey, LaneReport]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneChanged:
+class LaneChanged(NamedTuple):
     """The outcome of a Load or Retire: open with a `report`, refused, or closed.
 
     `is_over_budget` is True if the refusal is for a lack of memory.
@@ -73,24 +66,21 @@ class LaneChanged:
     is_over_budget: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Stepped:
+class Stepped(NamedTuple):
     """The outcome of a step: the tasks that ended in any way, and events of streamed tasks."""
 
     results: list[Result]
     events: list[SegmentEvent]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rejected:
+class Rejected(NamedTuple):
     """A lane did not take a task; `message` is the reason in one sentence."""
 
     task_id: int
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failed:
+class Failed(NamedTuple):
     """The engine ends; `message` says why in a sentence.
 
     It is a refusal if the engine cannot open its lanes.
@@ -100,8 +90,7 @@ class Failed:
     is_refusal: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The lanes at `taken_s`, a time of `time.monotonic`."""
 
     lanes: dict[LaneKey, LaneSnapshot]

@@ -10,8 +10,8 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import metadata
+from typing import NamedTuple
 
 from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn, warn_if
 from hrm_host.machine import Host, cache_folder, cuda_devices
@@ -47,8 +47,7 @@ SERVING_BYTES = 256 * MIB  # memory of both processes with the shipped Sudoku mo
 MIN_CACHE_BYTES = GIB // 4  # an engine takes about 100 MB per precision of a published model
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServingSoftware:
+class ServingSoftware(NamedTuple):
     """Versions of the installed software; None for what is missing.
 
     A fault says why the software does not work.

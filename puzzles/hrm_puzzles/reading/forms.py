@@ -77,7 +77,7 @@ FORMS = (
     _sudoku("lines with blanks around them", "\n  1.3.  \n  3412\n  2143\n  432.\n"),
     _sudoku("a fence of Markdown", f"```text\n{LINES}\n```"),
     _sudoku("colors of a terminal", LINES.replace("1.", "\x1b[1m1\x1b[0m.")),
-    _sudoku("the end of a DOS file", f"{LINES}\n\x1a"),
+    _sudoku("the end of a DOS file", f"{LINES}\x1a"),
     _sudoku("old line ends", LINES.replace("\n", "\r")),
     _sudoku("groups", "1.3. 3412 2143 432."),
     _sudoku(

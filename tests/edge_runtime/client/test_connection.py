@@ -69,27 +69,6 @@ def test_an_error_in_our_shape_and_other_answers_of_a_proxy_are_told_apart(
         assert error.retry_after_s == 7.0
 
 
-def flaky(good: Reply, num_failures: int = 2) -> Reply:
-    """As a proxy whose server restarts: 502 a few times, then a good answer."""
-    left = [PAGE] * num_failures
-
-    def reply(handler: BaseHTTPRequestHandler) -> None:
-        if left:
-            body(left.pop(), 502, Retry_After="0")(handler)
-        else:
-            good(handler)
-
-    return reply
-
-
-def test_a_restart_behind_a_proxy_loses_nothing() -> None:
-    batch = flaky(lines(solved(1, SOLVED), solved(2, SOLVED)))
-    with odd_server(batch, flaky(body(MODELS))) as url:
-        asked = ["-", "--url", url, "--patience", "30"]
-        done = CliRunner().invoke(main, asked, input=f"{OPEN}\n{OPEN}\n")
-    assert (done.exit_code, done.stdout.split()) == (0, [SOLVED, SOLVED]), done.stderr
-
-
 DEAD = "http://127.0.0.1:9"
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "http": {"http_proxy": DEAD},
@@ -203,6 +182,8 @@ def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
         assert len(client.models()) == 1
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert solve_at(url).exit_code == 0
+    with pytest.raises(hrm_edge.UnreachableError):
+        hrm_edge.Client(url.replace("https:", "http:")).models()
     other_name = solve_at(url.replace("127.0.0.1", "localhost"))
     assert "use an address that the server's certificate names" in other_name.stderr
 

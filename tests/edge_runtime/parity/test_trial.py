@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from bundle_tools import restate, turn_head
-from echo_bundle import ECHO_STEP, write_echo_bundle
-from heavy_steps import GROWING_STEP, LONG_STEP
+from echo_bundle import ECHO_STEP, GROWING_STEP, LONG_STEP, write_echo_bundle
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
@@ -60,7 +58,7 @@ async def test_nan_is_rejected_without_golden_traces(tmp_path: Path) -> None:
 def test_a_bundle_is_tried_before_a_server_starts_with_it(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "nan.bundle", name="bad", step=NAN_STEP)
     library = Library(DEFAULTS)
-    library.start_with([Bundle.open(bundle)], {})
+    library.start_with([Bundle.open(bundle)])
     refusal = "the bundle 'bad' is not served: it computes values that are not finite"
     with pytest.raises(BundleError, match=refusal):
         list(library.build())
@@ -113,6 +111,6 @@ async def test_a_trial_takes_no_more_memory_than_the_engine_leaves(
         np.save(bundle / "puzzle_table.npy", np.zeros((num_names, 4), np.float32))
         restate(bundle, num_puzzle_ids=num_names)
     budget = MemoryBudget(limit_bytes=140 << 20)
-    defaults = replace(DEFAULTS, budget=budget)
+    defaults = DEFAULTS._replace(budget=budget)
     told = await fault_of(bundle, defaults, engine_bytes=100 << 20)
     assert "beside what the engine holds: remove a model" in told

@@ -10,9 +10,9 @@ import threading
 import httpx
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
+from scripted_engine import ThreadEngine
 from scripted_server import LANE, examples, no_library, scripted_model
 from service_tools import refusal, wait_for
-from thread_engine import ThreadEngine
 
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
@@ -26,17 +26,14 @@ NDJSON = {"content-type": "application/x-ndjson"}
 QUESTIONS = [json.dumps({"puzzle": question}).encode() for question in examples()]
 
 
-def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits() -> None:
+async def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits() -> None:
     limit = inspect.signature(serve_command).parameters["queue_limit"].default
     make_lanes = functools.partial(QUICK, queue_limit=limit)
     client = EngineClient(functools.partial(ThreadEngine, make_lanes), {LANE: 2 + limit})
-    with serving(create_app(client, [scripted_model(num_slots=2)], no_library()), client) as http:
-
-        async def burst() -> list[httpx.Response]:
-            requests = [http.http.post("/solve", content=QUESTIONS[0]) for _ in range(150)]
-            return await asyncio.gather(*requests)
-
-        for answer in http.portal.call(burst):
+    app = create_app(client, [scripted_model(num_slots=2)], no_library())
+    async with client_of(app, client) as http:
+        requests = [http.post("/solve", content=QUESTIONS[0]) for _ in range(150)]
+        for answer in await asyncio.gather(*requests):
             assert answer.status_code == 200
 
 
@@ -81,10 +78,11 @@ def test_engine_that_never_loads_is_tried_again_and_again() -> None:
         may_fail.wait(10)
         raise GoneError("step.fp32.onnx is gone")
 
-    with serving(*app_over(broken), until_ready=False) as http:
+    app, engine_client = app_over(broken)
+    with serving(app, engine_client, until_ready=False) as http:
         assert refusal(http.get("/readyz")) == (503, "loading")
         may_fail.set()
-        wait_for(lambda: http.engine_client.process.num_losses >= 3)
+        wait_for(lambda: engine_client.process.num_losses >= 3)
         assert refusal(http.get("/readyz")) == (503, "engine-lost")
         assert http.get("/livez").status_code == 200
         engine = http.get("/slots").json()["engine"]

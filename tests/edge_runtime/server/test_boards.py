@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from asgi_tools import QUICK, Http, app_over, serving
+from asgi_tools import QUICK, app_over, serving
 from bundle_tools import shipped
 from cell_sets import open_maze
+from scripted_engine import ThreadEngine
 from scripted_server import LANE, NAME, no_library, scripted_model
-from thread_engine import ThreadEngine
+from starlette.testclient import TestClient
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import candidate_models, parse_request
@@ -28,7 +29,7 @@ FIELD = "S..G\n....\n####\n####"
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[Http]:
+def http() -> Iterator[TestClient]:
     with serving(*app_over(QUICK), until_ready=False) as http:
         yield http
 
@@ -37,7 +38,7 @@ def tokens_1T(puzzle: Puzzle, notation: object) -> np.ndarray:
     return puzzle.encode(puzzle.parse(notation).grid)[None].astype(np.uint8)
 
 
-def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: Http) -> None:
+def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: TestClient) -> None:
     kinds = http.get("/kinds").json()["kinds"]
     assert {"sudoku", "maze", "logistics"} <= {kind["kind"] for kind in kinds}
     for kind in kinds:
@@ -51,7 +52,7 @@ def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: Htt
             assert puzzle.check_BT(question_1T, answer_1T).tolist() == [RIGHT], made
 
 
-def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: Http) -> None:
+def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: TestClient) -> None:
     asked = {"kind": "maze-8x8", "difficulty": "hard"}
     first = http.get("/puzzle", params=asked).json()
     assert http.get("/puzzle", params={**asked, "seed": first["seed"]}).json() == first
@@ -59,7 +60,7 @@ def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: Http) -> None
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-def test_held_out_puzzles_are_in_no_training_set(http: Http, held_out: bool) -> None:
+def test_held_out_puzzles_are_in_no_training_set(http: TestClient, held_out: bool) -> None:
     puzzle = registry.get("sudoku-4x4")
     for _ in range(6):
         made = http.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
@@ -77,7 +78,9 @@ def test_held_out_puzzles_are_in_no_training_set(http: Http, held_out: bool) -> 
         ({"kind": "arc-7x7"}, "ARC tasks are made by people"),
     ],
 )
-def test_what_cannot_be_made_has_a_remedy(http: Http, params: dict[str, str], words: str) -> None:
+def test_what_cannot_be_made_has_a_remedy(
+    http: TestClient, params: dict[str, str], words: str
+) -> None:
     refused = http.get("/puzzle", params=params)
     assert refused.status_code == 422
     error = refused.json()["error"]
@@ -85,34 +88,22 @@ def test_what_cannot_be_made_has_a_remedy(http: Http, params: dict[str, str], wo
 
 
 @pytest.mark.parametrize(
-    ("kind", "puzzle", "solution", "verified"),
-    [
-        ("maze-4x4", LINE, LINE.replace("S.G", "SoG"), True),
-        ("arc-7x7", {"task": "6ea4a07e", "input": [[1]]}, [[2, 2]], None),
-    ],
-)
-def test_a_label_is_checked(
-    http: Http, kind: str, puzzle: object, solution: object, verified: bool | None
-) -> None:
-    judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
-    assert (judged.status_code, judged.json()) == (200, {"verified": verified})
-
-
-@pytest.mark.parametrize(
     ("kind", "puzzle", "solution", "message"),
     [
+        ("maze-4x4", LINE, LINE.replace("S.G", "SoG"), '{"verified":true}'),
+        ("arc-7x7", {"task": "6ea4a07e", "input": [[1]]}, [[2, 2]], '{"verified":null}'),
         ("maze-4x4", FIELD, FIELD.replace("....", "oooo"), "marked o are not a shortest path"),
         ("maze-4x4", LINE, LINE, "the solution does not solve the puzzle"),
         ("sudoku-4x4", "123434122143432.", "1234341221434322", "2 is given twice"),
         ("chess", "e4", "e5", "the puzzle 'chess' does not exist"),
     ],
 )
-def test_wrong_labels(
-    http: Http, kind: str, puzzle: object, solution: object, message: str
+def test_labels_are_checked(
+    http: TestClient, kind: str, puzzle: object, solution: object, message: str
 ) -> None:
     judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
-    assert judged.status_code == 422
-    assert message in judged.json()["error"]["message"]
+    assert judged.status_code == (200 if "verified" in message else 422)
+    assert message in judged.text
 
 
 def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once() -> None:
@@ -203,14 +194,19 @@ def test_boards_go_to_smallest_model(models: list[ServedModel], puzzle: object, 
     assert model_for(models[::-1], puzzle) == name
 
 
-def test_a_sudoku_goes_to_the_small_model(models: list[ServedModel]) -> None:
-    assert model_for(models, SUDOKU) == "sudoku"
-
-
-@pytest.mark.parametrize(("task", "name"), [("0520fde7", "arc-7x7"), ("017c7c7b", "arc-15x15")])
-def test_a_task_goes_to_the_smallest_model(models: list[ServedModel], task: str, name: str) -> None:
-    """Even if the grid of the question fits a smaller one."""
-    assert model_for(models, {"task": task, "input": [[0, 3], [3, 0]]}) == name
+@pytest.mark.parametrize(
+    ("puzzle", "name"),
+    [
+        (SUDOKU, "sudoku"),
+        # even if the grid of the question fits a smaller one
+        ({"task": "0520fde7", "input": [[0, 3], [3, 0]]}, "arc-7x7"),
+        ({"task": "017c7c7b", "input": [[0, 3], [3, 0]]}, "arc-15x15"),
+    ],
+)
+def test_others_go_to_the_first_that_knows_them(
+    models: list[ServedModel], puzzle: object, name: str
+) -> None:
+    assert model_for(models, puzzle) == name
 
 
 def test_an_unknown_task_is_rejected_with_known_ones(models: list[ServedModel]) -> None:

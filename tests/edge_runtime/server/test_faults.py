@@ -15,16 +15,17 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from asgi_tools import QUICK, Http, app_over, lanes_over, serving
+from asgi_tools import QUICK, app_over, lanes_over, serving
 from echo_bundle import write_echo_bundle
-from scripted_engine import ScriptedEngine
+from scripted_engine import ScriptedEngine, ThreadEngine
 from scripted_server import LANE, PUZZLE, no_library, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, head, refusal, running, wait_for
-from thread_engine import ThreadEngine
+from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.worker import process
@@ -40,8 +41,8 @@ BODY = {"puzzle": QUESTION}
 NUM_CONNECTIONS = 2000
 
 
-def is_served(http: Http) -> bool:
-    wait_for(lambda: http.engine_client.state == "ready")
+def is_served(http: TestClient, client: EngineClient) -> bool:
+    wait_for(lambda: client.state == "ready")
     return http.post("/solve", json=BODY).status_code == 200
 
 
@@ -65,14 +66,14 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) 
         return engines[-1]
 
     client = EngineClient(begin, {LANE: 10})
-    with serving(create_app(client, [scripted_model(num_slots=2)], no_library()), client) as http:
-        ask = functools.partial(http.http.post, "/solve", json=BODY)
-        asked = http.portal.start_task_soon(ask)
+    app = create_app(client, [scripted_model(num_slots=2)], no_library())
+    with ThreadPoolExecutor(1) as pool, serving(app, client) as http:
+        asked = pool.submit(http.post, "/solve", json=BODY)
         wait_for(lambda: client.num_waiting == 1)
         engines[0].say(raw)
         assert refusal(asked.result(10)) == (503, "engine-lost")
         wait_for(lambda: len(engines) == 2)
-        assert is_served(http)
+        assert is_served(http, client)
 
 
 class WrongShape(ScriptedEngine):
@@ -91,11 +92,11 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
     def lanes() -> Lanes:
         return first.pop() if first else QUICK()
 
-    with serving(*app_over(lanes), until_ready=False) as http:
-        client = http.engine_client
+    app, client = app_over(lanes)
+    with serving(app, client, until_ready=False) as http:
         wait_for(lambda: client.state == "ready" or client.process.num_losses > 0)
         assert refusal(http.post("/solve", json=BODY)) == (503, "engine-lost")
-        assert is_served(http)
+        assert is_served(http, client)
 
 
 def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +111,14 @@ def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.Monke
             is_over.wait(60)
         return QUICK()
 
-    with serving(*app_over(lanes), until_ready=False) as http:
-        client = http.engine_client
+    app, client = app_over(lanes)
+    with serving(app, client, until_ready=False) as http:
         wait_for(lambda: client.process.losses_in_a_row == 2)
         assert client.process.retry_after_s > process.FIRST_BACKOFF_S
         refused = http.get("/readyz")
         assert refusal(refused) == (503, "engine-lost")
         assert "did not open its models within 0.2 s" in refused.json()["error"]["message"]
-        assert is_served(http)
+        assert is_served(http, client)
         is_over.set()
 
 

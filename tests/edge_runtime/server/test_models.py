@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
-from echo_bundle import write_echo_bundle
-from heavy_steps import LONG_STEP
+from echo_bundle import LONG_STEP, write_echo_bundle
 from house import SOLVED, House, house_of
 from key_tools import ADMIN, AS_USER, write_key_file
 from service_tools import Server, command, hrm_serve, refusal, wait_for

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from bundle_tools import archived, restate
-from echo_bundle import ECHO_STEP, write_echo_bundle
-from heavy_steps import GROWING_STEP
+from echo_bundle import ECHO_STEP, GROWING_STEP, write_echo_bundle
 from house import BROKEN_STEP, SOLVED
 from key_tools import ADMIN, AS_USER, write_key_file
 from service_tools import Server, hrm_serve

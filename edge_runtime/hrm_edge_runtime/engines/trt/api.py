@@ -292,15 +292,16 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
     return Monitor()
 
 
-def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine | None:
-    """Open a plan; None if this TensorRT or GPU rejects it. The engine keeps its runtime alive.
-
-    Raises TensorRTError if TensorRT does not start.
-    """
+def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine:
+    """Open a plan; raises TensorRTError. The engine keeps its runtime alive."""
     import tensorrt as trt
 
     runtime = _started(trt.Runtime, logger_for(last_error), last_error)
-    return runtime.deserialize_cuda_engine(plan)
+    engine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        problem = f"TensorRT {version()} cannot open this engine ({last_error.text})"
+        raise TensorRTError(problem, cause_of(last_error.text), "build it again")
+    return engine
 
 
 def context_for(

@@ -221,14 +221,14 @@ def serve_command(bundle: Bundle, engine: str, num_slots: int) -> str:
 def write(built: Built, plan: bytes | None = None) -> None:
     """Write a page, after its plan if one is passed: a plan without a page is ignored."""
     if plan is not None:
-        atomic.write_bytes(_plan_file(built.key), plan)
-    atomic.write_text(_page_file(built.key), built.model_dump_json(indent=2) + "\n")
+        atomic.write_bytes(file_of(built.key, "plan"), plan)
+    atomic.write_text(file_of(built.key, "json"), built.model_dump_json(indent=2) + "\n")
 
 
 def find(key: EngineKey) -> Built | None:
     """The page of the engine with this key; None unless it was built to the end."""
-    built = _read(_page_file(key))
-    if built is None or built.key != key or not _plan_file(key).is_file():
+    built = _read(file_of(key, "json"))
+    if built is None or built.key != key or not file_of(key, "plan").is_file():
         return None
     return built
 
@@ -252,7 +252,7 @@ def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     command = serve_command(bundle, f"tensorrt:{key.precision}", key.buckets[-1])
     if built is None:
         raise EngineUnavailableError(f"{_why_missing(key)}: `{command}` builds it.")
-    plan = _plan_file(built.key)
+    plan = file_of(built.key, "plan")
     if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
         raise EngineUnavailableError(
             f"{plan} has changed since it was built: remove it; then `{command}` builds it again."
@@ -282,12 +282,9 @@ def _differences(theirs: EngineKey, ours: EngineKey) -> list[str]:
     return differences
 
 
-def _plan_file(key: EngineKey) -> Path:
-    return plan_folder() / f"{key.name}.plan"
-
-
-def _page_file(key: EngineKey) -> Path:
-    return plan_folder() / f"{key.name}.json"
+def file_of(key: EngineKey, kind: str) -> Path:
+    """The plan, page or failure of an engine: `kind` is the ending of its name."""
+    return plan_folder() / f"{key.name}.{kind}"
 
 
 def _pages() -> list[Built]:

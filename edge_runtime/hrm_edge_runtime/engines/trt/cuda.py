@@ -14,9 +14,8 @@ as they run. Ran on an H100; not on an integrated GPU yet.
 import ctypes
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,7 @@ from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, Gpu
 ALIGNMENT = 256  # bytes; TensorRT requires this alignment of every tensor
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shared:
+class Shared(NamedTuple):
     """Host tensors in one block of memory, and the addresses under which the GPU sees them."""
 
     arrays: dict[str, NDArray[Any]]

@@ -11,9 +11,8 @@ import ctypes
 import importlib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 
@@ -28,8 +27,7 @@ MAJOR = 75
 MINOR = 76
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuInfo:
+class GpuInfo(NamedTuple):
     """Which GPU this is; `compute_capability` as "8.7"."""
 
     name: str

@@ -32,7 +32,6 @@ from hrm_edge_runtime.engines import engine as contract
 from hrm_edge_runtime.engines.engine import (
     Engine,
     EngineLostError,
-    EngineUnavailableError,
     Float32,
     Int32,
     Shape,
@@ -116,9 +115,9 @@ class TensorRTEngine(Engine):
         self.seq_len = manifest.seq_len
         self._gpu = gpu
         self._last_error = api.LastError()
-        self._engine = _opened(plan, self._last_error)
-        self._names = _tensor_names(self._engine)
-        _check_plan(self._engine, self._names, manifest, num_profiles=num_profiles)
+        engine = api.engine_from_plan(plan, self._last_error)
+        self._engine = engine
+        self._names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         self._buckets = _needed(buckets, num_slots)
         self._contexts: dict[int, tensorrt.IExecutionContext] = {}
         inputs = self._names.intersection(contract.INPUTS)
@@ -245,36 +244,6 @@ class TensorRTEngine(Engine):
                 "batch %d runs without a CUDA graph, which costs time: %s", bucket, problem
             )
             return enqueue
-
-
-def _opened(plan: bytes, last_error: api.LastError) -> tensorrt.ICudaEngine:
-    version = api.version()
-    engine = api.engine_from_plan(plan, last_error)
-    if engine is None:
-        raise EngineUnavailableError(
-            f"TensorRT {version} cannot open this engine ({last_error.text}): build it again."
-        )
-    return engine
-
-
-def _tensor_names(engine: tensorrt.ICudaEngine) -> set[str]:
-    return {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-
-
-def _check_plan(
-    engine: tensorrt.ICudaEngine, names: set[str], manifest: Manifest, *, num_profiles: int
-) -> None:
-    """Raise EngineUnavailableError unless the plan has the step graph's tensors and profiles."""
-    expected = {*contract.INPUTS, *contract.OUTPUTS}
-    required = set(expected)
-    if not manifest.puzzle_vector_size:
-        required.discard("puzzle_vector_BE")  # TensorRT may drop an input of width 0
-    has_tensors = required <= names <= expected
-    if not has_tensors or engine.num_optimization_profiles != num_profiles:
-        raise EngineUnavailableError(
-            f"the engine has tensors {sorted(names)} and {engine.num_optimization_profiles} "
-            f"profiles, expected {sorted(expected)} and {num_profiles}: build it again."
-        )
 
 
 def _needed(buckets: tuple[int, ...], num_slots: int) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ def remember(key: EngineKey, error: TensorRTError) -> None:
     failure = Failure(
         key=key, problem=error.problem, cause=error.cause, driver=_driver(), boot=boot
     )
-    file = _file(key)
+    file = cache.file_of(key, "failure")
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_text(file, failure.model_dump_json(indent=2) + "\n")
 
@@ -49,7 +49,8 @@ def remember(key: EngineKey, error: TensorRTError) -> None:
 def find(key: EngineKey) -> Failure | None:
     """Why the build of this engine fails here; None if it did not, or if that may have changed."""
     try:
-        failure = Failure.model_validate_json(_file(key).read_text(encoding="utf-8"))
+        text = cache.file_of(key, "failure").read_text(encoding="utf-8")
+        failure = Failure.model_validate_json(text)
     except (OSError, UnicodeDecodeError, ValidationError):
         return None
     is_past = failure.boot is not None and failure.boot != _first_line(BOOT_ID)
@@ -59,11 +60,7 @@ def find(key: EngineKey) -> Failure | None:
 
 
 def forget(key: EngineKey) -> None:
-    _file(key).unlink(missing_ok=True)
-
-
-def _file(key: EngineKey) -> Path:
-    return cache.plan_folder() / f"{key.name}.failure"
+    cache.file_of(key, "failure").unlink(missing_ok=True)
 
 
 def _driver() -> str:

@@ -150,7 +150,7 @@ class Told(ScriptedEngine):
         if not self._wavers:
             return output
         shape = (num_active, self.seq_len, SMALL.vocab_size)
-        return replace(output, logits_BTV=np.zeros(shape, np.float32))
+        return output._replace(logits_BTV=np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize(("wavers", "how"), [(True, "hypotheses"), (False, "plain")])

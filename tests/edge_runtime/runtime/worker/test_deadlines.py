@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import Any
 
 import httpx
@@ -18,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import Script, ScriptedEngine
 from scripted_server import PUZZLE, examples, scripted_model
-from service_tools import PATIENCE_S, Server, ask_and_stay, asking, running, wait_for
+from service_tools import PATIENCE_S, Server, ask_and_stay, running, wait_for
 
 from hrm_edge.client import Client
 from hrm_edge.errors import ServerError
@@ -237,31 +236,3 @@ def test_an_answer_in_the_question_notation(server: Server, examples: dict[str, 
 def rows_of(text: str) -> list[list[int]]:
     cells = np.array(list(text.replace(".", "0")), np.int8)
     return cells.reshape(4, 4).tolist()
-
-
-def test_departed_clients_free_their_places(examples: dict[str, str]) -> None:
-    """One server for both laws, because each needs the same slow engine of one slot."""
-    question = next(iter(examples))
-    with running(slots=1, queue_limit=2, step_s=0.1, segments=8) as server:
-        with asking(server, list(islice(cycle(examples), 3))) as futures:
-            refused = server.solve(question)
-            assert refused.status_code == 503
-            assert refused.json()["error"]["reason"] == "queue-full"
-            assert int(refused.headers["retry-after"]) >= 1
-            assert server.status("/readyz") == 200
-            assert [future.result().status_code for future in futures] == [200] * 3
-        wait_for(lambda: _lane(server)["num_active"] == 0)
-        before = _lane(server)["completed"]
-        connections = [ask_and_stay(server, question) for _ in range(3)]
-        wait_for(lambda: server.slots()["waiting"] == 3)
-        for connection in connections:
-            connection.close()
-        after = {**before, "cancelled": 3}
-        wait_for(lambda: _lane(server)["completed"] == after)
-        assert server.slots()["waiting"] == 0
-        assert _lane(server)["num_active"] == 0
-        assert server.solve(question).json()["verified"]
-
-
-def _lane(server: Server) -> Any:
-    return server.slots()["lanes"][0]["lane"]

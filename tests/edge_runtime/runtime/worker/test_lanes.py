@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from asgi_tools import MAZE, MAZES, PLACES, QUICK, Http, app_of_two, app_over, serving, until
+from asgi_tools import MAZE, MAZES, PLACES, QUICK, app_of_two, app_over, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_engine import ThreadEngine
 from scripted_server import LANE, NAME, examples
 from service_tools import wait_for
-from thread_engine import ThreadEngine
+from starlette.testclient import TestClient
 
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -30,7 +31,7 @@ from hrm_edge_runtime.worker.loop import FairTurns
 MAZE_QUESTION = MAZE.sample([])
 
 
-def answer_to(http: Http, puzzle: object, **fields: object) -> Any:
+def answer_to(http: TestClient, puzzle: object, **fields: object) -> Any:
     return http.post("/solve", json={"puzzle": puzzle, **fields}).json()
 
 
@@ -54,7 +55,8 @@ def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
 
 
 def test_models_and_slots_list_every_lane() -> None:
-    with serving(*app_of_two()) as http:
+    app, engine_client = app_of_two()
+    with serving(app, engine_client) as http:
         for puzzle in (next(iter(examples())), MAZE_QUESTION):
             answer_to(http, puzzle)
         sudokus, mazes = http.get("/models").json()["models"]
@@ -62,25 +64,26 @@ def test_models_and_slots_list_every_lane() -> None:
         assert (mazes["name"], mazes["rows"], mazes["max_attempts"]) == (MAZES, 8, 1)
         assert mazes["sample"] == MAZE_QUESTION
         assert sudokus["identifiers"] == 1
-        wait_for(lambda: num_steps(http) == 3 + 2)
+        wait_for(lambda: num_steps(engine_client) == 3 + 2)
         ours, theirs = http.get("/slots").json()["lanes"]
         assert (ours["name"], ours["lane"]["completed"]) == (NAME, {"proven": 1})
         assert (theirs["name"], theirs["lane"]["completed"]) == (MAZES, {"max_segments": 1})
 
 
-def num_steps(http: Http) -> int:
-    return sum(lane.steps for lane in http.engine_client.snapshot.lanes.values())
+def num_steps(engine_client: EngineClient) -> int:
+    return sum(lane.steps for lane in engine_client.snapshot.lanes.values())
 
 
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
-    with serving(*app_of_two()) as http:
+    app, engine_client = app_of_two()
+    with serving(app, engine_client) as http:
         for _ in range(PLACES):
-            http.engine_client.places[LANE].take()
+            engine_client.places[LANE].take()
         refused = answer_to(http, next(iter(examples())))
         assert refused["error"]["reason"] == "queue-full"
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
         for _ in range(PLACES):
-            http.engine_client.places[LANE].leave()
+            engine_client.places[LANE].leave()
 
 
 @pytest.mark.parametrize(
