@@ -63,22 +63,13 @@ def test_the_city_set_has_the_published_counts() -> None:
     assert usual_counts(registry.get("logistics")) == (960, 400)
 
 
-def test_csv_rows_come_alone_and_without_byte_order_marks(tmp_path: Path, run: Run) -> None:
+def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path, run: Run) -> None:
     train, test = csv_files(tmp_path)
     files = ("--csv-train", train, "--csv-test", test)
     run("build", "sudoku-4x4", "--out", tmp_path / "a", *files)
     run("build", "sudoku-4x4", "--out", tmp_path / "b", *files, "--train", 4)
     assert num_examples(tmp_path / "a") == 1
     assert num_examples(tmp_path / "b") == 5
-    for file in (train, test):
-        file.write_text(file.read_text(), encoding="utf-8-sig")
-    run("build", "sudoku-4x4", "--out", tmp_path / "marked", *files)
-    assert num_examples(tmp_path / "marked") == 1
-    _, question, answer, _ = ROWS[0].split(",")
-    lines = tmp_path / "x.ndjson"
-    row = json.dumps({"puzzle": question, "solution": answer})
-    lines.write_text(row, encoding="utf-8-sig")
-    run("import", lines, "sudoku-4x4", "--split", "train", "--out", tmp_path / "lines")
 
 
 def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, run: Run) -> None:
