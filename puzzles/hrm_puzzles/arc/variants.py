@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hrm_puzzles.arc.canvas import END, FIRST_COLOR, NUM_COLORS, canvas_T, sums_by_turn_TBC
+from hrm_puzzles.arc.canvas import NUM_COLORS, canvas_T, sums_by_turn_TBC
 from hrm_puzzles.grid.board import mixed
 from hrm_puzzles.puzzle import Grid, Int64Array, IntpArray, UInt8Array, UInt64Array
 
@@ -157,10 +157,11 @@ def drawn_VET(
         origins_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
     else:
         origins_VE2 = _origins_VE2(pairs, variants, side, rng)
-    for number, (question, answer) in enumerate(pairs):
-        origins_V2 = origins_VE2[:, number]
-        inputs_VET[:, number] = _drawn_VT(question, variants, side, origins_V2)
-        labels_VET[:, number] = _drawn_VT(answer, variants, side, origins_V2)
+    for v, variant in enumerate(variants):
+        for e, (question, answer) in enumerate(pairs):
+            top, left = origins_VE2[v, e].tolist()
+            inputs_VET[v, e] = canvas_T(variant.apply(question), side, (top, left))
+            labels_VET[v, e] = canvas_T(variant.apply(answer), side, (top, left))
     return inputs_VET, labels_VET
 
 
@@ -182,32 +183,3 @@ def _origins_VE2(
     kept_V = rng.integers(len(pairs), size=len(variants))
     origins_VE2[np.arange(len(variants)), kept_V] = 0
     return origins_VE2
-
-
-def _drawn_VT(
-    grid: Grid,
-    variants: Sequence[Variant],
-    side: int,
-    origins_V2: IntpArray,
-) -> UInt8Array:
-    """Draw one grid on the canvas of each variant, all variants of a turn at once."""
-    turn_V = np.array([variant.turn for variant in variants])
-    colors_VC = np.array([variant.colors for variant in variants], dtype=np.uint8)
-    tokens_VC = colors_VC + np.uint8(FIRST_COLOR)
-    # One row and one column more than the canvas, for end marks that fall off it.
-    canvas_VSS = np.zeros((len(variants), side + 1, side + 1), dtype=np.uint8)
-    for turn in range(NUM_TURNS):
-        chosen_K = np.flatnonzero(turn_V == turn)
-        cells_KHW = tokens_VC[chosen_K][:, turned(grid, turn)]
-        _, height, width = cells_KHW.shape
-        top_K1 = origins_V2[chosen_K, :1]
-        left_K1 = origins_V2[chosen_K, 1:]
-        row_KH = top_K1 + np.arange(height)
-        col_KW = left_K1 + np.arange(width)
-        chosen_K1 = chosen_K[:, None]
-        canvas_VSS[chosen_K1, row_KH, left_K1 + width] = END
-        canvas_VSS[chosen_K1, top_K1 + height, col_KW] = END
-        row_KH1 = row_KH[:, :, None]
-        col_K1W = col_KW[:, None, :]
-        canvas_VSS[chosen_K1[:, None], row_KH1, col_K1W] = cells_KHW
-    return canvas_VSS[:, :side, :side].reshape(len(variants), side * side)
