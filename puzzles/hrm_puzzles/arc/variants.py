@@ -4,19 +4,18 @@ Colors 1 to 9 are exchanged, then a dihedral turn follows.
 
 This is the order of the published builder. Turns: 0 none, 1 to 3 quarter turns counter-clockwise,
 4 left-right, 5 up-down, 6 transposed, 7 left-right of turn 1.
-Shapes: V variants, C = 10 colors, T turns, P pairs; E pairs of one split, S side of the canvas, K
-variants of one turn, H and W the sides of one grid.
+Shapes: V variants, E pairs of one split, T cells of the canvas.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from hrm_puzzles.arc.canvas import NUM_COLORS, canvas_T, sums_by_turn_TBC
-from hrm_puzzles.grid.board import mixed
-from hrm_puzzles.puzzle import Grid, Int64Array, IntpArray, UInt8Array, UInt64Array
+from hrm_puzzles.arc.canvas import NUM_COLORS, canvas_T
+from hrm_puzzles.puzzle import Grid, IntpArray, UInt8Array
 
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 NUM_TURNS = len(INVERSE_TURN)
@@ -75,8 +74,7 @@ def turned(grid: Grid, turn: int) -> Grid:
 
 
 def random_variant(rng: np.random.Generator) -> Variant:
-    turns_V, colors_VC = _drawn(rng, 1)
-    return Variant(turn=int(turns_V[0]), colors=tuple(colors_VC[0].tolist()))
+    return next(_drawn(rng, 1))
 
 
 def variants_of(
@@ -91,52 +89,32 @@ def variants_of(
     All of them differ from the task and from each other. With `keep_colors` the variants are the
     other turns in order.
     """
+    drawn = _drawn(rng, TRIES * count)
     if keep_colors:
-        turns_V = np.arange(1, NUM_TURNS)
-        colors_VC = np.tile(np.arange(NUM_COLORS), (NUM_TURNS - 1, 1))
-    else:
-        turns_V, colors_VC = _drawn(rng, TRIES * count)
-    turns_V = np.concatenate([[0], turns_V])
-    colors_VC = np.concatenate([np.arange(NUM_COLORS)[None], colors_VC])
-    hashes_V = _hashes_V(pairs, turns_V, colors_VC)
-    _, first = np.unique(hashes_V, return_index=True)
-    variants: list[Variant] = []
-    for index in np.sort(first)[: count + 1]:
-        colors = tuple(colors_VC[index].tolist())
-        variants.append(Variant(turn=int(turns_V[index]), colors=colors))
-    return variants
+        drawn = (Variant(turn=turn) for turn in range(1, NUM_TURNS))
+    found: dict[tuple[bytes, ...], Variant] = {}
+    for variant in chain([Variant()], drawn):
+        images = sorted(_image(pair, variant) for pair in pairs)
+        found.setdefault(tuple(images), variant)
+        if len(found) > count:
+            break
+    return list(found.values())
 
 
-def _hashes_V(
-    pairs: Sequence[Pair],
-    turns_V: Int64Array,
-    colors_VC: Int64Array,
-) -> UInt64Array:
-    """A hash of the pairs under each variant.
-
-    The sums over cells are computed once for each turn and color. So a thousand variants cost
-    hardly more than eight.
-    """
-    side = max(max(question.shape + answer.shape) for question, answer in pairs)
-    questions_PT = np.stack([canvas_T(question, side) for question, _ in pairs])
-    answers_PT = np.stack([canvas_T(answer, side) for _, answer in pairs])
-    sums_TPC = sums_by_turn_TBC(questions_PT, answers_PT, side)
-    key_C = mixed(np.arange(NUM_COLORS, dtype=np.uint64), salt=1)
-    keys_VC = key_C[colors_VC]
-    hashes_V = np.zeros(len(turns_V), dtype=np.uint64)
-    for number in range(len(pairs)):
-        sums_VC = sums_TPC[turns_V, number]
-        hashes_V += mixed((sums_VC * keys_VC).sum(axis=1))
-    return hashes_V
+def _image(pair: Pair, variant: Variant) -> bytes:
+    """The shapes and the cells of a pair under a variant."""
+    question, answer = map(variant.apply, pair)
+    shapes = bytes(question.shape + answer.shape)
+    return shapes + question.tobytes() + answer.tobytes()
 
 
-def _drawn(rng: np.random.Generator, count: int) -> tuple[Int64Array, Int64Array]:
+def _drawn(rng: np.random.Generator, count: int) -> Iterator[Variant]:
     """Random turns, and random orders of the colors 1 to 9 after color 0."""
     turns_V = rng.integers(NUM_TURNS, size=count)
     random_V9 = rng.random((count, NUM_COLORS - 1))
-    colors_VC = np.zeros((count, NUM_COLORS), dtype=np.int64)
-    colors_VC[:, 1:] = np.argsort(random_V9, axis=1) + 1
-    return turns_V, colors_VC
+    colors_V9 = np.argsort(random_V9, axis=1) + 1
+    for turn, colors in zip(turns_V.tolist(), colors_V9.tolist(), strict=True):
+        yield Variant(turn=turn, colors=(0, *colors))
 
 
 def drawn_VET(
