@@ -23,7 +23,7 @@ from hrm_edge_runtime.engines.factory import choose
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
-from hrm_puzzles.sudoku import solver as sudoku_solver
+from hrm_puzzles.sudoku.solver import solve
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 COLUMNS = {
@@ -74,7 +74,7 @@ def _known(entry: Entry, puzzle: Puzzle) -> KnownPuzzle:
         raise ValueError(f"puzzle {entry.number}: {error}") from error
     if not isinstance(puzzle, Sudoku):
         return KnownPuzzle(puzzle=entry.puzzle, solution=None)
-    solutions = sudoku_solver.solve(puzzle, grid, max_solutions=1).grids
+    solutions = solve(puzzle, grid, max_solutions=1).grids
     return KnownPuzzle(puzzle=entry.puzzle, solution=solutions[0])
 
 
