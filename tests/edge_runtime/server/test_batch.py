@@ -3,19 +3,16 @@
 import asyncio
 import json
 import operator
-import os
-import signal
 import threading
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import LANE
 from scripted_server import examples as scripted_examples
-from service_tools import PATIENCE_S, Server, running
+from service_tools import Server
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -230,19 +227,6 @@ def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server:
     assert (answer["attempts"], answer["total_segments"], answer["verified"]) == (2, 6, True)
 
 
-@pytest.mark.process
-def test_a_lost_engine_is_an_error_event() -> None:
-    with running(step_s=0.1, segments=16) as server:
-        url = f"{server.url}/solve/stream"
-        with httpx.stream("POST", url, json={"puzzle": QUESTION}, timeout=PATIENCE_S) as response:
-            lines = response.iter_lines()
-            next(line for line in lines if line.startswith("event"))
-            os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
-            name, data = events_of(lines)[-1]
-    assert (name, data["error"]["reason"]) == ("error", "engine-lost")
-
-
-@pytest.mark.process
 async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
     buffer = EventBuffer(BUFFER_SIZE + 1)
     answer_T = np.zeros(1, np.int32)

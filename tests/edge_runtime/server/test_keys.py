@@ -90,7 +90,8 @@ def test_readiness_without_a_key_has_no_counts_or_reasons(tmp_path: Path) -> Non
     with serving(*app_over(QUICK, ring(tmp_path))) as http:
         assert http.get("/readyz").json() == {"state": "ready"}
         counts = {"ready": 1, "loading": 0, "failed": 0}
-        assert http.get("/readyz", headers=AS_USER).json() == {"state": "ready", "models": counts}
+        for path in ("/health", "/readyz"):
+            assert http.get(path, headers=AS_USER).json() == {"state": "ready", "models": counts}
     with serving(*app_over(broken_lanes, ring(tmp_path)), until_ready=False) as http:
         wait_for(lambda: http.get("/readyz").json()["state"] == "failed")
         bare = http.get("/readyz")

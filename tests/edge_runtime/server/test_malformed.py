@@ -26,6 +26,7 @@ STOCK = re.compile(  # sentences of pydantic
 
 NOT_JSON = [
     b"", b"{", b"{}{}", b"nope", b'{"puzzle": "1", }', b'{puzzle: "1"}', b"\x00", b"\xff\xfe",
+    b"puzzle=1",
     b'{"puzzle": "\xff"}', b'\xef\xbb\xbf{"puzzle": "1"}', '{"puzzle": "1"}'.encode("utf-16"),
     b'{"puzzle": "\x01"}', b'{"puzzle": "\\ud800"}', b'{"\\udfff": 1, "puzzle": "1"}',
     b'{"puzzle": 01}', b'{"puzzle": .5}', b'{"puzzle": NaN}', b'{"puzzle": [Infinity]}',
@@ -159,6 +160,7 @@ def test_json_is_one_line_that_ends(server: Server, path: str) -> None:
     [
         ("application/json", 200),
         ("APPLICATION/JSON; charset=utf-8", 200),
+        ("application/x-www-form-urlencoded", 200),  # of curl without a header
         ("", 200),
         ("text/plain", 415),
         ("multipart/form-data; boundary=x", 415),
@@ -173,6 +175,9 @@ def test_only_plain_json_is_read(server: Server, content_type: str, status: int)
     assert response.status_code == status
     if status != 200:
         checked_error(response)
+    if "json" not in content_type:
+        lines = server.http.post("/solve/batch", content=body, headers=headers)
+        assert lines.status_code == status
     headers["content-encoding"] = "gzip"
     assert server.http.post("/solve", content=b"\x1f\x8b", headers=headers).status_code == 415
 
