@@ -12,7 +12,7 @@ import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from scripted_engine import ThreadEngine
 from scripted_server import LANE, examples, no_library, scripted_model
-from service_tools import refusal, wait_for
+from service_tools import JSON, NDJSON, refusal, wait_for
 
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
@@ -20,8 +20,6 @@ from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S
 from hrm_edge_server.cli import serve_command
 from hrm_edge_server.server import create_app
 
-JSON = {"content-type": "application/json"}
-NDJSON = {"content-type": "application/x-ndjson"}
 QUESTIONS = [json.dumps({"puzzle": question}).encode() for question in examples()]
 
 

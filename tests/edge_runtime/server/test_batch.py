@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
-from scripted_server import LANE
-from scripted_server import examples as scripted_examples
-from service_tools import Server
+from scripted_server import LANE, QUESTION, SOLUTION, examples
+from service_tools import NDJSON, Server
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -23,8 +22,7 @@ from hrm_edge_server.body import MAX_BODY_BYTES, PREFETCH_BYTES, lines_of
 from hrm_edge_server.solve import BUFFER_SIZE, EventBuffer
 
 LINE_NUMBER = operator.itemgetter("line")
-NDJSON = {"content-type": "application/x-ndjson"}
-LINES = [json.dumps({"puzzle": question}).encode() + b"\n" for question in scripted_examples()]
+LINES = [json.dumps({"puzzle": question}).encode() + b"\n" for question in examples()]
 BAD_LINES = [
     b"{",
     b"null",
@@ -51,7 +49,7 @@ def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
-def test_a_bad_line_fails_alone(server: Server, examples: dict[str, str], order: str) -> None:
+def test_a_bad_line_fails_alone(server: Server, order: str) -> None:
     lines: list[bytes] = []
     for good, bad in zip(LINES, BAD_LINES, strict=True):
         lines += [bad + b"\n", good]
@@ -61,7 +59,7 @@ def test_a_bad_line_fails_alone(server: Server, examples: dict[str, str], order:
     for number, (line, answer) in enumerate(zip(lines, answers, strict=True), start=1):
         assert answer["line"] == number
         if line in LINES:
-            assert answer["answer"]["solution"] == examples[json.loads(line)["puzzle"]]
+            assert answer["answer"]["solution"] == examples()[json.loads(line)["puzzle"]]
         else:
             assert answer["error"]["message"], line
             assert answer["error"]["remedy"], line
@@ -170,9 +168,6 @@ async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.Monke
         may_begin.set()
     assert {one["error"]["reason"] for one in lines_in(call.body)} == {"loading"}
     assert may_wait == [True, *[False] * 19]
-
-
-QUESTION, SOLUTION = next(iter(scripted_examples().items()))
 
 
 def events_of(lines: Iterable[str]) -> list[tuple[str, Any]]:

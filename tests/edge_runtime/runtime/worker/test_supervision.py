@@ -10,12 +10,11 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from scripted_server import examples
+from scripted_server import QUESTION
 from service_tools import PATIENCE_S, Server, asking, is_gone, refusal, running, starting, wait_for
 
 pytestmark = pytest.mark.process
 
-QUESTION = next(iter(examples()))
 ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets two
 
 
