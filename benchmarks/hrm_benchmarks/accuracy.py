@@ -14,7 +14,7 @@ import numpy as np
 
 from hrm_benchmarks.command import AccuracyOptions
 from hrm_benchmarks.report import Row
-from hrm_edge.puzzles import Entry, opened
+from hrm_edge.puzzles import Entry, entries_of
 from hrm_edge.solvers import Reply, SolveAll, from_bundles, options_of
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import board_size
@@ -23,7 +23,7 @@ from hrm_edge_runtime.engines.factory import choose
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
-from hrm_puzzles.sudoku import solver as sudoku_solver
+from hrm_puzzles.sudoku.solver import solve
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 COLUMNS = {
@@ -57,9 +57,8 @@ def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Know
     A missing solution of a Sudoku is computed. Raises ValueError for a line that is not a question,
     and for an empty file.
     """
-    with opened(str(path), [puzzle]) as entries:
-        first = itertools.islice(entries, num_puzzles)
-        known = [_known(entry, puzzle) for entry in first]
+    first = itertools.islice(entries_of(str(path), [puzzle]), num_puzzles)
+    known = [_known(entry, puzzle) for entry in first]
     if not known:
         raise ValueError(f"{path} lacks puzzles: write one in each line.")
     return known
@@ -75,7 +74,7 @@ def _known(entry: Entry, puzzle: Puzzle) -> KnownPuzzle:
         raise ValueError(f"puzzle {entry.number}: {error}") from error
     if not isinstance(puzzle, Sudoku):
         return KnownPuzzle(puzzle=entry.puzzle, solution=None)
-    solutions = sudoku_solver.solve(puzzle, grid, max_solutions=1).grids
+    solutions = solve(puzzle, grid, max_solutions=1).grids
     return KnownPuzzle(puzzle=entry.puzzle, solution=solutions[0])
 
 

@@ -38,7 +38,7 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float
         (["--set", "learning=1"], "unknown setting 'learning'"),
         (["--set", "lr=fast"], "is not of type float"),
         (["--hw", "abacus"], "--hw 'abacus' is unknown"),
-        (["--puzzle", "sudoku"], "choose another --data or --puzzle"),
+        (["--puzzle", "sudoku"], "choose another data set or puzzle"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(

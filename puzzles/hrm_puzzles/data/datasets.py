@@ -29,11 +29,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import json_from, text_of
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
+from hrm_host.reading import is_object, json_from, text_of
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
+SPLITS = ("train", "test")
 
 
 class DatasetError(ValueError):
@@ -77,11 +78,6 @@ class DatasetMeta:
     sets: list[str]
     total_puzzles: int | None = None
 
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Vocabulary size and sequence length. Both must equal the puzzle's."""
-        return self.vocab_size, self.seq_len
-
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
@@ -93,18 +89,18 @@ class Split:
     meta: DatasetMeta
     inputs_NT: IntArray
     labels_NT: IntArray
-    puzzle_ids_N: NDArray[np.int32]
-    puzzle_offsets: NDArray[np.int64]
-    group_offsets: NDArray[np.int64]
-    ratings_N: NDArray[np.int32] | None
+    puzzle_ids_N: Int32Array
+    puzzle_offsets: Int64Array
+    group_offsets: Int64Array
+    ratings_N: Int32Array | None
 
     def __len__(self) -> int:
         return len(self.inputs_NT)
 
-    def inputs(self, indices: IntArray | slice) -> NDArray[np.int32]:
+    def inputs(self, indices: IntArray | slice) -> Int32Array:
         return self.inputs_NT[indices].astype(np.int32)
 
-    def labels(self, indices: IntArray | slice) -> NDArray[np.int32]:
+    def labels(self, indices: IntArray | slice) -> Int32Array:
         """Labels, with IGNORE for positions that the loss skips."""
         labels_BT = self.labels_NT[indices].astype(np.int32)
         ignored = self.meta.ignore_label_id
@@ -120,9 +116,9 @@ class Layout:
     Offsets hold the start of each, and the end.
     """
 
-    puzzle_ids: NDArray[np.int32]
-    puzzle_offsets: NDArray[np.int64]
-    group_offsets: NDArray[np.int64]
+    puzzle_ids: Int32Array
+    puzzle_offsets: Int64Array
+    group_offsets: Int64Array
     num_puzzle_ids: int = 1
 
     @property
@@ -234,19 +230,13 @@ def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> No
     (path / RECIPE).write_bytes(text.encode())
 
 
-def named_in_recipe(path: Path) -> str:
-    """The name of the puzzle in the recipe of a data set.
-
-    It is empty without a recipe. Other builders do not write one.
-    """
+def recipe_at(path: Path) -> dict[str, object]:
+    """The recipe of a data set; empty without one, as other builders do not write one."""
     try:
         recipe: object = json_from(text_of(path / RECIPE))
     except (OSError, ValueError):
-        return ""
-    if not isinstance(recipe, dict):
-        return ""
-    values = cast("dict[str, object]", recipe)
-    return str(values.get("puzzle", ""))
+        return {}
+    return recipe if is_object(recipe) else {}
 
 
 def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
@@ -304,6 +294,16 @@ def read_meta(directory: Path) -> DatasetMeta:
         problem = f"{path} lists the sets {meta.sets}, but a directory may hold only one"
         raise DatasetError(f"{problem}; split them into directories.")
     return meta
+
+
+def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
+    """Read dataset.json of a split. Raises DatasetError if its sizes are not the puzzle's."""
+    meta = read_meta(path / split)
+    if (meta.vocab_size, meta.seq_len) == (puzzle.vocab_size, puzzle.seq_len):
+        return meta
+    found = f"{path} has {meta.seq_len} positions of {meta.vocab_size} tokens"
+    expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
+    raise DatasetError(f"{found}, but {expected}; choose another data set or puzzle.")
 
 
 def _meta_of(values: Any) -> DatasetMeta:

@@ -15,18 +15,16 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.puzzle import WRONG, Grid, IntArray, Labelling, Puzzle, PuzzleError
-from hrm_puzzles.reading.legend import Lettered
+from hrm_puzzles.reading.legend import MAX_SHOWN, Lettered
 from hrm_puzzles.reading.record import PuzzleRecord, board_from
 from hrm_puzzles.reading.records import records_at
 
 MAX_JUDGED = 2000  # questions of a file or a split that are searched for a second solution
 MAX_SHOWN_PLACES = 10  # bad rows that an error lists
-MAX_SHOWN = 20  # characters of a value that an error quotes
 MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
 
 Examples = NDArray[np.void]  # rows of `example_type`
-Rows = dict[str, Examples]
-"""Generated rows and rows of files: "made_train", "made_test", "csv_train" and "csv_test"."""
+Rows = dict[str, Examples]  # the rows of "train" and of "test"
 Say = Callable[[str], object]
 Place = tuple[int, str]  # the number of a record, and its place in the file
 
@@ -228,8 +226,8 @@ def write_data_set(
     puzzle: Puzzle, recipe: Mapping[str, object], rows: Rows, out: Path
 ) -> datasets.BuiltSet:
     """Write the data set of all rows. `recipe` is the content of recipe.json."""
-    all_train = np.concatenate([rows["made_train"], rows["csv_train"]])
-    test = np.concatenate([rows["made_test"], rows["csv_test"]])
+    all_train = rows["train"]
+    test = rows["test"]
     # Only rows of files can be copies of test examples: generated ones are disjoint.
     train_N = puzzle.equivalence_hash_B(all_train["inputs"], all_train["labels"])
     test_N = puzzle.equivalence_hash_B(test["inputs"], test["labels"])
