@@ -126,7 +126,12 @@ def task_scores(
             is_right = {one.name: True for one in questions}
             for result in answered(engine, served, asked, show, names):
                 question = questions[result.task_id]
-                is_right[question.name] &= _is_right(result, question.answer, served)
+                answer_T = result.answer_T
+                if answer_T is None:
+                    is_right[question.name] = False
+                    continue
+                found = served.puzzle.decode(answer_T)
+                is_right[question.name] &= np.array_equal(found, question.answer)
             right[num_attempts] = [name for name in is_right if is_right[name]]
     return TaskScores(
         num_tasks=len({one.name for one in questions}),
@@ -162,9 +167,3 @@ def _questions(
                 puzzle_id=row,
             )
             yield _Question(name, np.array(pair["output"], np.int8), task)
-
-
-def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:
-    if result.answer_T is None:
-        return False
-    return np.array_equal(served.puzzle.decode(result.answer_T), answer)
