@@ -131,7 +131,7 @@ def task_scores(
     return TaskScores(
         num_tasks=len({one.name for one in questions}),
         num_right_at_once=len(right[1]),
-        right=in_order(right[1], right[NUM_ATTEMPTS]),
+        right=sorted(right[NUM_ATTEMPTS], key=lambda name: name not in right[1]),
     )
 
 
@@ -162,13 +162,6 @@ def _questions(
                 puzzle_id=row,
             )
             yield _Question(name, np.array(pair["output"], np.int8), task)
-
-
-def in_order(right_at_once: Sequence[str], right: Sequence[str]) -> list[str]:
-    """The right tasks. Those that one attempt answers come first."""
-    at_once = [name for name in right_at_once if name in right]
-    others = [name for name in right if name not in at_once]
-    return at_once + others
 
 
 def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:

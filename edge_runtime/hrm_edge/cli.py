@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm_edge_runtime.contract.shipped import bundles_from
-from hrm_host.command import Command, taking
+from hrm_host.command import Command, Threads, taking
 from hrm_puzzles.data.options import Columns
 
 if TYPE_CHECKING:
@@ -76,10 +76,7 @@ class SolveOptions:
         int | None, typer.Option(min=1, help="Deadline per puzzle in milliseconds.")
     ] = None
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts per batch.")] = 4
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="CPU threads of the engine. Default: all cores."),
-    ] = None
+    threads: Threads = None
     engine: Annotated[
         str,
         typer.Option(metavar="ENGINE[:PRECISION]", help="Engine for the bundle, as in hrm-serve."),

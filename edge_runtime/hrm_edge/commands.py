@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from hrm_host.command import CANNOT_BEGIN, Command, open_closed_streams
+from hrm_host.command import CANNOT_BEGIN, Command, missing_package, open_closed_streams
 
 
 class CommandEntry(NamedTuple):
@@ -92,10 +92,7 @@ def run(name: str) -> None:
     try:
         command = _application(name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("hrm_"):
-            raise
-        install = f"pip install 'hrm-edge[{entry.extra}]'"
-        print(f"hrm-{name}: {error.name} is not installed: run {install}.", file=sys.stderr)
+        print(f"hrm-{name}: {missing_package(error, entry.extra)}", file=sys.stderr)
         sys.exit(CANNOT_BEGIN)
     command()
 

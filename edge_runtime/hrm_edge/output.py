@@ -58,13 +58,12 @@ def run(
     """Solve the puzzles of an argument; returns the exit status, 0 if all are solved, else 1."""
     tally = Tally(solver)
     is_many = puzzles.is_many(argument)
-    opened = partial(puzzles.opened, argument, list(solver.puzzles.values()), columns)
+    read = partial(puzzles.entries_of, argument, list(solver.puzzles.values()), columns)
     total = None  # standard input can be read only once
     if argument != "-":
-        with opened() as entries:
-            total = sum(1 for _ in entries)
+        total = sum(1 for _ in read())
+    entries = read()
     with contextlib.ExitStack() as stack:
-        entries = stack.enter_context(opened())
         if out is None:
             as_board = not is_many and sys.stdout.isatty()
             write = partial(_print, solver, as_json=as_json, as_board=as_board)

@@ -4,10 +4,9 @@ A JSON object with `puzzle` may be a request of `/solve`. The answers of a file 
 They are never sent anywhere.
 """
 
-import contextlib
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,19 +56,13 @@ def require_file(argument: str) -> None:
         raise SolvingError(f"file {argument} does not exist: give an existing file or a puzzle.")
 
 
-@contextlib.contextmanager
-def opened(
+def entries_of(
     argument: str, puzzles: Sequence[Puzzle], columns: str | None = None
-) -> Generator[Iterator[Entry]]:
+) -> Iterator[Entry]:
     """The puzzles of an argument, read lazily.
 
     `puzzles` are the kinds that a file may hold. `columns` are those of a table.
     """
-    with contextlib.closing(_entries_of(argument, puzzles, columns)) as entries:
-        yield entries
-
-
-def _entries_of(argument: str, puzzles: Sequence[Puzzle], columns: str | None) -> Generator[Entry]:
     try:
         if argument == "-":
             lines = lines_of(sys.stdin, MAX_LINE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hrm_edge_runtime.contract.shipped import bundles_from
-from hrm_host.command import Command, runnable
+from hrm_host.command import AsJson, Command, runnable
 from hrm_host.progress import stages_on
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def list_models(
         bool,
         typer.Option("--measure", help="Time every precision on this CPU; auto runs the fastest."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List models: board, accuracy on held-out puzzles, size, and time of a segment on this CPU."""
     from hrm_edge_runtime.contract.shipped import shipped_bundles
@@ -180,14 +180,6 @@ def _accuracy(manifest: "Manifest") -> dict[str, Any]:
     return accuracy
 
 
-def _example_options(bundle: "Bundle") -> dict[str, object]:
-    """Fields of a request beside the puzzle: the number of attempts that solved its task."""
-    results = bundle.manifest.held_out_tasks
-    if results is None:
-        return {}
-    return {"attempts": results.attempts}
-
-
 def _example_command(bundle: "Bundle", name: str) -> str:
     """A command that solves a held-out puzzle, or the puzzle's own sample if there is none."""
     example = bundle.example()
@@ -200,8 +192,9 @@ def _example_command(bundle: "Bundle", name: str) -> str:
     else:
         text = json.dumps(question)
     command = f"{runnable('hrm')} solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
-    for option, value in _example_options(bundle).items():
-        command += f" --{option} {value}"
+    results = bundle.manifest.held_out_tasks
+    if results is not None:  # so many attempts solved its task
+        command += f" --attempts {results.attempts}"
     return command
 
 
@@ -228,13 +221,15 @@ def _demonstrate(name: str) -> None:
     example = bundle.example()
     assert example is not None, "every shipped bundle has golden traces"
     question, known = example
-    fields = {"puzzle": question, **_example_options(bundle)}
+    results = bundle.manifest.held_out_tasks
+    fields = {"puzzle": question}
+    if results is not None:
+        fields["attempts"] = results.attempts
     entry = puzzles.Entry(number=1, fields=fields, known=known)
     solver = solvers.from_bundles([bundle], num_slots=1)
     ((_, reply),) = solvers.solve_in_order(solver, iter([entry]), {})
     print(f"\n$ {_example_command(bundle, name)}\n")
     print(output.board(solver, entry, reply))
-    results = bundle.manifest.held_out_tasks
     if results is not None:
         share = f"{len(results.right)} of {results.num_tasks} tasks"
         print(f"{name} is right on {share} with {results.attempts} attempts.")

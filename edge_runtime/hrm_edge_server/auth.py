@@ -25,7 +25,7 @@ from hrm_edge_runtime.contract.errors import first_fault
 from hrm_host import atomic, system
 
 MAX_KEYS = 1000  # every request is compared with all keys, and each label is a metric
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[?::1\]?")
 
 
 class Key(BaseModel, extra="forbid", frozen=True):
@@ -194,7 +194,7 @@ def bind_warning(
     Raises ValueError for options that are wrong or open the server by mistake.
     """
     _check_certificate(tls_cert, tls_key)
-    if host in LOOPBACK:
+    if LOOPBACK.fullmatch(host):
         return None
     if not with_keys and not insecure:
         raise ValueError(

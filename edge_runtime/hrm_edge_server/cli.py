@@ -15,7 +15,7 @@ import typer
 
 from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host import system
-from hrm_host.command import Command, taking
+from hrm_host.command import Command, Threads, taking
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
@@ -63,10 +63,7 @@ class ServeOptions:
             help="Folder for bundles that admins upload with hrm-push. Default: no uploads."
         ),
     ] = None
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="CPU threads per engine. Default: all cores."),
-    ] = None
+    threads: Threads = None
     engine: Annotated[
         str,
         typer.Option(

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
 from hrm_edge_runtime.contract import logs
-from hrm_edge_server.auth import KeyRing, TokenBucket
+from hrm_edge_server.auth import LOOPBACK, KeyRing, TokenBucket
 from hrm_edge_server.growing import cut
 from hrm_edge_server.metrics import Metrics
 
@@ -53,7 +53,6 @@ PRIVATE_ENDINGS = (
 )
 """Nobody can register a name below them. Other names come from `--allow-host`: a list of public
 suffixes or a search list of DHCP would admit names that a stranger can register."""
-LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[::1\]")
 
 FOREIGN_PAGE = ServiceError(
     403,

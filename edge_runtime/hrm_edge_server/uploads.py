@@ -37,7 +37,6 @@ WRITE_BYTES = 1 << 20  # buffered in memory for one write
 MARKER = ".hrm-uploads"
 PREFIX = ".upload-"
 SUFFIX = ".bundle"
-COPIES = 2  # copies on the disk while a bundle is unpacked: the archive and its files
 
 Commit = Callable[[], None]
 Serve = Callable[[str, str, Commit], Awaitable[ChangeAnswer]]
@@ -177,7 +176,7 @@ class Uploads:
         if num_bytes > MAX_UPLOAD_BYTES:
             raise _too_large()
         free_bytes = shutil.disk_usage(self.folder.path).free
-        if COPIES * num_bytes > free_bytes:
+        if 2 * num_bytes > free_bytes:  # the archive, and its files while it is unpacked
             need = f"{num_bytes} bytes twice, and {free_bytes} are free"
             message = f"the folder of uploads has no room: it needs {need}"
             raise ServiceError(507, "no-room", message, "make room on the server's disk")

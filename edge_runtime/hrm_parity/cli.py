@@ -77,12 +77,8 @@ class ParityOptions:
     puzzles: Annotated[int | None, typer.Option(min=1, help="Number of puzzles to run.")] = None
     seed: Annotated[int, typer.Option(help="Seed for choosing or generating puzzles.")] = 1
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles per batch.")] = 16
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads per engine. Default: all cores.")
-    ] = None
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as one JSON object.")
-    ] = False
+    threads: command.Threads = None
+    as_json: command.AsJson = False
 
     @property
     def is_golden(self) -> bool:

@@ -31,7 +31,6 @@ RATING_CLASSES = {
 """Difficulty by rating, bounds included."""
 ALL = "all"
 NUM_THRESHOLDS = 65
-ROUNDING = 1e-9
 
 
 class Rollout(NamedTuple):
@@ -179,6 +178,6 @@ def choose(curve: Sequence[PolicyScore], max_loss: float) -> PolicyScore:
 
     `max_loss` is a share of exact solves.
     """
-    required = curve[-1].total.exact - max_loss - ROUNDING
+    required = curve[-1].total.exact - max_loss - 1e-9  # sums of floats round
     good = [point for point in curve if point.total.exact >= required]
     return min(good, key=lambda point: (point.total.mean_segments, -point.total.exact))

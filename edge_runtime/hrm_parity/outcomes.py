@@ -40,10 +40,7 @@ class Outcomes(NamedTuple):
     segments_N: NDArray[np.integer[Any]]
 
     def at(self, rows: slice | NDArray[np.bool_]) -> Outcomes:
-        exact_N = self.exact_N[rows]
-        proven_N = self.proven_N[rows]
-        segments_N = self.segments_N[rows]
-        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
+        return Outcomes(self.exact_N[rows], self.proven_N[rows], self.segments_N[rows])
 
     def score(self) -> Score:
         return Score(

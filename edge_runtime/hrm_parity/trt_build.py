@@ -36,7 +36,7 @@ from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, TensorRTError
 from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_host import memory
-from hrm_host.command import Command, taking
+from hrm_host.command import AsJson, Command, taking
 from hrm_host.progress import stages_on
 from hrm_parity import BUILD_COMMAND
 from hrm_parity.report import GATES, breaks
@@ -75,9 +75,7 @@ class BuildOptions:
     force: Annotated[
         bool, typer.Option("--force", help="Build even if memory looks insufficient.")
     ] = False
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the engines and the choice as JSON.")
-    ] = False
+    as_json: AsJson = False
 
 
 @app.command(epilog="Example: python3 -m hrm_parity.trt_build model.bundle --slots 4")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -45,6 +45,10 @@ WORD_OF_TYPE = {  # what a person reads in the help instead of a type's name
     "<list[str]>": "TEXT",
     "<list[Path]>": "PATH",
 }
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="CPU threads. Default: all cores.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 UNSOLVED = 1
 WRONG_USE = 2
 CANNOT_BEGIN = 3
@@ -180,10 +184,7 @@ class Command(typer.Typer):
                 os.dup2(nothing, sys.stdout.fileno())
                 raise typer.Exit(UNSOLVED) from None
             except ModuleNotFoundError as error:
-                if error.name is None or error.name.startswith("hrm_"):
-                    raise
-                install = f"pip install 'hrm-edge[{extra}]'"
-                self._end(CANNOT_BEGIN, f"{error.name} is not installed: run {install}.")
+                self._end(CANNOT_BEGIN, missing_package(error, extra))
             except Exception as error:
                 if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
                     raise
@@ -196,6 +197,13 @@ class Command(typer.Typer):
         with contextlib.suppress(OSError):  # standard error may be a full disk
             sys.stderr.write(f"{self._name}: {printable(sentence)}\n")
         raise typer.Exit(status)
+
+
+def missing_package(error: ModuleNotFoundError, extra: str) -> str:
+    """A sentence with the extra that brings a package; raises the error if it is our own."""
+    if error.name is None or error.name.startswith("hrm_"):
+        raise error
+    return f"{error.name} is not installed: run pip install 'hrm-edge[{extra}]'."
 
 
 def _sentence_of(error: Exception) -> str:

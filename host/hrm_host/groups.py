@@ -5,14 +5,12 @@ path for all controllers. Version 1 has one for each, and both versions may be m
 Formats: the kernel's documents cgroup-v2, cgroup-v1 and proc_pid_mountinfo.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from hrm_host.machine import Host
+Read = Callable[[str], str | None]
+"""The text of a file below the root of the machine, as `Host.text`; None if it is missing."""
 
 MOUNT = "/sys/fs/cgroup"
 NO_LIMIT = 1 << 62  # bytes; version 1 writes a number near 2**63 for no limit
@@ -25,15 +23,15 @@ class Group(NamedTuple):
     version: int
 
 
-def cpu_quota(files: Host) -> float | None:
+def cpu_quota(read: Read) -> float | None:
     """The CPUs that the groups allow, such as 0.5; None without a quota."""
     quotas: list[float] = []
-    for group in _groups(files, "cpu"):
+    for group in _groups(read, "cpu"):
         if group.version == 2:
-            fields = (files.text(f"{group.folder}/cpu.max") or "").split()
+            fields = (read(f"{group.folder}/cpu.max") or "").split()
         else:
-            quota = files.text(f"{group.folder}/cpu.cfs_quota_us") or ""
-            period = files.text(f"{group.folder}/cpu.cfs_period_us") or ""
+            quota = read(f"{group.folder}/cpu.cfs_quota_us") or ""
+            period = read(f"{group.folder}/cpu.cfs_period_us") or ""
             fields = [quota, period]
         numbers = [int(field) for field in fields if field.isdecimal()]
         if len(numbers) == 2 and numbers[1] > 0:  # "max" and -1 are no numbers
@@ -41,63 +39,63 @@ def cpu_quota(files: Host) -> float | None:
     return min(quotas, default=None)
 
 
-def memory_limit_bytes(files: Host) -> int | None:
+def memory_limit_bytes(read: Read) -> int | None:
     """The memory that the groups allow in all; None without a limit."""
-    limits = [limit for _, limit in _memory_limits(files)]
+    limits = [limit for _, limit in _memory_limits(read)]
     return min(limits, default=None)
 
 
-def memory_left_bytes(files: Host) -> int | None:
+def memory_left_bytes(read: Read) -> int | None:
     """The memory that the groups still allow; caches count as free. None without a limit."""
     left: list[int] = []
-    for group, limit in _memory_limits(files):
+    for group, limit in _memory_limits(read):
         name, cached = "memory.current", "inactive_file"
         if group.version == 1:
             name, cached = "memory.usage_in_bytes", "total_inactive_file"
-        used = _number(files, f"{group.folder}/{name}") or 0
-        statistics = files.text(f"{group.folder}/memory.stat") or ""
+        used = _number(read, f"{group.folder}/{name}") or 0
+        statistics = read(f"{group.folder}/memory.stat") or ""
         fields = dict(line.split() for line in statistics.splitlines())
         left.append(limit - used + int(fields.get(cached, 0)))
     return min(left, default=None)
 
 
-def threads_left(files: Host) -> int | None:
+def threads_left(read: Read) -> int | None:
     """The threads that the groups let this process start; None without a limit."""
     left: list[int] = []
-    for group in _groups(files, "pids"):
-        limit = _number(files, f"{group.folder}/pids.max")
+    for group in _groups(read, "pids"):
+        limit = _number(read, f"{group.folder}/pids.max")
         if limit is not None:
-            num_running = _number(files, f"{group.folder}/pids.current") or 0
+            num_running = _number(read, f"{group.folder}/pids.current") or 0
             left.append(max(0, limit - num_running))
     return min(left, default=None)
 
 
-def _memory_limits(files: Host) -> Iterator[tuple[Group, int]]:
-    for group in _groups(files, "memory"):
+def _memory_limits(read: Read) -> Iterator[tuple[Group, int]]:
+    for group in _groups(read, "memory"):
         name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
-        limit = _number(files, f"{group.folder}/{name}")
+        limit = _number(read, f"{group.folder}/{name}")
         if limit is not None and limit < NO_LIMIT:
             yield group, limit
 
 
-def _number(files: Host, path: str) -> int | None:
+def _number(read: Read, path: str) -> int | None:
     """The number in a file; None if it is missing or says "max"."""
-    text = files.text(path) or ""
+    text = read(path) or ""
     return int(text) if text.isdecimal() else None
 
 
-def _groups(files: Host, controller: str) -> Iterator[Group]:
+def _groups(read: Read, controller: str) -> Iterator[Group]:
     """The groups of a controller that hold this process, from its own to the root."""
-    for line in (files.text("proc/self/cgroup") or "").splitlines():
+    for line in (read("proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            yield from _path_of_groups(files, controller, path, version=2)
+            yield from _path_of_groups(read, controller, path, version=2)
         elif controller in controllers.split(","):
-            yield from _path_of_groups(files, controller, path, version=1)
+            yield from _path_of_groups(read, controller, path, version=1)
 
 
-def _path_of_groups(files: Host, controller: str, path: str, *, version: int) -> Iterator[Group]:
-    root, mount = _mounted(files, controller, version)
+def _path_of_groups(read: Read, controller: str, path: str, *, version: int) -> Iterator[Group]:
+    root, mount = _mounted(read, controller, version)
     inside = PurePosixPath(path)
     if inside.is_relative_to(root):
         inside = PurePosixPath("/") / inside.relative_to(root)
@@ -108,9 +106,9 @@ def _path_of_groups(files: Host, controller: str, path: str, *, version: int) ->
         inside = inside.parent
 
 
-def _mounted(files: Host, controller: str, version: int) -> tuple[str, str]:
+def _mounted(read: Read, controller: str, version: int) -> tuple[str, str]:
     """The group that is mounted as the root of a hierarchy, and where."""
-    for line in (files.text("proc/self/mountinfo") or "").splitlines():
+    for line in (read("proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split()
         kind, *details = after.split()

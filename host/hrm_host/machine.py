@@ -57,7 +57,7 @@ def num_cores(host: "Host | None" = None) -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    quota = groups.cpu_quota(host or Host())
+    quota = groups.cpu_quota((host or Host()).text)
     if quota is None:
         return cores
     return min(cores, max(1, math.floor(quota + 0.5)))
@@ -65,7 +65,7 @@ def num_cores(host: "Host | None" = None) -> int:
 
 def threads_left() -> int | None:
     """The threads that this process may still start; None without a limit."""
-    return groups.threads_left(Host())
+    return groups.threads_left(Host().text)
 
 
 def machine_name() -> str:

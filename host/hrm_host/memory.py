@@ -95,7 +95,7 @@ def peak_bytes() -> int:
 def available_bytes(machine: Host | None = None) -> int:
     """Bytes this process can still get without swapping, from the machine and its groups."""
     machine = machine or Host()
-    group_bytes = groups.memory_left_bytes(machine)
+    group_bytes = groups.memory_left_bytes(machine.text)
     if group_bytes is None:
         group_bytes = UNBOUNDED
     memory = read_memory(machine)
@@ -110,7 +110,7 @@ def physical_bytes() -> int:
         remedy = "train on a GPU or without --tune"
         raise ValueError(f"this system does not report its memory: {remedy}.")
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    allowed = groups.memory_limit_bytes(Host())
+    allowed = groups.memory_limit_bytes(Host().text)
     if allowed is None:
         return physical
     return min(physical, allowed)

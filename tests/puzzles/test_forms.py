@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm_edge.puzzles import SolvingError, opened
+from hrm_edge.puzzles import SolvingError, entries_of
 from hrm_edge.requests import request_from
 from hrm_edge_runtime.api import decoding
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -42,8 +42,7 @@ def by_python(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
 def by_argument(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     del folder
     text = form.example if isinstance(form.example, str) else json.dumps(form.example)
-    with opened(text, [puzzle]) as entries:
-        (entry,) = entries
+    (entry,) = entries_of(text, [puzzle])
     return tokens_of(puzzle, entry.puzzle)
 
 
@@ -59,8 +58,7 @@ def written(form: WrittenForm, folder: Path) -> Path:
 
 
 def by_file(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
-    with opened(str(written(form, folder)), [puzzle]) as entries:
-        (entry,) = entries
+    (entry,) = entries_of(str(written(form, folder)), [puzzle])
     return tokens_of(puzzle, entry.puzzle)
 
 

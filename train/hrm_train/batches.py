@@ -116,9 +116,9 @@ def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
 class Feed:
     """Draws the offers of each step."""
 
-    def __init__(self, source: SplitSource, puzzle: Puzzle, *, seed: int, augment: bool) -> None:
+    def __init__(self, source: SplitSource, *, seed: int, augment: bool) -> None:
         self.source = source
-        self.puzzle = puzzle
+        self.puzzle = source.puzzle
         self.seed = seed
         self.augment = augment
 

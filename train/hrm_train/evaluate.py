@@ -21,9 +21,8 @@ from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
-FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
-CURVES = ("exact", "proven", "accuracy", "cells", "halting")
+CURVES = ("exact", "proven", "cells", "halting")
 FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
 
 
@@ -39,7 +38,6 @@ class Evaluation:
     proof_exists: bool
     exact: tuple[float, ...]  # share of puzzles whose counted cells are all right
     proven: tuple[float, ...]  # share of proven puzzles; zeros if no proof exists
-    accuracy: tuple[float, ...]  # share of right cells among the counted ones
     cells: tuple[float, ...]  # share of right cells among the open ones
     halting: tuple[float, ...]  # (q_halt >= 0) == exact, the published halting accuracy
     segments: float  # mean number if the model itself halts
@@ -209,7 +207,6 @@ def _scored(rows: Batch, found: _Figures) -> _Figures:
     return {
         **found,
         "exact": exact_SB,
-        "accuracy": _share(right_SBT, counted_BT),
         "cells": _share(right_SBT, open_BT),
         "halting": (found["q_halt"] >= 0) == exact_SB,
         "loss": found["loss"][-1:],
@@ -236,7 +233,7 @@ class HeldOut:
 def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
     """Draws at most `most` puzzles as the whole set, and a tenth of them (at least LEAST_FAST)."""
     num_whole = min(most, len(source))
-    num_fast = max(LEAST_FAST, num_whole // FAST_SHARE)
+    num_fast = max(LEAST_FAST, num_whole // 10)
     order = np.random.default_rng((seed, 1)).permutation(len(source))
     whole = source.rows(np.sort(order[:num_whole]))
     fast = None

@@ -19,7 +19,6 @@ Precision = Literal["bf16", "fp32"]
 
 SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
 LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
-ONE_THREAD = 1_000_000  # parameters; models below it train on one CPU thread
 GIGABYTE = 1e9
 MOST_THREADS = 1024
 MOST_ROWS = 1 << 20
@@ -179,7 +178,9 @@ def threads_for(num_parameters: int, num_cores: int) -> int:
     Small products gain little from a second thread and slow down if other programs run: on a busy
     machine of two cores, the 4x4 example took 29 s with one thread and 162 s with two.
     """
-    return 1 if num_parameters < ONE_THREAD else num_cores
+    if num_parameters < 1_000_000:
+        return 1
+    return num_cores
 
 
 def usable_cores() -> int:

@@ -29,7 +29,8 @@ from hrm_train.hardware import Hardware, hardware_from_name, threads_for, usable
 from hrm_train.optim import require_lion
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_texts
-from hrm_train.run_plan import RunPlan, filled, read_plan
+from hrm_train.run_plan import RunPlan, read_plan
+from hrm_train.tuning import filled
 
 Changes = dict[str, list[Any]]  # old and new value by name
 
@@ -126,6 +127,7 @@ def _build_from_tasks(file: Path, puzzle: Puzzle, data: Path) -> None:
         raise ValueError(f"--data {file} holds ARC tasks, but {puzzle.name} is not ARC")
     if data.exists():
         return
+    say(f"{data} is absent: building it from the demonstrations in {file}")
     tasks: dict[str, dict[str, list[Any]]] = {}
     for task in read_tasks(str(file)):
         demonstrations = _as_json(task.demonstrations)

@@ -27,12 +27,11 @@ from hrm_train.hardware import GIGABYTE, hardware_from_name
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft, plan_of, with_changes
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan, filled, read_plan, trainer_from, write_plan
+from hrm_train.run_plan import RunPlan, read_plan, trainer_from, write_plan
 
 FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
 
 ASSUMED_PER_S = (100.0, 300.0, 1000.0, 3000.0)  # samples
-BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
 UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
 TILE = 64  # channels of a GPU's matrix tiles
 SPARE = 2  # checkpoints on disk beside the latest ones: the best, and the one being written
@@ -173,8 +172,9 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
     plan = plan.with_puzzle_ids(_expected_ids(plan, options))
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.fill is not None:
-        plan = filled(plan, options.fill)
-    needs = [_model_line(plan), *needs_of(plan, options), BASIS]
+        plan = tuning.filled(plan, options.fill)
+    basis = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
+    needs = [_model_line(plan), *needs_of(plan, options), basis]
     for line in [*needs, *times(plan, options.samples_per_s)]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 

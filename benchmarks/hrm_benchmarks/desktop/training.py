@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hrm_benchmarks.command import TrainOptions
 from hrm_benchmarks.report import RATIO, Rounds, Row, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model.config import HRMConfig
@@ -70,14 +71,15 @@ class TrainerUnderTest:
         return self.recipe.batch_size * self.recipe.window
 
 
-def contestants(
-    preset: str, puzzle_name: str, data: Path, *, batch_size: int, num_threads: int | None
-) -> list[TrainerUnderTest]:
+def contestants(options: TrainOptions, data: Path) -> list[TrainerUnderTest]:
     """Return the plain published step, the same step by our trainer, and the preset's recipe.
 
     Builds their data set in the folder `data`.
     """
-    puzzle = registry.get(puzzle_name)
+    (name,) = options.puzzle or ("sudoku",)
+    preset = options.preset or "small"
+    batch_size = options.batch
+    puzzle = registry.get(name)
     config = config_for(preset, puzzle, 1)
     easiest = puzzle.difficulties[0]
     rows = DataRecipe(puzzle=puzzle.name, num_train=64, num_test=1, difficulty=easiest)
@@ -89,21 +91,16 @@ def contestants(
         config=replace(config, halt_rule="difference", max_segments=16),
         recipe=replace(published, augment=False),
         data=data,
-        num_threads=num_threads or torch.get_num_threads(),
+        num_threads=options.threads or torch.get_num_threads(),
     )
     same = replace(plain, name="published step, our trainer", is_ours=True)
     own = replace(recipe_for(preset, puzzle, batch_size), continue_loss=False)
     one_pass = replace(config, halt_rule="q_halt")
-    name = "our recipe: q_halt alone, no second pass"
-    preferred = replace(same, name=name, config=one_pass, recipe=own, equal_work=False)
-    return [plain, same, preferred]
-
-
-def compiled(trainers: Sequence[TrainerUnderTest]) -> list[TrainerUnderTest]:
-    """Return our trainers again, with torch.compile."""
-    found: list[TrainerUnderTest] = []
-    for one in trainers:
-        if one.is_ours:
+    label = "our recipe: q_halt alone, no second pass"
+    preferred = replace(same, name=label, config=one_pass, recipe=own, equal_work=False)
+    found = [plain, same, preferred]
+    if options.compiled:
+        for one in (same, preferred):
             found.append(replace(one, name=f"{one.name}, compiled", compile=True))
     return found
 
@@ -156,14 +153,13 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     recipe = contestant.recipe
     puzzle = registry.get(recipe.puzzle)
     source = batches.open_source(contestant.data, "train", puzzle)
-    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     model = initial(contestant.config)
     if not contestant.is_ours:
         plain = PlainHRM(contestant.config)
         plain.load_state_dict(model.state_dict())
-        return PlainTrainer(plain, feed, recipe).step
+        return PlainTrainer(plain, source, recipe).step
     cpu = replace(hardware.PRESETS["cpu"], compile=contestant.compile)
-    trainer = loop.Trainer(model, feed, recipe, cpu)
+    trainer = loop.Trainer(model, source, recipe, cpu)
     return lambda: float(trainer.step().loss)
 
 
@@ -246,9 +242,9 @@ class PlainAdamATan2:
 class PlainTrainer:
     """The published loop: every step draws a whole batch, but only halted slots take their row."""
 
-    def __init__(self, model: PlainHRM, feed: batches.Feed, recipe: Recipe) -> None:
+    def __init__(self, model: PlainHRM, source: batches.SplitSource, recipe: Recipe) -> None:
         self.model = model
-        self.feed = feed
+        self.feed = batches.Feed(source, seed=recipe.seed, augment=recipe.augment)
         self.recipe = recipe
         self.optimizer = PlainAdamATan2(model.parameters(), recipe)
         self.num_steps = 0

@@ -147,9 +147,8 @@ def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
 
 def status_of(reason: str) -> int:
     """The HTTP status of a reason that arrived in an event or a line; 500 if it is unknown."""
-    for known in NO_ANSWER:
-        if known == reason:
-            return STATUS_OF.get(known, 503)
+    if reason in NO_ANSWER:
+        return STATUS_OF.get(reason, 503)
     return 500
 
 

@@ -9,7 +9,6 @@ import contextlib
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Literal, cast
 from zipfile import BadZipFile, ZipFile
@@ -120,7 +119,6 @@ class Bundle:
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
         for name in manifest.graphs:
-            _require_own_weights(path / name)
             check_operators(path / name)
         return cls(
             path=path,
@@ -251,18 +249,6 @@ def _verify(file: Path, entry: FileEntry) -> None:
     if sha256_of(file) != entry.sha256:
         problem = f"{file} does not have the SHA-256 in the manifest"
         raise BundleError(f"{problem}: copy the bundle again.")
-
-
-def _require_own_weights(file: Path) -> None:
-    """Reject a graph that names a file of weights.
-
-    ONNX Runtime 1.23 follows such a name out of the bundle (1.31 does not). Protobuf keeps a string
-    in one piece, so a graph without the key's bytes names no file.
-    """
-    with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
-        if content.find(b"location") >= 0:
-            remedy = "export it again with its weights inside"
-            raise BundleError(f"{file} keeps weights in another file: {remedy}.")
 
 
 def puzzle_of(manifest: Manifest) -> Puzzle:

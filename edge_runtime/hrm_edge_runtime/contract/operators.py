@@ -95,13 +95,19 @@ Message = dict[int, list[memoryview]]
 
 
 def check_operators(file: Path) -> None:
-    """Raise BundleError unless a graph holds only what hrm-export writes."""
+    """Raise BundleError unless a graph holds only what hrm-export writes, and all its weights.
+
+    ONNX Runtime 1.23 follows the name of a file of weights out of the bundle (1.31 does not).
+    Protobuf keeps a string in one piece, so a graph without the key's bytes names no file.
+    """
     with (
         file.open("rb") as stream,
         mmap(stream.fileno(), 0, access=ACCESS_READ) as content,
         memoryview(content) as message,
     ):
         problem = _problem_of(message)
+        if content.find(b"location") >= 0:
+            problem = "keeps weights in another file"
     if problem:
         raise BundleError(f"{file} {problem}: export it again.")
 

@@ -36,7 +36,7 @@ _ENTRIES = TypeAdapter(dict[str, dict[str, PositiveFloat]])
 def measure(bundle: Bundle) -> TimesMs:
     """Time a segment of one puzzle in every precision and keep the times."""
     times_ms = segment_times(bundle, 1)
-    _keep(bundle, times_ms)
+    keep_entry(_file_of(bundle), _ENTRIES, machine.machine_name(), times_ms)
     return times_ms
 
 
@@ -119,19 +119,19 @@ def _file_of(bundle: Bundle) -> Path:
     return machine.cache_folder() / FOLDER / f"{digest.hexdigest()}.json"
 
 
-def _keep(bundle: Bundle, times_ms: TimesMs) -> None:
-    """Write the times; if the cache cannot be written, they are lost."""
-    file = _file_of(bundle)
-    entries = entries_of(file, _ENTRIES)
-    entries[machine.machine_name()] = times_ms
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_bytes(file, _ENTRIES.dump_json(entries, indent=1) + b"\n")
-
-
 def entries_of(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> dict[str, Entry]:
     """The entries of a file of measured figures; none if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         if file.stat().st_size <= MAX_FILE_BYTES:
             return entries.validate_json(file.read_bytes())
     return {}
+
+
+def keep_entry(file: Path, adapter: TypeAdapter[dict[str, Entry]], key: str, entry: Entry) -> None:
+    """Write an entry of a file of measured figures; if the cache cannot be written, it is lost."""
+    entries = entries_of(file, adapter)
+    entries[key] = entry
+    content = adapter.dump_json(entries, indent=1, exclude_defaults=True)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_bytes(file, content + b"\n")

@@ -40,9 +40,6 @@ INSTALL_GPU = (
 )
 HOST = "cpu"
 DEVICE_ID = 0
-LOG_ERRORS = (
-    3  # ONNX Runtime's severity; below it, the optimizer warns of each fusion that it skips
-)
 _TYPE_NAMES: dict[Any, str] = {
     np.int32: "tensor(int32)",
     np.float32: "tensor(float)",
@@ -248,7 +245,7 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
     if provider is not CPU and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()  # finds CUDA and cuDNN where pip puts them; since 1.21
     options = ort.SessionOptions()
-    options.log_severity_level = LOG_ERRORS
+    options.log_severity_level = 3  # errors; the optimizer warns of each fusion that it skips
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = num_threads or num_cores()
     options.inter_op_num_threads = 1

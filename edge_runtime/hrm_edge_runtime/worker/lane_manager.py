@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, MakeLane
 from hrm_edge_runtime.worker.messages import LaneChanged, Load, Retire, ToEngine
 
-BATCH_SHARE = 0.5  # share of the places; the rest is for single requests
-
 Turn = asyncio.Future[bool]
 """A wait for a place: True when the place is taken, False when the lane takes no lines."""
 
@@ -31,9 +29,11 @@ class LanePlaces:
 
     @property
     def batch_limit(self) -> int:
-        """A line may take a place only while fewer than this many are taken."""
-        share = int(BATCH_SHARE * self.limit)
-        return max(1, share)
+        """Half of the places: a line may take one only while fewer are taken.
+
+        The rest is for single requests.
+        """
+        return max(1, self.limit // 2)
 
     def take(self) -> bool:
         """Take a place, to give back with `leave`; False if none is free."""

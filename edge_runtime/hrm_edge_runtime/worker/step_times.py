@@ -5,7 +5,6 @@ from waiting behind hard ones. Times are measured when a lane opens and then kep
 graph, engine, number of threads and machine in its power mode.
 """
 
-import logging
 import time
 from collections.abc import Mapping
 
@@ -13,10 +12,10 @@ from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, Type
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.cpu_times import entries_of
+from hrm_edge_runtime.engines.cpu_times import entries_of, keep_entry
 from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_host import atomic, machine, system
+from hrm_host import machine, system
 
 MEASURING_S = 1.0
 MAX_ROUNDS = 8  # measurements of each size
@@ -24,8 +23,6 @@ FOLDER = "steps"  # in the user's cache, with a file for each graph
 NEARLY = 0.9  # a size with this share of the best throughput is good enough
 NOISE = 0.05  # a lane's throughput is never below that of one slot by more than this
 FAIR_SLOTS = 4  # the most slots without a gain in throughput
-
-_log = logging.getLogger("hrm_edge_runtime.engine")
 
 StepTimes = dict[int, float]
 
@@ -119,17 +116,8 @@ class StepTimesFile:
         return entries_of(self._file, _ENTRIES).get(self._key, _Figures())
 
     def _keep(self, **figures: object) -> None:
-        entries = entries_of(self._file, _ENTRIES)
-        kept = entries.get(self._key, _Figures())
-        entries[self._key] = kept.model_copy(update=figures)
-        text = _ENTRIES.dump_json(entries, indent=1, exclude_defaults=True)
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_bytes(self._file, text + b"\n")
-        except OSError as error:
-            _log.info(
-                "the step times are not kept (%s), so they are measured at every start", error
-            )
+        kept = self._kept().model_copy(update=figures)
+        keep_entry(self._file, _ENTRIES, self._key, kept)
 
 
 def _is_busy() -> bool:

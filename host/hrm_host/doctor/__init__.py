@@ -6,6 +6,7 @@ The doctor changes nothing. Other rooms add checks through two entry-point group
     hrm_edge.device   a function without arguments that tries the GPU and returns steps for JSON
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -31,16 +32,16 @@ warn = partial(Finding, level="warn")
 fail = partial(Finding, level="fail")
 
 
-def warn_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
+def _unless_bad(
+    problem: Callable[[str, str, str], Finding], is_bad: bool, name: str, text: str, remedy: str
+) -> Finding:
     if is_bad:
-        return warn(name, text, remedy)
+        return problem(name, text, remedy)
     return ok(name, text)
 
 
-def fail_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
-    if is_bad:
-        return fail(name, text, remedy)
-    return ok(name, text)
+warn_if = partial(_unless_bad, warn)
+fail_if = partial(_unless_bad, fail)
 
 
 def python_finding(version: tuple[int, ...]) -> Finding:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hrm_host.command import Command
+from hrm_host.command import AsJson, Command
 from hrm_host.doctor import Finding, serving
 from hrm_host.machine import Host
 
@@ -27,7 +27,7 @@ def doctor(
         bool,
         typer.Option("--device", help="Try the GPU with TensorRT step by step and print JSON."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find what prevents serving and training on this machine. Changes nothing.
 

@@ -23,7 +23,7 @@ from hrm_edge.client import Client, RetryPolicy
 from hrm_edge.connection import read_key
 from hrm_edge.errors import UnavailableError
 from hrm_edge.output import Tally, continued, summary
-from hrm_edge.puzzles import Entry, SolvingError, numbered, opened
+from hrm_edge.puzzles import Entry, SolvingError, entries_of, numbered
 from hrm_edge.requests import RequestOrRefusal
 from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
@@ -56,11 +56,8 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
 def test_an_unreadable_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "puzzles").write_bytes(content)
     error = f"line [12]: .*{said}.*; write one puzzle in each line"
-    with (
-        opened(str(tmp_path / "puzzles"), [PUZZLE]) as found,
-        pytest.raises(SolvingError, match=error),
-    ):
-        list(found)
+    with pytest.raises(SolvingError, match=error):
+        list(entries_of(str(tmp_path / "puzzles"), [PUZZLE]))
 
 
 @pytest.mark.parametrize("depth", [60, 100_000])

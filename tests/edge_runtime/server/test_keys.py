@@ -383,3 +383,18 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(tmp_path: Path
     before, after = map(json.loads, batch.body.splitlines())
     assert before["answer"]["verified"]
     assert after["error"]["reason"] == "bad-key"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "::1", "localhost"])
+def test_a_loopback_address_needs_neither_keys_nor_consent(host: str) -> None:
+    assert warning_for(host) is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "127.0.0.1.example.com", "board.lan"])
+def test_any_other_address_needs_keys_or_consent(host: str) -> None:
+    with pytest.raises(ValueError, match="lets other machines in without keys"):
+        warning_for(host)
+
+
+def warning_for(host: str) -> str | None:
+    return auth.bind_warning(host, with_keys=False, tls_cert=None, tls_key=None, insecure=False)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError, Shape
 from hrm_edge_runtime.engines.trt.causes import Cause, TensorRTError, cause_of
@@ -63,12 +63,6 @@ def version() -> str:
     return trt.__version__
 
 
-class LastError:
-    """The last error that TensorRT logged; its functions return no reason."""
-
-    text = "TensorRT gives no reason"
-
-
 @contextmanager
 def harmless() -> Generator[None]:
     """Log an exception instead of raising it: raised in a callback, it would cancel a build."""
@@ -78,8 +72,8 @@ def harmless() -> Generator[None]:
         _log.exception("a callback of TensorRT failed")
 
 
-def logger_for(last_error: LastError) -> tensorrt.ILogger:
-    """A logger that forwards messages and keeps the last error."""
+def new_logger() -> Any:
+    """A logger that forwards messages; `last_error` is the reason that functions do not return."""
     import tensorrt as trt
 
     severity = trt.ILogger.Severity
@@ -92,11 +86,12 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
     class Logger(trt.ILogger):
         def __init__(self) -> None:
             trt.ILogger.__init__(self)  # pybind11 requires an explicit call of its initializer
+            self.last_error = "TensorRT gives no reason"
 
         def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
             level = levels.get(severity, logging.DEBUG)
             if level == logging.ERROR:
-                last_error.text = " ".join(msg.split())
+                self.last_error = " ".join(msg.split())
             with harmless():
                 _log.log(level, "TensorRT: %s", msg)
 
@@ -111,20 +106,17 @@ def check_start() -> None:
     """
     import tensorrt as trt
 
-    last_error = LastError()
-    logger = logger_for(last_error)
-    _started(trt.Builder, logger, last_error)
-    runtime = _started(trt.Runtime, logger, last_error)
+    logger = new_logger()
+    _started(trt.Builder, logger)
+    runtime = _started(trt.Runtime, logger)
     runtime.deserialize_cuda_engine(b"not a plan")
 
 
-def _started(
-    factory: Callable[[tensorrt.ILogger], _Made], logger: tensorrt.ILogger, last_error: LastError
-) -> _Made:
+def _started(factory: Callable[[tensorrt.ILogger], _Made], logger: Any) -> _Made:
     try:
         return factory(logger)
     except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
-        raise _failure("does not start here", last_error.text, "CUDA") from error
+        raise _failure("does not start here", logger.last_error, "CUDA") from error
 
 
 def _failure(problem: str, words: str, cause: Cause) -> TensorRTError:
@@ -169,9 +161,8 @@ def plan_from_onnx(
     """
     import tensorrt as trt
 
-    last_error = LastError()
-    logger = logger_for(last_error)
-    builder = _started(trt.Builder, logger, last_error)
+    logger = new_logger()
+    builder = _started(trt.Builder, logger)
     network = network_from_onnx(builder, logger, graph)
     config = _config(builder, workspace_mb, level)
     monitor = _monitor_for(stages)  # the configuration does not keep a reference to it
@@ -179,12 +170,12 @@ def plan_from_onnx(
     for ranges in profiles:
         config.add_optimization_profile(_profile(builder, ranges))
     if timing_cache is not None:
-        _use_timing_cache(config, timing_cache, last_error)
+        _use_timing_cache(config, timing_cache, logger)
     if adjust is not None:
         adjust(config)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise _rejection(f"cannot build {graph}", last_error.text)
+        raise _rejection(f"cannot build {graph}", logger.last_error)
     if timing_cache is not None:
         timed = config.get_timing_cache()
         if timed is not None:
@@ -192,7 +183,7 @@ def plan_from_onnx(
     return bytes(plan)
 
 
-def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, last_error: LastError) -> None:
+def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, logger: Any) -> None:
     """Give the builder the kernel times of earlier builds."""
     kept = file.read_bytes() if file.is_file() else b""
     cache = config.create_timing_cache(kept)
@@ -203,7 +194,7 @@ def _use_timing_cache(config: tensorrt.IBuilderConfig, file: Path, last_error: L
         _log.warning("TensorRT does not take %s, so kernels are timed anew", file)
     empty = config.create_timing_cache(b"")
     if empty is None:
-        words = last_error.text
+        words = logger.last_error
         raise _failure("cannot create a timing cache", words, cause_of(words))
     config.set_timing_cache(empty, False)
 
@@ -292,15 +283,15 @@ def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
     return Monitor()
 
 
-def engine_from_plan(plan: bytes, last_error: LastError) -> tensorrt.ICudaEngine:
+def engine_from_plan(plan: bytes, logger: Any) -> tensorrt.ICudaEngine:
     """Open a plan; raises TensorRTError. The engine keeps its runtime alive."""
     import tensorrt as trt
 
-    runtime = _started(trt.Runtime, logger_for(last_error), last_error)
+    runtime = _started(trt.Runtime, logger)
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
-        problem = f"TensorRT {version()} cannot open this engine ({last_error.text})"
-        raise TensorRTError(problem, cause_of(last_error.text), "build it again")
+        problem = f"TensorRT {version()} cannot open this engine ({logger.last_error})"
+        raise TensorRTError(problem, cause_of(logger.last_error), "build it again")
     return engine
 
 

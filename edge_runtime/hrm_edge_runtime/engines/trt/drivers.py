@@ -21,10 +21,6 @@ THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may call 
 MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 SLEEPS = 1  # CU_EVENT_BLOCKING_SYNC
-NUM_SMS = 16  # CUdevice_attribute, as are the next three
-INTEGRATED = 18
-MAJOR = 75
-MINOR = 76
 
 
 class GpuInfo(NamedTuple):
@@ -91,18 +87,18 @@ class BindingsDriver:
         self._call("cuInit", 0)
         device = self._call("cuDeviceGet", 0)
         name = self._call("cuDeviceGetName", 128, device).split(b"\0")[0]
-        major = self._attribute(MAJOR, device)
-        minor = self._attribute(MINOR, device)
+        major = self._attribute("COMPUTE_CAPABILITY_MAJOR", device)
+        minor = self._attribute("COMPUTE_CAPABILITY_MINOR", device)
         return GpuInfo(
             name=name.decode(),
             compute_capability=f"{major}.{minor}",
-            is_integrated=bool(self._attribute(INTEGRATED, device)),
-            num_sms=self._attribute(NUM_SMS, device),
+            is_integrated=bool(self._attribute("INTEGRATED", device)),
+            num_sms=self._attribute("MULTIPROCESSOR_COUNT", device),
             memory_bytes=self._call("cuDeviceTotalMem", device),
         )
 
-    def _attribute(self, number: int, device: Any) -> int:
-        attribute = self._cuda.CUdevice_attribute(number)
+    def _attribute(self, name: str, device: Any) -> int:
+        attribute = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return self._call("cuDeviceGetAttribute", attribute, device)
 
     def enter(self) -> int:

@@ -114,8 +114,8 @@ class TensorRTEngine(Engine):
         self.num_slots = num_slots
         self.seq_len = manifest.seq_len
         self._gpu = gpu
-        self._last_error = api.LastError()
-        engine = api.engine_from_plan(plan, self._last_error)
+        self._logger = api.new_logger()
+        engine = api.engine_from_plan(plan, self._logger)
         self._engine = engine
         self._names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         self._buckets = _needed(buckets, num_slots)
@@ -230,7 +230,7 @@ class TensorRTEngine(Engine):
             if sends:
                 self._gpu.upload(self._buffers.inputs)
             if not context.execute_async_v3(self._gpu.stream):
-                reason = self._last_error.text
+                reason = self._logger.last_error
                 raise EngineLostError(f"TensorRT failed in a segment of {bucket} slots ({reason})")
             self._gpu.download(self._buffers.outputs[place])
 

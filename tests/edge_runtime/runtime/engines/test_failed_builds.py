@@ -247,7 +247,7 @@ def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle, device: S
     assert build(bundle).exit_code == 0
     key = EngineKey.of(bundle, cache.this_machine(), precision="fp32", num_slots=1)
     _, plan = cache.read_plan(bundle, key)
-    opened = api.engine_from_plan(plan, api.LastError())
+    opened = api.engine_from_plan(plan, api.new_logger())
     missing = opened.num_optimization_profiles
     with pytest.raises(EngineUnavailableError, match=f"not profile {missing}: build the engine"):
         api.context_for(opened, profile=missing, shapes={}, stream=1)
