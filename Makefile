@@ -9,6 +9,8 @@ ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 # Where tests marked gpu are: the others need a browser and more, which a machine with a card may lack.
 GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/runtime/engines
 SOAK_MINUTES ?= 5
+# A test of a server waits as long as it computes, so one worker more than cores keeps them busy.
+WORKERS ?= $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # NVIDIA's Python bindings without TensorRT: JetPack 6 has 10.3, JetPack 7.2 has 10.16 or 11.4.
 TRT_VERSIONS := 10.3.0 10.7.0 10.13.3.9 10.16.1.11 11.1.0.106 11.4.0.106
 TRT_LIBRARIES := nvinfer nvonnxparser nvinfer_plugin
@@ -26,7 +28,7 @@ demo: .venv-serve/ready  ## Set up the server alone, solve a puzzle of each kind
 	@$(SERVE)/hrm demo
 
 test: .venv/ready browser  ## Run the test suite (minutes)
-	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-quick: .venv/ready  ## Run what starts no other process, one worker a core: the inner loop
 	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow and not process" -n auto -q

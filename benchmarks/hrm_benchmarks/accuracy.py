@@ -6,12 +6,13 @@ Numbers of segments repeat exactly from run to run. CPU seconds depend on the ma
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hrm_benchmarks.command import AccuracyOptions
 from hrm_benchmarks.report import Row
 from hrm_edge.puzzles import Entry, entries_of
 from hrm_edge.solvers import Reply, SolveAll, from_bundles, options_of
@@ -22,7 +23,7 @@ from hrm_edge_runtime.engines.factory import choose
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
-from hrm_puzzles.sudoku import solver as sudoku_solver
+from hrm_puzzles.sudoku.solver import solve
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 COLUMNS = {
@@ -73,7 +74,7 @@ def _known(entry: Entry, puzzle: Puzzle) -> KnownPuzzle:
         raise ValueError(f"puzzle {entry.number}: {error}") from error
     if not isinstance(puzzle, Sudoku):
         return KnownPuzzle(puzzle=entry.puzzle, solution=None)
-    solutions = sudoku_solver.solve(puzzle, grid, max_solutions=1).grids
+    solutions = solve(puzzle, grid, max_solutions=1).grids
     return KnownPuzzle(puzzle=entry.puzzle, solution=solutions[0])
 
 
@@ -118,25 +119,34 @@ def on_board(puzzle: Puzzle, board: str | None) -> Puzzle:
     return smaller
 
 
+def rows_of(models: Sequence[Bundle], puzzle: Puzzle, options: AccuracyOptions) -> Iterator[Row]:
+    """Yield a row for each board, model and number of attempts."""
+    for board in options.board or [None]:
+        sized = on_board(puzzle, board)
+        if options.questions is not None:
+            known = puzzles_from_file(options.questions, sized, options.puzzles)
+        else:
+            difficulty = options.difficulty or sized.difficulties[-1]
+            known = generated(sized, difficulty, options.puzzles, options.seed)
+        for model in models:
+            for attempts in options.attempts or (1, 4, 16, 64):
+                yield measured(model, sized, known, attempts, options)
+
+
 def measured(
     model: Bundle,
     puzzle: Puzzle,
     puzzles: Sequence[KnownPuzzle],
     attempts: int,
-    *,
-    engine: str,
-    num_slots: int,
-    num_threads: int,
-    limits: Row,
+    options: AccuracyOptions,
 ) -> Row:
-    """Return the size of a model and the figures of `measure`.
-
-    `puzzle` has the size of the puzzles. `limits` are options of hrm-solve.
-    """
-    choice = choose(model, engine, num_slots=num_slots)
-    solver = from_bundles([model], str(choice), num_slots=num_slots, num_threads=num_threads)
+    """Return the size of a model and the figures of `measure`; `puzzle` has the puzzles' size."""
+    choice = choose(model, options.engine, num_slots=options.slots)
+    solver = from_bundles(
+        [model], str(choice), num_slots=options.slots, num_threads=options.threads
+    )
     graph = model.graph_path(choice.precision, device="cpu")
-    options = options_of(limits)
+    limits = options_of({"max_segments": options.max_segments, "how": options.how})
     manifest = model.manifest
     size = {
         "model": manifest.name,
@@ -144,7 +154,7 @@ def measured(
         "parameters": manifest.provenance.get("num_parameters"),
         "file_kb": graph.stat().st_size / 1e3,
     }
-    figures = measure(solver.solve_all, puzzle, puzzles, attempts, **options)
+    figures = measure(solver.solve_all, puzzle, puzzles, attempts, **limits)
     return {**size, **figures}
 
 
@@ -167,7 +177,9 @@ def measure(
     is_proven: list[bool] = []
     segments: list[int] = []
     for position in range(len(puzzles)):
-        answer = _answer(replies[position])
+        answer = replies[position]
+        if not isinstance(answer, SolveAnswer):
+            raise ValueError(f"a puzzle is rejected: {answer.message}; {answer.remedy}.")
         answers.append(answer)
         is_proven.append(answer.verified is True)
         segments.append(answer.total_segments)
@@ -224,9 +236,3 @@ def _routes(answers: Sequence[SolveAnswer]) -> list[float]:
         if route is not None and route.cost:
             ratios.append(route.cost / route.optimum)
     return ratios
-
-
-def _answer(reply: Reply) -> SolveAnswer:
-    if isinstance(reply, SolveAnswer):
-        return reply
-    raise ValueError(f"a puzzle is rejected: {reply.message}; {reply.remedy}.")

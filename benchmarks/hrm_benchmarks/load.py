@@ -26,6 +26,7 @@ import aiohttp
 import httpx
 import numpy as np
 
+from hrm_benchmarks.command import ServeOptions
 from hrm_benchmarks.report import Row, tell
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -288,22 +289,23 @@ def bodies_of(puzzle: Puzzle, questions: Questions) -> list[bytes]:
 
 
 async def measured(
-    server: RunningServer, bodies: Sequence[bytes], *, connections: int, seconds: float, seed: int
+    server: RunningServer, bodies: Sequence[bytes], options: ServeOptions
 ) -> list[Row]:
     """Return a row for batches and one for single puzzles, both at full speed.
 
     The singles have the latencies of an open loop at `SHARE` of their speed.
     """
+    seconds = options.seconds
     async with session(server.url) as http:
         await batches(http, bodies, min(WARM_UP_S, seconds))
         tell("/solve/batch")
         lines = await spent_on(server, batches(http, bodies, seconds))
         tell("/solve")
-        asking = closed_loop(http, cycled(bodies, seconds), connections)
+        asking = closed_loop(http, cycled(bodies, seconds), options.connections)
         singles = await spent_on(server, asking)
         rate = SHARE * singles["puzzles_per_s"]
         due = itertools.islice(itertools.cycle(bodies), max(1, int(rate * seconds)))
-        replies = await open_loop(http, list(due), rate, seed)
+        replies = await open_loop(http, list(due), rate, options.seed)
     latencies = percentiles_ms("open_", replies)
     return [
         {"route": "/solve/batch", **lines, **dict.fromkeys(latencies)},

@@ -22,7 +22,7 @@ import hrm_edge_runtime
 import hrm_host
 import hrm_puzzles
 from hrm_benchmarks import load as loading
-from hrm_benchmarks.command import opened_bundle
+from hrm_benchmarks.command import PeerOptions, opened_bundle
 from hrm_benchmarks.report import RATIO, Row, medians_of, tell
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles.data.sources import questions_made
@@ -119,55 +119,45 @@ class PuzzleLoad:
         return cls(name=name, bundle=bundle, texts=texts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contest:
-    """How the loads are sent to the servers."""
+def rows_of(loads: Sequence[PuzzleLoad], servers: Sequence[str], options: PeerOptions) -> list[Row]:
+    """A row per load and server, with medians over the rounds in which all take turns."""
+    peers = [Peer(server=OURS, form=form) for form in OUR_FORMS]
+    for server, form in itertools.product(servers, BATCH_OF):
+        peers.append(Peer(server=server, form=form))
+    rows: list[Row] = []
+    for load in loads:
+        turns: defaultdict[Peer, list[Row]] = defaultdict(list)
+        for number in range(1, options.rounds + 1):
+            tell(f"{load.name}, round {number} of {options.rounds}")
+            for peer in peers:
+                command = peer.command(options.python, load.bundle)
+                with loading.running(command, within_s=START_S) as server:
+                    turns[peer].append(asyncio.run(_measured(server, peer, load, options)))
+        for peer, of_peer in turns.items():
+            figures = summary(of_peer, turns[peers[0]])
+            rows.append({"load": load.name, "server": peer.server, "form": peer.form, **figures})
+    return rows
 
-    loads: Sequence[PuzzleLoad]
-    python: Path  # Python of the environment that holds the peers' packages
-    connections: int
-    rate: float  # puzzles per second in the open loop
-    seed: int
 
-    def rows(self, servers: Sequence[str], rounds: int) -> list[Row]:
-        """A row per load and server, with medians over the rounds in which all take turns."""
-        peers = [Peer(server=OURS, form=form) for form in OUR_FORMS]
-        for server, form in itertools.product(servers, BATCH_OF):
-            peers.append(Peer(server=server, form=form))
-        rows: list[Row] = []
-        for load in self.loads:
-            turns: defaultdict[Peer, list[Row]] = defaultdict(list)
-            for number in range(1, rounds + 1):
-                tell(f"{load.name}, round {number} of {rounds}")
-                for peer in peers:
-                    turns[peer].append(self._turn(peer, load))
-            for peer, of_peer in turns.items():
-                figures = summary(of_peer, turns[peers[0]])
-                names = {"load": load.name, "server": peer.server, "form": peer.form}
-                rows.append({**names, **figures})
-        return rows
-
-    def _turn(self, peer: Peer, load: PuzzleLoad) -> Row:
-        command = peer.command(self.python, load.bundle)
-        with loading.running(command, within_s=START_S) as server:
-            return asyncio.run(self._measured(server, peer, load))
-
-    async def _measured(self, server: loading.RunningServer, peer: Peer, load: PuzzleLoad) -> Row:
-        bodies = [peer.body(text) for text in load.texts]
-        async with loading.session(server.url) as http:
-            await loading.closed_loop(http, bodies[:WARM_UP], self.connections)
-            asking = asyncio.ensure_future(loading.closed_loop(http, bodies, self.connections))
-            spent = await loading.spent_on(server, asking)
-            replies = asking.result()
-            late = await loading.open_loop(http, bodies, self.rate, self.seed)
-        num_proven = peer.num_proven(replies)
-        return {
-            **spent,
-            **loading.percentiles_ms("", replies),
-            **loading.percentiles_ms("open_", late),
-            "num_proven": num_proven,
-            "cpu_ms_a_proof": spent["cpu_ms"] * len(bodies) / max(1, num_proven),
-        }
+async def _measured(
+    server: loading.RunningServer, peer: Peer, load: PuzzleLoad, options: PeerOptions
+) -> Row:
+    bodies = [peer.body(text) for text in load.texts]
+    connections = options.connections
+    async with loading.session(server.url) as http:
+        await loading.closed_loop(http, bodies[:WARM_UP], connections)
+        asking = asyncio.ensure_future(loading.closed_loop(http, bodies, connections))
+        spent = await loading.spent_on(server, asking)
+        replies = asking.result()
+        late = await loading.open_loop(http, bodies, options.rate, options.seed)
+    num_proven = peer.num_proven(replies)
+    return {
+        **spent,
+        **loading.percentiles_ms("", replies),
+        **loading.percentiles_ms("open_", late),
+        "num_proven": num_proven,
+        "cpu_ms_a_proof": spent["cpu_ms"] * len(bodies) / max(1, num_proven),
+    }
 
 
 def summary(rows: Sequence[Row], ours: Sequence[Row]) -> Row:

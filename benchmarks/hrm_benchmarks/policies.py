@@ -7,12 +7,14 @@ round, so that a machine that slows down slows every policy.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from hrm_benchmarks.command import ServeOptions
 from hrm_benchmarks.report import Row, medians_of, tell
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
@@ -75,28 +77,26 @@ class Bench:
     title: str
 
 
-def bundle_bench(
-    bundle: Bundle,
-    questions: Questions,
-    *,
-    engine: str,
-    num_slots: int,
-    num_threads: int,
-    cpu_clock: bool,
-) -> Bench:
+def bundle_bench(bundle: Bundle, questions: Questions, options: ServeOptions) -> Bench:
     """Return the engine of a bundle, under its halting rule."""
-    choice = choose(bundle, engine, num_slots=num_slots)
+    slots = options.slots
+    threads = options.threads
+    choice = choose(bundle, options.engine, num_slots=slots)
     rule = bundle.manifest.halting_policy(choice.precision)
     halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
-    seconds = "CPU" if cpu_clock else "wall"
-    sizes = f"{num_slots} slots, {num_threads} threads, {seconds} seconds"
+    clock = time.perf_counter
+    seconds = "wall"
+    if options.cpu_clock:
+        clock = time.process_time
+        seconds = "CPU"
+    sizes = f"{slots} slots, {threads} threads, {seconds} seconds"
     return Bench(
-        engine=engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads),
+        engine=engine_for(bundle, engine=str(choice), num_slots=slots, num_threads=threads),
         puzzle=bundle.puzzle,
         puzzle_vector_E=np.asarray(bundle.puzzle_table[0]),
         questions=questions,
         rule=rule,
-        clock=time.process_time if cpu_clock else time.perf_counter,
+        clock=clock,
         title=f"{bundle.manifest.name} on {choice}, {questions.title}, {halting}, {sizes}",
     )
 
@@ -166,15 +166,11 @@ def _figures(
     row["share_of_bound"] = meter.occupancy * seen.step_seconds_total / seconds
     row["host_ms_per_step"] = 1e3 * seen.host_seconds_total / seen.steps
     row["step_ms"] = 1e3 * seen.step_seconds_total / seen.steps
-    row["mean_segments"] = _mean(result.segments for result in results)
-    row["exact"] = _mean(_is_exact(result, questions) for result in results)
-    row["verified"] = _mean(result.verified is True for result in results)
+    row["mean_segments"] = fmean(result.segments for result in results)
+    row["exact"] = fmean(_is_exact(result, questions) for result in results)
+    row["verified"] = fmean(result.verified is True for result in results)
     row["steps"] = seen.steps
     return row
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
 
 
 def _is_exact(result: Attempt, questions: Questions) -> bool:

@@ -6,7 +6,6 @@ Shapes: B puzzles of a batch, T tokens, R rounds, C contestants.
 import json
 import math
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_benchmarks.report import RATIO, Rounds, Row, Step, speeds, take_turns, tell
+from hrm_benchmarks.command import SegmentOptions
+from hrm_benchmarks.report import RATIO, Row, Step, speeds, take_turns, tell
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import INPUTS, shapes_of
 from hrm_edge_runtime.engines.factory import choose, engine_for
@@ -36,18 +36,13 @@ COLUMNS = {
 }
 
 
-def measure(
-    bundle: Bundle,
-    engines: Sequence[str],
-    batches: Sequence[int],
-    rounds: Rounds,
-    *,
-    num_threads: int,
-) -> list[Row]:
+def measure(bundle: Bundle, options: SegmentOptions) -> list[Row]:
     """Return a row for each engine (ENGINE[:PRECISION]) at each batch.
 
     Raises ValueError for engines that the bundle cannot run.
     """
+    engines = options.engine or [f"cpu:{name}" for name in bundle.manifest.precisions]
+    threads = options.threads
     kinds = [choose(bundle, engine).engine for engine in engines]
     if "unrolled" in kinds:
         raise ValueError(
@@ -57,13 +52,13 @@ def measure(
     flop = None
     if "cpu" in kinds:
         flop = flop_of(bundle)
-    os.environ["OMP_NUM_THREADS"] = str(num_threads)  # of numpy in the child processes
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # of numpy in the child processes
     rows: list[Row] = []
-    for batch in dict.fromkeys(batches):
+    for batch in options.batch or (1, 8):
         tell(f"batch {batch}: {', '.join(engines)}")
-        prepare = partial(prepared, bundle.path, batch=batch, num_threads=num_threads)
+        prepare = partial(prepared, bundle.path, batch=batch, num_threads=threads)
         contestants = [partial(prepare, engine) for engine in engines]
-        seconds_RC = take_turns([*contestants, product], rounds)
+        seconds_RC = take_turns([*contestants, product], options)
         for engine, row in zip(engines, rows_of(seconds_RC, batch, flop), strict=True):
             rows.append({"engine": engine, "batch": batch, **row})
     return rows

@@ -15,7 +15,7 @@ SETTINGS = "HRM_PEER_SETTINGS"
 if __name__ == "__main__":
     settings = settings_of()
     os.environ[SETTINGS] = " ".join(sys.argv[1:])
-    serve = [sys.executable, "-m", "bentoml", "serve", "bentoml_server:Puzzles"]
+    serve = [sys.executable, "-m", "bentoml", "serve", "bentoml_server:PuzzleService"]
     os.execv(sys.executable, [*serve, "--port", str(settings.port)])
 
 settings = settings_of(os.environ[SETTINGS].split())
@@ -24,7 +24,7 @@ batching = {"max_batch_size": settings.batch, "max_latency_ms": 60000} if settin
 
 
 @bentoml.service(workers=1, traffic={"timeout": 300}, logging={"access": {"enabled": False}})
-class Puzzles:
+class PuzzleService:
     def __init__(self):
         self.model = PuzzleModel(settings.bundle, settings.form, settings.batch)
 

@@ -12,7 +12,7 @@ settings = settings_of()
 
 
 @serve.deployment(max_ongoing_requests=256, logging_config={"enable_access_log": False})
-class Puzzles:
+class PuzzleDeployment:
     def __init__(self):
         self.model = PuzzleModel(settings.bundle, settings.form, settings.batch)
 
@@ -30,6 +30,6 @@ class Puzzles:
 if __name__ == "__main__":
     ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
     serve.start(http_options={"host": "127.0.0.1", "port": settings.port})
-    serve.run(Puzzles.bind())
+    serve.run(PuzzleDeployment.bind())
     while True:
         time.sleep(1)

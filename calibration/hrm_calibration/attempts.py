@@ -126,12 +126,17 @@ def task_scores(
             is_right = {one.name: True for one in questions}
             for result in answered(engine, served, asked, show, names):
                 question = questions[result.task_id]
-                is_right[question.name] &= _is_right(result, question.answer, served)
+                answer_T = result.answer_T
+                if answer_T is None:
+                    is_right[question.name] = False
+                    continue
+                found = served.puzzle.decode(answer_T)
+                is_right[question.name] &= np.array_equal(found, question.answer)
             right[num_attempts] = [name for name in is_right if is_right[name]]
     return TaskScores(
         num_tasks=len({one.name for one in questions}),
         num_right_at_once=len(right[1]),
-        right=in_order(right[1], right[NUM_ATTEMPTS]),
+        right=sorted(right[NUM_ATTEMPTS], key=lambda name: name not in right[1]),
     )
 
 
@@ -162,16 +167,3 @@ def _questions(
                 puzzle_id=row,
             )
             yield _Question(name, np.array(pair["output"], np.int8), task)
-
-
-def in_order(right_at_once: Sequence[str], right: Sequence[str]) -> list[str]:
-    """The right tasks. Those that one attempt answers come first."""
-    at_once = [name for name in right_at_once if name in right]
-    others = [name for name in right if name not in at_once]
-    return at_once + others
-
-
-def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:
-    if result.answer_T is None:
-        return False
-    return np.array_equal(served.puzzle.decode(result.answer_T), answer)

@@ -61,15 +61,12 @@ class Measured(Graphs):
         return self.outcomes.score()
 
     def losses_against(self, fp32: "Measured") -> dict[str, Paired]:
-        """Losses puzzle by puzzle, under the policy and after all segments."""
+        """Losses puzzle by puzzle under the policy."""
         theirs = fp32.outcomes
         ours = self.outcomes
-        theirs_last_N = fp32.rollout.exact_SN[-1]
-        ours_last_N = self.rollout.exact_SN[-1]
         return {
             "exact": paired(theirs.exact_N, ours.exact_N),
             "proven": paired(theirs.proven_N, ours.proven_N),
-            "exact_after_all_segments": paired(theirs_last_N, ours_last_N),
         }
 
     def halting_curve(self) -> dict[str, Any]:

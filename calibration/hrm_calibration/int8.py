@@ -25,7 +25,6 @@ from hrm_puzzles.data.sources import Questions
 
 MAX_PUZZLES = 2048
 """With 2 % of the puzzles ending otherwise, the standard error of a loss is 0.3 points."""
-MIN_PUZZLES = 4
 CPU_WEIGHT_BITS = 7
 
 Scales = Mapping[str, float]
@@ -82,7 +81,7 @@ def calibrate(
     one. Raises ValueError for fewer than four puzzles, and if the budget is lost even with a single
     matrix whose inputs are rounded.
     """
-    if len(questions) < MIN_PUZZLES:
+    if len(questions) < 4:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate by; give thousands")
     stages = stages or Stages()
     sample = questions.sample(MAX_PUZZLES)
@@ -156,8 +155,7 @@ def worst_first(
         carries = carries_after(served, for_cpus(served.graph, scales, others), states)
         moved[weight] = drift(carries, reference)
         stages.show("ranking matrices", len(moved), len(weights))
-    by_drift = sorted(weights, key=lambda weight: -moved[weight])
-    return {weight: moved[weight] for weight in by_drift}
+    return dict(sorted(moved.items(), key=lambda item: -item[1]))
 
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:

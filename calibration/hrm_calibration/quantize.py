@@ -33,8 +33,7 @@ SMALLEST_SCALE = 2.0**-14
 """Smallest normal float16: TensorRT rejects a product with one scale in float16, one in float32."""
 SIGNED_ZERO = "zero_int8"
 UNSIGNED_ZERO = "zero_uint8"
-UNSIGNED_SHIFT = 128
-"""Zero point of unsigned activations."""
+"""Unsigned 128, for activations."""
 RELU_ZERO = "zero_relu"
 """Unsigned 0, for what a convolution keeps after its ReLU."""
 NUM_AXES = {"MatMul": 2, "Conv": 4}
@@ -221,7 +220,7 @@ def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto
     of a convolution is rounded from 0, so that ONNX Runtime makes one integer kernel of
     convolution, ReLU and rounding. Then the clip is 255 instead of 127 steps.
     """
-    zeros = {UNSIGNED_ZERO: UNSIGNED_SHIFT, RELU_ZERO: 0}
+    zeros = {UNSIGNED_ZERO: 128, RELU_ZERO: 0}
     tensors = list(graph.graph.initializer)
     for name, zero in zeros.items():
         tensors.append(numpy_helper.from_array(np.array(zero, np.uint8), name))

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from hrm_puzzles.grid.board import GridShape, GridSymmetry, Int32Array, UInt64Array, mixed
+from hrm_puzzles.grid.board import GridShape, GridSymmetry, mixed
 from hrm_puzzles.grid.notation import parsed, text_of, written
 from hrm_puzzles.puzzle import (
     RIGHT,
@@ -17,10 +17,12 @@ from hrm_puzzles.puzzle import (
     Example,
     Geometry,
     Grid,
+    Int32Array,
     IntArray,
     Notation,
     Parsed,
     PuzzleError,
+    UInt64Array,
     require_difficulty,
 )
 from hrm_puzzles.reading.grids import lines_parsed
@@ -48,7 +50,6 @@ class LatinSquare:
     name = "latin-5x5"
     vocab_size = FIRST_DIGIT + SIDE
     seq_len = SIDE * SIDE
-    num_puzzle_ids = 1
     proof_exists = True
     difficulties = tuple(BLANKS)
     # Each line is a band or a stack of its own, so there are no boxes. The last five of the seven

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from rich.console import Console
 from rich.table import Table
 
-from hrm_calibration.attempts import NUM_ATTEMPTS
+from hrm_calibration.attempts import NUM_ATTEMPTS, TaskScores
 from hrm_calibration.forms import Form
 from hrm_calibration.graph_rules import check_graph
 from hrm_calibration.judge import JudgedForms
@@ -130,19 +130,6 @@ def manifest_fields(
         if for_cpus:
             cpu_graphs[form.precision] = for_cpus[0]
     num_proven: dict[str, int] = fp32.origin["attempts"]
-    scores = judged.task_scores
-    results = None
-    provenance = contents.provenance()
-    if scores is not None:
-        results = TaskResults(
-            attempts=NUM_ATTEMPTS,
-            num_tasks=scores.num_tasks,
-            right=scores.right,
-            generated=list(contents.generated),
-        )
-        provenance["held_out"] = scores.num_tasks
-        provenance["solved"] = round(scores.num_right_at_once / scores.num_tasks, 4)
-        provenance["solved_16_attempts"] = round(len(scores.right) / scores.num_tasks, 4)
     return {
         "name": contents.name,
         "puzzle": contents.exam.served.puzzle.name,
@@ -156,9 +143,26 @@ def manifest_fields(
         # the kind of further attempts that proved most puzzles
         "attempt_kind": max(num_proven, key=num_proven.__getitem__, default="symmetries"),
         "curves": {form.precision: form.halting_curve() for form in forms},
-        "held_out_tasks": results,
-        "provenance": provenance,
+        **fields_of_tasks(contents, judged.task_scores),
     }
+
+
+def fields_of_tasks(contents: Contents, scores: TaskScores | None) -> dict[str, Any]:
+    """The results of held-out tasks, if there are any, and the provenance, which has them too."""
+    provenance = contents.provenance()
+    if scores is None:
+        return {"held_out_tasks": None, "provenance": provenance}
+    num_tasks = scores.num_tasks
+    provenance["held_out"] = num_tasks
+    provenance["solved"] = round(scores.num_right_at_once / num_tasks, 4)
+    provenance["solved_16_attempts"] = round(len(scores.right) / num_tasks, 4)
+    results = TaskResults(
+        attempts=NUM_ATTEMPTS,
+        num_tasks=num_tasks,
+        right=scores.right,
+        generated=list(contents.generated),
+    )
+    return {"held_out_tasks": results, "provenance": provenance}
 
 
 def page_of(out: Path, contents: Contents, forms: Sequence[Form]) -> Page:

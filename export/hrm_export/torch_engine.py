@@ -40,7 +40,6 @@ CANDIDATES = 16
 """Puzzles tried for each golden trace; not every one survives rounding."""
 MAX_BYTES = 1_500_000
 """Logits in one file. Bundles travel, and 16 segments of 900 cells take 0.7 MB per puzzle."""
-FLOAT_BYTES = 4
 MIN_TRACES = 4
 """Traces end after the last segment that this many puzzles survive."""
 FAR = 8.0
@@ -67,8 +66,8 @@ def golden_traces(
     """
     candidates = questions.at(np.arange(min(CANDIDATES * count, len(questions))))
     config = model.config
-    num_logits = config.max_segments * config.seq_len * config.vocab_size
-    count = min(count, max(1, max_bytes // (num_logits * FLOAT_BYTES)))
+    trace_bytes = 4 * config.max_segments * config.seq_len * config.vocab_size  # in float32
+    count = min(count, max(1, max_bytes // trace_bytes))
     # The table may be larger than everything else, so both models read the one that exists.
     no_rows = {id(model.puzzle_table): model.puzzle_table[:0]}
     in_float64 = copy.deepcopy(model, no_rows).double()

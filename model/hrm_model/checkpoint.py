@@ -2,8 +2,8 @@
 
     model.safetensors   the weights to use (the moving average, if the trainer keeps one)
     config.json         HRMConfig; unknown keys are rejected
-    meta.json           puzzle, step, samples, best validation, config digest, data fingerprint,
-                        commit, time, and the hash of every other file
+    meta.json           puzzle, step, samples, best validation, data fingerprint, commit,
+                        time, and the hash of every other file
     puzzle_ids.json.gz  the names of the puzzle ids if there are several; once in meta.json
 
 A trainer adds its own files (`trainer.safetensors`, `trainer.json`) in the same atomic write.
@@ -35,8 +35,6 @@ PUZZLE_IDS = "puzzle_ids"  # in the meta data: the name of each row of the puzzl
 NAMES = "puzzle_ids.json.gz"  # a variant of an ARC task takes 7 bytes of it, not 28
 STEP = re.compile(r"step_([0-9]{1,18})")  # the name of a run's checkpoint
 POINTERS = ("latest", "best")
-MAX_POINTER_BYTES = 100
-MOST_NAMED = 3  # maximum number of tensors that an error names
 
 
 class CheckpointError(ValueError):
@@ -63,7 +61,7 @@ def save(
         if write_more is not None:
             write_more(directory)
         hashes = {file.name: sha256_of(file) for file in directory.iterdir()}
-        values |= {"config_digest": model.config.digest, "sha256": hashes}
+        values["sha256"] = hashes
         (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
@@ -140,7 +138,7 @@ def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
         for name in sorted({*expected, *found}):
             if expected.get(name) != found.get(name):
                 problems.append(f"{name}: expected {expected.get(name)}, found {found.get(name)}")
-        listed = "; ".join(problems[:MOST_NAMED])
+        listed = "; ".join(problems[:3])
         raise CheckpointError(
             f"{source} does not fit its configuration ({listed}); "
             "the files come from different runs"
@@ -181,7 +179,7 @@ def resolve(path: Path) -> Path:
         return path
     run = path.parent
     try:
-        name = text_of(path, MAX_POINTER_BYTES).strip()
+        name = text_of(path, most_bytes=100).strip()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {_advice(path)}") from error
     found = run / name

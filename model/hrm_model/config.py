@@ -5,7 +5,6 @@ group of fields says which family reads it, and `_check_FAMILY` rejects values t
 cannot use.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -270,10 +269,6 @@ class HRMConfig:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "HRMConfig":

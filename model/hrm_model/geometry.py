@@ -15,7 +15,6 @@ from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
 
 NOISE = 0.01  # share of a fresh weight in a new channel: from zero it would learn nothing
-NEIGHBORHOOD = 9  # a cell and its eight neighbors
 NEAR = "near_proj.weight"
 # matrices that read the state
 READING = (NEAR, "message_proj.weight", "state_proj.weight", "head.weight")
@@ -111,7 +110,7 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
 def _num_parts(name: str, tensor: Tensor, config: HRMConfig) -> int:
     """The number of vectors in the last axis of a tensor."""
     if name.endswith(NEAR):
-        return NEIGHBORHOOD
+        return 9  # a cell and its eight neighbors
     if name in STARTS:
         return tensor.shape[-1] // config.num_channels
     return 1

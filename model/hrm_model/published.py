@@ -41,7 +41,6 @@ WEIGHT_FILES = (
 AVERAGED_FILE = re.compile(r"(?<![a-z])ema(?![a-z])")
 SETTINGS_FILES = ("all_config.yaml", "config.yaml", "config.json")
 """Files beside the weights; the network's settings are under `arch`, or are the whole file."""
-MAX_SETTINGS_BYTES = 1 << 18  # the published settings have 2,000
 OWN_SETTINGS = ("model_config", "arch", "config", "hyper_parameters")
 """Keys under which a weight file carries its settings."""
 SIGN = "H_cycles"  # the settings of every network have it
@@ -284,7 +283,8 @@ def _settings(weights: Path, contents: Mapping[Any, Any]) -> tuple[Path, Mapping
     files = [weights.parent / name for name in SETTINGS_FILES]
     file = next(filter(Path.is_file, files), files[0])
     try:
-        loaded = yaml.safe_load(text_of(file, MAX_SETTINGS_BYTES))
+        text = text_of(file, most_bytes=1 << 18)  # the published settings have 2,000
+        loaded = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(

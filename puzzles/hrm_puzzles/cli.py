@@ -192,11 +192,7 @@ def _report_leftovers(out: Path) -> None:
 
 def _built(options: BuildOptions, puzzle: Puzzle) -> BuiltSet:
     if isinstance(puzzle, Arc):
-        tasks = options.recipe(
-            ArcRecipe,
-            more=_text_of(options.more),
-            more_license=_text_of(options.more_license),
-        )
+        tasks = options.recipe(ArcRecipe)
         with stages_on() as stages:
             progress = partial(stages.show, "tasks")
             num_workers = options.workers
@@ -252,7 +248,7 @@ def inspect(
     directory: Annotated[Path, typer.Argument(help="Directory of a data set.")],
     puzzle: Annotated[
         str | None,
-        typer.Option(help="Name of the puzzle; by default that of the data set."),
+        typer.Option(help="Name of the puzzle; by default that of the data set's recipe."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -302,17 +298,11 @@ def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
     num_test = usual_test if csv_test is None else 0
     return options.recipe(
         data_build.DataRecipe,
-        csv_train=_text_of(csv_train),
-        csv_test=_text_of(csv_test),
+        csv_train=csv_train,
+        csv_test=csv_test,
         num_train=num_train if options.train is None else options.train,
         num_test=num_test if options.test is None else options.test,
     )
-
-
-def _text_of(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    return str(file)
 
 
 def _built_text(built: BuiltSet) -> str:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import Int32Array
-from hrm_puzzles.puzzle import RIGHT, WRONG, Grid, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import RIGHT, WRONG, Grid, Int32Array, Puzzle, PuzzleError
 
 SEED = 5
 NUM_EXAMPLES = 12

@@ -15,15 +15,14 @@ are roads of cost 1, 2 and 4 on the tour. Tokens: see `tours`.
 Shapes: B batch, P stops, T cells, K answers that are checked together.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hrm_puzzles import logistics_generator, tours
-from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbors_BT
-from hrm_puzzles.grid.notation import cell_of, cells_of, check_keys, error_at, numbers_of
+from hrm_puzzles.grid.board import GridShape, num_neighbors_BT
+from hrm_puzzles.grid.notation import cell_of, cells_of, check_keys, numbers_of
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.logistics_generator import (
     BUILDING,
@@ -35,8 +34,17 @@ from hrm_puzzles.logistics_generator import (
     TOKEN_OF_VALUE,
     VALUE_OF_TOKEN,
 )
-from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route
-from hrm_puzzles.reading.legend import Cell, Legend
+from hrm_puzzles.puzzle import (
+    BoolArray,
+    Example,
+    Grid,
+    Int32Array,
+    IntArray,
+    Leg,
+    PuzzleError,
+    Route,
+)
+from hrm_puzzles.reading.legend import Legend
 from hrm_puzzles.tours import COST_OF_TOKEN, COSTS, CUSTOMER_TOKEN, DEPOT_TOKEN, FAR, TOUR
 
 BLOCK = 64  # answers that are checked together; bounds the memory
@@ -81,6 +89,7 @@ class Logistics(GridPuzzle):
     )
     marks: ClassVar = {cost: cost + ON_TOUR for cost in COSTS}
     wall = BUILDING
+    wall_noun = "building"
     stops = (DEPOT, CUSTOMER)
     keys = ("grid", "depot", "customers")
     token_of_value = TOKEN_OF_VALUE
@@ -220,10 +229,9 @@ class Logistics(GridPuzzle):
         customers = cells_of(shape, "customers", question["customers"])
         tour = cells_of(shape, "tour", question.get("tour", []))
         for cell in tour:
-            _require_road(grid, cell, "tour")
-            grid[cell] = grid[cell] % ON_TOUR + ON_TOUR
-        _place(grid, [depot], DEPOT, "depot")
-        _place(grid, customers, CUSTOMER, "customer")
+            self.place(grid, [cell], grid[cell] % ON_TOUR + ON_TOUR, "tour")
+        self.place(grid, [depot], DEPOT, "depot")
+        self.place(grid, customers, CUSTOMER, "customer")
         return grid, {"grid": rows, "depot": depot, "customers": customers}
 
     def question_object(self, grid: Grid) -> dict[str, object]:
@@ -242,21 +250,6 @@ def _stops_of(tokens_T: IntArray) -> list[int]:
     depots: list[int] = np.flatnonzero(tokens_T == DEPOT_TOKEN).tolist()
     customers: list[int] = np.flatnonzero(tokens_T == CUSTOMER_TOKEN).tolist()
     return depots + customers
-
-
-def _place(grid: Grid, cells: Sequence[Cell], value: int, name: str) -> None:
-    for cell in cells:
-        _require_road(grid, cell, name)
-        grid[cell] = value
-
-
-def _require_road(grid: Grid, cell: Cell, name: str) -> None:
-    if grid[cell] == BUILDING:
-        problem = f"the {name} is in a building"
-        raise error_at(cell, problem, "in-building", "choose a road cell")
-    if grid[cell] in (DEPOT, CUSTOMER):
-        problem = f"the {name} is on another stop"
-        raise error_at(cell, problem, "same-cell", "choose another road cell")
 
 
 def _check_customers(shape: GridShape, customers: list[int]) -> None:

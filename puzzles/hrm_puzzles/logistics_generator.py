@@ -12,8 +12,8 @@ from random import Random
 import numpy as np
 
 from hrm_puzzles import tours
-from hrm_puzzles.grid.board import NEIGHBORS, BoolArray, GridShape, Int32Array, levels_from
-from hrm_puzzles.puzzle import Example, require_difficulty
+from hrm_puzzles.grid.board import NEIGHBORS, GridShape, levels_from
+from hrm_puzzles.puzzle import BoolArray, Example, Int32Array, require_difficulty
 from hrm_puzzles.tours import COSTS, VOCAB_SIZE
 
 BUILDING, ROAD = 0, 1  # values in grids

@@ -21,20 +21,15 @@ A worked example, the maze "S G" of 1 x 3 cells:
     `hints`, answer_after_BT    0    3     0     then the path is marked from S on
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles import maze_generator
 from hrm_puzzles.grid.board import (
     NEIGHBORS,
-    BoolArray,
     GridShape,
-    Int32Array,
-    UInt64Array,
     bits_from,
     cells_between,
     levels_from,
@@ -43,11 +38,23 @@ from hrm_puzzles.grid.board import (
     padded_flags,
     unpadded_BT,
 )
-from hrm_puzzles.grid.notation import cell_of, cells_of, check_keys, error_at, numbers_of
+from hrm_puzzles.grid.notation import cell_of, cells_of, check_keys, numbers_of
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.maze_generator import GOAL, OPEN, PATH, START, WALL
-from hrm_puzzles.puzzle import Example, Grid, Hints, IntArray, Leg, PuzzleError, Route
-from hrm_puzzles.reading.legend import Cell, Legend
+from hrm_puzzles.puzzle import (
+    BoolArray,
+    Example,
+    Grid,
+    Hints,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Leg,
+    PuzzleError,
+    Route,
+    UInt64Array,
+)
+from hrm_puzzles.reading.legend import Legend
 
 WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
 
@@ -78,6 +85,7 @@ class Maze(GridPuzzle):
     )
     marks: ClassVar = {OPEN: PATH}
     wall = WALL
+    wall_noun = "wall"
     stops = (START, GOAL)
     keys = ("grid", "start")
     token_of_value = np.array(
@@ -169,7 +177,7 @@ class Maze(GridPuzzle):
             moves_BT[unpadded_BT(shape, padded) == 1] = moves
         return moves_BT
 
-    def _ways_BT(self, moves_BT: Int32Array) -> NDArray[np.int64]:
+    def _ways_BT(self, moves_BT: Int32Array) -> Int64Array:
         """The first of up, down, left and right that is one move nearer; 0 if none is."""
         beyond = 2 * self.seq_len  # larger than any distance on the board
         moves_BRC = moves_BT.reshape(-1, self.rows, self.cols)
@@ -235,12 +243,9 @@ class Maze(GridPuzzle):
         start = cell_of(shape, "start", question["start"])
         goal = cell_of(shape, goal_key, question[goal_key])
         path = cells_of(shape, "path", question.get("path", []))
-        _place(grid, path, PATH, "path")
-        _place(grid, [start], START, "start")
-        _place(grid, [goal], GOAL, "goal")
-        if start == goal:
-            problem = "start and goal are the same cell"
-            raise error_at(goal, problem, "same-cell", "move one of them")
+        self.place(grid, path, PATH, "path")
+        self.place(grid, [start], START, "start")
+        self.place(grid, [goal], GOAL, "goal")
         return grid, {"grid": rows, "start": start, goal_key: goal}
 
     def question_object(self, grid: Grid) -> dict[str, object]:
@@ -259,14 +264,6 @@ class Maze(GridPuzzle):
         strays = [cell for cell in np.argwhere(grid == PATH).tolist() if cell not in path]
         goal = question["goal"] if "goal" in question else question["end"]
         return {**question, "path": [*path, *strays, list(goal)]}
-
-
-def _place(grid: Grid, cells: Sequence[Cell], value: int, name: str) -> None:
-    for cell in cells:
-        if grid[cell] == WALL:
-            problem = f"the {name} is in a wall"
-            raise error_at(cell, problem, "in-wall", "choose an open cell")
-        grid[cell] = value
 
 
 def num_moves(shape: GridShape, tokens_T: IntArray) -> int | None:

@@ -8,13 +8,7 @@ from random import Random
 
 import numpy as np
 
-from hrm_puzzles.grid.board import (
-    GridShape,
-    bits_of,
-    cells_between,
-    flags_from,
-    levels_from,
-)
+from hrm_puzzles.grid.board import GridShape, bits_of, cells_between, flags_from, levels_from
 from hrm_puzzles.puzzle import Example, Grid, require_difficulty
 
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
@@ -28,7 +22,6 @@ GROWTH = 1.25
 WALL_SHARES = (0.3, 0.5)
 # Range of the number of walls that a braided maze of 30x30 opens. Smaller mazes scale by area.
 OPENINGS = (3, 12)
-AREA_30X30 = 30 * 30  # cells
 # Shares of steps that grow the newest branch of a spanning tree. 1.0 makes long corridors.
 NEWEST_SHARES = (0.0, 0.5, 0.9, 1.0)
 
@@ -193,7 +186,7 @@ def _braided(shape: GridShape, draw: Random) -> int:
     along = open_cells << stride & open_cells >> stride
     candidates = (across ^ along) & ~open_cells
     walls = [1 << bit for bit in _cells(shape) if candidates >> bit & 1]
-    area = shape.num_cells / AREA_30X30
+    area = shape.num_cells / (30 * 30)
     num_openings = max(1, round(area * draw.randint(*OPENINGS)))
     for wall in draw.sample(walls, min(len(walls), num_openings)):
         open_cells |= wall

@@ -7,7 +7,7 @@ Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 import contextlib
 import math
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,8 +19,16 @@ UNKNOWN = -1
 BLANK_IDENTIFIER = "<blank>"
 """The name of row 0 of a puzzle table. It belongs to no particular task."""
 
-Grid = NDArray[np.int8]
+BoolArray = NDArray[np.bool_]
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.integer]
+Int8Array = NDArray[np.int8]
+Int32Array = NDArray[np.int32]
+Int64Array = NDArray[np.int64]
+IntpArray = NDArray[np.intp]
+UInt8Array = NDArray[np.uint8]
+UInt64Array = NDArray[np.uint64]
+Grid = Int8Array
 
 
 class PuzzleError(ValueError):
@@ -118,9 +126,9 @@ class Example:
 class Symmetry(Protocol):
     """A transformation of a puzzle and its answer. `invert` undoes `apply` exactly."""
 
-    def apply(self, tokens_BT: IntArray) -> NDArray[np.int32]: ...
+    def apply(self, tokens_BT: IntArray) -> Int32Array: ...
 
-    def invert(self, tokens_BT: IntArray) -> NDArray[np.int32]: ...
+    def invert(self, tokens_BT: IntArray) -> Int32Array: ...
 
 
 class Puzzle(Protocol):
@@ -132,8 +140,6 @@ class Puzzle(Protocol):
     def vocab_size(self) -> int: ...
     @property
     def seq_len(self) -> int: ...
-    @property
-    def num_puzzle_ids(self) -> int: ...
     @property
     def proof_exists(self) -> bool: ...
     @property
@@ -160,7 +166,7 @@ class Puzzle(Protocol):
         """Write a grid as a JSON value in the notation of a question."""
         ...
 
-    def encode(self, grid: Grid) -> NDArray[np.int32]:
+    def encode(self, grid: Grid) -> Int32Array:
         """Convert a grid to tokens [T]."""
         ...
 
@@ -168,7 +174,7 @@ class Puzzle(Protocol):
         """Convert tokens to a grid. A token without a value becomes a blank."""
         ...
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> Int8Array:
         """The verdict of each answer, int8 [B]."""
         ...
 
@@ -185,11 +191,11 @@ class Puzzle(Protocol):
         rng: np.random.Generator,
         inputs_BT: IntArray,
         labels_BT: IntArray,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    ) -> tuple[Int32Array, Int32Array]:
         """Apply a fresh random symmetry to each row, for training."""
         ...
 
-    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
         """A hash that all symmetric copies of an example share.
 
         It keeps test sets apart from training sets.
@@ -285,11 +291,11 @@ class Hints(NamedTuple):
     Information travels one cell per cycle.
     """
 
-    kinds_BT: NDArray[np.int32]
+    kinds_BT: Int32Array
     """An additional label below `num_hints`; -1 for cells without one."""
-    after_BT: NDArray[np.int32]
+    after_BT: Int32Array
     """Cycles until the kind is known. The kind is 0 until then."""
-    answer_after_BT: NDArray[np.int32]
+    answer_after_BT: Int32Array
     """Cycles until the label is known. The target is the question's token until then."""
 
 
@@ -314,7 +320,7 @@ class Voting(Protocol):
         """The task of a row, and the symmetry that makes this variant of its puzzles."""
         ...
 
-    def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]: ...
+    def is_well_formed_B(self, tokens_BT: IntArray) -> BoolArray: ...
 
     def pass_at(
         self,
@@ -338,14 +344,14 @@ def require_difficulty(difficulty: str, known: Collection[str]) -> None:
         raise PuzzleError(problem, "unknown-difficulty", remedy)
 
 
-@dataclass(kw_only=True)
 class Ballot:
     """Votes for the answer of a puzzle without proofs.
 
     Candidates rank as in ARC's scoring: by number of votes, then by the mean trust of the voters.
     """
 
-    _trusts: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
+    def __init__(self) -> None:
+        self._trusts: dict[Hashable, list[float]] = {}
 
     def cast(self, candidate: Hashable, q_halt: float) -> None:
         # This form of the sigmoid cannot overflow.

@@ -20,12 +20,9 @@ from collections import deque
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import (
-    BoolArray,
     GridShape,
-    Int32Array,
     bits_from,
     bits_of,
     neighbors,
@@ -33,7 +30,7 @@ from hrm_puzzles.grid.board import (
     padded_flags,
     unpadded_BT,
 )
-from hrm_puzzles.puzzle import IntArray
+from hrm_puzzles.puzzle import BoolArray, Int32Array, IntArray, IntpArray
 
 COSTS = (1, 2, 4)
 ROAD_TOKENS = (2, 3, 4)
@@ -48,10 +45,8 @@ COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)
 CLOSED_TOGETHER = 64  # cities with one road closed that are searched at once; bounds the memory
 FAR = 10**6  # distance if there is no path; sums of a few of them fit into 32 bits
 
-Leg = tuple[int, int]  # from one stop to another
+StopPair = tuple[int, int]  # from one stop to the next
 State = tuple[int, int]  # the visited customers as bits, and the current stop
-
-IntpArray = NDArray[np.intp]
 
 
 def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> Int32Array:
@@ -168,9 +163,9 @@ class CheapestTours:
         self._end = (len(self._table) - 1, 0)
         self.cost, _ = self._cheapest(*self._end)
 
-    def one(self) -> list[Leg]:
+    def one(self) -> list[StopPair]:
         """The legs of one tour, last leg first."""
-        legs: list[Leg] = []
+        legs: list[StopPair] = []
         visited, stop = self._end
         while visited:
             _, states_before = self._cheapest(visited, stop)
@@ -179,9 +174,9 @@ class CheapestTours:
             stop = before
         return legs
 
-    def legs(self) -> set[Leg]:
+    def legs(self) -> set[StopPair]:
         """The legs of all tours."""
-        legs: set[Leg] = set()
+        legs: set[StopPair] = set()
         waiting: list[State] = [self._end]
         seen: set[State] = {self._end}
         while waiting:

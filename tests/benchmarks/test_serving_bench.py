@@ -13,7 +13,8 @@ from scripted_engine import Script, ScriptedEngine
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import load, peers, policies
-from hrm_benchmarks.peers import Contest, Peer, PuzzleLoad
+from hrm_benchmarks.command import PeerOptions, ServeOptions
+from hrm_benchmarks.peers import Peer, PuzzleLoad
 from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import SIDE, flop_of, rows_of
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -81,9 +82,7 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
-    served = policies.bundle_bench(
-        bundle, questions, engine="cpu", num_slots=4, num_threads=1, cpu_clock=False
-    )
+    served = policies.bundle_bench(bundle, questions, ServeOptions(engine="cpu", slots=4))
     served = replace(served, rule=HaltingPolicy(kind="learned", max_segments=9))
     answers: dict[str, dict[int, tuple[int, bytes]]] = {}
     for policy in policies.POLICIES:
@@ -194,14 +193,9 @@ def test_a_plain_server_proves_the_same_puzzles(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(peers.LOADS, "small", ("sudoku-6x6", "easy"))
     monkeypatch.setattr(peers, "OUR_FORMS", ("default",))
     monkeypatch.delitem(peers.BATCH_OF, "fixed")
-    contest = Contest(
-        loads=[PuzzleLoad.named("small", NUM_PUZZLES, seed=0)],
-        python=Path(sys.executable),
-        connections=2,
-        rate=50.0,
-        seed=0,
-    )
-    rows = contest.rows(["fastapi"], rounds=1)
+    loads = [PuzzleLoad.named("small", NUM_PUZZLES, seed=0)]
+    options = PeerOptions(python=Path(sys.executable), connections=2, rate=50.0, rounds=1)
+    rows = peers.rows_of(loads, ["fastapi"], options)
     assert [row["server"] for row in rows] == ["hrm-serve", "fastapi"]
     assert {row["num_proven"] for row in rows} == {NUM_PUZZLES}
     for row in rows:

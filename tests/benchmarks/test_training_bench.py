@@ -9,9 +9,9 @@ import pytest
 import torch
 from bench_tools import figures_of, refusal_of
 
-from hrm_benchmarks.cli import COMPARED
+from hrm_benchmarks.command import TrainOptions
 from hrm_benchmarks.desktop import training
-from hrm_benchmarks.desktop.contest import FAMILIES, PartOfSource
+from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, PartOfSource
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_train.batches import open_source
@@ -30,9 +30,8 @@ NO_PREFIX = {"puzzle_vector_size": 0}
 
 def tiny(folder: Path, **changes: Any) -> list[training.TrainerUnderTest]:
     """Return the three contestants on 4x4 Sudoku, with two heads of width 16."""
-    contestants = training.contestants(
-        "small", "sudoku-4x4", folder / "data", batch_size=4, num_threads=1
-    )
+    options = TrainOptions(puzzle=[PUZZLE], batch=4, threads=1)
+    contestants = training.contestants(options, folder / "data")
     sizes = {**TINY, **changes}
     return [replace(one, config=replace(one.config, **sizes)) for one in contestants]
 

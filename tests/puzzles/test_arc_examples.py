@@ -84,7 +84,7 @@ def as_zip(folder: Path, examples: Any) -> Path:
 def build(tasks: Path, more: Path | None, out: Path, **changes: Any) -> BuiltSet:
     values: dict[str, Any] = {"augment": 3, "hold_out_all": True, **changes}
     if more is not None:
-        values["more"] = str(more)
+        values["more"] = more
     return build_arc(ArcRecipe(puzzle=SMALL.name, dataset=str(tasks), **values), SMALL, out)
 
 
@@ -135,7 +135,7 @@ def test_source_and_license_are_recorded(tasks: Path, folder: Path, tmp_path: Pa
     assert (tmp_path / "data" / "LICENSE-more.txt").read_text() == LICENSE
     named = tmp_path / "terms.txt"
     named.write_text("Public domain\n")
-    other = build(tasks, file, tmp_path / "other", more_license=str(named))
+    other = build(tasks, file, tmp_path / "other", more_license=named)
     assert (tmp_path / "other" / "LICENSE-more.txt").read_text() == "Public domain\n"
     assert other.fingerprint != built.fingerprint
 

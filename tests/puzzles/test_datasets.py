@@ -192,7 +192,7 @@ def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> N
     train.write_text(f"{header}\n{exchanged}\n{other}\n")
     test.write_text(f"{header}\n{row}\n")
     recipe = DataRecipe(
-        puzzle="sudoku-4x4", num_train=0, num_test=0, csv_train=str(train), csv_test=str(test)
+        puzzle="sudoku-4x4", num_train=0, num_test=0, csv_train=train, csv_test=test
     )
     built = build(recipe, tmp_path / "data")
     assert (built.num_train, built.num_test, built.num_left_out) == (1, 1, 1)
@@ -218,7 +218,7 @@ def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> N
     write_split(tmp_path / "bad", "test", inputs_NT, labels_NT, puzzle=PUZZLE)
     labels_NT[1] = labels_NT[1, ::-1] % 4 + 2
     write_split(tmp_path / "bad", "train", inputs_NT[:3], labels_NT[:3], puzzle=PUZZLE)
-    report = inspect(tmp_path / "bad")
+    report = inspect(tmp_path / "bad", PUZZLE.name)
     assert report.num_shared == 3
     assert (report.splits[0].num_wrong, report.splits[0].first_wrong) == (1, 1)
     assert len(report.faults) == 2

@@ -130,7 +130,7 @@ def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path) -> None:
     rows = [f"{TWO_SOLUTIONS},{ANSWER}", f"1.3.34122143432.,{ANSWER}"]
     file.write_text("\n".join(["question,answer", *rows]))
     said: list[str] = []
-    recipe = DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=2, csv_train=str(file))
+    recipe = DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=2, csv_train=file)
     build(recipe, tmp_path / "built", say=said.append)
     import_file(file, FOUR, tmp_path / "imported", split="train", say=said.append)
     sentence = f"1 questions of {file} have more than one solution; remove them."
@@ -164,7 +164,7 @@ def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: i
             import_file(file, SMALL, out)
         command_line = f"hrm-data build maze-8x8 --csv-train {file} --test 200"
         assert command_line in str(refused.value)
-        recipe = DataRecipe(puzzle="maze-8x8", num_train=0, num_test=4, csv_train=str(file))
+        recipe = DataRecipe(puzzle="maze-8x8", num_train=0, num_test=4, csv_train=file)
         build(recipe, out)
     else:
         import_file(file, SMALL, out)

@@ -17,29 +17,10 @@ LINES = "\n".join(ROWS)
 DIGITS = np.array(list(QUESTION.replace(".", "0")), dtype=np.int8)
 FLAT: list[int] = DIGITS.tolist()
 LISTS: list[list[int]] = DIGITS.reshape(9, 9).tolist()
-FLAT_WITH_NULL = [digit or None for digit in FLAT]
-SIMPLE_SUDOKU = """\
-53.|.7.|...
-6..|195|...
-.98|...|.6.
------------
-8..|.6.|..3
-4..|8.3|..1
-7..|.2.|..6
------------
-.6.|...|28.
-...|419|..5
-...|.8.|.79"""
-NOTATIONS: dict[str, object] = {
+NOTATIONS = {
     "underscores": QUESTION.replace(".", "_"),
     "spaces": QUESTION.replace(".", " "),
-    "groups": " ".join(ROWS),
     "lines of dashes": LINES.replace(".", "-"),
-    "carriage returns": LINES.replace("\n", "\r\n"),
-    "ss": SIMPLE_SUDOKU,
-    "sdk": f"#A somebody\n#D 2024-01-31\n[Puzzle]\n{LINES}\n",
-    "lists of characters": list(map(list, ROWS)),
-    "flat with null": FLAT_WITH_NULL,
 }
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scripted_engine import Script, ScriptedEngine
 
+from hrm_edge_runtime.batching.task import Result, SegmentEvent
+from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
 
@@ -84,3 +86,16 @@ class Seer(ScriptedEngine):
     def step(self, num_active: int) -> StepOutput:
         self.steps.append(self.loaded[:num_active])
         return super().step(num_active)
+
+
+def run_out(lane: TaskLane) -> tuple[dict[int, Result], list[SegmentEvent]]:
+    """Step a lane until it is idle; each task ends once."""
+    results: dict[int, Result] = {}
+    events: list[SegmentEvent] = []
+    while lane.has_work:
+        ended, seen = lane.step()
+        for result in ended:
+            assert result.task_id not in results, "a task ended twice"
+            results[result.task_id] = result
+        events += seen
+    return results, events

@@ -46,6 +46,9 @@ def _text(grid: Grid) -> str:
     return "".join(map(str, grid.flat))
 
 
+QUESTION, SOLUTION = next(iter(examples().items()))
+
+
 def scripted_lanes(
     *, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float
 ) -> Lanes:

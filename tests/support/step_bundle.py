@@ -1,7 +1,7 @@
 """A real bundle around any step graph; the sizes in its manifest are read from the graph."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ def write_step_bundle(
     table_PE: np.ndarray,
     max_segments: int,
     puzzle: str = "sudoku-4x4",
-    policy: str = "verified",
-    tasks: Sequence[str] | None = None,
     golden: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """Write a bundle of one to three graphs of one function: float32, float16 and INT8."""
@@ -41,10 +39,8 @@ def write_step_bundle(
         precisions[precision] = f"step.{precision}.onnx"
         onnx.save(graph, path / precisions[precision])
     np.save(path / "puzzle_table.npy", table_PE)
-    if tasks is None:
-        tasks = [f"task-{row}" for row in range(1, len(table_PE))]
-    identifiers = json.dumps(["<blank>", *tasks])
-    (path / "identifiers.json").write_text(identifiers)
+    tasks = [f"task-{row}" for row in range(1, len(table_PE))]
+    (path / "identifiers.json").write_text(json.dumps(["<blank>", *tasks]))
     if golden is not None:
         np.savez(path / "golden.npz", allow_pickle=False, **golden)
     write_manifest(
@@ -53,7 +49,7 @@ def write_step_bundle(
         puzzle=puzzle,
         num_puzzle_ids=len(table_PE),
         max_segments=max_segments,
-        halting={"policy": policy, "threshold": 0.0},
+        halting={"policy": "verified", "threshold": 0.0},
         precisions=precisions,
         **_sizes(graphs[0]),
     )

@@ -13,7 +13,7 @@ from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_puzzles import registry
-from hrm_train.batches import Feed, open_source
+from hrm_train.batches import open_source
 from hrm_train.evaluate import HeldOut, held_out
 from hrm_train.hardware import PRESETS, Hardware
 from hrm_train.loop import Trainer
@@ -50,8 +50,7 @@ def small_trainer(
     torch.manual_seed(recipe.seed)
     model = model_of(config)
     source = open_source(data, "train", PUZZLE)
-    feed = Feed(source, PUZZLE, seed=recipe.seed, augment=recipe.augment)
-    return Trainer(model, feed, recipe, hardware)
+    return Trainer(model, source, recipe, hardware)
 
 
 def training_run(

@@ -263,7 +263,7 @@ def test_a_named_recipe_fills_in(
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path) -> None:
     options = PlanOptions(run=tmp_path / "run", recipe=name, hw="cpu", data=data)
-    with pytest.raises(DatasetError, match="holds 6 tokens at 16 positions"):  # the last check
+    with pytest.raises(DatasetError, match="has 16 positions of 6 tokens"):  # the last check
         plan_of(options)
 
 

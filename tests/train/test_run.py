@@ -175,7 +175,7 @@ def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) 
     assert meta["best_step"] == best_row["step"]
     assert meta["best_epoch"] == pytest.approx(best_row["samples"] / 200)
     assert meta["best_loss"] == min(row["loss"] for row in validations(run.path))
-    assert {"config_digest", "time", "step", "samples"} <= set(meta)
+    assert {"time", "step", "samples"} <= set(meta)
     assert {"best_score", "best_loss_step"} <= set(meta)
 
 

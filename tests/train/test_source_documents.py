@@ -20,8 +20,8 @@ from hrm_train.hardware import GIGABYTE, PRESETS, hardware_from_name, threads_fo
 from hrm_train.options import PlanOptions
 from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
-from hrm_train.run_plan import filled
 from hrm_train.telemetry import USUAL_LOSSES, warning_of_a_jump
+from hrm_train.tuning import filled
 
 ROOT = Path(__file__).parents[2]
 

@@ -170,15 +170,6 @@ def test_phases_on_a_gpu_are_device_time() -> None:
     assert timer.drain()["phase_ms"]["forward"] > 1
 
 
-def test_a_gpu_without_the_library_says_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    for device in ("cuda", "cpu"):
-        meter.warn_of_missing_sensors(torch.device(device))
-    assert capsys.readouterr().err.count("pip install nvidia-ml-py") == 1
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_card_reports_its_sensors_and_what_it_lacks_is_left_out(

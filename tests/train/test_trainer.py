@@ -38,7 +38,7 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float
         (["--set", "learning=1"], "unknown setting 'learning'"),
         (["--set", "lr=fast"], "is not of type float"),
         (["--hw", "abacus"], "--hw 'abacus' is unknown"),
-        (["--puzzle", "sudoku"], "choose another --data or --puzzle"),
+        (["--puzzle", "sudoku"], "choose another data set or puzzle"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(
@@ -64,7 +64,7 @@ def test_training_learns_to_solve(data: Path) -> None:
 
 def test_an_epoch_visits_every_group_once(data: Path) -> None:
     source = open_source(data, "train", PUZZLE)
-    feed = Feed(source, PUZZLE, seed=0, augment=False)
+    feed = Feed(source, seed=0, augment=False)
     num_steps = 2 * source.num_groups // 40
     rows = [feed.draw(step, range(40), 40).tokens_BT for step in range(num_steps)]
     every = source.rows(np.arange(len(source))).tokens_BT

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from hrm_host.reading import json_from, text_of
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.for_training import meta_for
 from hrm_puzzles.puzzle import Puzzle
 
 Int32Array = NDArray[np.int32]
@@ -104,7 +103,7 @@ def _within(
 
 def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
     """Opens a split. Raises DatasetError if its sizes are not the puzzle's, or a group is empty."""
-    meta_for(puzzle, path, split)
+    datasets.meta_for(puzzle, path, split)
     opened = datasets.open_split(path, split)
     for name, offsets in (("group", opened.group_offsets), ("puzzle", opened.puzzle_offsets)):
         if not np.diff(offsets).all():
@@ -117,9 +116,9 @@ def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
 class Feed:
     """Draws the offers of each step."""
 
-    def __init__(self, source: SplitSource, puzzle: Puzzle, *, seed: int, augment: bool) -> None:
+    def __init__(self, source: SplitSource, *, seed: int, augment: bool) -> None:
         self.source = source
-        self.puzzle = puzzle
+        self.puzzle = source.puzzle
         self.seed = seed
         self.augment = augment
 

@@ -29,60 +29,57 @@ LOCK = "lock"
 SLOTS = "slots."  # prefix of the slots' tensors
 
 
-class Checkpoints:
-    """Writes, names and removes the checkpoints under `run`; keeps the last `keep` and the best."""
+def sweep(run: Path) -> None:
+    """Removes what a killed process left half-written."""
+    for leftover in run.glob(".*.tmp-*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
 
-    def __init__(self, run: Path, keep: int) -> None:
-        self.run = run
-        self._keep = keep
 
-    def sweep(self) -> None:
-        """Removes what a killed process left half-written."""
-        for leftover in self.run.glob(".*.tmp-*"):
-            if leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink()
+def save(run: Path, step: int, write: Callable[[Path], None], *, keep: int) -> None:
+    """Calls write(step_N), points `latest` to it, and keeps the last `keep` and the best.
 
-    def save(self, step: int, write: Callable[[Path], None]) -> None:
-        """Calls write(step_N), then points `latest` to it.
+    Raises OSError if the write fails (a full disk); the previous checkpoint stays whole. The
+    message names it and a remedy.
+    """
+    path = run / f"step_{step}"
+    try:
+        write(path)
+        checkpoint.point(run / "latest", path)
+    except (OSError, safetensors.SafetensorError) as error:
+        sweep(run)
+        raise OSError(f"{path} could not be written ({error}), {_remedy(run)}") from error
+    _prune(run, keep)
 
-        Raises OSError if the write fails (a full disk); the previous checkpoint stays whole. The
-        message names it and a remedy.
-        """
-        path = self.run / f"step_{step}"
-        try:
-            write(path)
-            checkpoint.point(self.run / "latest", path)
-        except (OSError, safetensors.SafetensorError) as error:
-            self.sweep()
-            problem = f"{path} could not be written ({error})"
-            raise OSError(f"{problem}, {self._remedy()}") from error
-        self._prune()
 
-    def _remedy(self) -> str:
-        latest = self.named("latest")
-        if latest is None:
-            return "there is none before it; make room there and start again"
-        resume = f"{runnable('hrm-train')} --run {self.run} --resume"
-        return f"{latest.name} before it is whole; make room there and continue with {resume}"
+def _remedy(run: Path) -> str:
+    latest = named(run / "latest")
+    if latest is None:
+        return "there is none before it; make room there and start again"
+    resume = f"{runnable('hrm-train')} --run {run} --resume"
+    return f"{latest.name} before it is whole; make room there and continue with {resume}"
 
-    def choose(self, step: int) -> None:
-        checkpoint.point(self.run / "best", self.run / f"step_{step}")
-        self._prune()
 
-    def named(self, pointer: str) -> Path | None:
-        """The checkpoint that a pointer names; None without the pointer."""
-        file = self.run / pointer
-        if os.path.lexists(file):
-            return checkpoint.resolve(file)
-        return None
+def choose(run: Path, step: int, *, keep: int) -> None:
+    """Points `best` to a checkpoint."""
+    checkpoint.point(run / "best", run / f"step_{step}")
+    _prune(run, keep)
 
-    def _prune(self) -> None:
-        kept = {self.named("latest"), self.named("best")}
-        for path in checkpoint.steps_of(self.run)[: -self._keep]:
-            if path not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+
+def named(pointer: Path) -> Path | None:
+    """The checkpoint that a pointer names; None without the pointer."""
+    if os.path.lexists(pointer):
+        return checkpoint.resolve(pointer)
+    return None
+
+
+def _prune(run: Path, keep: int) -> None:
+    kept = {named(run / "latest"), named(run / "best")}
+    for path in checkpoint.steps_of(run)[:-keep]:
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def start_of(run: Path) -> Path | None:
@@ -91,8 +88,9 @@ def start_of(run: Path) -> Path | None:
     A process that was killed between its first checkpoint and `latest` left a whole checkpoint
     without a pointer.
     """
-    if os.path.lexists(run / "latest"):
-        return checkpoint.resolve(run / "latest")
+    latest = named(run / "latest")
+    if latest is not None:
+        return latest
     whole = checkpoint.last_whole(run)
     if whole is None and checkpoint.steps_of(run):
         raise checkpoint.CheckpointError(

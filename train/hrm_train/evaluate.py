@@ -21,9 +21,8 @@ from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
-FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
-CURVES = ("exact", "proven", "accuracy", "cells", "halting")
+CURVES = ("exact", "proven", "cells", "halting")
 FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
 
 
@@ -39,7 +38,6 @@ class Evaluation:
     proof_exists: bool
     exact: tuple[float, ...]  # share of puzzles whose counted cells are all right
     proven: tuple[float, ...]  # share of proven puzzles; zeros if no proof exists
-    accuracy: tuple[float, ...]  # share of right cells among the counted ones
     cells: tuple[float, ...]  # share of right cells among the open ones
     halting: tuple[float, ...]  # (q_halt >= 0) == exact, the published halting accuracy
     segments: float  # mean number if the model itself halts
@@ -206,22 +204,17 @@ def _scored(rows: Batch, found: _Figures) -> _Figures:
     open_BT = (rows.tokens_BT != rows.labels_BT) & counted_BT
     right_SBT = found["answers"] == rows.labels_BT
     exact_SB = (right_SBT | ~counted_BT).all(-1)
+    num_open_B = open_BT.sum(-1)
+    num_right_SB = (right_SBT & open_BT).sum(-1)
+    share_SB = num_right_SB / np.maximum(1, num_open_B)
     return {
         **found,
         "exact": exact_SB,
-        "accuracy": _share(right_SBT, counted_BT),
-        "cells": _share(right_SBT, open_BT),
+        "cells": np.where(num_open_B > 0, share_SB, 1.0),
         "halting": (found["q_halt"] >= 0) == exact_SB,
         "loss": found["loss"][-1:],
         "answers": found["answers"][-1:],
     }
-
-
-def _share(right_SBT: NDArray[np.bool_], among_BT: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The share of right cells among some cells; 1 if there are none."""
-    num_B = among_BT.sum(-1)
-    num_right_SB = (right_SBT & among_BT).sum(-1)
-    return np.where(num_B > 0, num_right_SB / np.maximum(1, num_B), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +229,7 @@ class HeldOut:
 def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
     """Draws at most `most` puzzles as the whole set, and a tenth of them (at least LEAST_FAST)."""
     num_whole = min(most, len(source))
-    num_fast = max(LEAST_FAST, num_whole // FAST_SHARE)
+    num_fast = max(LEAST_FAST, num_whole // 10)
     order = np.random.default_rng((seed, 1)).permutation(len(source))
     whole = source.rows(np.sort(order[:num_whole]))
     fast = None

@@ -19,7 +19,6 @@ Precision = Literal["bf16", "fp32"]
 
 SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
 LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
-ONE_THREAD = 1_000_000  # parameters; models below it train on one CPU thread
 GIGABYTE = 1e9
 MOST_THREADS = 1024
 MOST_ROWS = 1 << 20
@@ -123,7 +122,10 @@ def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
     machine (`is_here` false); otherwise a missing GPU raises too.
     """
     if name == "auto":
-        name = _name_of_this()
+        name = "cpu"
+        if torch.cuda.is_available():
+            found = torch.cuda.get_device_properties(torch.cuda.current_device())
+            name = preset_for_gpu(found.name, found.total_memory / GIGABYTE)
     hardware = PRESETS.get(name) or _of_memory_class(name)
     if hardware.refusal:
         raise ValueError(f"--hw {name}: {hardware.refusal}")
@@ -144,13 +146,6 @@ def _of_memory_class(name: str) -> Hardware:
         raise ValueError(f"--hw {name!r} is unknown; choose auto, a size such as 16gb, {cards}")
     row = preset_for_gpu(name, memory_gb)
     return replace(PRESETS[row], name=f"{name} (settings of {row})", memory_gb=memory_gb)
-
-
-def _name_of_this() -> str:
-    if not torch.cuda.is_available():
-        return "cpu"
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return preset_for_gpu(found.name, found.total_memory / GIGABYTE)
 
 
 def prepare(hardware: Hardware) -> None:
@@ -179,7 +174,9 @@ def threads_for(num_parameters: int, num_cores: int) -> int:
     Small products gain little from a second thread and slow down if other programs run: on a busy
     machine of two cores, the 4x4 example took 29 s with one thread and 162 s with two.
     """
-    return 1 if num_parameters < ONE_THREAD else num_cores
+    if num_parameters < 1_000_000:
+        return 1
+    return num_cores
 
 
 def usable_cores() -> int:

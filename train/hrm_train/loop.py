@@ -19,7 +19,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import Hinted
 from hrm_train import checkpoints, distributed, memory
-from hrm_train.batches import Feed, Offer, Prefetcher, Progress
+from hrm_train.batches import Feed, Offer, Prefetcher, Progress, SplitSource
 from hrm_train.hardware import Hardware
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import OPTIMIZERS, Average, step_puzzle_table
@@ -58,7 +58,7 @@ class Trainer:
     def __init__(
         self,
         model: HRM,
-        feed: Feed,
+        source: SplitSource,
         recipe: Recipe,
         hardware: Hardware,
         *,
@@ -66,7 +66,7 @@ class Trainer:
     ) -> None:
         self.recipe = recipe
         self.hardware = hardware
-        self.feed = feed
+        self.feed = Feed(source, seed=recipe.seed, augment=recipe.augment)
         self.ranks = distributed.ranks()
         self.device = torch.device(hardware.device)
         self.model = model.to(self.device)
@@ -81,7 +81,7 @@ class Trainer:
         self.progress = Progress()
         self._mine = self.ranks.slots(recipe.batch_size)
         self._prefetcher = Prefetcher(
-            feed,
+            self.feed,
             self._mine,
             recipe.batch_size,
             workers=hardware.workers,
@@ -119,7 +119,7 @@ class Trainer:
     def _refill(self) -> None:
         """Offers every slot a row; only halted slots take it."""
         # On a CPU reading a tensor is free, so the draw is skipped if no slot has halted.
-        if self.device.type == "cpu" and not self._has_halted():
+        if self.device.type == "cpu" and not any(part.halted_B.any() for part in self._parts):
             return
         offer = self._offer()
         begin = 0
@@ -127,9 +127,6 @@ class Trainer:
             rows = offer.rows(slice(begin, begin + len(part)))
             part.refill(self.model, rows, self.recipe.explore, self.max_segments)
             begin += len(part)
-
-    def _has_halted(self) -> bool:
-        return any(bool(part.halted_B.any()) for part in self._parts)
 
     def _offer(self) -> Offer:
         drawn = self._prefetcher.at(self.progress.step)

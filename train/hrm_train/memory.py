@@ -20,8 +20,6 @@ from hrm_train.window import Slots, window_loss
 
 # Share of a device that a micro-batch may fill. The rest is for fragments and other programs.
 FILLED = 0.9
-PROBE_LEN = 16  # tokens
-SLOT_INTEGERS_BYTES = 8  # bytes per token: its question and its label
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -75,7 +73,8 @@ def estimate(
     if world > 1:
         gradients = 2 * weights  # flat copy for the sum over ranks
     state_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize
-    slot_bytes = state_bytes + SLOT_INTEGERS_BYTES * config.seq_len
+    tokens_bytes = 2 * 4 * config.seq_len  # a question and its label in int32
+    slot_bytes = state_bytes + tokens_bytes
     return Estimate(
         weights=weights + model.puzzle_table.nbytes,
         gradients=gradients,
@@ -92,7 +91,7 @@ def _activation_bytes(
     """Bytes that autograd keeps for a window, plus those of the widest temporary product."""
     length = config.seq_len
     if config.blocks == "attention":
-        length = min(length, PROBE_LEN)
+        length = min(length, 16)
     short = replace(config, seq_len=length, num_puzzle_ids=1)
     probed = Recipe(window=recipe.window, loss=recipe.loss, label_smoothing=recipe.label_smoothing)
     one = _kept_bytes(short, probed, dtype, 1)

@@ -5,7 +5,6 @@ have passed, and nothing waits for them. So "data" is the time in which the devi
 rows. On a CPU a phase is wall time.
 """
 
-import importlib.util
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator
@@ -19,9 +18,6 @@ import torch
 from torch import profiler
 
 from hrm_host.memory import GIB
-from hrm_train.distributed import say
-
-PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
 
 class HostMark:
@@ -68,7 +64,7 @@ class PhaseTimer:
         """
         begin = self._new_mark()
         end = self._new_mark()
-        with profiler.record_function(PHASE + name):
+        with profiler.record_function(f"phase/{name}"):
             begin.record()
             yield
             end.record()
@@ -174,12 +170,6 @@ def profile_steps(
     profiled.export_chrome_trace(str(run / TRACE))
     (run / TABLE).write_text(table, encoding="utf-8")
     return table
-
-
-def warn_of_missing_sensors(device: torch.device) -> None:
-    """Says once which package shows the sensors of the card that trains."""
-    if device.type == "cuda" and not importlib.util.find_spec("pynvml"):
-        say("GPU temperature, power and clocks are not shown; pip install nvidia-ml-py to see them")
 
 
 def gpu_figures(device: torch.device) -> dict[str, float]:

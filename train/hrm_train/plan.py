@@ -21,7 +21,7 @@ from hrm_puzzles.arc.tasks import read_tasks
 from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import usual_counts
-from hrm_puzzles.data.for_training import build_if_absent, meta_for
+from hrm_puzzles.data.for_training import build_if_absent
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, checkpoints, distributed, status
 from hrm_train.distributed import say
@@ -29,7 +29,8 @@ from hrm_train.hardware import Hardware, hardware_from_name, threads_for, usable
 from hrm_train.optim import require_lion
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_texts
-from hrm_train.run_plan import RunPlan, filled, read_plan
+from hrm_train.run_plan import RunPlan, read_plan
+from hrm_train.tuning import filled
 
 Changes = dict[str, list[Any]]  # old and new value by name
 
@@ -110,7 +111,7 @@ def _new(options: PlanOptions) -> RunPlan:
         _build_from_tasks(options.tasks_file, puzzle, plan.data)
     elif options.data is None:
         build_if_absent(puzzle, plan.data, options.examples, say, may_fill_disk=options.yes)
-    meta = meta_for(puzzle, plan.data, "train")
+    meta = datasets.meta_for(puzzle, plan.data, "train")
     plan = plan.with_puzzle_ids(meta.num_puzzle_identifiers)
     if options.fill is not None:
         plan = filled(plan, options.fill)
@@ -126,6 +127,7 @@ def _build_from_tasks(file: Path, puzzle: Puzzle, data: Path) -> None:
         raise ValueError(f"--data {file} holds ARC tasks, but {puzzle.name} is not ARC")
     if data.exists():
         return
+    say(f"{data} is absent: building it from the demonstrations in {file}")
     tasks: dict[str, dict[str, list[Any]]] = {}
     for task in read_tasks(str(file)):
         demonstrations = _as_json(task.demonstrations)
@@ -299,7 +301,7 @@ def _fixed(plan: RunPlan, name: str, old: object, new: object) -> ValueError:
 
 def _changed_data(plan: RunPlan, start: Path, *, is_allowed: bool) -> Changes:
     """The old and new fingerprints if a resume uses other data than the run; otherwise empty."""
-    num_puzzle_ids = meta_for(plan.puzzle, plan.data, "train").num_puzzle_identifiers
+    num_puzzle_ids = datasets.meta_for(plan.puzzle, plan.data, "train").num_puzzle_identifiers
     if num_puzzle_ids != plan.config.num_puzzle_ids:
         raise _fixed(plan, "num_puzzle_ids", plan.config.num_puzzle_ids, num_puzzle_ids)
     before = checkpoint.read_json(start / checkpoint.META).get("data_fingerprint")

@@ -50,7 +50,6 @@ class TrainingRun:
         self.meta = meta
         self.stopped_by: str | None = None
         self._stop = threading.Event()
-        self.checkpoints = checkpoints.Checkpoints(path, intervals.keep)
         self.telemetry = telemetry.Telemetry(path, trainer, writers)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
@@ -126,13 +125,16 @@ class TrainingRun:
         write = partial(trainer.save, meta=self._meta_now())
         with trainer.meter.aside():
             # Never rewrite what a resume would read.
-            is_written = self.checkpoints.named("latest") == self.path / f"step_{step}"
+            is_written = checkpoints.named(self.path / "latest") == self.path / f"step_{step}"
             if ranks.any(ranks.is_first and not is_written):
                 if ranks.is_first:
-                    self.checkpoints.save(step, write)
+                    checkpoints.save(self.path, step, write, keep=self.intervals.keep)
                 else:
                     write(self.path)
         self._saved_at = time.monotonic()
+
+    def _choose(self, step: int) -> None:
+        checkpoints.choose(self.path, step, keep=self.intervals.keep)
 
     def _meta_now(self) -> dict[str, Any]:
         progress = self.trainer.progress
@@ -170,10 +172,10 @@ class TrainingRun:
         ranks = self.trainer.ranks
         is_due = step > 0 and (self._is_over() or self._every(self.intervals.validate_steps))
         if ranks.is_first:
-            self.checkpoints.sweep()
+            checkpoints.sweep(self.path)
             best = status.best_validation(self.path, "whole", step)
             if best is not None and (self.path / f"step_{best['step']}").exists():
-                self.checkpoints.choose(best["step"])
+                self._choose(best["step"])
             is_due &= all(row["step"] != step for row in status.validations(self.path))
         if ranks.any(ranks.is_first and is_due):
             return self._validate()
@@ -204,7 +206,7 @@ class TrainingRun:
         if is_best:
             self.save()
             if self.trainer.ranks.is_first:
-                self.checkpoints.choose(step)
+                self._choose(step)
         return evaluation
 
     def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:

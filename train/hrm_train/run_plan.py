@@ -3,9 +3,8 @@
 A resume needs nothing else.
 """
 
-import bisect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
-from hrm_train.hardware import GIGABYTE, Hardware, prepare
+from hrm_train.hardware import Hardware, prepare
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
@@ -135,27 +134,6 @@ class RunPlan:
         return json.dumps(values, indent=2, default=Path.as_posix) + "\n"
 
 
-def filled(plan: RunPlan, share: float) -> RunPlan:
-    """The plan with the largest micro-batch whose estimate fits a share of the card's memory.
-
-    The batch size and the learning rates do not change. Raises ValueError if the machine's memory
-    is unknown.
-    """
-    machine = plan.hardware
-    if not machine.memory_gb:
-        raise ValueError(
-            f"--fill needs a card of known memory, and {machine.name} is not one; omit it"
-        )
-    limit = share * machine.memory_gb * GIGABYTE
-
-    def fits(rows: int) -> bool:
-        return plan.with_micro_batch(rows).memory().total <= limit
-
-    num_slots = len(distributed.ranks().slots(plan.recipe.batch_size))
-    rows = bisect.bisect_right(range(1, num_slots + 1), False, key=lambda rows: not fits(rows))
-    return plan.with_micro_batch(max(1, rows))
-
-
 def write_plan(plan: RunPlan) -> None:
     """Creates the run's directory with its plan."""
     plan.run.mkdir(parents=True, exist_ok=True)
@@ -207,37 +185,31 @@ def trainer_from(plan: RunPlan) -> Trainer:
     Raises ValueError if the planned device is missing.
     """
     recipe = plan.recipe
-    puzzle = plan.puzzle
     prepare(plan.hardware)
-    source = batches.open_source(plan.data, "train", puzzle)
-    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
+    source = batches.open_source(plan.data, "train", plan.puzzle)
     torch.manual_seed(recipe.seed)
     model = model_of(plan.config)
     # A checkpoint of the run itself replaces these weights anyway.
     if plan.init and not checkpoint.steps_of(plan.run):
         start = checkpoint.resolve(plan.init)
-        state = _initial_state(start, model, puzzle, source.identifiers)
+        state = _initial_state(start, model, source)
         checkpoint.load_state(model, state, start)
     micro_batch = plan.micro_batch_of(model.num_parameters)
-    return Trainer(model, feed, recipe, plan.hardware, micro_batch=micro_batch)
+    return Trainer(model, source, recipe, plan.hardware, micro_batch=micro_batch)
 
 
-def _initial_state(
-    path: Path, model: HRM, puzzle: Puzzle, names: Callable[[], Sequence[str]]
-) -> dict[str, Tensor]:
-    """The weights of a checkpoint in the shapes of `model`, on the puzzle's board.
-
-    `names` returns the names of the puzzle ids of the data.
-    """
+def _initial_state(path: Path, model: HRM, source: batches.SplitSource) -> dict[str, Tensor]:
+    """The weights of a checkpoint in the shapes of `model`, on the board of the data."""
     loaded, meta = checkpoint.load(path)
-    start = geometry.on_board(loaded, puzzle)
+    start = geometry.on_board(loaded, source.puzzle)
     config = model.config
     state = start.state_dict()
     if start.config.hidden_size != config.hidden_size:
         state = geometry.widened(start, model)
     table_NE = state["puzzle_table"]
     if checkpoint.PUZZLE_IDS in meta:
-        state["puzzle_table"] = _vectors_of(names(), table_NE, meta[checkpoint.PUZZLE_IDS])
+        known = meta[checkpoint.PUZZLE_IDS]
+        state["puzzle_table"] = _vectors_of(source.identifiers(), table_NE, known)
     elif len(table_NE) != config.num_puzzle_ids:
         state["puzzle_table"] = table_NE.mean(0).expand_as(model.puzzle_table)
     return state

@@ -27,12 +27,11 @@ from hrm_train.hardware import GIGABYTE, hardware_from_name
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft, plan_of, with_changes
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan, filled, read_plan, trainer_from, write_plan
+from hrm_train.run_plan import RunPlan, read_plan, trainer_from, write_plan
 
 FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
 
 ASSUMED_PER_S = (100.0, 300.0, 1000.0, 3000.0)  # samples
-BASIS = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
 UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
 TILE = 64  # channels of a GPU's matrix tiles
 SPARE = 2  # checkpoints on disk beside the latest ones: the best, and the one being written
@@ -120,7 +119,9 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         if is_new or is_changed:
             _record(plan)
         _drive(run)
-        say(f"next: {_export_command(plan)}")
+        family = plan.recipe.puzzle.partition("-")[0]
+        arguments = [path / "best", "--fp16", "--int8", "--calib", family, "--data", plan.data]
+        say(f"next: {command.runnable('hrm-export')} {shlex.join(map(str, arguments))}")
 
 
 def _record(plan: RunPlan) -> None:
@@ -131,12 +132,6 @@ def _record(plan: RunPlan) -> None:
         write_plan(plan)
         if plan.events:
             say(status.change_text(plan.events[-1]))
-
-
-def _export_command(plan: RunPlan) -> str:
-    family = plan.recipe.puzzle.partition("-")[0]
-    arguments = [plan.run / "best", "--fp16", "--int8", "--calib", family, "--data", plan.data]
-    return f"{command.runnable('hrm-export')} {shlex.join(map(str, arguments))}"
 
 
 def _drive(run: TrainingRun) -> None:
@@ -173,8 +168,9 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
     plan = plan.with_puzzle_ids(_expected_ids(plan, options))
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.fill is not None:
-        plan = filled(plan, options.fill)
-    needs = [_model_line(plan), *needs_of(plan, options), BASIS]
+        plan = tuning.filled(plan, options.fill)
+    basis = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
+    needs = [_model_line(plan), *needs_of(plan, options), basis]
     for line in [*needs, *times(plan, options.samples_per_s)]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
@@ -233,26 +229,22 @@ def _model_line(plan: RunPlan) -> str:
 
 
 def _schedule(plan: RunPlan) -> str:
-    """Steps, samples, learning rates and warm-up of the run."""
+    """Steps, samples, passes over data that exist, learning rates and warm-up of the run."""
     recipe = plan.recipe
     lr = f"{recipe.scaled(recipe.lr):.3g}"
     if recipe.base_batch:
         lr = f"{lr} ({recipe.lr:.3g} at a batch of {recipe.base_batch})"
     warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
+    passes = ""
+    if plan.data.exists():
+        num_groups = batches.open_source(plan.data, "train", plan.puzzle).num_groups
+        passes = f" ({recipe.total_samples / num_groups:.3g} passes)"
     return (
         f"{plan.num_steps:,} steps of {recipe.batch_size} puzzles, "
-        f"{recipe.total_samples:,} samples{_passes(plan)}; "
+        f"{recipe.total_samples:,} samples{passes}; "
         f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
         f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"
     )
-
-
-def _passes(plan: RunPlan) -> str:
-    """The length of the run in passes over its data, if the data set exists."""
-    if not plan.data.exists():
-        return ""
-    source = batches.open_source(plan.data, "train", plan.puzzle)
-    return f" ({plan.recipe.total_samples / source.num_groups:.3g} passes)"
 
 
 def _disk(plan: RunPlan) -> str:

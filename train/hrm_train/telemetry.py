@@ -90,7 +90,6 @@ class Telemetry:
         self._run = run
         self._trainer = trainer
         self._writers = writers
-        meter.warn_of_missing_sensors(trainer.device)
         self._recent_losses: deque[float] = deque(maxlen=USUAL_LOSSES)
         self._reports: list[loop.StepReport] = []
 

@@ -1,5 +1,6 @@
-"""Tries on this machine which micro-batch is fastest."""
+"""Chooses a micro-batch: the largest that the estimate allows, or the fastest on this machine."""
 
+import bisect
 import math
 import time
 from collections.abc import Callable
@@ -10,9 +11,31 @@ import torch
 from hrm_host.memory import MIB
 from hrm_train import distributed, memory
 from hrm_train.distributed import say
+from hrm_train.hardware import GIGABYTE
 from hrm_train.loop import Trainer
 from hrm_train.memory import FILLED
 from hrm_train.run_plan import RunPlan, trainer_from
+
+
+def filled(plan: RunPlan, share: float) -> RunPlan:
+    """The plan with the largest micro-batch whose estimate fits a share of the card's memory.
+
+    The batch size and the learning rates do not change. Raises ValueError if the machine's memory
+    is unknown.
+    """
+    machine = plan.hardware
+    if not machine.memory_gb:
+        raise ValueError(
+            f"--fill needs a card of known memory, and {machine.name} is not one; omit it"
+        )
+    limit = share * machine.memory_gb * GIGABYTE
+
+    def fits(rows: int) -> bool:
+        return plan.with_micro_batch(rows).memory().total <= limit
+
+    num_slots = len(distributed.ranks().slots(plan.recipe.batch_size))
+    rows = bisect.bisect_right(range(1, num_slots + 1), False, key=lambda rows: not fits(rows))
+    return plan.with_micro_batch(max(1, rows))
 
 
 def tuned(plan: RunPlan, most: int) -> RunPlan:

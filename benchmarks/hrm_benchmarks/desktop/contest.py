@@ -5,7 +5,7 @@ Each trains on one thread, and its averaged weights solve the test split.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hrm_benchmarks.command import TrainOptions
 from hrm_benchmarks.report import Row
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of, num_parameters_of
@@ -29,6 +30,7 @@ TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
 FAMILIES = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
 PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
+COMPARED = ("sudoku-4x4", "sudoku-6x6", "logistics-6x6")
 PARTS = (8, 4, 2, 1)  # the data is divided by each of these
 COLUMNS = {
     "puzzle": "{puzzle}",
@@ -43,30 +45,23 @@ COLUMNS = {
 LEGEND = "held-out puzzles after all segments; sample: one puzzle for one segment"
 
 
-def families(
-    puzzles: Sequence[str],
-    folder: Path,
-    sizes: tuple[int, int],
-    *,
-    cpu_s: float,
-    seed: int,
-) -> Iterator[Row]:
-    """Yield a row for each puzzle and family; each trains for `cpu_s` CPU seconds.
+def families(options: TrainOptions, sizes: tuple[int, int], folder: Path) -> Iterator[Row]:
+    """Yield a row for each puzzle and family; each trains for equal CPU seconds.
 
     Their widths give them about PARAMETERS parameters. Each has the recipe of its preset, except
     that the learning rate stays constant after the warm-up.
     """
-    for name in puzzles:
+    for name in options.puzzle or COMPARED:
         data = built(name, folder, sizes)
         puzzle = registry.get(name)
         source = batches.open_source(data, "train", puzzle)
         for arch, changes in FAMILIES.items():
             preset = "relational" if arch == "relational" else "small"
             usual = recipe_for(preset, puzzle, batch_size=32)
-            recipe = replace(usual, seed=seed, lr_min_ratio=1.0, warmup_samples=2_000)
+            recipe = replace(usual, seed=options.seed, lr_min_ratio=1.0, warmup_samples=2_000)
             family = replace(config_for(preset, puzzle, 1), **changes)
             config = at_best_width(family)
-            end_s = time.process_time() + cpu_s
+            end_s = time.process_time() + options.cpu_s
             row = trained(
                 config, recipe, source, data, lambda _, end_s=end_s: time.process_time() >= end_s
             )
@@ -131,8 +126,7 @@ def trained(
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(1)
     puzzle = registry.get(recipe.puzzle)
-    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
-    trainer = loop.Trainer(model_of(config), feed, recipe, hardware.PRESETS["cpu"])
+    trainer = loop.Trainer(model_of(config), source, recipe, hardware.PRESETS["cpu"])
     while not is_over(trainer):
         trainer.step()
     held_out = batches.open_source(data, "test", puzzle)

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hrm_benchmarks.report import RATIO, Rounds, Row, speeds, take_turns, tell
+from hrm_benchmarks.command import TrainOptions
+from hrm_benchmarks.report import RATIO, Row, TurnOptions, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
@@ -70,14 +71,15 @@ class TrainerUnderTest:
         return self.recipe.batch_size * self.recipe.window
 
 
-def contestants(
-    preset: str, puzzle_name: str, data: Path, *, batch_size: int, num_threads: int | None
-) -> list[TrainerUnderTest]:
+def contestants(options: TrainOptions, data: Path) -> list[TrainerUnderTest]:
     """Return the plain published step, the same step by our trainer, and the preset's recipe.
 
     Builds their data set in the folder `data`.
     """
-    puzzle = registry.get(puzzle_name)
+    (name,) = options.puzzle or ("sudoku",)
+    preset = options.preset or "small"
+    batch_size = options.batch
+    puzzle = registry.get(name)
     config = config_for(preset, puzzle, 1)
     easiest = puzzle.difficulties[0]
     rows = DataRecipe(puzzle=puzzle.name, num_train=64, num_test=1, difficulty=easiest)
@@ -89,33 +91,28 @@ def contestants(
         config=replace(config, halt_rule="difference", max_segments=16),
         recipe=replace(published, augment=False),
         data=data,
-        num_threads=num_threads or torch.get_num_threads(),
+        num_threads=options.threads or torch.get_num_threads(),
     )
     same = replace(plain, name="published step, our trainer", is_ours=True)
     own = replace(recipe_for(preset, puzzle, batch_size), continue_loss=False)
     one_pass = replace(config, halt_rule="q_halt")
-    name = "our recipe: q_halt alone, no second pass"
-    preferred = replace(same, name=name, config=one_pass, recipe=own, equal_work=False)
-    return [plain, same, preferred]
-
-
-def compiled(trainers: Sequence[TrainerUnderTest]) -> list[TrainerUnderTest]:
-    """Return our trainers again, with torch.compile."""
-    found: list[TrainerUnderTest] = []
-    for one in trainers:
-        if one.is_ours:
+    label = "our recipe: q_halt alone, no second pass"
+    preferred = replace(same, name=label, config=one_pass, recipe=own, equal_work=False)
+    found = [plain, same, preferred]
+    if options.compiled:
+        for one in (same, preferred):
             found.append(replace(one, name=f"{one.name}, compiled", compile=True))
     return found
 
 
-def measure(trainers: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
+def measure(trainers: Sequence[TrainerUnderTest], options: TurnOptions) -> list[Row]:
     """Return a row for each trainer.
 
     Raises ValueError if a trainer with equal work does not have the losses of the first.
     """
     tell(f"starting {len(trainers)} trainers and comparing their first {CHECKED_STEPS} losses")
     preparing = [partial(_prepared, trainer) for trainer in trainers]
-    seconds_RC = take_turns(preparing, rounds, partial(require_equal, trainers))
+    seconds_RC = take_turns(preparing, options, partial(require_equal, trainers))
     samples_C = [trainer.samples_per_step for trainer in trainers]
     rows: list[Row] = []
     for trainer, row in zip(trainers, speeds(seconds_RC, samples_C), strict=True):
@@ -156,14 +153,13 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     recipe = contestant.recipe
     puzzle = registry.get(recipe.puzzle)
     source = batches.open_source(contestant.data, "train", puzzle)
-    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     model = initial(contestant.config)
     if not contestant.is_ours:
         plain = PlainHRM(contestant.config)
         plain.load_state_dict(model.state_dict())
-        return PlainTrainer(plain, feed, recipe).step
+        return PlainTrainer(plain, source, recipe).step
     cpu = replace(hardware.PRESETS["cpu"], compile=contestant.compile)
-    trainer = loop.Trainer(model, feed, recipe, cpu)
+    trainer = loop.Trainer(model, source, recipe, cpu)
     return lambda: float(trainer.step().loss)
 
 
@@ -246,9 +242,9 @@ class PlainAdamATan2:
 class PlainTrainer:
     """The published loop: every step draws a whole batch, but only halted slots take their row."""
 
-    def __init__(self, model: PlainHRM, feed: batches.Feed, recipe: Recipe) -> None:
+    def __init__(self, model: PlainHRM, source: batches.SplitSource, recipe: Recipe) -> None:
         self.model = model
-        self.feed = feed
+        self.feed = batches.Feed(source, seed=recipe.seed, augment=recipe.augment)
         self.recipe = recipe
         self.optimizer = PlainAdamATan2(model.parameters(), recipe)
         self.num_steps = 0

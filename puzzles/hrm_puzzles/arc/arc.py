@@ -12,21 +12,33 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.arc import canvas as arc_canvas
-from hrm_puzzles.arc import notation as arc_notation
-from hrm_puzzles.arc import variants
-from hrm_puzzles.arc.canvas import FIRST_COLOR, PAD, VOCAB, boxes_of_B, canvas_T, grid_at, moved_BT
-from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array
+from hrm_puzzles.arc.canvas import (
+    FIRST_COLOR,
+    PAD,
+    VOCAB,
+    boxes_of_B,
+    canvas_T,
+    grid_at,
+    is_color,
+    moved_BT,
+    pair_hash_B,
+)
+from hrm_puzzles.arc.notation import parsed, written
+from hrm_puzzles.arc.variants import TRANSPOSING, Variant, random_variant, variant_of
 from hrm_puzzles.puzzle import (
     BLANK_IDENTIFIER,
     UNKNOWN,
     Ballot,
+    BoolArray,
     Geometry,
     Grid,
+    Int8Array,
+    Int32Array,
     IntArray,
     Notation,
     Parsed,
     PuzzleError,
+    UInt64Array,
 )
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
@@ -42,7 +54,6 @@ class Arc:
     side: int
 
     vocab_size = VOCAB
-    num_puzzle_ids = 1  # the blank id; a data set names the others
     proof_exists = False
     difficulties: tuple[str, ...] = ()
 
@@ -57,7 +68,7 @@ class Arc:
 
     def parse(self, notation: object) -> Parsed:
         """Read a question with the name of its task. The grid must fit the canvas."""
-        return arc_notation.parsed(notation, self.side)
+        return parsed(notation, self.side)
 
     def sample(self, identifiers: Sequence[str]) -> object:
         """A small question of the first task that a model knows."""
@@ -66,7 +77,7 @@ class Arc:
 
     def asked(self, grid: Grid, identifier: str) -> object:
         """The question with its task. A variant is turned back to the task's own colors."""
-        task, variant = variants.variant_of(identifier)
+        task, variant = variant_of(identifier)
         return {"task": task, "input": variant.invert(grid).tolist()}
 
     @property
@@ -87,7 +98,7 @@ class Arc:
         }
 
     def write(self, grid: Grid, notation: Notation) -> object:
-        return arc_notation.written(grid, notation)
+        return written(grid, notation)
 
     def encode(self, grid: Grid) -> Int32Array:
         """The grid in the upper left corner of its canvas, like all published test questions."""
@@ -104,7 +115,7 @@ class Arc:
         """Whether each row is exactly one grid with its end marks."""
         boxes = boxes_of_B(tokens_BT, self.side)
         redrawn_BT = moved_BT(tokens_BT, boxes, boxes.top_B, boxes.left_B, self.side)
-        num_colors_B = arc_canvas.is_color(np.asarray(tokens_BT)).sum(axis=1)
+        num_colors_B = is_color(np.asarray(tokens_BT)).sum(axis=1)
         is_full_B = num_colors_B == boxes.height_B * boxes.width_B
         return is_full_B & (redrawn_BT == tokens_BT).all(axis=1)
 
@@ -112,7 +123,7 @@ class Arc:
         self,
         inputs_BT: IntArray,
         answers_BT: IntArray,  # noqa: ARG002
-    ) -> NDArray[np.int8]:
+    ) -> Int8Array:
         """Always UNKNOWN: a question does not contain the rule of its task."""
         return np.full(len(inputs_BT), UNKNOWN, dtype=np.int8)
 
@@ -122,10 +133,10 @@ class Arc:
         raise PuzzleError(problem, "not-generated", remedy)
 
     def symmetry(self, rng: np.random.Generator) -> "ArcSymmetry":
-        return ArcSymmetry(side=self.side, variant=variants.random_variant(rng))
+        return ArcSymmetry(side=self.side, variant=random_variant(rng))
 
     def variant_of(self, name: str) -> tuple[str, "ArcSymmetry"]:
-        task, variant = variants.variant_of(name)
+        task, variant = variant_of(name)
         return task, ArcSymmetry(side=self.side, variant=variant)
 
     def augment_BT(
@@ -154,7 +165,7 @@ class Arc:
         return moved_inputs_BT, moved_labels_BT
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
-        return arc_canvas.equivalence_hash_B(inputs_BT, labels_BT, self.side)
+        return pair_hash_B(inputs_BT, labels_BT, self.side)
 
     def pass_at(
         self,
@@ -174,14 +185,14 @@ class Arc:
         q_halts = q_halt_N.tolist()
         votes = zip(names, inputs_NT, labels_NT, answers_NT, q_halts, strict=True)
         for name, inputs_T, labels_T, answer_T, q_halt in votes:
-            task, variant = variants.variant_of(name)
+            task, variant = variant_of(name)
             test_input = (task, self._key(inputs_T, variant))
             labels[test_input] = self._key(labels_T, variant)
             ballot = ballots.setdefault(test_input, Ballot())
             ballot.cast(self._key(answer_T, variant), q_halt)
         return _shares_solved(ballots, labels)
 
-    def _key(self, tokens_T: IntArray, variant: variants.Variant) -> bytes:
+    def _key(self, tokens_T: IntArray, variant: Variant) -> bytes:
         """The shape and the cells of a grid in the task's own colors and turn."""
         grid = variant.invert(grid_at(tokens_T, self.side))
         cells = np.ascontiguousarray(grid, dtype=np.int8)
@@ -227,7 +238,7 @@ class ArcSymmetry:
     """
 
     side: int
-    variant: variants.Variant
+    variant: Variant
 
     def apply(self, tokens_BT: IntArray) -> Int32Array:
         return self._each(tokens_BT, self.variant.apply)
@@ -238,7 +249,7 @@ class ArcSymmetry:
     def _each(self, tokens_BT: IntArray, change: Callable[[Grid], Grid]) -> Int32Array:
         boxes = boxes_of_B(tokens_BT, self.side)
         # The inverse of a turn exchanges height and width if the turn does.
-        is_transposing = self.variant.turn in variants.TRANSPOSING
+        is_transposing = self.variant.turn in TRANSPOSING
         changed: list[Int32Array] = []
         for index, tokens_T in enumerate(tokens_BT):
             top = int(boxes.top_B[index])

@@ -9,13 +9,12 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
@@ -23,7 +22,8 @@ from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.examples import (
     MORE,
-    Extended,
+    NUM_BY_TASK,
+    Examples,
     extended,
     read_examples,
     require_known,
@@ -31,11 +31,10 @@ from hrm_puzzles.arc.examples import (
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
 from hrm_puzzles.arc.variants import Pair, Variant, drawn_VET, variants_of
 from hrm_puzzles.data import datasets
+from hrm_puzzles.puzzle import Int64Array
 
-SPLITS = ("train", "test")
 BLOCK = 256  # variants that are drawn at once; a few megabytes
 MOST_DRAWN = 4096  # examples drawn at once; a task of RE-ARC has 1,000 per variant
-MORE_LICENSE = "LICENSE-more.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +52,8 @@ class ArcRecipe:
     augment: int = 1000
     hold_out_all: bool = False
     keep_colors: bool = False
-    more: str | None = None
-    more_license: str | None = None
+    more: Path | None = None
+    more_license: Path | None = None
     seed: int = 0
 
     def variants(self, task: ArcTask) -> list[Variant]:
@@ -70,14 +69,17 @@ class ArcRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """The tasks that fit the board, with further examples among their demonstrations.
+    """The tasks that fit the board, with further examples at the end of their demonstrations.
 
-    `num_left_out` counts the chosen tasks that do not fit.
+    `num_left_out` counts the chosen tasks that do not fit, `num_more_left_out` such examples.
+    `num_by_task` has only tasks with further examples.
     """
 
     tasks: list[ArcTask]
     num_left_out: int
-    more: Extended | None = None
+    examples: Examples | None = None
+    num_by_task: dict[str, int] = field(default_factory=dict[str, int])
+    num_more_left_out: int = 0
 
 
 def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
@@ -89,10 +91,21 @@ def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
     num_left_out = len(wanted) - len(tasks)
     if recipe.more is None:
         return _Source(tasks=tasks, num_left_out=num_left_out)
-    examples = read_examples(Path(recipe.more), recipe.more_license)
+    examples = read_examples(recipe.more, recipe.more_license)
     require_known(examples, [task.name for task in all_tasks])
-    more = extended(tasks, examples, puzzle)
-    return _Source(tasks=more.tasks, num_left_out=num_left_out, more=more)
+    longer, num_more_left_out = extended(tasks, examples, puzzle)
+    num_by_task: dict[str, int] = {}
+    for task, after in zip(tasks, longer, strict=True):
+        num_added = len(after.demonstrations) - len(task.demonstrations)
+        if num_added:
+            num_by_task[task.name] = num_added
+    return _Source(
+        tasks=longer,
+        num_left_out=num_left_out,
+        examples=examples,
+        num_by_task=num_by_task,
+        num_more_left_out=num_more_left_out,
+    )
 
 
 def build_arc(
@@ -149,11 +162,10 @@ def _draw(
         num_test=test.num_examples,
         fingerprint="",
     )
-    if source.more is None:
+    if source.examples is None:
         return built
-    return replace(
-        built, num_more=source.more.num_added, num_more_left_out=source.more.num_left_out
-    )
+    num_more = sum(source.num_by_task.values())
+    return replace(built, num_more=num_more, num_more_left_out=source.num_more_left_out)
 
 
 def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> None:
@@ -167,7 +179,7 @@ def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> Non
 def _unfinished_folder(recipe: ArcRecipe, source: _Source, out: Path) -> Path:
     """The folder of a build until it is complete. The same recipe and tasks find it again."""
     contents = [asdict(recipe), _digest_of(source.tasks)]
-    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(contents, default=str).encode()).hexdigest()
     return out.with_name(f".{out.name}.unfinished-{digest[:12]}")
 
 
@@ -200,24 +212,31 @@ def _begin(
     counts: list[int] = []
     datasets.write_identifiers(data, _names(recipe, tasks, counts))
     if not done.is_dir():
-        for split in SPLITS:
+        for split in datasets.SPLITS:
             shutil.rmtree(data / split, ignore_errors=True)
             layout = _layout(tasks, counts, split)
             datasets.create_split(data, split, puzzle=puzzle, layout=layout)
-        _write_provenance(recipe, puzzle, source.more, data)
+        _write_provenance(recipe, puzzle, source, data)
         done.mkdir()
     return counts
 
 
-def _write_provenance(recipe: ArcRecipe, puzzle: Arc, more: Extended | None, data: Path) -> None:
+def _write_provenance(recipe: ArcRecipe, puzzle: Arc, source: _Source, data: Path) -> None:
     """Write the recipe without the folders of this machine, and the license of further examples."""
     values = asdict(recipe)
     values["dataset"] = Path(recipe.dataset).name
     del values[MORE]
     del values["more_license"]
-    if more is not None:
-        values[MORE] = more.provenance()
-        (data / MORE_LICENSE).write_bytes(more.examples.license.encode())
+    examples = source.examples
+    if examples is not None:
+        values[MORE] = {
+            "file": examples.path.name,
+            "sha256": examples.sha256,
+            "license": examples.license.strip().partition("\n")[0],
+            "num_left_out": source.num_more_left_out,
+            NUM_BY_TASK: source.num_by_task,
+        }
+        (data / "LICENSE-more.txt").write_bytes(examples.license.encode())
     datasets.write_recipe(data, puzzle, values)
 
 
@@ -252,7 +271,7 @@ def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> datasets.Lay
     )
 
 
-def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _offsets(sizes: Int64Array) -> Int64Array:
     """The start of each part, and the end of the last one."""
     return np.append(0, np.cumsum(sizes))
 
@@ -277,10 +296,10 @@ class _Job(NamedTuple):
 
 
 def _jobs(tasks: list[ArcTask], counts: list[int], done: Path) -> Iterator[_Job]:
-    starts: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    starts: dict[str, int] = dict.fromkeys(datasets.SPLITS, 0)
     for number, (task, count) in enumerate(zip(tasks, counts, strict=True)):
         yield _Job(task, dict(starts), done / str(number))
-        for split in SPLITS:
+        for split in datasets.SPLITS:
             starts[split] += count * len(_pairs(task, split))
 
 

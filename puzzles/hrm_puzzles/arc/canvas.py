@@ -17,10 +17,17 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array, mixed
-from hrm_puzzles.puzzle import Grid, IntArray
+from hrm_puzzles.grid.board import mixed
+from hrm_puzzles.puzzle import (
+    BoolArray,
+    FloatArray,
+    Grid,
+    Int32Array,
+    IntArray,
+    IntpArray,
+    UInt64Array,
+)
 
 PAD = 0
 END = 1
@@ -39,21 +46,23 @@ TRANSPOSED = 4
 LARGEST_CANVAS = 64
 UNUSED_BITS = np.uint64(22)
 
-IntpArray = NDArray[np.intp]
-
 
 def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Array:
     """A grid on its canvas, [T]. The grid must fit there."""
+    return _canvas_of_T(grid.astype(np.int32) + FIRST_COLOR, side, origin, PAD)
+
+
+def _canvas_of_T(tokens: IntArray, side: int, origin: tuple[int, int], pad: int) -> Int32Array:
+    """The tokens of a grid on its canvas with end marks. `pad` is the value of all other cells."""
     top, left = origin
-    height, width = grid.shape
-    bottom = top + height
-    right = left + width
+    bottom = top + tokens.shape[0]
+    right = left + tokens.shape[1]
     # One row and one column more than the canvas, for end marks that fall off it.
-    canvas = np.full((side + 1, side + 1), PAD, dtype=np.int32)
-    if grid.size:
+    canvas = np.full((side + 1, side + 1), pad, dtype=np.int32)
+    if tokens.size:
         canvas[top:bottom, right] = END
         canvas[bottom, left:right] = END
-        canvas[top:bottom, left:right] = grid.astype(np.int32) + FIRST_COLOR
+        canvas[top:bottom, left:right] = tokens
     return canvas[:side, :side].reshape(-1)
 
 
@@ -120,47 +129,23 @@ def moved_BT(
     """Move the grids in `boxes` so that their first cells are at (top, left).
 
     The rest is pad or, in labels, the value that the loss skips.
-
-    Example of one row with S = 3: the grid has width 1, its old place is 0 and its new one 1.
-
-    column                      0    1    2
-    `col`, from the new place  -1    0    1
-    on the grid                 -    yes  -
-    end mark, col == width      -    -    yes
-    source, col + old place     0    0    1    clipped to the canvas
     """
-    row_BS = np.arange(side) - top_B[:, None]
-    col_BS = np.arange(side) - left_B[:, None]
-    height_B1 = boxes.height_B[:, None]
-    width_B1 = boxes.width_B[:, None]
-    on_row_BS = (row_BS >= 0) & (row_BS < height_B1)
-    on_col_BS = (col_BS >= 0) & (col_BS < width_B1)
-    is_end_row_BS = row_BS == height_B1
-    is_end_col_BS = col_BS == width_B1
-
-    is_grid_BSS = on_row_BS[:, :, None] & on_col_BS[:, None, :]
-    is_below_BSS = is_end_row_BS[:, :, None] & on_col_BS[:, None, :]
-    is_beside_BSS = on_row_BS[:, :, None] & is_end_col_BS[:, None, :]
-    lowest_B = np.asarray(tokens_BT).min(axis=1)
-    pad_B = np.minimum(lowest_B, PAD)
-    around_BSS = np.where(is_below_BSS | is_beside_BSS, np.int32(END), pad_B[:, None, None])
-
-    from_row_BS = np.clip(row_BS + boxes.top_B[:, None], 0, side - 1)
-    from_col_BS = np.clip(col_BS + boxes.left_B[:, None], 0, side - 1)
-    first_BS = from_row_BS * side
-    source_BSS = first_BS[:, :, None] + from_col_BS[:, None, :]
-    source_BT = source_BSS.reshape(-1, side * side)
-    copied_BT = np.take_along_axis(tokens_BT, source_BT, axis=1)
-    copied_BSS = copied_BT.reshape(-1, side, side)
-    moved_BSS = np.where(is_grid_BSS, copied_BSS, around_BSS)
-    return moved_BSS.reshape(-1, side * side).astype(np.int32)
+    moved_BT = np.empty((len(tokens_BT), side * side), dtype=np.int32)
+    for row, tokens_T in enumerate(np.asarray(tokens_BT)):
+        bottom = boxes.top_B[row] + boxes.height_B[row]
+        right = boxes.left_B[row] + boxes.width_B[row]
+        grid = tokens_T.reshape(side, side)[boxes.top_B[row] : bottom, boxes.left_B[row] : right]
+        origin = (int(top_B[row]), int(left_B[row]))
+        pad = min(int(tokens_T.min()), PAD)
+        moved_BT[row] = _canvas_of_T(grid, side, origin, pad)
+    return moved_BT
 
 
 def is_color(tokens: IntArray) -> BoolArray:
     return (tokens >= FIRST_COLOR) & (tokens < VOCAB)
 
 
-def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
+def pair_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
     """A hash that all variants of a pair share, wherever its grids are, uint64 [B].
 
     For each of the eight turns and each color, the numbers of the color's places in question and
@@ -192,9 +177,9 @@ def sums_by_turn_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UIn
 
 
 def _add_sums(
-    sums_TBC: NDArray[np.float64],
+    sums_TBC: FloatArray,
     tokens_BT: IntArray,
-    numbers: NDArray[np.float64],
+    numbers: FloatArray,
     side: int,
 ) -> None:
     tokens_BT = np.asarray(tokens_BT)
@@ -223,12 +208,12 @@ def _add_sums(
 
 
 @cache
-def _place_numbers() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _place_numbers() -> tuple[FloatArray, FloatArray]:
     """A random number for each place of a question, and one for each place of an answer."""
     places = np.arange(LARGEST_CANVAS**2, dtype=np.uint64)
     return _numbers_of(places, salt=3), _numbers_of(places, salt=4)
 
 
-def _numbers_of(places: UInt64Array, salt: int) -> NDArray[np.float64]:
+def _numbers_of(places: UInt64Array, salt: int) -> FloatArray:
     numbers = mixed(places, salt) >> UNUSED_BITS
     return numbers.astype(np.float64).reshape(LARGEST_CANVAS, LARGEST_CANVAS)

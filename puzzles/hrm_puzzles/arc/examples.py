@@ -18,16 +18,15 @@ from typing import cast
 import numpy as np
 
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import MAX_FILE_BYTES, json_from, text_of
+from hrm_host.reading import MAX_FILE_BYTES, is_list, is_object, json_from, text_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.tasks import HIDDEN, MALFORMED, ArcTask, pair_of, side_of
 from hrm_puzzles.arc.variants import Pair
-from hrm_puzzles.data.datasets import RECIPE, DatasetError, fingerprint
+from hrm_puzzles.data.datasets import DatasetError, fingerprint, recipe_at
 from hrm_puzzles.puzzle import PuzzleError
 
 FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
 LIST_FORM = 'a list of {"input": rows, "output": rows}'
-FOLDER = "tasks"
 LICENSE_NAMES = ("LICENSE", "LICENCE", "COPYING")
 MORE = "more"  # the keys of `recipe.json`
 NUM_BY_TASK = "num_by_task"
@@ -55,43 +54,22 @@ class Examples:
     by_task: ByTask
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extended:
-    """Tasks with further examples after their demonstrations.
-
-    `num_by_task` has only tasks with such examples. `num_left_out` counts examples beyond the board
-    and symmetric copies of test inputs.
-    """
-
-    tasks: list[ArcTask]
-    examples: Examples
-    num_by_task: dict[str, int]
-    num_left_out: int
-
-    @property
-    def num_added(self) -> int:
-        return sum(self.num_by_task.values())
-
-    def provenance(self) -> dict[str, object]:
-        """What `recipe.json` records: no folder of this machine."""
-        return {
-            "file": self.examples.path.name,
-            "sha256": self.examples.sha256,
-            "license": self.examples.license.strip().partition("\n")[0],
-            "num_left_out": self.num_left_out,
-            NUM_BY_TASK: self.num_by_task,
-        }
-
-
-def read_examples(path: Path, license_file: str | None = None) -> Examples:
+def read_examples(path: Path, license_file: Path | None = None) -> Examples:
     """Read the examples of all tasks, and their license: by default the file beside them.
 
     Raises DatasetError if one of the two cannot be read.
     """
     by_task = _by_task(path)
-    license_path = Path(license_file) if license_file else _license_beside(path)
+    license_path = license_file or _license_beside(path)
     digest = fingerprint(path) if path.is_dir() else sha256_of(path)
-    terms = _license_text(license_path)
+    try:
+        terms = text_of(license_path, 1 << 16)
+    except (OSError, ValueError) as error:
+        problem = f"cannot read the license {license_path} ({error})"
+        raise DatasetError(f"{problem}; give a text file.") from error
+    if not terms.strip():
+        problem = f"the license {license_path} is empty"
+        raise DatasetError(f"{problem}; write the terms of the examples there.")
     return Examples(path=path, sha256=digest, license=terms, by_task=by_task)
 
 
@@ -103,13 +81,16 @@ def require_known(examples: Examples, names: Sequence[str]) -> None:
         raise DatasetError(f"{problem}; remove them, or choose the --dataset that has them.")
 
 
-def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Extended:
+def extended(
+    tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc
+) -> tuple[list[ArcTask], int]:
     """Add the examples that fit the board to the demonstrations of their tasks.
 
-    Raises DatasetError for a malformed example, and for one with the input of a test pair.
+    Returns the tasks, and the number of examples that are left out: those beyond the board and
+    symmetric copies of test inputs. Raises DatasetError for a malformed example, and for one with
+    the input of a test pair.
     """
     longer: list[ArcTask] = []
-    num_by_task: dict[str, int] = {}
     num_left_out = 0
     for task in tasks:
         num_pairs, pairs = _pairs(examples, task.name)
@@ -118,33 +99,23 @@ def extended(tasks: Sequence[ArcTask], examples: Examples, puzzle: Arc) -> Exten
         added = _without_copies(fitting, task, puzzle)
         longer.append(replace(task, demonstrations=(*task.demonstrations, *added)))
         num_left_out += num_pairs - len(added)
-        if added:
-            num_by_task[task.name] = len(added)
-    return Extended(
-        tasks=longer,
-        examples=examples,
-        num_by_task=num_by_task,
-        num_left_out=num_left_out,
-    )
+    return longer, num_left_out
 
 
 def num_by_task_in(data: Path) -> dict[str, int]:
     """For each task of a data set, the number of further examples that end its demonstrations."""
-    try:
-        recipe = json_from(text_of(data / RECIPE))
-        counts = recipe[MORE][NUM_BY_TASK]
-    except (OSError, ValueError, TypeError, KeyError):
-        return {}  # no such examples, or a data set of another builder
+    more = recipe_at(data).get(MORE)
+    counts = more.get(NUM_BY_TASK, {}) if is_object(more) else {}
     return cast("dict[str, int]", counts)
 
 
 def _pairs(examples: Examples, name: str) -> tuple[int, dict[int, Pair]]:
     """The number of examples of a task, and those that ARC's largest grid holds by their index."""
     values = examples.by_task.get(name, [])
-    if not isinstance(values, list):
+    if not is_list(values):
         raise DatasetError(f"{examples.path}, task {name}: not a list; write {LIST_FORM}.")
     pairs: dict[int, Pair] = {}
-    for index, value in enumerate(cast("list[object]", values)):
+    for index, value in enumerate(values):
         try:
             pairs[index] = pair_of(value)
         except (*MALFORMED, PuzzleError) as error:
@@ -152,7 +123,7 @@ def _pairs(examples: Examples, name: str) -> tuple[int, dict[int, Pair]]:
                 continue
             problem = f"{examples.path}, task {name}, example {index}: not a pair of grids"
             raise DatasetError(f"{problem} ({error}); write {LIST_FORM}.") from error
-    return len(cast("list[object]", values)), pairs
+    return len(values), pairs
 
 
 def _require_held_out(examples: Examples, task: ArcTask, pairs: Mapping[int, Pair]) -> None:
@@ -193,18 +164,6 @@ def _license_beside(path: Path) -> Path:
     raise DatasetError(f"{problem}; name the license of the examples with --more-license FILE.")
 
 
-def _license_text(path: Path) -> str:
-    try:
-        text = text_of(path, 1 << 16)
-    except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"cannot read the license {path} ({error}); give a text file."
-        ) from error
-    if not text.strip():
-        raise DatasetError(f"the license {path} is empty; write the terms of the examples there.")
-    return text
-
-
 def _by_task(path: Path) -> ByTask:
     try:
         if path.is_dir():
@@ -241,16 +200,16 @@ def _from_zip(path: Path) -> ByTask:
 
 def _is_of_task(file: PurePath) -> bool:
     is_hidden = file.name.startswith(HIDDEN)  # macOS adds such files to a zip file
-    return file.suffix == ".json" and file.parent.name == FOLDER and not is_hidden
+    return file.suffix == ".json" and file.parent.name == "tasks" and not is_hidden
 
 
 def _from_file(path: Path) -> ByTask:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as stream:
         values = _json_in(stream.read)
-    if not isinstance(values, dict):
+    if not is_object(values):
         raise ValueError("it does not hold a JSON object")
-    return cast("ByTask", values)
+    return values
 
 
 def _json_in(read: Callable[[int], bytes]) -> object:

@@ -4,27 +4,18 @@ Colors 1 to 9 are exchanged, then a dihedral turn follows.
 
 This is the order of the published builder. Turns: 0 none, 1 to 3 quarter turns counter-clockwise,
 4 left-right, 5 up-down, 6 transposed, 7 left-right of turn 1.
-Shapes: V variants, C = 10 colors, T turns, P pairs; E pairs of one split, S side of the canvas, K
-variants of one turn, H and W the sides of one grid.
+Shapes: V variants, E pairs of one split, T cells of the canvas.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.arc.canvas import (
-    END,
-    FIRST_COLOR,
-    NUM_COLORS,
-    IntpArray,
-    canvas_T,
-    sums_by_turn_TBC,
-)
-from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import Grid
+from hrm_puzzles.arc.canvas import NUM_COLORS, canvas_T
+from hrm_puzzles.puzzle import Grid, IntpArray, UInt8Array
 
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 NUM_TURNS = len(INVERSE_TURN)
@@ -36,7 +27,6 @@ TRIES = 5
 _NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colors>[0-9]{10})")
 
 Pair = tuple[Grid, Grid]
-UInt8Array = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +74,7 @@ def turned(grid: Grid, turn: int) -> Grid:
 
 
 def random_variant(rng: np.random.Generator) -> Variant:
-    turns_V, colors_VC = _drawn(rng, 1)
-    return Variant(turn=int(turns_V[0]), colors=tuple(colors_VC[0].tolist()))
+    return next(_drawn(rng, 1))
 
 
 def variants_of(
@@ -100,52 +89,32 @@ def variants_of(
     All of them differ from the task and from each other. With `keep_colors` the variants are the
     other turns in order.
     """
+    drawn = _drawn(rng, TRIES * count)
     if keep_colors:
-        turns_V = np.arange(1, NUM_TURNS)
-        colors_VC = np.tile(np.arange(NUM_COLORS), (NUM_TURNS - 1, 1))
-    else:
-        turns_V, colors_VC = _drawn(rng, TRIES * count)
-    turns_V = np.concatenate([[0], turns_V])
-    colors_VC = np.concatenate([np.arange(NUM_COLORS)[None], colors_VC])
-    hashes_V = _hashes_V(pairs, turns_V, colors_VC)
-    _, first = np.unique(hashes_V, return_index=True)
-    variants: list[Variant] = []
-    for index in np.sort(first)[: count + 1]:
-        colors = tuple(colors_VC[index].tolist())
-        variants.append(Variant(turn=int(turns_V[index]), colors=colors))
-    return variants
+        drawn = (Variant(turn=turn) for turn in range(1, NUM_TURNS))
+    found: dict[tuple[bytes, ...], Variant] = {}
+    for variant in chain([Variant()], drawn):
+        images = sorted(_image(pair, variant) for pair in pairs)
+        found.setdefault(tuple(images), variant)
+        if len(found) > count:
+            break
+    return list(found.values())
 
 
-def _hashes_V(
-    pairs: Sequence[Pair],
-    turns_V: NDArray[np.int64],
-    colors_VC: NDArray[np.int64],
-) -> UInt64Array:
-    """A hash of the pairs under each variant.
-
-    The sums over cells are computed once for each turn and color. So a thousand variants cost
-    hardly more than eight.
-    """
-    side = max(max(question.shape + answer.shape) for question, answer in pairs)
-    questions_PT = np.stack([canvas_T(question, side) for question, _ in pairs])
-    answers_PT = np.stack([canvas_T(answer, side) for _, answer in pairs])
-    sums_TPC = sums_by_turn_TBC(questions_PT, answers_PT, side)
-    key_C = mixed(np.arange(NUM_COLORS, dtype=np.uint64), salt=1)
-    keys_VC = key_C[colors_VC]
-    hashes_V = np.zeros(len(turns_V), dtype=np.uint64)
-    for number in range(len(pairs)):
-        sums_VC = sums_TPC[turns_V, number]
-        hashes_V += mixed((sums_VC * keys_VC).sum(axis=1))
-    return hashes_V
+def _image(pair: Pair, variant: Variant) -> bytes:
+    """The shapes and the cells of a pair under a variant."""
+    question, answer = map(variant.apply, pair)
+    shapes = bytes(question.shape + answer.shape)
+    return shapes + question.tobytes() + answer.tobytes()
 
 
-def _drawn(rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(rng: np.random.Generator, count: int) -> Iterator[Variant]:
     """Random turns, and random orders of the colors 1 to 9 after color 0."""
     turns_V = rng.integers(NUM_TURNS, size=count)
     random_V9 = rng.random((count, NUM_COLORS - 1))
-    colors_VC = np.zeros((count, NUM_COLORS), dtype=np.int64)
-    colors_VC[:, 1:] = np.argsort(random_V9, axis=1) + 1
-    return turns_V, colors_VC
+    colors_V9 = np.argsort(random_V9, axis=1) + 1
+    for turn, colors in zip(turns_V.tolist(), colors_V9.tolist(), strict=True):
+        yield Variant(turn=turn, colors=(0, *colors))
 
 
 def drawn_VET(
@@ -166,10 +135,11 @@ def drawn_VET(
         origins_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
     else:
         origins_VE2 = _origins_VE2(pairs, variants, side, rng)
-    for number, (question, answer) in enumerate(pairs):
-        origins_V2 = origins_VE2[:, number]
-        inputs_VET[:, number] = _drawn_VT(question, variants, side, origins_V2)
-        labels_VET[:, number] = _drawn_VT(answer, variants, side, origins_V2)
+    for v, variant in enumerate(variants):
+        for e, (question, answer) in enumerate(pairs):
+            top, left = origins_VE2[v, e].tolist()
+            inputs_VET[v, e] = canvas_T(variant.apply(question), side, (top, left))
+            labels_VET[v, e] = canvas_T(variant.apply(answer), side, (top, left))
     return inputs_VET, labels_VET
 
 
@@ -191,32 +161,3 @@ def _origins_VE2(
     kept_V = rng.integers(len(pairs), size=len(variants))
     origins_VE2[np.arange(len(variants)), kept_V] = 0
     return origins_VE2
-
-
-def _drawn_VT(
-    grid: Grid,
-    variants: Sequence[Variant],
-    side: int,
-    origins_V2: IntpArray,
-) -> UInt8Array:
-    """Draw one grid on the canvas of each variant, all variants of a turn at once."""
-    turn_V = np.array([variant.turn for variant in variants])
-    colors_VC = np.array([variant.colors for variant in variants], dtype=np.uint8)
-    tokens_VC = colors_VC + np.uint8(FIRST_COLOR)
-    # One row and one column more than the canvas, for end marks that fall off it.
-    canvas_VSS = np.zeros((len(variants), side + 1, side + 1), dtype=np.uint8)
-    for turn in range(NUM_TURNS):
-        chosen_K = np.flatnonzero(turn_V == turn)
-        cells_KHW = tokens_VC[chosen_K][:, turned(grid, turn)]
-        _, height, width = cells_KHW.shape
-        top_K1 = origins_V2[chosen_K, :1]
-        left_K1 = origins_V2[chosen_K, 1:]
-        row_KH = top_K1 + np.arange(height)
-        col_KW = left_K1 + np.arange(width)
-        chosen_K1 = chosen_K[:, None]
-        canvas_VSS[chosen_K1, row_KH, left_K1 + width] = END
-        canvas_VSS[chosen_K1, top_K1 + height, col_KW] = END
-        row_KH1 = row_KH[:, :, None]
-        col_K1W = col_KW[:, None, :]
-        canvas_VSS[chosen_K1[:, None], row_KH1, col_K1W] = cells_KHW
-    return canvas_VSS[:, :side, :side].reshape(len(variants), side * side)

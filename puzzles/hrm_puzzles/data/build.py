@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_host.atomic import new_directory, require_free
 from hrm_host.progress import OnProgress, unheard
@@ -29,7 +28,7 @@ from hrm_puzzles.data.examples import (
     read_examples,
     write_data_set,
 )
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import BoolArray, IntpArray, Puzzle
 
 # Training and test puzzles. The mazes are those of the published Maze-Hard.
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}
@@ -50,8 +49,8 @@ class DataRecipe:
     num_test: int
     seed: int = 0
     difficulty: str = sources.MIXED
-    csv_train: str | None = None
-    csv_test: str | None = None
+    csv_train: Path | None = None
+    csv_test: Path | None = None
     csv_sample: int | None = None
     columns: str | None = None
 
@@ -82,7 +81,7 @@ def build(
     require_free(out)
     chunks = _chunk_folder(recipe, out)
     for split, count in (("train", recipe.num_train), ("test", recipe.num_test)):
-        rows[f"made_{split}"] = sources.generated(
+        made = sources.generated(
             puzzle,
             count,
             chunks,
@@ -92,14 +91,20 @@ def build(
             num_workers=num_workers,
             progress=progress,
         )
-    built = write_data_set(puzzle, _named(recipe), rows, out)
+        rows[split] = np.concatenate([made, rows[split]])
+    # Without folders, so that data sets built on two machines are equal.
+    values = asdict(recipe)
+    for key in ("csv_train", "csv_test"):
+        if values[key] is not None:
+            values[key] = values[key].name
+    built = write_data_set(puzzle, values, rows, out)
     shutil.rmtree(chunks, ignore_errors=True)
     return built
 
 
 def _chunk_folder(recipe: DataRecipe, out: Path) -> Path:
     """The folder of the generated chunks. The same recipe finds it again."""
-    contents = json.dumps(asdict(recipe))
+    contents = json.dumps(asdict(recipe), default=str)
     digest = hashlib.sha256(contents.encode()).hexdigest()
     return out.with_name(f".{out.name}.chunks-{digest[:12]}")
 
@@ -115,18 +120,18 @@ def _file_rows(recipe: DataRecipe, puzzle: Puzzle, *, skip_bad: bool, say: Say) 
     Raises DatasetError if a file holds no puzzle, or if a split would be empty.
     """
     nothing = np.zeros(0, dtype=example_type(puzzle))
-    rows = {"csv_train": nothing, "csv_test": nothing}
+    rows = {"train": nothing, "test": nothing}
     for split, file in (("train", recipe.csv_train), ("test", recipe.csv_test)):
         if file is not None:
-            content = read_examples(Path(file), puzzle, recipe.columns, skip_bad=skip_bad, say=say)
+            content = read_examples(file, puzzle, recipe.columns, skip_bad=skip_bad, say=say)
             if content.faults:
                 say(f"{bad_rows_text(content.faults)} and left out.")
             if not len(content.rows):
                 raise DatasetError(f"{file} does not hold a puzzle; {FORM}.")
-            rows[f"csv_{split}"] = content.rows
-    rows["csv_train"] = _sample(recipe, rows["csv_train"])
+            rows[split] = content.rows
+    rows["train"] = _sample(recipe, rows["train"])
     for split, count in (("train", recipe.num_train), ("test", recipe.num_test)):
-        if not count and not len(rows[f"csv_{split}"]):
+        if not count and not len(rows[split]):
             remedy = f"give --{split} or --csv-{split} with rows"
             raise DatasetError(f"the {split} split would be empty; {remedy}.")
     return rows
@@ -139,18 +144,6 @@ def _sample(recipe: DataRecipe, rows: Examples) -> Examples:
     seed = np.random.SeedSequence(recipe.seed, spawn_key=(3,))
     order = np.random.default_rng(seed).permutation(len(rows))
     return rows[np.sort(order[: recipe.csv_sample])]
-
-
-def _named(recipe: DataRecipe) -> dict[str, object]:
-    """The recipe with the names of files, without their folders.
-
-    So data sets built on two machines are equal.
-    """
-    values = asdict(recipe)
-    for key in ("csv_train", "csv_test"):
-        if values[key]:
-            values[key] = Path(values[key]).name
-    return values
 
 
 def import_file(
@@ -168,37 +161,32 @@ def import_file(
     """
     require_free(out)
     content = read_examples(path, puzzle, skip_bad=True, say=say)
-    found = content.rows
-    if not len(found):
+    if not len(content.rows):
         reason = next(iter(content.faults.values()), "it is empty.")
         raise DatasetError(f"{path} does not hold a valid puzzle: {reason.rstrip('.')}; {FORM}.")
-    order = np.argsort(np.array(content.names), kind="stable")
-    found = found[order]
-    names = [content.names[row] for row in order.tolist()]
-    identifiers = sorted({*names} - {""})
-    ids_N = np.searchsorted(["", *identifiers], names)  # 0 for a row without a name
+    names, ids = np.unique(["", *content.names], return_inverse=True)
+    ids_N = ids[1:]  # 0 for a row without a name
+    order_N = np.argsort(ids_N, kind="stable")
+    ids_N = ids_N[order_N]
+    rows = content.rows[order_N]
+    is_test_N = np.full(len(rows), split == "test")
     if split is None:
-        is_test_N = sources.is_held_out_N(puzzle, found["inputs"], found["labels"])
+        is_test_N = sources.is_held_out_N(puzzle, rows["inputs"], rows["labels"])
         _require_both(path, puzzle, is_test_N)
-    else:
-        is_test_N = np.full(len(found), split == "test")
     with new_directory(out) as directory:
         for part, chosen_N in (("train", ~is_test_N), ("test", is_test_N)):
             if chosen_N.any():
-                rows = found[chosen_N]
+                layout = _layout(ids_N[chosen_N], len(names))
+                inputs_NT = rows["inputs"][chosen_N]
+                labels_NT = rows["labels"][chosen_N]
                 datasets.write_split(
-                    directory,
-                    part,
-                    rows["inputs"],
-                    rows["labels"],
-                    puzzle=puzzle,
-                    layout=_layout(ids_N[chosen_N], len(identifiers) + 1),
+                    directory, part, inputs_NT, labels_NT, puzzle=puzzle, layout=layout
                 )
-        datasets.write_identifiers(directory, identifiers)
+        datasets.write_identifiers(directory, names[1:].tolist())
         datasets.write_recipe(directory, puzzle, {"imported": path.name})
     num_test = int(is_test_N.sum())
     return datasets.BuiltSet(
-        num_train=len(found) - num_test,
+        num_train=len(rows) - num_test,
         num_test=num_test,
         num_left_out=len(content.faults),
         faults=list(content.faults.values()),
@@ -206,7 +194,7 @@ def import_file(
     )
 
 
-def _require_both(path: Path, puzzle: Puzzle, is_test_N: NDArray[np.bool_]) -> None:
+def _require_both(path: Path, puzzle: Puzzle, is_test_N: BoolArray) -> None:
     """Raise DatasetError if all puzzles of a file belong to one split."""
     for split, chosen_N in (("train", ~is_test_N), ("test", is_test_N)):
         if chosen_N.any():
@@ -219,7 +207,7 @@ def _require_both(path: Path, puzzle: Puzzle, is_test_N: NDArray[np.bool_]) -> N
         raise DatasetError(f"the {split} split would be empty, because {count}; {remedy}.")
 
 
-def _layout(ids_N: NDArray[np.intp], num_puzzle_ids: int) -> datasets.Layout:
+def _layout(ids_N: IntpArray, num_puzzle_ids: int) -> datasets.Layout:
     """Neighbors with one id are one puzzle. Each example with id 0 is a puzzle of its own."""
     is_new_N = (ids_N[1:] != ids_N[:-1]) | (ids_N[1:] == 0)
     starts = np.flatnonzero(np.append(True, is_new_N))

@@ -20,7 +20,6 @@ Example: two groups, of 1 and 2 puzzles, with 2, 1 and 1 examples.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -29,11 +28,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import json_from, text_of
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
+from hrm_host.reading import is_object, json_from, text_of
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
+SPLITS = ("train", "test")
 
 
 class DatasetError(ValueError):
@@ -77,11 +77,6 @@ class DatasetMeta:
     sets: list[str]
     total_puzzles: int | None = None
 
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Vocabulary size and sequence length. Both must equal the puzzle's."""
-        return self.vocab_size, self.seq_len
-
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
@@ -93,18 +88,18 @@ class Split:
     meta: DatasetMeta
     inputs_NT: IntArray
     labels_NT: IntArray
-    puzzle_ids_N: NDArray[np.int32]
-    puzzle_offsets: NDArray[np.int64]
-    group_offsets: NDArray[np.int64]
-    ratings_N: NDArray[np.int32] | None
+    puzzle_ids_N: Int32Array
+    puzzle_offsets: Int64Array
+    group_offsets: Int64Array
+    ratings_N: Int32Array | None
 
     def __len__(self) -> int:
         return len(self.inputs_NT)
 
-    def inputs(self, indices: IntArray | slice) -> NDArray[np.int32]:
+    def inputs(self, indices: IntArray | slice) -> Int32Array:
         return self.inputs_NT[indices].astype(np.int32)
 
-    def labels(self, indices: IntArray | slice) -> NDArray[np.int32]:
+    def labels(self, indices: IntArray | slice) -> Int32Array:
         """Labels, with IGNORE for positions that the loss skips."""
         labels_BT = self.labels_NT[indices].astype(np.int32)
         ignored = self.meta.ignore_label_id
@@ -120,9 +115,9 @@ class Layout:
     Offsets hold the start of each, and the end.
     """
 
-    puzzle_ids: NDArray[np.int32]
-    puzzle_offsets: NDArray[np.int64]
-    group_offsets: NDArray[np.int64]
+    puzzle_ids: Int32Array
+    puzzle_offsets: Int64Array
+    group_offsets: Int64Array
     num_puzzle_ids: int = 1
 
     @property
@@ -200,19 +195,11 @@ def write_rows(
 
     Several processes may write different rows.
     """
-    _write_array_rows(path / split / "all__inputs.npy", start, inputs_BT)
-    _write_array_rows(path / split / "all__labels.npy", start, labels_BT)
-
-
-def _write_array_rows(file: Path, start: int, rows_BT: IntArray) -> None:
-    mapped = cast("np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False))
-    row_bytes = rows_BT.shape[1]
-    # Writing instead of mapping keeps the memory use constant.
-    with file.open("r+b") as stream:
-        stream.seek(mapped.offset + start * row_bytes)
-        stream.write(np.ascontiguousarray(rows_BT, dtype=np.uint8).data)
-        stream.flush()
-        os.fsync(stream.fileno())
+    for name, rows_BT in (("inputs", inputs_BT), ("labels", labels_BT)):
+        file = path / split / f"all__{name}.npy"
+        mapped_NT = np.lib.format.open_memmap(file, mode="r+")
+        mapped_NT[start : start + len(rows_BT)] = rows_BT
+        mapped_NT.flush()
 
 
 def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
@@ -234,19 +221,13 @@ def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> No
     (path / RECIPE).write_bytes(text.encode())
 
 
-def named_in_recipe(path: Path) -> str:
-    """The name of the puzzle in the recipe of a data set.
-
-    It is empty without a recipe. Other builders do not write one.
-    """
+def recipe_at(path: Path) -> dict[str, object]:
+    """The recipe of a data set; empty without one, as other builders do not write one."""
     try:
         recipe: object = json_from(text_of(path / RECIPE))
     except (OSError, ValueError):
-        return ""
-    if not isinstance(recipe, dict):
-        return ""
-    values = cast("dict[str, object]", recipe)
-    return str(values.get("puzzle", ""))
+        return {}
+    return recipe if is_object(recipe) else {}
 
 
 def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
@@ -304,6 +285,16 @@ def read_meta(directory: Path) -> DatasetMeta:
         problem = f"{path} lists the sets {meta.sets}, but a directory may hold only one"
         raise DatasetError(f"{problem}; split them into directories.")
     return meta
+
+
+def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
+    """Read dataset.json of a split. Raises DatasetError if its sizes are not the puzzle's."""
+    meta = read_meta(path / split)
+    if (meta.vocab_size, meta.seq_len) == (puzzle.vocab_size, puzzle.seq_len):
+        return meta
+    found = f"{path} has {meta.seq_len} positions of {meta.vocab_size} tokens"
+    expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
+    raise DatasetError(f"{found}, but {expected}; choose another data set or puzzle.")
 
 
 def _meta_of(values: Any) -> DatasetMeta:

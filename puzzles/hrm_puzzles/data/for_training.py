@@ -13,7 +13,6 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe
 from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.cli import main as hrm_data
-from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
 DISK_SHARE = 5  # ask before a data set takes a fifth of the free disk
@@ -86,17 +85,3 @@ def _check_disk(
             f"{path} would take {sizes}: add --yes, or choose another --puzzle or --recipe"
         )
     say(sizes)
-
-
-def meta_for(puzzle: Puzzle, path: Path, split: str) -> datasets.DatasetMeta:
-    """Describes a split of the data set at `path`.
-
-    Raises DatasetError if its vocabulary or its board are not the puzzle's.
-    """
-    meta = datasets.read_meta(path / split)
-    if (meta.vocab_size, meta.seq_len) == (puzzle.vocab_size, puzzle.seq_len):
-        return meta
-    raise datasets.DatasetError(
-        f"{path} holds {meta.vocab_size} tokens at {meta.seq_len} positions, but {puzzle.name} "
-        f"has {puzzle.vocab_size} at {puzzle.seq_len}; choose another --data or --puzzle"
-    )

@@ -6,25 +6,17 @@ Shapes: N examples, T tokens, B a block of examples.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import json_from, printable, text_of
+from hrm_host.reading import is_list, json_from, text_of
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import (
-    DatasetError,
-    DatasetMeta,
-    Split,
-    named_in_recipe,
-    open_split,
-)
+from hrm_puzzles.data.datasets import SPLITS, DatasetError, Split, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import num_ambiguous_in
-from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, Voting
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, BoolArray, Int64Array, IntArray, Puzzle, Voting
 
-SPLITS = ("train", "test")
 BLOCK = 1024  # examples that are read at once
 Facts = dict[str, NDArray[Any]]
 
@@ -96,18 +88,19 @@ class DatasetReport:
 
 
 def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
-    """Inspect every split of a data set. Without a name, `puzzle_at` finds the puzzle."""
+    """Inspect every split of a data set. Without a name, its recipe names the puzzle."""
     names = [name for name in SPLITS if (path / name).is_dir()]
     if not names:
         problem = f"{path} has neither a train nor a test directory"
         raise DatasetError(f"{problem}; give the directory of a data set.")
-    splits = {name: open_split(path, name) for name in names}
-    puzzle = puzzle_at(path, splits[names[0]].meta, puzzle_name)
+    puzzle = _puzzle_of(path, puzzle_name)
     facts: dict[str, Facts] = {}
     reports: list[SplitReport] = []
-    for name, split in splits.items():
+    for name in names:
+        meta_for(puzzle, path, name)
+        split = open_split(path, name)
         facts[name] = _facts(puzzle, split)
-        num_names = len(_names_at(path)) or int(split.puzzle_ids_N.max()) + 1
+        num_names = _num_names(path) or int(split.puzzle_ids_N.max()) + 1
         reports.append(_report(name, puzzle, split, facts[name], num_names))
     return DatasetReport(
         puzzle=puzzle.name,
@@ -126,32 +119,13 @@ def _num_shared(facts: dict[str, Facts], fact: str) -> int:
     return int(is_shared_N.sum())
 
 
-def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
-    """The puzzle of a data set.
-
-    It is the named one, else that of the recipe, else the only registered one of the same sizes.
-    """
-    known = registry.names()
-    if name:
-        known = [name]
-    fitting: dict[str, Puzzle] = {}
-    for puzzle in map(registry.get, known):
-        if (puzzle.vocab_size, puzzle.seq_len) == meta.sizes:
-            fitting[puzzle.name] = puzzle
-    sizes = f"vocabulary {meta.vocab_size} and length {meta.seq_len}"
-    if not fitting:
-        problem = f"no known puzzle has {sizes}"
-        if name:
-            problem = f"{path} has {sizes}, but {name} has others"
+def _puzzle_of(path: Path, name: str | None) -> Puzzle:
+    """The named puzzle of a data set, else that of its recipe."""
+    name = name or str(recipe_at(path).get("puzzle", ""))
+    if not name:
         remedy = f"name one of {', '.join(registry.names())} with --puzzle"
-        raise DatasetError(f"{problem}; {remedy}.")
-    if len(fitting) == 1:
-        return next(iter(fitting.values()))
-    recipe_name = named_in_recipe(path)
-    if recipe_name in fitting:
-        return fitting[recipe_name]
-    problem = f"{path} can hold {' or '.join(fitting)}, which all have {sizes}"
-    raise DatasetError(f"{problem}; choose one with --puzzle.")
+        raise DatasetError(f"{path} does not name its puzzle; {remedy}.")
+    return registry.get(name)
 
 
 def _report(name: str, puzzle: Puzzle, split: Split, facts: Facts, num_names: int) -> SplitReport:
@@ -216,7 +190,7 @@ def _counting_BT(
     return np.where(labels_BT == ignored, unjudged, labels_BT)
 
 
-def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
+def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> BoolArray:
     verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
     is_wrong_B = verdict_B == WRONG
     if isinstance(puzzle, Voting):
@@ -225,12 +199,9 @@ def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDA
     return is_wrong_B
 
 
-def _hash_B(values_BT: IntArray) -> UInt64Array:
-    """A hash of 64 bits of each row. Different rows practically never share one."""
-    places_T = np.arange(values_BT.shape[1], dtype=np.uint64)
-    place_hash_T = mixed(places_T, salt=6)
-    cell_hash_BT = mixed(values_BT.astype(np.uint64) + place_hash_T)
-    return mixed(cell_hash_BT.sum(axis=1))
+def _hash_B(values_BT: IntArray) -> Int64Array:
+    """A hash of 64 bits of each row, the same within a process."""
+    return np.array([hash(row.tobytes()) for row in values_BT.astype(np.int32)])
 
 
 def report_text(report: DatasetReport) -> str:
@@ -249,18 +220,13 @@ def report_text(report: DatasetReport) -> str:
     return "\n".join(lines)
 
 
-def _names_at(path: Path) -> list[object]:
-    """The names of the puzzle ids; empty if they cannot be read.
-
-    Titles then show the number of the id.
-    """
+def _num_names(path: Path) -> int:
+    """The number of names of puzzle ids; 0 if they cannot be read."""
     try:
         names: object = json_from(text_of(path / "identifiers.json"))
     except (OSError, ValueError):
-        return []
-    if not isinstance(names, list):
-        return []
-    return cast("list[object]", names)
+        return 0
+    return len(names) if is_list(names) else 0
 
 
 def example_text(path: Path, part: SplitReport, puzzle_name: str) -> str:
@@ -271,12 +237,8 @@ def example_text(path: Path, part: SplitReport, puzzle_name: str) -> str:
     question = puzzle.decode(split.inputs_NT[index])
     answer = puzzle.decode(split.labels_NT[index])
     title = [f"{part.split} {index}"]
-    number = int(split.puzzle_ids_N[index])
-    names = _names_at(path)
-    if number >= len(names) and number:
-        title.append(f"puzzle id {number}")
-    elif number:
-        title.append(printable(str(names[number])))
+    if split.puzzle_ids_N[index]:
+        title.append(f"puzzle id {split.puzzle_ids_N[index]}")
     if split.ratings_N is not None:
         title.append(f"rating {split.ratings_N[index]}")
     boards = (puzzle.render(question), puzzle.render(answer, question))

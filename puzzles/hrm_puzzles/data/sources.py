@@ -20,9 +20,17 @@ from numpy.typing import NDArray
 from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
+from hrm_puzzles.data.datasets import DatasetError, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import Examples, example_type, read_examples
-from hrm_puzzles.puzzle import Example, IntArray, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import (
+    BoolArray,
+    Example,
+    Int32Array,
+    IntArray,
+    IntpArray,
+    Puzzle,
+    PuzzleError,
+)
 from hrm_puzzles.reading.legend import Lettered
 
 CHUNK = 64  # puzzles; seconds of work, so a stop loses little and progress is visible
@@ -114,7 +122,7 @@ def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
     return chosen
 
 
-def is_held_out_N(puzzle: Puzzle, inputs_NT: IntArray, labels_NT: IntArray) -> NDArray[np.bool_]:
+def is_held_out_N(puzzle: Puzzle, inputs_NT: IntArray, labels_NT: IntArray) -> BoolArray:
     """Whether each example may appear only in test splits.
 
     The rule depends on the equivalence class, so it is the same for every build.
@@ -171,8 +179,8 @@ class HeldOutPuzzle:
     """
 
     index: int
-    tokens_T: NDArray[np.int32]
-    labels_T: NDArray[np.int32]
+    tokens_T: Int32Array
+    labels_T: Int32Array
     puzzle_id: int
 
 
@@ -183,10 +191,10 @@ class Questions:
     A label is negative at positions where any answer is accepted.
     """
 
-    tokens_NT: NDArray[np.int32]
-    labels_NT: NDArray[np.int32]
-    puzzle_ids_N: NDArray[np.int32]
-    ratings_N: NDArray[np.int32] | None = None
+    tokens_NT: Int32Array
+    labels_NT: Int32Array
+    puzzle_ids_N: Int32Array
+    ratings_N: Int32Array | None = None
     source: str
 
     def __len__(self) -> int:
@@ -299,15 +307,12 @@ def questions_from_data(
 
     Raises DatasetError for a data set of another puzzle or of another size.
     """
-    recipe_name = named_in_recipe(path)
-    if recipe_name and recipe_name != puzzle.name:  # puzzles of one size can share a vocabulary
+    recipe_name = recipe_at(path).get("puzzle", puzzle.name)
+    if recipe_name != puzzle.name:  # puzzles of one size can share a vocabulary
         problem = f"{path} holds {recipe_name}, but the model is for {puzzle.name}"
         raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
+    meta_for(puzzle, path, "test")
     split = open_split(path, "test")
-    if split.meta.sizes != (puzzle.vocab_size, puzzle.seq_len):
-        found = f"{path} has {split.meta.seq_len} positions of {split.meta.vocab_size} tokens"
-        expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
-        raise DatasetError(f"{found}, but {expected}; give a data set of {puzzle.name}")
     rows = _chosen(len(split), len(split) if count is None else count, seed)
     return Questions(
         tokens_NT=split.inputs(rows),
@@ -336,7 +341,7 @@ def _from_examples(examples: Examples, source: str) -> Questions:
     )
 
 
-def _chosen(num_rows: int, count: int, seed: int) -> NDArray[np.intp]:
+def _chosen(num_rows: int, count: int, seed: int) -> IntpArray:
     """A seeded choice of at most `count` rows, in rising order."""
     order = np.random.default_rng(seed).permutation(num_rows)
     return np.sort(order[:count])

@@ -22,13 +22,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.puzzle import IntArray
-
-BoolArray = NDArray[np.bool_]
-Int32Array = NDArray[np.int32]
-UInt64Array = NDArray[np.uint64]
+from hrm_puzzles.puzzle import BoolArray, Int8Array, Int32Array, IntArray, UInt8Array, UInt64Array
 
 NEIGHBORS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 
@@ -54,7 +49,7 @@ class GridShape:
         return cell // self.cols + 1, cell % self.cols + 1
 
 
-def num_neighbors_BT(shape: GridShape, is_set_BT: BoolArray) -> NDArray[np.int8]:
+def num_neighbors_BT(shape: GridShape, is_set_BT: BoolArray) -> Int8Array:
     """The number of set cells among the four neighbors of each cell."""
     is_set_BRC = is_set_BT.reshape(-1, shape.rows, shape.cols)
     margins = ((0, 0), (1, 1), (1, 1))
@@ -88,7 +83,7 @@ def flags_from(shape: GridShape, bits: int) -> BoolArray:
     return unpadded_BT(shape, padded_flags(shape, bits, 1))[0] == 1
 
 
-def padded_flags(shape: GridShape, bits: int, num_boards: int) -> NDArray[np.uint8]:
+def padded_flags(shape: GridShape, bits: int, num_boards: int) -> UInt8Array:
     """One flag per bit of all boards, including the empty columns and rows."""
     num_bits = num_boards * (shape.rows + 1) * (shape.cols + 1)
     data = bits.to_bytes(num_bits // 8 + 1, "little")

@@ -69,32 +69,24 @@ def written(legend: Legend, grid: Grid, notation: Notation) -> object:
 
 def _written_text(legend: Legend, grid: Grid, notation: Notation) -> str:
     """The text of a question with another token in each cell of another value."""
-    values = grid.reshape(-1).tolist()
-    if notation.kind == "words":
-        return _with_words(legend, values, notation)
-    text = list(notation.template)
+    text = notation.template
     value_of = legend.values
-    if not value_of.keys() >= set(text):
+    tokens = {**legend.characters}
+    if notation.kind == "words":  # numbers of several digits, and empty cells
+        value_of = legend.of_tokens
+        tokens = {value: str(value) for value in tokens}
+    elif not value_of.keys() >= set(text):
         value_of = values_in(legend, [text[start] for start, _ in notation.cells])
-    characters = {**legend.characters, legend.open_value: str(notation.blank)}
-    for (start, _), value in zip(notation.cells, values, strict=True):
-        if value_of[text[start]] != value:
-            text[start] = characters[value]
-    return "".join(text)
-
-
-def _with_words(legend: Legend, values: list[int], notation: Notation) -> str:
-    """Numbers of several digits, and empty cells."""
+    tokens[legend.open_value] = str(notation.blank)
     pieces: list[str] = []
     end = 0
-    for (start, next_end), value in zip(notation.cells, values, strict=True):
-        pieces.append(notation.template[end:start])
-        token = notation.template[start:next_end]
-        word = str(notation.blank) if value == legend.open_value else str(value)
-        is_kept = legend.of_tokens[token] == value
-        pieces.append(token if is_kept else word.rjust(len(token)))
+    for (start, next_end), value in zip(notation.cells, grid.reshape(-1).tolist(), strict=True):
+        pieces.append(text[end:start])
+        token = text[start:next_end]
+        is_kept = value_of[token] == value
+        pieces.append(token if is_kept else tokens[value].rjust(len(token)))
         end = next_end
-    pieces.append(notation.template[end:])
+    pieces.append(text[end:])
     return "".join(pieces)
 
 

@@ -11,33 +11,28 @@ from functools import cache, cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_host.reading import is_object
-from hrm_puzzles.grid.board import (
-    BoolArray,
-    GridShape,
-    GridSymmetry,
-    Int32Array,
-    UInt64Array,
-    dihedral_hash_B,
-    dihedral_sources_KT,
-)
-from hrm_puzzles.grid.notation import parsed, text_of, written
+from hrm_puzzles.grid.board import GridShape, GridSymmetry, dihedral_hash_B, dihedral_sources_KT
+from hrm_puzzles.grid.notation import error_at, parsed, text_of, written
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
+    BoolArray,
     Example,
     Geometry,
     Grid,
+    Int8Array,
+    Int32Array,
     IntArray,
     Notation,
     Parsed,
     PuzzleError,
     Route,
+    UInt64Array,
 )
 from hrm_puzzles.reading.grids import cells_in, lines_parsed, shape_of, values_shown
-from hrm_puzzles.reading.legend import Legend, size_of
+from hrm_puzzles.reading.legend import Cell, Legend, size_of
 from hrm_puzzles.reading.record import board_in
 
 BROKEN = "✗ "
@@ -54,7 +49,6 @@ class GridPuzzle(ABC):
     rows: int
     cols: int
 
-    num_puzzle_ids = 1
     proof_exists = True
     noun: ClassVar[str]
     wrong_marks: ClassVar[str]
@@ -64,7 +58,7 @@ class GridPuzzle(ABC):
     difficulties: ClassVar[tuple[str, ...]]
     legend: ClassVar[Legend]
     token_of_value: ClassVar[Int32Array]
-    value_of_token: ClassVar[NDArray[np.int8]]
+    value_of_token: ClassVar[Int8Array]
     """[V + 1]; the last entry is for tokens beyond the vocabulary."""
     marks: ClassVar[Mapping[int, int]]
     """The value that an answer may write in place of each value of a question."""
@@ -72,6 +66,7 @@ class GridPuzzle(ABC):
     """Two characters for each value, so that cells are about square."""
     wall: ClassVar[int]
     """The value of a cell that no answer enters."""
+    wall_noun: ClassVar[str]
     stops: ClassVar[tuple[int, ...]]
     """The values that tell a question of this puzzle from those of others."""
     keys: ClassVar[tuple[str, ...]]
@@ -188,6 +183,20 @@ class GridPuzzle(ABC):
         notation = Notation(kind="object", blank=self.legend.open_value, template=template)
         return Parsed(grid=grid, notation=notation)
 
+    def place(self, grid: Grid, cells: Sequence[Cell], value: int, name: str) -> None:
+        """Write the value of a JSON object's cells into a grid.
+
+        Raises PuzzleError for a cell in a wall or on a stop.
+        """
+        for cell in cells:
+            if grid[cell] == self.wall:
+                problem = f"the {name} is in a {self.wall_noun}"
+                raise error_at(cell, problem, f"in-{self.wall_noun}", "choose an open cell")
+            if grid[cell] in self.stops:
+                problem = f"the {name} is on another stop"
+                raise error_at(cell, problem, "same-cell", "choose another cell")
+            grid[cell] = value
+
     def require_one(self, tokens_T: IntArray, token: int, name: str, letter: str) -> None:
         """Raise PuzzleError unless exactly one cell has this token."""
         cells: list[int] = np.flatnonzero(tokens_T == token).tolist()
@@ -274,7 +283,7 @@ class GridPuzzle(ABC):
         known_T = np.clip(tokens_T, 0, self.vocab_size)
         return self.value_of_token[known_T].reshape(self.rows, self.cols)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> Int8Array:
         is_right_B = self.is_right_B(inputs_BT, answers_BT)
         return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
 

@@ -7,6 +7,7 @@ A file has the doors of the commands.
 
 import io
 import json
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,8 +64,7 @@ def _npy(values: object) -> bytes:
 
 
 EDGE = "+-----+-----+"
-NAN = float("nan")
-WITH_NAN = [[value or NAN for value in row] for row in NUMBERS]
+WITH_NAN = [[value or math.nan for value in row] for row in NUMBERS]
 FULL_WIDTH = "１．３．３４１２２１４３４３２．"
 OBJECTS = [{"puzzle": SUDOKU, "solution": SOLUTION}]
 SPREADSHEET = "in the spreadsheet"

@@ -64,8 +64,7 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
         size.require(rows, shape.rows, "the text", "lines")
         for row, line in enumerate(rows):
             size.require_row(line, "characters", row)
-    cells = [(start, start + 1) for start in _starts(lines, step)]
-    return parsed_cells(shape, legend, "\n".join(lines), cells, values)
+    return parsed_cells(shape, legend, "\n".join(lines), _cells_of(lines, step), values)
 
 
 def shape_in(legend: Legend, text: str) -> GridShape | None:
@@ -217,11 +216,11 @@ def _step_of(legend: Legend, lines: list[str]) -> int:
     return 2
 
 
-def _starts(lines: list[str], step: int) -> list[int]:
-    """The offset of each cell in the joined lines."""
-    starts: list[int] = []
+def _cells_of(lines: list[str], step: int) -> list[Span]:
+    """The cells of the joined lines."""
+    cells: list[Span] = []
     begin = 0
     for line in lines:
-        starts.extend(range(begin, begin + len(line), step))
+        cells += [(place, place + 1) for place in range(begin, begin + len(line), step)]
         begin += len(line) + 1
-    return starts
+    return cells

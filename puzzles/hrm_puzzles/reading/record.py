@@ -20,7 +20,7 @@ NAME_KEYS = ("task", "id", "name")  # keys with the name of an ARC task
 REQUEST_KEY = "puzzle"  # an object with this key may be a request, whose other fields count
 WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in each line'
 BETWEEN_VALUES = re.compile(r"[\s,]*")
-MAX_TRIED = 10  # elements of a list that are tried as boards
+MAX_TRIED = 10  # elements of a list, or lines, that are tried as boards
 
 _DECODER = json.JSONDecoder()
 

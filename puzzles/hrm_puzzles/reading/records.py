@@ -21,6 +21,7 @@ from hrm_puzzles.reading.legend import Lettered
 from hrm_puzzles.reading.record import (
     ANSWER_KEYS,
     GRID_KEYS,
+    MAX_TRIED,
     QUESTION_KEYS,
     PuzzleRecord,
     error_at_place,
@@ -37,7 +38,6 @@ HEAD_LINES = 100  # a puzzle over several lines has fewer
 REMARKS = ("#", "//", ";", "%", "sep=")  # the last is Excel's, before a table
 MAX_LINES = 1 << 22  # lines of JSON that is read at once
 MAX_FILE = 1 << 28  # its characters
-MAX_TRIED = 10  # lines that are tried as boards
 NPY_MAGIC = b"\x93NUMPY"
 ZIP_MAGIC = b"PK\x03\x04"
 ARRAYS = (

@@ -10,28 +10,17 @@ from functools import cached_property, partial
 from string import ascii_uppercase
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import GridShape, Int32Array
+from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.grid.notation import parsed, written
-from hrm_puzzles.puzzle import Grid, Notation, Parsed
+from hrm_puzzles.puzzle import Grid, Int32Array, IntpArray, Notation, Parsed
 from hrm_puzzles.reading.frames import parsed_framed
 from hrm_puzzles.reading.legend import BoardSize, Cell, Legend
 
 BLANKS = ".0*_- "
 SYMBOLS = "123456789" + ascii_uppercase  # 10 is A; small letters are read too
 OTHER_BLANKS = "xX?"  # of other programs, in texts without a blank mark
-DOUBTFUL = {"0", "."}  # two blanks, or a digit and a blank
 EXTRA_BLANKS = {-1: 0, "": 0, "nan": 0, "None": 0}  # in lists and tables
-
-# The digit of each character in CSV files; OTHER for all other characters.
-OTHER = 127
-_DIGIT_OF_CHARACTER = np.full(256, OTHER, dtype=np.int8)
-_DIGIT_OF_CHARACTER[ord(".")] = 0
-_DIGIT_OF_CHARACTER[ord("0")] = 0
-for _digit, _symbol in enumerate(SYMBOLS, start=1):
-    _DIGIT_OF_CHARACTER[ord(_symbol)] = _digit
-    _DIGIT_OF_CHARACTER[ord(_symbol.lower())] = _digit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +58,7 @@ class SudokuBoard:
         return np.stack([row_T, col_T, box_T]).astype(np.int32)
 
     @cached_property
-    def units_US(self) -> NDArray[np.intp]:
+    def units_US(self) -> IntpArray:
         """The cells of each row, column and box, [3 * S, S], in reading order within a unit."""
         order_GT = np.argsort(self.groups_GT, axis=1, kind="stable")
         return order_GT.reshape(3 * self.side, self.side)
@@ -116,11 +105,6 @@ class SudokuBoard:
         return self.size.shape.cell_name(cell)
 
     def board_of(self, board: object) -> Grid:
-        """Read a question or an answer; quickly if it is text of one digit or dot per cell."""
-        if isinstance(board, str) and len(board) == self.num_cells and not set(board) >= DOUBTFUL:
-            digits = _digits_of(board)
-            if digits.max() <= self.side:
-                return digits.reshape(self.side, self.side)
         return self.read(board).grid
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:
@@ -130,33 +114,16 @@ class SudokuBoard:
         """
         if question is None:
             question = np.zeros_like(grid)
-        digits = grid.reshape(-1).tolist()
-        givens = question.reshape(-1).tolist()
-        cells = [
-            _picture(self.legend.characters[digit], digit == given)
-            for digit, given in zip(digits, givens, strict=True)
-        ]
         lines: list[str] = []
-        for row in _chunks(cells, self.side):
-            boxes = _chunks(row, self.box_cols)
-            lines.append("|".join("".join(box) for box in boxes))
-        dashes = "---" * self.box_cols
-        frame = "+".join([dashes] * self.box_rows)
-        bands = ["\n".join(band) for band in _chunks(lines, self.box_rows)]
-        return f"\n{frame}\n".join(bands)
-
-
-def _picture(character: str, is_given: bool) -> str:
-    if is_given and character != ".":
-        return f"[{character}]"
-    return f" {character} "
-
-
-def _chunks(items: list[str], size: int) -> list[list[str]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def _digits_of(text: str) -> NDArray[np.int8]:
-    """The digit of each character; OTHER if it does not have one."""
-    data = text.encode("ascii", errors="replace")
-    return _DIGIT_OF_CHARACTER[np.frombuffer(data, dtype=np.uint8)]
+        for row in range(self.side):
+            if row and row % self.box_rows == 0:
+                lines.append("+".join(["---" * self.box_cols] * self.box_rows))
+            line = ""
+            for col, digit in enumerate(grid[row].tolist()):
+                if col and col % self.box_cols == 0:
+                    line += "|"
+                character = self.legend.characters[digit]
+                is_given = digit and digit == question[row, col]
+                line += f"[{character}]" if is_given else f" {character} "
+            lines.append(line)
+        return "\n".join(lines)

@@ -5,33 +5,47 @@ V = S + 2 tokens (9x9: 11).
 Shapes: B batch, S side, T = S * S cells, G = 3 partitions (row, column, box), U = 3 * S units.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
+from hrm_puzzles.grid.board import GridSymmetry, mixed
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
     Example,
     Geometry,
     Grid,
+    Int8Array,
+    Int32Array,
     IntArray,
+    IntpArray,
     Parsed,
+    UInt64Array,
     require_difficulty,
 )
-from hrm_puzzles.sudoku import generator, solver
 from hrm_puzzles.sudoku.board import SudokuBoard
+from hrm_puzzles.sudoku.solver import SudokuSolver, check_question, rating, solve, solver_of
 
 BLANK = 1
 FIRST_DIGIT = 2
 WELL_KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 # After three rounds, two random puzzles hardly ever share a hash. One more round costs little.
 HASH_ROUNDS = 4
+# The share of cells that are given, and the ratings. With a share of 0 every given is needed. The
+# numbers in the comments are for 9x9. Smaller boards lack the last two, because questions that need
+# guesses are too rare there.
+DIFFICULTIES = {
+    "easy": (0.5, range(1)),  # 40 givens, singles solve it
+    "medium": (0.37, range(sys.maxsize)),  # 30 givens, nearly always rated 0
+    "minimal": (0.0, range(sys.maxsize)),  # 20 to 28 givens, two thirds are rated 0
+    "hard": (0.0, range(1, sys.maxsize)),  # singles do not solve it
+    "extreme": (0.0, range(10, sys.maxsize)),  # 1 of 40 minimal ones; 0.5 s each
+}
 EASY_DIFFICULTIES = ("easy", "medium", "minimal")  # for boards smaller than 9x9
 LARGE_DIFFICULTIES = ("easy",)  # for larger boards: the search for fewer givens has no bound
 
@@ -42,7 +56,6 @@ class Sudoku(SudokuBoard):
 
     name: str
 
-    num_puzzle_ids = 1
     proof_exists = True
 
     @property
@@ -66,12 +79,12 @@ class Sudoku(SudokuBoard):
             return EASY_DIFFICULTIES
         if self.side > 9:
             return LARGE_DIFFICULTIES
-        return tuple(generator.DIFFICULTIES)
+        return tuple(DIFFICULTIES)
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation and require exactly one solution."""
         parsed = self.read(notation)
-        solver.check_question(self, parsed.grid)
+        check_question(self, parsed.grid)
         return parsed
 
     def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
@@ -107,11 +120,11 @@ class Sudoku(SudokuBoard):
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         require_difficulty(difficulty, self.difficulties)
-        return generator.generate(self, rng, difficulty)
+        return _generated(self, rng, difficulty)
 
     def label_of(self, question: Grid) -> Grid:
-        solver.check_question(self, question)
-        return solver.solve(self, question, max_solutions=1).grids[0]
+        check_question(self, question)
+        return solve(self, question, max_solutions=1).grids[0]
 
     def encode(self, grid: Grid) -> Int32Array:
         return grid.reshape(-1).astype(np.int32) + BLANK
@@ -122,7 +135,7 @@ class Sudoku(SudokuBoard):
         known_T = np.where(is_digit_T, digits_T, 0)
         return known_T.astype(np.int8).reshape(self.side, self.side)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> Int8Array:
         """RIGHT if every row, column and box holds each digit once and all givens are kept.
 
         Otherwise WRONG. Each digit is one bit. Example with side 3: the answer 1 2 2 of a row has
@@ -251,7 +264,7 @@ def _seen(color_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array:
 
 def _seen_alike(
     color_BT: UInt64Array,
-    digit_order_BT: NDArray[np.intp],
+    digit_order_BT: IntpArray,
     side: int,
 ) -> UInt64Array:
     """For each cell, a mix of the sum of colors over all cells with the same digit."""
@@ -261,3 +274,74 @@ def _seen_alike(
     seen_BT = np.empty_like(color_BT)
     np.put_along_axis(seen_BT, digit_order_BT, sums_BT, axis=1)
     return seen_BT
+
+
+# Generation: removes clues from a full grid while the solution stays unique.
+
+
+def _generated(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> Example:
+    """A question with one solution, of one of the DIFFICULTIES, with its answer and rating.
+
+    Removes clues from a random full grid in random order, each only if the solution stays unique.
+    It stops when the share of givens is reached or every given is needed.
+    """
+    given_share, ratings = DIFFICULTIES[difficulty]
+    num_spare = board.num_cells - round(given_share * board.num_cells)
+    # Nearly all of the first clues can go, so they are tried as one block.
+    num_first = min(num_spare, board.num_cells * 3 // 8)
+    solver = solver_of(board)
+    while True:
+        answer = _full_grid(solver, rng)
+        cells: list[int] = answer.reshape(-1).tolist()
+        order: list[int] = rng.permutation(board.num_cells).tolist()
+        _take_out(solver, cells, order[:num_first])
+        for cell in order[num_first:]:
+            if cells.count(0) < num_spare:
+                _take_out(solver, cells, [cell])
+        question = np.array(cells, dtype=np.int8).reshape(answer.shape)
+        found_rating = rating(board, question)
+        if found_rating in ratings:
+            return Example(question=question, answer=answer, rating=found_rating)
+
+
+def _full_grid(solver: SudokuSolver, rng: np.random.Generator) -> Grid:
+    def shuffled(bits: list[int]) -> list[int]:
+        return rng.permutation(bits).tolist()
+
+    nothing_given = solver.given([0] * solver.num_cells)
+    solutions = solver.search(nothing_given, max_solutions=1, order=shuffled)
+    return solutions.grids[0]
+
+
+def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
+    """Clear the cells of a block one after the other, each only if the solution stays unique.
+
+    Fewer clues never make a solution unique again. So a block that can go as a whole gives the
+    same result as its cells one by one. A block that cannot is halved.
+    """
+    clues = [cells[cell] for cell in block]
+    for cell in block:
+        cells[cell] = 0
+    if _is_unique(solver, cells, block, clues):
+        return
+    for cell, clue in zip(block, clues, strict=True):
+        cells[cell] = clue
+    if len(block) > 1:
+        half = len(block) // 2
+        _take_out(solver, cells, block[:half])
+        _take_out(solver, cells, block[half:])
+
+
+def _is_unique(
+    solver: SudokuSolver,
+    cells: list[int],
+    block: list[int],
+    clues: list[int],
+) -> bool:
+    """Whether `cells` has one solution after the cells of `block` lost their clues."""
+    state = solver.given(cells)
+    if len(block) > 1:
+        return len(solver.search(state, max_solutions=2).found) == 1
+    # Another solution would have another digit in this cell.
+    others = solver.without(state, block[0], clues[0])
+    return not solver.search(others, max_solutions=1).found

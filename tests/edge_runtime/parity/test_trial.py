@@ -49,12 +49,6 @@ async def test_a_bundle_computes_its_golden_traces(tiny_bundle: Path, tmp_path: 
     assert "does not compute what its golden traces say" in await fault_of(turned)
 
 
-async def test_nan_is_rejected_without_golden_traces(tmp_path: Path) -> None:
-    bundle = write_echo_bundle(tmp_path / "nan.bundle", step=NAN_STEP)
-    told = "it computes values that are not finite: export it again."
-    assert await fault_of(bundle) == told
-
-
 def test_a_bundle_is_tried_before_a_server_starts_with_it(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "nan.bundle", name="bad", step=NAN_STEP)
     library = Library(DEFAULTS)

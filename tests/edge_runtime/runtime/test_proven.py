@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from attempt_tools import run_out
 from bundle_tools import shipped
 
 from hrm_edge.output import summary
@@ -80,7 +81,6 @@ def boards(number: int) -> list[Grid]:
 
 def solved(grids: Sequence[Grid]) -> dict[int, Result]:
     """The results of the lane that serves; it never asks how many solutions a board has."""
-    results: dict[int, Result] = {}
     opened = engine_from_bundle(shipped("sudoku-6x6"), num_slots=8, num_threads=1, want_logits=True)
     with contextlib.closing(opened) as engine:
         lane = TaskLane(
@@ -100,10 +100,7 @@ def solved(grids: Sequence[Grid]) -> dict[int, Result]:
                 guesses=True,
             )
             lane.submit(task)
-        while lane.has_work:
-            for result in lane.step()[0]:
-                results[result.task_id] = result
-    return results
+        return run_out(lane)[0]
 
 
 def obeys(puzzle: Sudoku, question: Grid, answer: Grid) -> bool:

@@ -14,17 +14,15 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from asgi_tools import QUICK, app_over, lanes_over, serving
+from asgi_tools import QUICK, app_of_two, app_over, client_of, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_engine import ScriptedEngine, ThreadEngine
-from scripted_server import LANE, PUZZLE, no_library, scripted_model
-from scripted_server import examples as scripted_examples
-from service_tools import Server, head, refusal, running, wait_for
+from scripted_server import LANE, PUZZLE, QUESTION, no_library, scripted_model
+from service_tools import NDJSON, Server, head, refusal, running, wait_for
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -35,8 +33,6 @@ from hrm_edge_server.server import create_app
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
-CGROUP = Path("/sys/fs/cgroup/memory")
-QUESTION = next(iter(scripted_examples()))
 BODY = {"puzzle": QUESTION}
 NUM_CONNECTIONS = 2000
 
@@ -178,31 +174,30 @@ def test_a_server_outlives_a_truncated_bundle(bundle: Path) -> None:
         server.wait_until_ready()
 
 
-@pytest.fixture
-def cgroup() -> Iterator[Path]:
-    group = CGROUP / f"hrm-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError:
-        pytest.skip("memory cgroups (v1) cannot be made here")
-    yield group
-    wait_for(lambda: not (group / "cgroup.procs").read_text())
-    group.rmdir()
+async def test_requests_are_rejected_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, engine_client = app_of_two()
+    body = json.dumps(BODY)
 
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-@pytest.mark.process
-def test_an_engine_killed_for_its_memory_takes_nobody_along(cgroup: Path) -> None:
-    with running(step_s=0.02, segments=4) as server:
-        pid = server.slots()["engine"]["pid"]
-        (cgroup / "cgroup.procs").write_text(str(pid))
-        (cgroup / "memory.limit_in_bytes").write_text("4096")
-        statuses: list[int] = []
-        while server.slots()["engine"]["losses"] == 0 and len(statuses) < 500:
-            statuses.append(server.solve(QUESTION).status_code)
-        assert set(statuses) <= {200, 503}
-        server.wait_until_ready()
-        assert server.solve(QUESTION).status_code == 200
-        assert server.slots()["engine"]["pid"] != pid
+    async with client_of(app, engine_client) as http:
+        with monkeypatch.context() as broken:
+            broken.setattr("threading.Thread.start", fail)
+            refused = [
+                await http.post("/solve", content=body),
+                await http.get("/puzzle?kind=sudoku-4x4"),
+                await http.post("/solve/batch", content=body, headers=NDJSON),
+            ]
+        answered = [
+            await http.post("/solve", content=body),
+            await http.get("/puzzle?kind=sudoku-4x4"),
+        ]
+    for answer, status in zip(refused, (503, 503, 200), strict=True):
+        assert answer.status_code == status
+        assert answer.json()["error"]["reason"] == "out-of-threads"
+    for answer in answered:
+        assert answer.status_code == 200
 
 
 def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:

@@ -1,19 +1,24 @@
-"""Where a server listens, how long it keeps a connection, and how it stops."""
+"""Where a server listens, how long it keeps a connection, and how it pauses and stops."""
 
+import contextlib
 import http.client
 import json
+import os
+import select
 import signal
 import socket
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
-from scripted_server import examples
-from service_tools import PATIENCE_S, ask_and_stay, running, starting, wait_for
+from scripted_server import QUESTION
+from service_tools import PATIENCE_S, ask_and_stay, running, secure_server, starting, wait_for
+
+from hrm_edge_server.connections import HEADER_SECONDS
 
 pytestmark = pytest.mark.process
-QUESTION = next(iter(examples()))
 LINE = json.dumps({"puzzle": QUESTION}).encode() + b"\n"
 BATCH = b"POST /solve/batch HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -29,7 +34,7 @@ def test_all_addresses_are_those_of_both_families() -> None:
 def test_an_idle_connection_is_kept_as_long_as_its_header_says() -> None:
     with running(keep_alive_seconds=1) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
-        with closing(connection):
+        with contextlib.closing(connection):
             connection.request("GET", "/livez")
             answer = connection.getresponse()
             answer.read()
@@ -58,3 +63,46 @@ def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback() -> None:
             connection.close()
     assert "draining: " in server.log
     assert "Traceback" not in server.log, server.log
+
+
+@pytest.mark.parametrize(
+    "num_rounds", [1, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
+def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int) -> None:
+    """As `docker pause` does. Each pause is longer than --stall-seconds 1."""
+    with (
+        running(step_s=0.3, segments=8, stall_seconds=1.0) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        for _ in range(num_rounds):
+            answer = pool.submit(server.solve, QUESTION)
+            wait_for(lambda: server.slots()["waiting"] == 1)
+            os.killpg(server.process.pid, signal.SIGSTOP)
+            time.sleep(1.6)
+            os.killpg(server.process.pid, signal.SIGCONT)
+            assert server.status("/livez") == 200
+            assert answer.result().status_code == 200
+        assert server.slots()["engine"]["losses"] == 0
+
+
+def test_a_second_signal_ends_the_server_without_a_traceback() -> None:
+    with running(step_s=600.0) as server, contextlib.closing(ask_and_stay(server, QUESTION)):
+        wait_for(lambda: server.slots()["waiting"] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: server.status("/readyz") == 503)
+        server.process.send_signal(signal.SIGTERM)
+        server.exit_status()
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.slow
+def test_handshake_that_does_not_come_is_cut_off(tmp_path: Path) -> None:
+    with (
+        secure_server(tmp_path) as secure,
+        socket.create_connection(("127.0.0.1", secure.port)) as silent,
+    ):
+        assert secure.solve(QUESTION).status_code == 200
+        assert not select.select([silent], [], [], 0)[0], "the server still waits for it"
+        silent.settimeout(5 * HEADER_SECONDS)
+        with contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""

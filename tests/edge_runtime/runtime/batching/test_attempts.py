@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from attempt_tools import Course, Seer, Shift, Tens, tokens
+from attempt_tools import Course, Seer, Shift, Tens, run_out, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,18 +54,6 @@ def proving(engine: Seer, **options: int) -> TaskLane:
 
 def voting(engine: Seer) -> TaskLane:
     return lane_over(engine, Tens(proof_exists=False))
-
-
-def run_out(lane: TaskLane) -> tuple[dict[int, Result], list[SegmentEvent]]:
-    results: dict[int, Result] = {}
-    events: list[SegmentEvent] = []
-    while lane.has_work:
-        ended, seen = lane.step()
-        for result in ended:
-            assert result.task_id not in results, "a task ended twice"
-            results[result.task_id] = result
-        events += seen
-    return results, events
 
 
 def frames_of(value: int, count: int) -> list[int]:

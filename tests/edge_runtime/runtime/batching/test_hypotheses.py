@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attempt_tools import run_out
 from bundle_tools import shipped
 from scripted_engine import Script, ScriptedEngine
 
@@ -60,14 +61,6 @@ def task(task_id: int, *, guesses: bool, **more: Any) -> Task:
     return Task(task_id=task_id, guesses=guesses, **fields)
 
 
-def run_out(lane: TaskLane) -> dict[int, Result]:
-    results: dict[int, Result] = {}
-    while lane.has_work:
-        for one in lane.step()[0]:
-            results[one.task_id] = one
-    return results
-
-
 def said(results: Mapping[int, Result]) -> dict[int, tuple[object, ...]]:
     answers: dict[int, tuple[object, ...]] = {}
     for key, one in results.items():
@@ -80,7 +73,7 @@ def said(results: Mapping[int, Result]) -> dict[int, tuple[object, ...]]:
 def alone(task: Task) -> dict[int, tuple[object, ...]]:
     lane = lane_over(engine())
     lane.submit(task)
-    return said(run_out(lane))
+    return said(run_out(lane)[0])
 
 
 def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_a_full_board_none() -> None:
@@ -113,7 +106,7 @@ def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_ru
         lane = lane_over(engine(), run_length)
         for number in OTHERS:
             lane.submit(task(number, guesses=number % 2 == 1))
-        mixed = said(run_out(lane))
+        mixed = said(run_out(lane)[0])
         for number in OTHERS:
             expected = guessing if number % 2 else plain
             assert mixed[number] == expected[number]
@@ -127,7 +120,7 @@ def test_a_cancelled_attempt_leaves_nothing_of_its_hypothesis_in_its_slot() -> N
         lane.step()
     assert lane.cancel(0)
     lane.submit(task(1, guesses=False))
-    results = run_out(lane)
+    results, _ = run_out(lane)
     assert results[0].how == "hypotheses"
     assert results[0].halted_by == "cancelled"
     assert said({1: results[1]}) == alone(task(1, guesses=False))
@@ -163,7 +156,7 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
     policy = HaltingPolicy(kind="verified", max_segments=99)
     for _ in range(4):
         lane.submit(task(0, guesses=True, tokens_T=question_T, policy=policy))
-        (result,) = run_out(lane).values()
+        (result,) = run_out(lane)[0].values()
         assert (result.status, result.segments) == ("proven", START + 4)
         assert result.how == how
     guesses = [told_T for told_T in ours.told if (told_T != question_T).any()]

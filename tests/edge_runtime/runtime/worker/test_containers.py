@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_tools import Server, command, wait_for
+from scripted_server import QUESTION
+from service_tools import Server, command, running, wait_for
 
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.worker.lanes import MIN_THREADS
@@ -84,3 +85,17 @@ def cpu_of_a_puzzle(server: Server, num_puzzles: int = 100) -> float:
         assert server.solve(SUDOKU, policy="fixed").status_code == 200
         time.sleep(0.005)
     return (sum(map(cpu_seconds, pids)) - before_s) / num_puzzles
+
+
+def test_an_engine_killed_for_its_memory_takes_nobody_along() -> None:
+    with group("memory") as folder, running(step_s=0.02, segments=4) as server:
+        pid = server.slots()["engine"]["pid"]
+        (folder / "cgroup.procs").write_text(str(pid))
+        (folder / "memory.limit_in_bytes").write_text("4096")
+        statuses: list[int] = []
+        while server.slots()["engine"]["losses"] == 0 and len(statuses) < 500:
+            statuses.append(server.solve(QUESTION).status_code)
+        assert set(statuses) <= {200, 503}
+        server.wait_until_ready()
+        assert server.solve(QUESTION).status_code == 200
+        assert server.slots()["engine"]["pid"] != pid

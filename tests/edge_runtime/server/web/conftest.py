@@ -1,4 +1,4 @@
-"""A browser, a server with shipped bundles and a small one for ARC, a fresh page for each test."""
+"""A browser, a server with shipped bundles, a fresh page for each test."""
 
 from __future__ import annotations
 
@@ -36,13 +36,10 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:
+def site(browser: Browser) -> Iterator[Server]:
     """`hrm-serve` with all models; it starts only if there is a browser."""
     del browser
-    from arc_bundle import write_arc_bundle
-
-    arc = write_arc_bundle(tmp_path_factory.mktemp("bundles") / "arc.bundle")
-    with hrm_serve(*MODELS, arc, "--threads=1", "--slots=4") as server:
+    with hrm_serve(*MODELS, "--threads=1", "--slots=4") as server:
         yield server
 
 

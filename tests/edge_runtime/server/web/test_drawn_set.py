@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from web_tools import Page, cell, choose, expect, paste, screen, solve
 
@@ -52,16 +53,19 @@ def test_disproven_answer_is_kept_out_of_the_set(page: Page) -> None:
 
 
 def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> None:
-    choose(page, "arc-colors")
-    page.fill("#answer-board [aria-label=Rows]", "1")
-    page.keyboard.press("Tab")
+    choose(page, "arc-7x7")
+    for side, size in (("Rows", "1"), ("Columns", "3")):
+        page.fill(f"#answer-board [aria-label={side}]", size)
+        page.keyboard.press("Tab")
     page.click("label[title^=green]")
     page.locator("#answer-board [role=gridcell]").nth(2).click()
     page.click("#add")
     expect(page.locator("#add")).to_have_text("In the set")
     file = exported(page, tmp_path)
     pair = json.loads(file.read_text())
-    assert (pair["puzzle"]["task"], pair["solution"]) == ("shift-colors", [[0, 0, 3]])
+    assert pair["puzzle"]["task"] == page.input_value("#task")
+    assert np.shape(pair["solution"]) == (1, 3)
+    assert pair["solution"][0][2] == 3
     assert import_file(file, registry.get("arc-7x7"), tmp_path / "d", split="train").num_train == 1
 
 

@@ -89,6 +89,7 @@ def test_models_are_grouped_by_puzzle(sized_page: Page) -> None:
 def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server) -> None:
     changed = site.http.get("/models").json()["models"]
     changed[1]["provenance"].update(held_out=321, solved=0.4321, solved_16_attempts=0.9876)
+    changed[-1].update(provenance={}, held_out_tasks=None)
     page.route("**/models", lambda route: route.fulfill(json={"models": changed}))
     page.reload()
     page.wait_for_selector("#board [role=gridcell]")
@@ -96,6 +97,6 @@ def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server) -> 
     choose(page, "sudoku")
     expected = "Of 321 boards it had never seen, it got 43 % right, and 99 % with 16 attempts."
     assert page.inner_text("#about") == expected
-    assert "arc-colors · 7×7" in groups(page)["ARC"]
-    choose(page, "arc-colors")
-    assert page.inner_text("#about") == "This one has learned 2 tasks and knows no others."
+    assert "arc-7x7 · 7×7" in groups(page)["ARC"]
+    choose(page, "arc-7x7")
+    assert page.inner_text("#about") == "This one has learned 76 tasks and knows no others."

@@ -78,7 +78,7 @@ def test_bad_links_explained(
         expect(page.locator(selector)).to_contain_text(words)
 
 
-@pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-colors"])
+@pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-7x7"])
 def test_the_picture_is_a_png(page: Page, tmp_path: Path, model: str) -> None:
     choose(page, model)
     assert page.is_disabled("#save-picture")
@@ -97,7 +97,7 @@ def test_the_picture_is_a_png(page: Page, tmp_path: Path, model: str) -> None:
 
 def test_the_video_plays(browser: Browser, site: Server, tmp_path: Path) -> None:
     with visit(browser, site, SIZES[0]) as page:
-        choose(page, "arc-colors")
+        choose(page, "arc-7x7")
         solve(page)
         with page.expect_download() as waiting:
             page.click("#save-video")
@@ -109,6 +109,6 @@ def test_the_video_plays(browser: Browser, site: Server, tmp_path: Path) -> None
         content = base64.b64encode(file.read_bytes()).decode()
         blank = page.context.new_page()
         played = blank.evaluate(PLAY, f"data:video/{ending};base64,{content}")
-    assert file.stem == "arc-colors"
+    assert file.stem == "arc-7x7"
     assert 0 < played["width"] < played["height"]
     assert played["seconds"] > 1.5  # the last frame alone takes so long
