@@ -5,7 +5,7 @@ Finds which kind of further attempt proves more puzzles, and which ARC tasks a m
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -121,7 +121,7 @@ def task_scores(
     right: dict[int, list[str]] = {}
     with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
         for num_attempts in (1, NUM_ATTEMPTS):
-            asked = [replace(one.task, num_attempts=num_attempts) for one in questions]
+            asked = [one.task._replace(num_attempts=num_attempts) for one in questions]
             show = partial(stages.show, f"tasks, attempts: {num_attempts}")
             is_right = {one.name: True for one in questions}
             for result in answered(engine, served, asked, show, names):
