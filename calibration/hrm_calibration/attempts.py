@@ -119,22 +119,18 @@ def task_scores(
     if not questions:
         return None
     right: dict[int, list[str]] = {}
+    task_names = dict.fromkeys(one.name for one in questions)
     with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
         for num_attempts in (1, NUM_ATTEMPTS):
             asked = [one.task._replace(num_attempts=num_attempts) for one in questions]
             show = partial(stages.show, f"tasks, attempts: {num_attempts}")
-            is_right = {one.name: True for one in questions}
+            is_right = dict.fromkeys(task_names, True)
             for result in answered(engine, served, asked, show, names):
                 question = questions[result.task_id]
-                answer_T = result.answer_T
-                if answer_T is None:
-                    is_right[question.name] = False
-                    continue
-                found = served.puzzle.decode(answer_T)
-                is_right[question.name] &= np.array_equal(found, question.answer)
+                is_right[question.name] &= _is_right(result, question.answer, served)
             right[num_attempts] = [name for name in is_right if is_right[name]]
     return TaskScores(
-        num_tasks=len({one.name for one in questions}),
+        num_tasks=len(task_names),
         num_right_at_once=len(right[1]),
         right=sorted(right[NUM_ATTEMPTS], key=lambda name: name not in right[1]),
     )
@@ -167,3 +163,9 @@ def _questions(
                 puzzle_id=row,
             )
             yield _Question(name, np.array(pair["output"], np.int8), task)
+
+
+def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:
+    if result.answer_T is None:
+        return False
+    return np.array_equal(served.puzzle.decode(result.answer_T), answer)
