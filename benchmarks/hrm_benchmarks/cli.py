@@ -10,7 +10,7 @@ from hrm_benchmarks.command import (
     AccuracyOptions,
     PeerOptions,
     SegmentOptions,
-    ServeOptions,
+    ServingOptions,
     TrainOptions,
     app,
     measured,
@@ -29,7 +29,7 @@ def bench() -> None:
 
 
 @measured(
-    ServeOptions,
+    ServingOptions,
     "serve --bundle model.bundle --csv test.csv --slots 4; hrm-bench serve --http",
     groups={
         "Puzzles": "csv difficulty puzzles seed",
@@ -37,7 +37,7 @@ def bench() -> None:
         "HTTP": "http seconds connections",
     },
 )
-def serve(options: ServeOptions) -> Table:
+def serve(options: ServingOptions) -> Table:
     """Serve the same puzzles by five policies: refill, fixed, slowest, compaction, one at a time.
 
     With --http, measure what hrm-serve itself takes.
@@ -54,7 +54,9 @@ def serve(options: ServeOptions) -> Table:
     return Table(title=made.title, columns=policies.COLUMNS, rows=rows, legend=policies.LEGEND)
 
 
-def _served_through_http(bundle: "Bundle", questions: "Questions", options: ServeOptions) -> Table:
+def _served_through_http(
+    bundle: "Bundle", questions: "Questions", options: ServingOptions
+) -> Table:
     from hrm_benchmarks import load
 
     engine = (f"--engine={options.engine}", f"--slots={options.slots}")
@@ -66,7 +68,7 @@ def _served_through_http(bundle: "Bundle", questions: "Questions", options: Serv
     return Table(title=title, columns=load.COLUMNS, rows=rows, legend=load.LEGEND)
 
 
-def _questions(bundle: "Bundle", options: ServeOptions) -> "Questions":
+def _questions(bundle: "Bundle", options: ServingOptions) -> "Questions":
     """Return the puzzles of a file, or generated ones; by default the easiest."""
     from hrm_puzzles.data.sources import questions_from_file, questions_made
 

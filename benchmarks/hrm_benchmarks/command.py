@@ -48,7 +48,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(Options):
+class ServingOptions(Options):
     bundle: BundleOption = None
     engine: EngineOption = "auto"
     slots: Annotated[int, Option(min=1, help="Number of slots: the batch size.")] = 8
