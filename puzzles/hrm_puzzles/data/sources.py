@@ -29,7 +29,7 @@ from hrm_puzzles.puzzle import (
     IntArray,
     IntpArray,
     Puzzle,
-    PuzzleError,
+    require_difficulty,
 )
 from hrm_puzzles.reading.legend import Lettered
 
@@ -115,10 +115,7 @@ def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
         return [name for name in puzzle.difficulties if name != SLOW]
     chosen = difficulty.split(",")
     for name in chosen:
-        if name not in puzzle.difficulties:
-            problem = f"{puzzle.name} does not have the difficulty {name!r}"
-            remedy = f"use {MIXED}, or one or more of {', '.join(puzzle.difficulties)}"
-            raise PuzzleError(problem, "unknown-difficulty", remedy)
+        require_difficulty(name, puzzle.difficulties)
     return chosen
 
 
