@@ -85,7 +85,7 @@ def segment(options: SegmentOptions) -> Table:
 
     opened = opened_bundle(options.bundle)
     rows = segments.measure(opened, options)
-    title = f"{opened.manifest.name}, {options.threads} threads, {options.turns.title}"
+    title = f"{opened.manifest.name}, {options.threads} threads, {options.title}"
     return Table(title=title, columns=segments.COLUMNS, rows=rows, legend=segments.LEGEND)
 
 
@@ -182,9 +182,9 @@ def _speed(options: TrainOptions, folder: Path) -> Table:
     from hrm_benchmarks.desktop import training
 
     trainers = training.contestants(options, folder / "data")
-    rows = training.measure(trainers, options.turns)
+    rows = training.measure(trainers, options)
     first = trainers[0]
     model = f"{options.preset or 'small'}, {first.recipe.puzzle}"
     sizes = f"batch {options.batch}, {first.num_threads} threads"
-    title = f"{model}, {sizes}, {options.turns.title}"
+    title = f"{model}, {sizes}, {options.title}"
     return Table(title=title, columns=training.COLUMNS, rows=rows, legend=training.LEGEND)

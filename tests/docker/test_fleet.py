@@ -17,7 +17,7 @@ import pytest
 from fastapi.routing import APIRoute
 from proxy_tools import CONFIGURATION, needs_haproxy, proxy
 from scripted_server import examples
-from service_tools import PATIENCE_S, Server, starting, wait_for
+from service_tools import NDJSON, PATIENCE_S, Server, starting, wait_for
 
 import hrm_edge
 from hrm_edge_runtime.api.schema import ErrorDetail
@@ -36,7 +36,6 @@ LOAD = 0.6  # keeps two boards busy nine tenths of the time
 NUM_REQUESTS = 240
 NUM_CLIENTS = 100
 OWN_KEY = {"x-api-key": SECRET}
-NDJSON = {"content-type": "application/x-ndjson"}
 pytestmark = [pytest.mark.process, needs_haproxy]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_server import examples as scripted_examples
 from service_tools import Server, running
 from tiny_bundle import write_tiny_bundle, write_tiny_graph
 
@@ -20,12 +19,6 @@ def server() -> Iterator[Server]:
     """A ready scripted server with quick steps, shared; leave it as you found it."""
     with running() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def examples() -> dict[str, str]:
-    """Questions that the scripted engine can answer, with their answers."""
-    return scripted_examples()
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ from hrm_train.recipe import Recipe
 NUM_IDS = 5
 STEPS = 20
 SAVED_AT = 18
-ROW_S = 0.1  # for each row and segment: 16 s for all 40 puzzles, 8 s for each share
-LIMIT_S = 12
+ROW_S = 0.12  # for each row and segment: 19 s for all 40 puzzles, 10 s for each share
+LIMIT_S = 18
 CONFIG = dataclasses.replace(SIZES, num_puzzle_ids=NUM_IDS, high_cycles=2, halt_rule="difference")
 RECIPE = Recipe(
     puzzle=PUZZLE.name,

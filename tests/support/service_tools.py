@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
+JSON = {"content-type": "application/json"}
+NDJSON = {"content-type": "application/x-ndjson"}
 PATIENCE_S = 120.0  # of one wait; a busy machine takes a few seconds
 
 

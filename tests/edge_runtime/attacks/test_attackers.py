@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from attackers import ATTACKS, CONNECTIONS, attacking
 from key_tools import AS_USER, write_key_file
-from scripted_server import examples
+from scripted_server import QUESTION
 from service_tools import Server, resident_bytes, running, seconds_of_livez, wait_for
 
 pytestmark = pytest.mark.process
 
-GOOD = next(iter(examples()))
 MIB = 1 << 20
 NUM_SENDERS = 8
 NUM_CONNECTIONS = 6500  # more than --max-connections and the backlog hold
@@ -27,7 +26,7 @@ CASES = [pytest.param(name, marks=[] if name == "values" else pytest.mark.slow) 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with running(step_s=0.001) as server:
-        server.solve(GOOD)
+        server.solve(QUESTION)
         yield server
 
 
@@ -53,7 +52,7 @@ def require_unharmed(server: Server, name: str) -> None:
         wait_for(lambda: sent.value > 0)
         while sent.value < MIN_SENT or len(waited_s) < NUM_PROBES:
             waited_s.append(seconds_of_livez(server))
-            assert server.solve(GOOD).status_code == 200
+            assert server.solve(QUESTION).status_code == 200
             assert resident_bytes(pid) < before_bytes + 100 * MIB
     wait_for(lambda: resident_bytes(pid) < before_bytes + 50 * MIB)
     assert np.percentile(waited_s, 99) < PROMISED_S

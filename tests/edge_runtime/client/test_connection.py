@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
-from scripted_server import examples
+from scripted_server import QUESTION
 from service_tools import free_port, secure_server, wait_for
 from typer.testing import CliRunner, Result
 
@@ -164,8 +164,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 
 def solve_at(url: str, *options: object) -> Result:
-    question = next(iter(examples()))
-    return CliRunner().invoke(main, [question, "--url", url, *map(str, options)])
+    return CliRunner().invoke(main, [QUESTION, "--url", url, *map(str, options)])
 
 
 @pytest.mark.process

@@ -3,19 +3,15 @@
 import asyncio
 import json
 import operator
-import os
-import signal
 import threading
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
-from scripted_server import LANE
-from scripted_server import examples as scripted_examples
-from service_tools import PATIENCE_S, Server, running
+from scripted_server import LANE, QUESTION, SOLUTION, examples
+from service_tools import NDJSON, Server
 
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.schema import SolveRequest
@@ -26,8 +22,7 @@ from hrm_edge_server.body import MAX_BODY_BYTES, PREFETCH_BYTES, lines_of
 from hrm_edge_server.solve import BUFFER_SIZE, EventBuffer
 
 LINE_NUMBER = operator.itemgetter("line")
-NDJSON = {"content-type": "application/x-ndjson"}
-LINES = [json.dumps({"puzzle": question}).encode() + b"\n" for question in scripted_examples()]
+LINES = [json.dumps({"puzzle": question}).encode() + b"\n" for question in examples()]
 BAD_LINES = [
     b"{",
     b"null",
@@ -54,7 +49,7 @@ def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
-def test_a_bad_line_fails_alone(server: Server, examples: dict[str, str], order: str) -> None:
+def test_a_bad_line_fails_alone(server: Server, order: str) -> None:
     lines: list[bytes] = []
     for good, bad in zip(LINES, BAD_LINES, strict=True):
         lines += [bad + b"\n", good]
@@ -64,7 +59,7 @@ def test_a_bad_line_fails_alone(server: Server, examples: dict[str, str], order:
     for number, (line, answer) in enumerate(zip(lines, answers, strict=True), start=1):
         assert answer["line"] == number
         if line in LINES:
-            assert answer["answer"]["solution"] == examples[json.loads(line)["puzzle"]]
+            assert answer["answer"]["solution"] == examples()[json.loads(line)["puzzle"]]
         else:
             assert answer["error"]["message"], line
             assert answer["error"]["remedy"], line
@@ -175,9 +170,6 @@ async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.Monke
     assert may_wait == [True, *[False] * 19]
 
 
-QUESTION, SOLUTION = next(iter(scripted_examples().items()))
-
-
 def events_of(lines: Iterable[str]) -> list[tuple[str, Any]]:
     """Event names with their data; comments are left out."""
     events: list[tuple[str, Any]] = []
@@ -230,19 +222,6 @@ def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server:
     assert (answer["attempts"], answer["total_segments"], answer["verified"]) == (2, 6, True)
 
 
-@pytest.mark.process
-def test_a_lost_engine_is_an_error_event() -> None:
-    with running(step_s=0.1, segments=16) as server:
-        url = f"{server.url}/solve/stream"
-        with httpx.stream("POST", url, json={"puzzle": QUESTION}, timeout=PATIENCE_S) as response:
-            lines = response.iter_lines()
-            next(line for line in lines if line.startswith("event"))
-            os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
-            name, data = events_of(lines)[-1]
-    assert (name, data["error"]["reason"]) == ("error", "engine-lost")
-
-
-@pytest.mark.process
 async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
     buffer = EventBuffer(BUFFER_SIZE + 1)
     answer_T = np.zeros(1, np.int32)

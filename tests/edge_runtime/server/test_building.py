@@ -12,6 +12,7 @@ import httpx
 import onnx
 import pytest
 from bundle_tools import restate
+from scripted_server import QUESTION
 from service_tools import Server, refusal, wait_for
 from stand_ins import BUILD_COMMAND, FAKES, with_precisions
 
@@ -85,19 +86,18 @@ def progress(server: Server) -> Any:
     return server.http.get("/readyz").json()["progress"] or {}
 
 
-def test_build_progress_is_reported(building: Server, gate: Path, examples: dict[str, str]) -> None:
-    question = next(iter(examples))
+def test_build_progress_is_reported(building: Server, gate: Path) -> None:
     assert building.status("/livez") == 200
     before = progress(building)
     assert (before["model"], before["precision"]) == ("second", "fp16")
     wait_for(lambda: progress(building)["elapsed_s"] > before["elapsed_s"])
-    assert refusal(building.solve(question)) == (503, "loading")
+    assert refusal(building.solve(QUESTION)) == (503, "loading")
     gate.touch()
     building.wait_until_ready()
     (model,) = building.http.get("/models").json()["models"]
     assert model["precision"] == "fp16"
     assert model["precision_reason"].endswith(": fp16 is chosen.")
-    assert building.solve(question).status_code == 200
+    assert building.solve(QUESTION).status_code == 200
 
 
 def test_a_signal_ends_a_server_and_its_build_without_an_error(building: Server) -> None:
@@ -117,19 +117,18 @@ def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> No
     assert "Traceback" not in building.log
 
 
-def test_a_second_model_joins_later(serve: Serve, gate: Path, examples: dict[str, str]) -> None:
-    question = next(iter(examples))
+def test_a_second_model_joins_later(serve: Serve, gate: Path) -> None:
     server = serve("tiny", "second")
     wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
-    assert server.solve(question).status_code == 200
+    assert server.solve(QUESTION).status_code == 200
     unready = server.http.get("/readyz")
     assert refusal(unready) == (503, "partial")
     assert unready.json()["state"] == "partial"
     wait_for(lambda: progress(server).get("model") == "second")
-    assert refusal(server.solve(question, model="second")) == (503, "model-loading")
+    assert refusal(server.solve(QUESTION, model="second")) == (503, "model-loading")
     gate.touch()
     server.wait_until_ready()
-    assert server.solve(question, model="second").status_code == 200
+    assert server.solve(QUESTION, model="second").status_code == 200
     wait_for(lambda: f"ready: {server.url}\n" in server.log)
     assert server.log.index("serving 1 of 2 models") < server.log.index("ready: http")
     os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
@@ -150,9 +149,8 @@ def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: S
 
 
 def test_a_model_that_does_not_build_is_listed_with_its_reason_and_the_other_serves(
-    serve: Serve, gate: Path, examples: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question = next(iter(examples))
     monkeypatch.setenv("FAKE_TENSORRT_FAILS", "kill step.fp16.onnx")
     gate.touch()
     server = serve("second", "tiny")
@@ -162,6 +160,6 @@ def test_a_model_that_does_not_build_is_listed_with_its_reason_and_the_other_ser
     killed = "killed by signal 9 (SIGKILL), usually out of memory"
     assert killed in models["second"]["problem"]
     assert models["tiny"]["problem"] is None
-    assert server.solve(question).status_code == 200
-    assert refusal(server.solve(question, model="second")) == (503, "model-failed")
+    assert server.solve(QUESTION).status_code == 200
+    assert refusal(server.solve(QUESTION, model="second")) == (503, "model-failed")
     assert "second is not served: no TensorRT engine was built" in server.log

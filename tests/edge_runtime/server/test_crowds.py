@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from asgi_tools import QUICK, app_over, client_of
 from echo_bundle import write_echo_bundle
-from scripted_server import examples
-from service_tools import PATIENCE_S, Server, head, hrm_serve, wait_for
+from scripted_server import QUESTION
+from service_tools import NDJSON, PATIENCE_S, Server, head, hrm_serve, wait_for
 
 from hrm_edge_server import admission, batch
 from hrm_host.machine import cpu_seconds
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.process
 
 OPEN = "123434122143432."
 MAZE = "S....\n.....\n.....\n.....\n....G"
-NDJSON = {"content-type": "application/x-ndjson"}
 NUM_ROUNDS = 100
 
 
@@ -65,9 +64,8 @@ async def test_a_line_waits_for_its_place_however_long_that_takes(
     monkeypatch.setattr(batch, "PATIENCE_S", 0.05)
     monkeypatch.setattr(admission, "LOOK_AGAIN_S", 0.02)
     app, engine_client = app_over(lambda: QUICK(step_s=0.02))
-    question = next(iter(examples()))
     async with client_of(app, engine_client) as http:
-        body = lines(40, puzzle=question)
+        body = lines(40, puzzle=QUESTION)
         answer = await http.post("/solve/batch", content=body, headers=NDJSON)
         answers = [json.loads(line) for line in answer.text.splitlines()]
         assert sorted(one["line"] for one in answers) == list(range(1, 41))

@@ -21,9 +21,8 @@ import pytest
 from asgi_tools import QUICK, app_of_two, app_over, client_of, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_engine import ScriptedEngine, ThreadEngine
-from scripted_server import LANE, PUZZLE, no_library, scripted_model
-from scripted_server import examples as scripted_examples
-from service_tools import Server, head, refusal, running, wait_for
+from scripted_server import LANE, PUZZLE, QUESTION, no_library, scripted_model
+from service_tools import NDJSON, Server, head, refusal, running, wait_for
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -34,8 +33,6 @@ from hrm_edge_server.server import create_app
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
-QUESTION = next(iter(scripted_examples()))
-NDJSON = {"content-type": "application/x-ndjson"}
 BODY = {"puzzle": QUESTION}
 NUM_CONNECTIONS = 2000
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from asgi_tools import QUICK, app_over, client_of, exchanged, live
-from scripted_server import examples
+from scripted_server import QUESTION
 from service_tools import head
 
 from hrm_edge_server import batch, growing
 
-QUESTION = next(iter(examples()))
 PUZZLE = json.dumps({"puzzle": QUESTION}).encode()
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

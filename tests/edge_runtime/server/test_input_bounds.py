@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from key_tools import ADMIN, write_key_file
-from scripted_server import MAX_ATTEMPTS, examples
+from scripted_server import MAX_ATTEMPTS, QUESTION
 from service_tools import (
     PATIENCE_S,
     Server,
@@ -32,7 +32,6 @@ from hrm_host import system
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
-GOOD = next(iter(examples()))
 JSON_TYPE = "content-type: application/json"
 KIB = 1024
 NUM_MAKERS = 60
@@ -100,7 +99,7 @@ def of_body(server: Server, body: bytes) -> str:
 
 
 def of_field(server: Server, **fields: object) -> str:
-    return of_body(server, json.dumps({"puzzle": GOOD, **fields}).encode())
+    return of_body(server, json.dumps({"puzzle": QUESTION, **fields}).encode())
 
 
 def of_line(server: Server, line: bytes) -> str:
@@ -153,7 +152,7 @@ def of_unread_body(server: Server) -> str:
 
 
 def of_full_queue(server: Server) -> str:
-    with asking(server, [GOOD] * 2):
+    with asking(server, [QUESTION] * 2):
         return of_field(server)
 
 
@@ -178,7 +177,7 @@ def of_makers(server: Server) -> str:
 def of_connections(server: Server) -> str:
     """It needs a server of its own."""
     del server
-    body = json.dumps({"puzzle": GOOD}).encode()
+    body = json.dumps({"puzzle": QUESTION}).encode()
     request = head("POST /solve/stream", JSON_TYPE, f"content-length: {len(body)}") + body
     with running(max_connections=2, step_s=1.0) as small, contextlib.ExitStack() as held:
         small.http.close()
@@ -252,7 +251,7 @@ PROBES: dict[str, Callable[[Server], str]] = {
 WAITING = ("header-time", "body-time", "unread-body", "connections", "upload-bytes")
 
 
-LINE = json.dumps({"puzzle": GOOD}).encode()
+LINE = json.dumps({"puzzle": QUESTION}).encode()
 CHUNKED = "transfer-encoding: chunked"
 BATCH = head("POST /solve/batch", CHUNKED)
 WITHIN: dict[str, bytes] = {

@@ -16,8 +16,8 @@ from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from cli_tools import rejected, succeeded
 from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
 from scripted_engine import ThreadEngine
-from scripted_server import LANE, examples, no_library, scripted_model
-from service_tools import refusal, starting, wait_for
+from scripted_server import LANE, QUESTION, no_library, scripted_model
+from service_tools import NDJSON, refusal, starting, wait_for
 
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
@@ -27,8 +27,7 @@ from hrm_edge_server.key_cli import main as key_app
 from hrm_edge_server.middleware import OPEN_PATHS, Access
 from hrm_edge_server.server import create_app
 
-GOOD = next(iter(examples()))
-BODY = {"puzzle": GOOD}
+BODY = {"puzzle": QUESTION}
 LINE = json.dumps(BODY).encode() + b"\n"
 ROUTES = (
     "/", "/docs", "/models", "/slots", "/metrics", "/openapi.json", "/web/css/base.css",
@@ -36,7 +35,6 @@ ROUTES = (
 )  # fmt: skip
 AS_SLOW = {"x-api-key": "slow"}
 SLOW = Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)
-NDJSON = {"content-type": "application/x-ndjson"}
 
 
 def ring(folder: Path, *more: Key) -> KeyRing:
@@ -90,7 +88,8 @@ def test_readiness_without_a_key_has_no_counts_or_reasons(tmp_path: Path) -> Non
     with serving(*app_over(QUICK, ring(tmp_path))) as http:
         assert http.get("/readyz").json() == {"state": "ready"}
         counts = {"ready": 1, "loading": 0, "failed": 0}
-        assert http.get("/readyz", headers=AS_USER).json() == {"state": "ready", "models": counts}
+        for path in ("/health", "/readyz"):
+            assert http.get(path, headers=AS_USER).json() == {"state": "ready", "models": counts}
     with serving(*app_over(broken_lanes, ring(tmp_path)), until_ready=False) as http:
         wait_for(lambda: http.get("/readyz").json()["state"] == "failed")
         bare = http.get("/readyz")
@@ -360,7 +359,7 @@ def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> N
         path.write_text("nonsense")
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: "the old keys stay valid" in server.log)
-        assert server.solve(GOOD).status_code == 200
+        assert server.solve(QUESTION).status_code == 200
         path.unlink()
         auth.write_keys(path, [Key(label="office", role="admin", sha256=hash_of(ADMIN))])
         server.process.send_signal(signal.SIGHUP)

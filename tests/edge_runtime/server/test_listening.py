@@ -13,13 +13,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from scripted_server import examples
+from scripted_server import QUESTION
 from service_tools import PATIENCE_S, ask_and_stay, running, secure_server, starting, wait_for
 
 from hrm_edge_server.connections import HEADER_SECONDS
 
 pytestmark = pytest.mark.process
-QUESTION = next(iter(examples()))
 LINE = json.dumps({"puzzle": QUESTION}).encode() + b"\n"
 BATCH = b"POST /solve/batch HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -8,14 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_server import examples
-from service_tools import Server
+from scripted_server import QUESTION
+from service_tools import JSON, NDJSON, Server
 
 pytestmark = pytest.mark.process
 
-GOOD = next(iter(examples()))
-JSON = {"content-type": "application/json"}
-NDJSON = {"content-type": "application/x-ndjson"}
 KEYS = ["reason", "field", "rule", "cell", "message", "remedy"]
 ROW = [0] * 4
 STOCK = re.compile(  # sentences of pydantic
@@ -26,6 +23,7 @@ STOCK = re.compile(  # sentences of pydantic
 
 NOT_JSON = [
     b"", b"{", b"{}{}", b"nope", b'{"puzzle": "1", }', b'{puzzle: "1"}', b"\x00", b"\xff\xfe",
+    b"puzzle=1",
     b'{"puzzle": "\xff"}', b'\xef\xbb\xbf{"puzzle": "1"}', '{"puzzle": "1"}'.encode("utf-16"),
     b'{"puzzle": "\x01"}', b'{"puzzle": "\\ud800"}', b'{"\\udfff": 1, "puzzle": "1"}',
     b'{"puzzle": 01}', b'{"puzzle": .5}', b'{"puzzle": NaN}', b'{"puzzle": [Infinity]}',
@@ -37,14 +35,17 @@ NOT_JSON = [
 
 BAD_PUZZLES: list[Any] = [
     None, True, 0, -1, 1.5, 1e300, 10**17, "", "\n", "1", "1" * 17, "1" * 60_000, "x" * 16,
-    "5" * 16, "." * 16, "11..............", "\u0661" * 16, "\U0001f600" * 16, "\x00" * 16, GOOD * 2,
+    "5" * 16, "." * 16, "11..............", "\u0661" * 16, "\U0001f600" * 16, "\x00" * 16,
+    QUESTION * 2,
     [], [[]], [[], [], [], []], [1], [0] * 15, [5] * 16, [-1] * 16, [1.0] * 16, [True] * 16,
     [ROW] * 3, [ROW] * 4, [[0, 0, 0], ROW, ROW, ROW], [[1, 1, 0, 0], *[ROW] * 3], [[[0]] * 4] * 4,
-    [["1", None, 0, "."], ROW, ROW, ROW], {}, {"nothing": GOOD}, {"rows": [ROW] * 4}, [10**17] * 16,
+    [["1", None, 0, "."], ROW, ROW, ROW], {}, {"nothing": QUESTION}, {"rows": [ROW] * 4},
+    [10**17] * 16,
 ]  # fmt: skip
 
 BAD_FIELDS: list[dict[str, Any]] = [
-    {"extra": 1}, {"Puzzle": GOOD}, {"__class__": "x"}, {"kind": 1}, {"kind": ""}, {"kind": ["x"]},
+    {"extra": 1}, {"Puzzle": QUESTION}, {"__class__": "x"}, {"kind": 1}, {"kind": ""},
+    {"kind": ["x"]},
     {"model": ""}, {"model": {}}, {"policy": "Verified"}, {"max_segments": 0},
     {"max_segments": 10**17}, {"max_segments": "3"}, {"max_segments": 3.0}, {"max_segments": True},
     {"deadline_ms": 0}, {"deadline_ms": 0.5}, {"deadline_ms": False}, {"best_so_far": 1},
@@ -77,16 +78,16 @@ def checked_error(response: httpx.Response) -> dict[str, Any]:
 def test_every_malformed_body_is_a_4xx_with_rule_or_field(server: Server) -> None:
     bodies = [*NOT_JSON]
     bodies += [json.dumps({"puzzle": puzzle}).encode() for puzzle in BAD_PUZZLES]
-    bodies += [json.dumps({"puzzle": GOOD, **fields}).encode() for fields in BAD_FIELDS]
+    bodies += [json.dumps({"puzzle": QUESTION, **fields}).encode() for fields in BAD_FIELDS]
     for body in bodies:
         response = server.http.post("/solve", content=body, headers=JSON)
         error = checked_error(response)
         assert response.status_code in (404, 422), (body[:80], error)
         assert error["rule"] or error["field"], (body[:80], error)
     for fields in BAD_FIELDS:
-        error = server.solve(GOOD, **fields).json()["error"]
+        error = server.solve(QUESTION, **fields).json()["error"]
         assert error["field"] == next(iter(fields)), fields
-    assert server.solve(GOOD).status_code == 200
+    assert server.solve(QUESTION).status_code == 200
 
 
 def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Server) -> None:
@@ -112,7 +113,7 @@ def test_a_bare_get_is_told_a_command_that_works(server: Server, path: str) -> N
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
 def test_bodies_of_windows_tools_are_read(server: Server, encoding: str) -> None:
     mark = "\ufeff" if encoding == "utf-16-le" else ""
-    body = (mark + json.dumps({"puzzle": GOOD}) + "\r\n").encode(encoding)
+    body = (mark + json.dumps({"puzzle": QUESTION}) + "\r\n").encode(encoding)
     solved = server.http.post("/solve", content=body, headers=JSON)
     assert solved.status_code == 200
     assert "event: answer" in server.http.post("/solve/stream", content=body, headers=JSON).text
@@ -130,7 +131,7 @@ def test_bodies_of_windows_tools_are_read(server: Server, encoding: str) -> None
     ],
 )  # fmt: skip
 def test_a_body_whose_quotes_the_shell_took_is_told_so(server: Server, body: str) -> None:
-    content = body.replace("%s", GOOD).encode()
+    content = body.replace("%s", QUESTION).encode()
     told = checked_error(server.http.post("/solve", content=content, headers=JSON))
     assert "shell" in told["message"]
     line = server.http.post("/solve/batch", content=content, headers=NDJSON).json()
@@ -138,9 +139,9 @@ def test_a_body_whose_quotes_the_shell_took_is_told_so(server: Server, body: str
 
 
 def test_refusals_say_what_is_wrong(server: Server) -> None:
-    wrong = server.solve(GOOD, how="nothing").json()["error"]
+    wrong = server.solve(QUESTION, how="nothing").json()["error"]
     assert wrong["message"].endswith("it is not 'plain' or 'hypotheses'")
-    wrong = server.solve(GOOD, max_segments=0).json()["error"]
+    wrong = server.solve(QUESTION, max_segments=0).json()["error"]
     assert wrong["message"] == "the field 'max_segments' is not valid: it is below 1"
     wrong = server.http.get("/puzzle?kind=sudoku&seed=x").json()["error"]
     assert wrong["message"] == "the parameter 'seed' is not valid: it is not a whole number"
@@ -148,7 +149,7 @@ def test_refusals_say_what_is_wrong(server: Server) -> None:
 
 @pytest.mark.parametrize("path", ["/models", "/kinds", "/slots", "/livez", "/readyz"])
 def test_json_is_one_line_that_ends(server: Server, path: str) -> None:
-    for answer in (server.http.get(path), server.solve(GOOD)):
+    for answer in (server.http.get(path), server.solve(QUESTION)):
         assert answer.text.count("\n") == 1
         assert answer.text.endswith("}\n")
         assert int(answer.headers["content-length"]) == len(answer.content)
@@ -159,6 +160,7 @@ def test_json_is_one_line_that_ends(server: Server, path: str) -> None:
     [
         ("application/json", 200),
         ("APPLICATION/JSON; charset=utf-8", 200),
+        ("application/x-www-form-urlencoded", 200),  # of curl without a header
         ("", 200),
         ("text/plain", 415),
         ("multipart/form-data; boundary=x", 415),
@@ -167,12 +169,15 @@ def test_json_is_one_line_that_ends(server: Server, path: str) -> None:
     ],
 )
 def test_only_plain_json_is_read(server: Server, content_type: str, status: int) -> None:
-    body = json.dumps({"puzzle": GOOD})
+    body = json.dumps({"puzzle": QUESTION})
     headers = {"content-type": content_type}
     response = server.http.post("/solve", content=body, headers=headers)
     assert response.status_code == status
     if status != 200:
         checked_error(response)
+    if "json" not in content_type:
+        lines = server.http.post("/solve/batch", content=body, headers=headers)
+        assert lines.status_code == status
     headers["content-encoding"] = "gzip"
     assert server.http.post("/solve", content=b"\x1f\x8b", headers=headers).status_code == 415
 

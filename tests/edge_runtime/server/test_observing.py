@@ -13,8 +13,8 @@ import pytest
 from asgi_tools import QUICK, app_over, lanes_over, serving
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Script, ScriptedEngine
-from scripted_server import NAME, examples
-from service_tools import Server, running, wait_for
+from scripted_server import NAME, QUESTION, SOLUTION, examples
+from service_tools import NDJSON, Server, running, wait_for
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
 from hrm_edge_runtime.worker.lanes import Lanes
@@ -22,8 +22,6 @@ from hrm_edge_runtime.worker.lanes import Lanes
 DOCS = Path(__file__).parents[3] / "docs"
 DASHBOARD = DOCS.parent / "docker/grafana/hrm-edge.json"
 OBSERVING = (DOCS / "observing.md").read_text()
-NDJSON = {"content-type": "application/x-ndjson"}
-QUESTION, SOLUTION = next(iter(examples().items()))
 CLASH = "11.............."
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}

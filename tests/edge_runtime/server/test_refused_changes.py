@@ -13,7 +13,7 @@ from bundle_tools import archived, restate
 from echo_bundle import ECHO_STEP, GROWING_STEP, write_echo_bundle
 from house import BROKEN_STEP, SOLVED
 from key_tools import ADMIN, AS_USER, write_key_file
-from service_tools import Server, hrm_serve
+from service_tools import JSON, Server, hrm_serve
 
 pytestmark = pytest.mark.process
 
@@ -25,7 +25,6 @@ RENAMED_STEP = ECHO_STEP.replace("q_halt_B", "q_stop_B")
 NOT_ALLOWED = "is not a bundle that this server may open"
 """The same for what is there and what is not."""
 TAR = {"content-type": "application/x-tar"}
-JSON = {"content-type": "application/json"}
 
 
 @dataclass(frozen=True, kw_only=True)

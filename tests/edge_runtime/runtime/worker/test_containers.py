@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_server import examples
+from scripted_server import QUESTION
 from service_tools import Server, command, running, wait_for
 
 from hrm_edge_runtime.contract.shipped import shipped_bundles
@@ -88,15 +88,14 @@ def cpu_of_a_puzzle(server: Server, num_puzzles: int = 100) -> float:
 
 
 def test_an_engine_killed_for_its_memory_takes_nobody_along() -> None:
-    question = next(iter(examples()))
     with group("memory") as folder, running(step_s=0.02, segments=4) as server:
         pid = server.slots()["engine"]["pid"]
         (folder / "cgroup.procs").write_text(str(pid))
         (folder / "memory.limit_in_bytes").write_text("4096")
         statuses: list[int] = []
         while server.slots()["engine"]["losses"] == 0 and len(statuses) < 500:
-            statuses.append(server.solve(question).status_code)
+            statuses.append(server.solve(QUESTION).status_code)
         assert set(statuses) <= {200, 503}
         server.wait_until_ready()
-        assert server.solve(question).status_code == 200
+        assert server.solve(QUESTION).status_code == 200
         assert server.slots()["engine"]["pid"] != pid

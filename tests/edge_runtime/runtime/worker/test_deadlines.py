@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import Script, ScriptedEngine
-from scripted_server import PUZZLE, examples, scripted_model
+from scripted_server import PUZZLE, QUESTION, SOLUTION, scripted_model
 from service_tools import PATIENCE_S, Server, ask_and_stay, running, wait_for
 
 from hrm_edge.client import Client
@@ -30,7 +29,6 @@ from hrm_edge_runtime.engines.engine import StepOutput
 
 pytestmark = pytest.mark.process
 
-QUESTION = next(iter(examples()))
 ROUTES = ("/solve", "/solve/stream", "/solve/batch")
 SEEN_S = 0.25
 
@@ -211,25 +209,24 @@ def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
         arrival_s=arrival_s,
     )
     policy = HaltingPolicy(kind="learned", max_segments=16)
-    return replace(parsed.task, policy=policy, **fields)
+    return parsed.task._replace(policy=policy, **fields)
 
 
-def test_an_answer_in_the_question_notation(server: Server, examples: dict[str, str]) -> None:
-    question, answer = next(iter(examples.items()))
-    said = server.solve(question).json()
+def test_an_answer_in_the_question_notation(server: Server) -> None:
+    said = server.solve(QUESTION).json()
     names = (
         "solution status how verified segments halted_by margin queue_ms compute_ms "
         "model attempts total_segments votes vote_share route"
     )
     assert list(said) == names.split()
-    assert said["solution"] == answer
+    assert said["solution"] == SOLUTION
     assert said["status"] == "proven"
     assert said["verified"] is True
     assert said["segments"] == 3
     assert said["halted_by"] == "proven"
-    in_rows = server.solve(rows_of(question)).json()
-    assert in_rows["solution"] == rows_of(answer)
-    said = server.solve(next(iter(examples)), max_segments=1, policy="fixed").json()
+    in_rows = server.solve(rows_of(QUESTION)).json()
+    assert in_rows["solution"] == rows_of(SOLUTION)
+    said = server.solve(QUESTION, max_segments=1, policy="fixed").json()
     assert (said["verified"], said["halted_by"]) == (False, "max_segments")
 
 

@@ -14,7 +14,7 @@ from asgi_tools import MAZE, MAZES, PLACES, QUICK, app_of_two, app_over, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ThreadEngine
-from scripted_server import LANE, NAME, examples
+from scripted_server import LANE, NAME, QUESTION
 from service_tools import wait_for
 from starlette.testclient import TestClient
 
@@ -37,15 +37,14 @@ def answer_to(http: TestClient, puzzle: object, **fields: object) -> Any:
 
 def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
     with serving(*app_of_two()) as http:
-        question = next(iter(examples()))
-        assert answer_to(http, question)["model"] == NAME
+        assert answer_to(http, QUESTION)["model"] == NAME
         assert answer_to(http, MAZE_QUESTION)["model"] == MAZES
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
         assert answer_to(http, MAZE_QUESTION, model=MAZES)["solution"] == MAZE_QUESTION
-        assert answer_to(http, question, model=MAZES)["error"]["field"] == "puzzle"
-        other_kind = answer_to(http, question, model=MAZES, kind="sudoku-4x4")
+        assert answer_to(http, QUESTION, model=MAZES)["error"]["field"] == "puzzle"
+        other_kind = answer_to(http, QUESTION, model=MAZES, kind="sudoku-4x4")
         assert other_kind["error"]["field"] == "kind"
-        unknown = answer_to(http, question, model="other")["error"]
+        unknown = answer_to(http, QUESTION, model="other")["error"]
         assert unknown["reason"] == "unknown-model"
         assert unknown["field"] == "model"
         assert "use 'scripted', 'mazes'" in unknown["remedy"]
@@ -57,7 +56,7 @@ def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
 def test_models_and_slots_list_every_lane() -> None:
     app, engine_client = app_of_two()
     with serving(app, engine_client) as http:
-        for puzzle in (next(iter(examples())), MAZE_QUESTION):
+        for puzzle in (QUESTION, MAZE_QUESTION):
             answer_to(http, puzzle)
         sudokus, mazes = http.get("/models").json()["models"]
         assert (sudokus["name"], sudokus["rows"], sudokus["max_attempts"]) == (NAME, 4, 8)
@@ -79,7 +78,7 @@ def test_a_full_lane_refuses_and_the_other_answers() -> None:
     with serving(app, engine_client) as http:
         for _ in range(PLACES):
             engine_client.places[LANE].take()
-        refused = answer_to(http, next(iter(examples())))
+        refused = answer_to(http, QUESTION)
         assert refused["error"]["reason"] == "queue-full"
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
         for _ in range(PLACES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,12 +10,11 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from scripted_server import examples
+from scripted_server import QUESTION
 from service_tools import PATIENCE_S, Server, asking, is_gone, refusal, running, starting, wait_for
 
 pytestmark = pytest.mark.process
 
-QUESTION = next(iter(examples()))
 ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets two
 
 
@@ -45,6 +45,18 @@ def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server)
     assert "was killed by signal 9 (SIGKILL), usually out of memory" in engine["last_error"]
     assert "engine lost: it was killed by signal 9 (SIGKILL)" in mortal.log
     assert mortal.solve(QUESTION, max_segments=1).status_code == 200
+
+
+def test_a_killed_engine_is_the_last_event_of_a_stream(mortal: Server) -> None:
+    mortal.wait_until_ready()
+    body = {"puzzle": QUESTION}
+    with mortal.http.stream("POST", "/solve/stream", json=body) as response:
+        lines = response.iter_lines()
+        next(line for line in lines if line.startswith("event: segment"))
+        os.kill(mortal.slots()["engine"]["pid"], signal.SIGKILL)
+        *_, name, data, _ = lines
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: "))["error"]["reason"] == "engine-lost"
 
 
 def test_hung_engine_is_killed_and_replaced(mortal: Server) -> None:
