@@ -205,10 +205,15 @@ def _indent_of(lines: list[str]) -> int:
 def _step_of(legend: Legend, lines: list[str]) -> int:
     """The distance of two cells in a line: 2 if a separator follows every cell, else 1.
 
-    Raises PuzzleError if spaces separate the cells and can be open cells.
+    Raises PuzzleError if spaces separate the cells and can be open cells, or if all cells have two
+    equal characters, or one and a space.
     """
-    between = {mark for line in lines for mark in line[1::2]}
+    pairs = {line[place : place + 2] for line in lines for place in range(0, len(line), 2)}
+    between = {pair[1] for pair in pairs if len(pair) == 2}
     if len(between) != 1 or not between <= BETWEEN:
+        if all(pair[1:] in (pair[0], " ") for pair in pairs):
+            problem = "every cell of the board can be one or two characters wide"
+            raise ambiguous(problem, "write one character a cell, and . for an open cell")
         return 1
     if between == {" "} and _spaces_are_cells(legend, "".join(lines)):
         problem = "every second character is a space, which can be an open cell or a separator"
