@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from hrm_benchmarks.command import ServeOptions
+from hrm_benchmarks.command import ServingOptions
 from hrm_benchmarks.policies import POLICIES, Bench, Meter, Policy, attempts_of, bundle_bench
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.stats import LaneCounters
@@ -156,7 +156,7 @@ def main(picture: Path) -> None:
     """Print a row for each device and policy, and draw PICTURE."""
     bundle = Bundle.open(find_bundle("sudoku"))
     questions = questions_made(bundle.puzzle, NUM_PUZZLES)
-    options = ServeOptions(engine="cpu", slots=NUM_PUZZLES, cpu_clock=True)
+    options = ServingOptions(engine="cpu", slots=NUM_PUZZLES, cpu_clock=True)
     bench = bundle_bench(bundle, questions, options)
     bench = replace(bench, rule=replace(bench.rule, max_segments=MAX_SEGMENTS))
     recording = record(bench)

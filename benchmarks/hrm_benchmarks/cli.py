@@ -10,7 +10,7 @@ from hrm_benchmarks.command import (
     AccuracyOptions,
     PeerOptions,
     SegmentOptions,
-    ServeOptions,
+    ServingOptions,
     TrainOptions,
     app,
     measured,
@@ -29,7 +29,7 @@ def bench() -> None:
 
 
 @measured(
-    ServeOptions,
+    ServingOptions,
     "serve --bundle model.bundle --csv test.csv --slots 4; hrm-bench serve --http",
     groups={
         "Puzzles": "csv difficulty puzzles seed",
@@ -37,7 +37,7 @@ def bench() -> None:
         "HTTP": "http seconds connections",
     },
 )
-def serve(options: ServeOptions) -> Table:
+def serve(options: ServingOptions) -> Table:
     """Serve the same puzzles by five policies: refill, fixed, slowest, compaction, one at a time.
 
     With --http, measure what hrm-serve itself takes.
@@ -54,7 +54,9 @@ def serve(options: ServeOptions) -> Table:
     return Table(title=made.title, columns=policies.COLUMNS, rows=rows, legend=policies.LEGEND)
 
 
-def _served_through_http(bundle: "Bundle", questions: "Questions", options: ServeOptions) -> Table:
+def _served_through_http(
+    bundle: "Bundle", questions: "Questions", options: ServingOptions
+) -> Table:
     from hrm_benchmarks import load
 
     engine = (f"--engine={options.engine}", f"--slots={options.slots}")
@@ -66,7 +68,7 @@ def _served_through_http(bundle: "Bundle", questions: "Questions", options: Serv
     return Table(title=title, columns=load.COLUMNS, rows=rows, legend=load.LEGEND)
 
 
-def _questions(bundle: "Bundle", options: ServeOptions) -> "Questions":
+def _questions(bundle: "Bundle", options: ServingOptions) -> "Questions":
     """Return the puzzles of a file, or generated ones; by default the easiest."""
     from hrm_puzzles.data.sources import questions_from_file, questions_made
 
@@ -85,7 +87,7 @@ def segment(options: SegmentOptions) -> Table:
 
     opened = opened_bundle(options.bundle)
     rows = segments.measure(opened, options)
-    title = f"{opened.manifest.name}, {options.threads} threads, {options.turns.title}"
+    title = f"{opened.manifest.name}, {options.threads} threads, {options.title}"
     return Table(title=title, columns=segments.COLUMNS, rows=rows, legend=segments.LEGEND)
 
 
@@ -182,9 +184,9 @@ def _speed(options: TrainOptions, folder: Path) -> Table:
     from hrm_benchmarks.desktop import training
 
     trainers = training.contestants(options, folder / "data")
-    rows = training.measure(trainers, options.turns)
+    rows = training.measure(trainers, options)
     first = trainers[0]
     model = f"{options.preset or 'small'}, {first.recipe.puzzle}"
     sizes = f"batch {options.batch}, {first.num_threads} threads"
-    title = f"{model}, {sizes}, {options.turns.title}"
+    title = f"{model}, {sizes}, {options.title}"
     return Table(title=title, columns=training.COLUMNS, rows=rows, legend=training.LEGEND)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Option
 
-from hrm_benchmarks.report import Rounds, Table, leaving_at_sigterm
+from hrm_benchmarks.report import (
+    CpuClock,
+    Table,
+    TurnOptions,
+    TurnRounds,
+    TurnS,
+    leaving_at_sigterm,
+)
 from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command, taking
 
@@ -29,10 +36,6 @@ Puzzles = Annotated[int, Option(min=1, help="Number of different puzzles.")]
 Connections = Annotated[int, Option(min=1, help="Connections that send single puzzles.")]
 Threads = Annotated[int, Option(min=1, help="CPU threads of the engine.")]
 Seed = Annotated[int, Option(min=0, help="Random seed.")]
-TurnRounds = Annotated[int, Option(min=1, help="Rounds; figures are medians.")]
-CpuClock = Annotated[
-    bool, Option(help="Measure CPU time instead of wall time, for a busy machine.")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +48,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnOptions(Options):
-    """How contestants take turns."""
-
-    rounds: TurnRounds = 9
-    turn_s: Annotated[float, Option(min=0, help="Seconds per contestant and round.")] = 1.0
-    cpu_clock: CpuClock = False
-
-    @property
-    def turns(self) -> Rounds:
-        return Rounds(number=self.rounds, turn_s=self.turn_s, cpu_clock=self.cpu_clock)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions(Options):
+class ServingOptions(Options):
     bundle: BundleOption = None
     engine: EngineOption = "auto"
     slots: Annotated[int, Option(min=1, help="Number of slots: the batch size.")] = 8
@@ -82,7 +72,8 @@ class ServeOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentOptions(TurnOptions):
+class SegmentOptions(Options, TurnOptions):
+    turn_s: TurnS = 0.5
     bundle: BundleOption = None
     engine: Annotated[
         list[str] | None,
@@ -144,7 +135,7 @@ class PeerOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(TurnOptions):
+class TrainOptions(Options, TurnOptions):
     puzzle: Annotated[
         list[str] | None,
         Option(

@@ -26,7 +26,7 @@ import aiohttp
 import httpx
 import numpy as np
 
-from hrm_benchmarks.command import ServeOptions
+from hrm_benchmarks.command import ServingOptions
 from hrm_benchmarks.report import Row, tell
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -289,7 +289,7 @@ def bodies_of(puzzle: Puzzle, questions: Questions) -> list[bytes]:
 
 
 async def measured(
-    server: RunningServer, bodies: Sequence[bytes], options: ServeOptions
+    server: RunningServer, bodies: Sequence[bytes], options: ServingOptions
 ) -> list[Row]:
     """Return a row for batches and one for single puzzles, both at full speed.
 

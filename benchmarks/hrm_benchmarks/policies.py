@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks.command import ServeOptions
+from hrm_benchmarks.command import ServingOptions
 from hrm_benchmarks.report import Row, medians_of, tell
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
@@ -77,7 +77,7 @@ class Bench:
     title: str
 
 
-def bundle_bench(bundle: Bundle, questions: Questions, options: ServeOptions) -> Bench:
+def bundle_bench(bundle: Bundle, questions: Questions, options: ServingOptions) -> Bench:
     """Return the engine of a bundle, under its halting rule."""
     slots = options.slots
     threads = options.threads

@@ -18,10 +18,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from typer import Option
 
 from hrm_host import machine, system
 
@@ -123,23 +124,30 @@ RATIO = "{ratio:.2f} ({ratio_low:.2f} to {ratio_high:.2f})"
 _steps: list[Step] = []  # holds one step in the process of a contestant
 
 
+TurnRounds = Annotated[int, Option(min=1, help="Rounds; figures are medians.")]
+TurnS = Annotated[float, Option(min=0, help="Seconds per contestant and round.")]
+CpuClock = Annotated[
+    bool, Option(help="Measure CPU time instead of wall time, for a busy machine.")
+]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Rounds:
+class TurnOptions:
     """How often the contestants take turns, and how long a turn lasts."""
 
-    number: int
-    turn_s: float
-    cpu_clock: bool  # count CPU seconds instead of wall seconds
+    rounds: TurnRounds = 9
+    turn_s: TurnS = 1.0
+    cpu_clock: CpuClock = False
 
     @property
     def title(self) -> str:
         clock = "CPU" if self.cpu_clock else "wall"
-        return f"{self.number} rounds, {clock} seconds"
+        return f"{self.rounds} rounds, {clock} seconds"
 
 
 def take_turns(
     contestants: Sequence[Make],
-    rounds: Rounds,
+    options: TurnOptions,
     check_greetings: Callable[[list[Any]], object] = lambda _: None,
 ) -> NDArray[np.float64]:
     """Return the seconds of one step, [R, C].
@@ -158,9 +166,9 @@ def take_turns(
         check_greetings([future.result() for future in beginning])
         _turns(workers, 0.0, cpu_clock=False)  # not counted: first steps allocate and tune
         seconds_RC: list[list[float]] = []
-        for number in range(1, rounds.number + 1):
-            tell(f"round {number} of {rounds.number}")
-            seconds_RC.append(_turns(workers, rounds.turn_s, cpu_clock=rounds.cpu_clock))
+        for number in range(1, options.rounds + 1):
+            tell(f"round {number} of {options.rounds}")
+            seconds_RC.append(_turns(workers, options.turn_s, cpu_clock=options.cpu_clock))
     return np.array(seconds_RC)
 
 

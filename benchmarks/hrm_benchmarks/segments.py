@@ -58,7 +58,7 @@ def measure(bundle: Bundle, options: SegmentOptions) -> list[Row]:
         tell(f"batch {batch}: {', '.join(engines)}")
         prepare = partial(prepared, bundle.path, batch=batch, num_threads=threads)
         contestants = [partial(prepare, engine) for engine in engines]
-        seconds_RC = take_turns([*contestants, product], options.turns)
+        seconds_RC = take_turns([*contestants, product], options)
         for engine, row in zip(engines, rows_of(seconds_RC, batch, flop), strict=True):
             rows.append({"engine": engine, "batch": batch, **row})
     return rows

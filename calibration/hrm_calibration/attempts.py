@@ -5,7 +5,7 @@ Finds which kind of further attempt proves more puzzles, and which ARC tasks a m
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -119,17 +119,18 @@ def task_scores(
     if not questions:
         return None
     right: dict[int, list[str]] = {}
+    task_names = dict.fromkeys(one.name for one in questions)
     with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
         for num_attempts in (1, NUM_ATTEMPTS):
-            asked = [replace(one.task, num_attempts=num_attempts) for one in questions]
+            asked = [one.task._replace(num_attempts=num_attempts) for one in questions]
             show = partial(stages.show, f"tasks, attempts: {num_attempts}")
-            is_right = {one.name: True for one in questions}
+            is_right = dict.fromkeys(task_names, True)
             for result in answered(engine, served, asked, show, names):
                 question = questions[result.task_id]
                 is_right[question.name] &= _is_right(result, question.answer, served)
             right[num_attempts] = [name for name in is_right if is_right[name]]
     return TaskScores(
-        num_tasks=len({one.name for one in questions}),
+        num_tasks=len(task_names),
         num_right_at_once=len(right[1]),
         right=sorted(right[NUM_ATTEMPTS], key=lambda name: name not in right[1]),
     )

@@ -99,8 +99,12 @@ def quantize(
     Each matrix is stored once in INT8, even if several call sites use it.
     """
     sites = call_sites(graph)
-    weights = {site.weight for site in sites}
-    rounded = {site.name: site for site in sites if site.weight not in weight_only}
+    weights: set[str] = set()
+    rounded: dict[str, Site] = {}
+    for site in sites:
+        weights.add(site.weight)
+        if site.weight not in weight_only:
+            rounded[site.name] = site
     tensors: list[TensorProto] = []
     for tensor in graph.graph.initializer:
         if tensor.name in weights:

@@ -11,7 +11,7 @@ In this process
     solve_many(puzzles, bundle=None, **fields)   an Answer or a Refusal each, in order
 Through a server
     Client(url, api_key=None)        solve, solve_many, as_finished, stream, models
-    AsyncClient(url, api_key=None)   the same for asyncio; HRM_API_KEY is the default key
+                                     from any thread; HRM_API_KEY is the default key
 What you pass
     a puzzle: text, rows, a flat list, an array, an ARC task, or a Request
     bundle: a folder from hrm-export, or the name of a shipped model
@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hrm_edge.solving import (
         Answer,
-        AsyncClient,
         BundleError,
         Client,
         EngineUnavailableError,
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
-    "AsyncClient",
     "BundleError",
     "Client",
     "EngineUnavailableError",

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable
 from pathlib import Path
 
-from hrm_edge.client import AsyncClient, Client, in_order
+from hrm_edge.client import Client, in_order
 from hrm_edge.errors import (
     RefusedError,
     ServerError,
@@ -26,7 +26,6 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 
 __all__ = [
     "Answer",
-    "AsyncClient",
     "BundleError",
     "Client",
     "EngineUnavailableError",

@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi.routing import APIRoute
@@ -39,13 +39,11 @@ from hrm_edge_server.connections import HEADER_SECONDS, ConnectionLimits, Guarde
 from hrm_edge_server.library import Library
 from hrm_edge_server.middleware import Access, RequestMiddleware, response_to
 from hrm_edge_server.openapi import SOLVING
+from hrm_edge_server.options import ServeOptions
 from hrm_edge_server.pages import WebFiles
 from hrm_edge_server.routes import ROUTES
 from hrm_edge_server.solve import ReadyRule, SolveService
 from hrm_host import memory, system
-
-if TYPE_CHECKING:
-    from hrm_edge_server.cli import ServeOptions
 
 LAST_BYTES_S = 5  # time for clients to read the answers already written
 BACKLOG = 256  # connections that one turn of the event loop may have to accept or refuse

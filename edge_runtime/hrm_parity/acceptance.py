@@ -15,10 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -150,8 +149,7 @@ def _open(name: str | None, engine: str, num_slots: int, num_threads: int | None
     return _Served(bundle=bundle, choice=choice, num_slots=num_slots, num_threads=num_threads)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Served:
+class _Served(NamedTuple):
     """A bundle on an engine; each method that returns Found is a part of the report."""
 
     bundle: Bundle

@@ -14,7 +14,6 @@ Shapes: S segments, M measured rows of all segments, N puzzles.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -43,8 +42,7 @@ AtTheEnd = Literal[
 SegmentLimits = dict[Figure, dict[Measure, Limit]]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ParityReport:
+class ParityReport(NamedTuple):
     """How a candidate compares with its reference.
 
     `question_M` and `puzzle_id_M` name the puzzle of each measured row of `columns`. `theirs` are

@@ -17,7 +17,6 @@ from hrm_puzzles.puzzle import Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 GROUP = "hrm_edge.puzzles"
-MAX_SHOWN = 40  # characters of an unknown name that an error quotes
 
 _BUILT_IN: dict[str, Puzzle] = {
     "sudoku": Sudoku(name="sudoku", box_rows=3, box_cols=3),
@@ -80,7 +79,7 @@ def get(name: str) -> Puzzle:
         return puzzle
     entry = _entry_points().get(name)
     if entry is None:
-        problem = f"the puzzle {name[:MAX_SHOWN]!r} does not exist"
+        problem = f"the puzzle {name[:40]!r} does not exist"
         raise PuzzleError(problem, "unknown-puzzle", f"use one of {', '.join(names())}")
     return _load(entry)
 

@@ -13,7 +13,7 @@ from scripted_engine import Script, ScriptedEngine
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import load, peers, policies
-from hrm_benchmarks.command import PeerOptions, ServeOptions
+from hrm_benchmarks.command import PeerOptions, ServingOptions
 from hrm_benchmarks.peers import Peer, PuzzleLoad
 from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import SIDE, flop_of, rows_of
@@ -82,7 +82,7 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
-    served = policies.bundle_bench(bundle, questions, ServeOptions(engine="cpu", slots=4))
+    served = policies.bundle_bench(bundle, questions, ServingOptions(engine="cpu", slots=4))
     served = replace(served, rule=HaltingPolicy(kind="learned", max_segments=9))
     answers: dict[str, dict[int, tuple[int, bytes]]] = {}
     for policy in policies.POLICIES:

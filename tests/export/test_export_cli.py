@@ -108,7 +108,7 @@ def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path) -> No
         augment=7,
         keep_colors=True,
         hold_out_all=True,
-        more=str(more),
+        more=more,
     )
     data = tmp_path / "data"
     build_arc(recipe, arc, data)

@@ -190,13 +190,6 @@ def test_arc_is_built_and_inspected(tmp_path: Path, run: Run) -> None:
     assert report["puzzle"] == "arc-10x10"
     assert (report["num_shared"], report["num_equivalent"]) == (0, 6)
     assert "train 0, puzzle id 1" in run("inspect", out).out
-    more = tmp_path / "more.json"
-    more.write_text(json.dumps({"aaa": [{"input": [[7]], "output": [[7]]}]}))
-    terms = tmp_path / "terms.txt"
-    terms.write_text("MIT License")
-    longer = ("--dataset", tasks, "--more", more, "--more-license", terms)
-    printed = run("build", "arc-10x10", "--out", tmp_path / "longer", *longer)
-    assert "1 further examples; 0 left out" in printed.out
 
 
 def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path, run: Run) -> None:

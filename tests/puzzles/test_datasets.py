@@ -203,7 +203,7 @@ def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path:
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build(empty, tmp_path / "data")
     absurd = replace(empty, num_test=1, difficulty="easy,absurd")
-    message = "not have the difficulty 'absurd'; use mixed, or one or more of easy"
+    message = "the difficulty 'absurd' does not exist; use one of easy"
     with pytest.raises(PuzzleError, match=message):
         build(absurd, tmp_path / "other")
     assert list(tmp_path.iterdir()) == []

@@ -140,8 +140,8 @@ def main() -> None:
     # The engine process imports this module too and does not need these.
     from hrm_edge_runtime.contract import logs
     from hrm_edge_server.auth import KeyRing
-    from hrm_edge_server.cli import ServeOptions
     from hrm_edge_server.middleware import Access
+    from hrm_edge_server.options import ServeOptions
     from hrm_edge_server.server import run_server
     from hrm_host.command import Command, taking
 

@@ -204,21 +204,17 @@ def _scored(rows: Batch, found: _Figures) -> _Figures:
     open_BT = (rows.tokens_BT != rows.labels_BT) & counted_BT
     right_SBT = found["answers"] == rows.labels_BT
     exact_SB = (right_SBT | ~counted_BT).all(-1)
+    num_open_B = open_BT.sum(-1)
+    num_right_SB = (right_SBT & open_BT).sum(-1)
+    share_SB = num_right_SB / np.maximum(1, num_open_B)
     return {
         **found,
         "exact": exact_SB,
-        "cells": _share(right_SBT, open_BT),
+        "cells": np.where(num_open_B > 0, share_SB, 1.0),
         "halting": (found["q_halt"] >= 0) == exact_SB,
         "loss": found["loss"][-1:],
         "answers": found["answers"][-1:],
     }
-
-
-def _share(right_SBT: NDArray[np.bool_], among_BT: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The share of right cells among some cells; 1 if there are none."""
-    num_B = among_BT.sum(-1)
-    num_right_SB = (right_SBT & among_BT).sum(-1)
-    return np.where(num_B > 0, num_right_SB / np.maximum(1, num_B), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,7 +122,10 @@ def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
     machine (`is_here` false); otherwise a missing GPU raises too.
     """
     if name == "auto":
-        name = _name_of_this()
+        name = "cpu"
+        if torch.cuda.is_available():
+            found = torch.cuda.get_device_properties(torch.cuda.current_device())
+            name = preset_for_gpu(found.name, found.total_memory / GIGABYTE)
     hardware = PRESETS.get(name) or _of_memory_class(name)
     if hardware.refusal:
         raise ValueError(f"--hw {name}: {hardware.refusal}")
@@ -143,13 +146,6 @@ def _of_memory_class(name: str) -> Hardware:
         raise ValueError(f"--hw {name!r} is unknown; choose auto, a size such as 16gb, {cards}")
     row = preset_for_gpu(name, memory_gb)
     return replace(PRESETS[row], name=f"{name} (settings of {row})", memory_gb=memory_gb)
-
-
-def _name_of_this() -> str:
-    if not torch.cuda.is_available():
-        return "cpu"
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return preset_for_gpu(found.name, found.total_memory / GIGABYTE)
 
 
 def prepare(hardware: Hardware) -> None:

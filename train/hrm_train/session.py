@@ -119,7 +119,9 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         if is_new or is_changed:
             _record(plan)
         _drive(run)
-        say(f"next: {_export_command(plan)}")
+        family = plan.recipe.puzzle.partition("-")[0]
+        arguments = [path / "best", "--fp16", "--int8", "--calib", family, "--data", plan.data]
+        say(f"next: {command.runnable('hrm-export')} {shlex.join(map(str, arguments))}")
 
 
 def _record(plan: RunPlan) -> None:
@@ -130,12 +132,6 @@ def _record(plan: RunPlan) -> None:
         write_plan(plan)
         if plan.events:
             say(status.change_text(plan.events[-1]))
-
-
-def _export_command(plan: RunPlan) -> str:
-    family = plan.recipe.puzzle.partition("-")[0]
-    arguments = [plan.run / "best", "--fp16", "--int8", "--calib", family, "--data", plan.data]
-    return f"{command.runnable('hrm-export')} {shlex.join(map(str, arguments))}"
 
 
 def _drive(run: TrainingRun) -> None:
@@ -233,26 +229,22 @@ def _model_line(plan: RunPlan) -> str:
 
 
 def _schedule(plan: RunPlan) -> str:
-    """Steps, samples, learning rates and warm-up of the run."""
+    """Steps, samples, passes over data that exist, learning rates and warm-up of the run."""
     recipe = plan.recipe
     lr = f"{recipe.scaled(recipe.lr):.3g}"
     if recipe.base_batch:
         lr = f"{lr} ({recipe.lr:.3g} at a batch of {recipe.base_batch})"
     warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
+    passes = ""
+    if plan.data.exists():
+        num_groups = batches.open_source(plan.data, "train", plan.puzzle).num_groups
+        passes = f" ({recipe.total_samples / num_groups:.3g} passes)"
     return (
         f"{plan.num_steps:,} steps of {recipe.batch_size} puzzles, "
-        f"{recipe.total_samples:,} samples{_passes(plan)}; "
+        f"{recipe.total_samples:,} samples{passes}; "
         f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
         f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"
     )
-
-
-def _passes(plan: RunPlan) -> str:
-    """The length of the run in passes over its data, if the data set exists."""
-    if not plan.data.exists():
-        return ""
-    source = batches.open_source(plan.data, "train", plan.puzzle)
-    return f" ({plan.recipe.total_samples / source.num_groups:.3g} passes)"
 
 
 def _disk(plan: RunPlan) -> str:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hrm_benchmarks.command import TrainOptions
-from hrm_benchmarks.report import RATIO, Rounds, Row, speeds, take_turns, tell
+from hrm_benchmarks.report import RATIO, Row, TurnOptions, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
@@ -105,14 +105,14 @@ def contestants(options: TrainOptions, data: Path) -> list[TrainerUnderTest]:
     return found
 
 
-def measure(trainers: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
+def measure(trainers: Sequence[TrainerUnderTest], options: TurnOptions) -> list[Row]:
     """Return a row for each trainer.
 
     Raises ValueError if a trainer with equal work does not have the losses of the first.
     """
     tell(f"starting {len(trainers)} trainers and comparing their first {CHECKED_STEPS} losses")
     preparing = [partial(_prepared, trainer) for trainer in trainers]
-    seconds_RC = take_turns(preparing, rounds, partial(require_equal, trainers))
+    seconds_RC = take_turns(preparing, options, partial(require_equal, trainers))
     samples_C = [trainer.samples_per_step for trainer in trainers]
     rows: list[Row] = []
     for trainer, row in zip(trainers, speeds(seconds_RC, samples_C), strict=True):

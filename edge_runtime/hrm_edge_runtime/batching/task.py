@@ -15,8 +15,7 @@ from hrm_edge_runtime.engines.engine import Float32, Int32
 How = Literal["plain", "symmetries", "hypotheses"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
+class Task(NamedTuple):
     """One puzzle to solve and how hard to try; it can be pickled.
 
     - `best_effort`: end shortly before the deadline with the best answer so far.

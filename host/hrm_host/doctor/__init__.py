@@ -7,9 +7,8 @@ The doctor changes nothing. Other rooms add checks through two entry-point group
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 ADD_SWAP = (
     "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && "
@@ -17,8 +16,7 @@ ADD_SWAP = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one check; `remedy` is the step that fixes it and empty if all is well."""
 
     name: str

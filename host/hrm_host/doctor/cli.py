@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -69,7 +68,7 @@ def try_devices() -> list[dict[str, Any]]:
 def print_json(parts: Mapping[str, Sequence[Finding]]) -> None:
     rows: list[dict[str, Any]] = []
     for part, findings in parts.items():
-        rows += [{"part": part, **asdict(finding)} for finding in findings]
+        rows += [{"part": part, **finding._asdict()} for finding in findings]
     print(json.dumps(rows, indent=2))
 
 

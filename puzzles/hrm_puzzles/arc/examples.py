@@ -10,10 +10,10 @@ Keys other than "input" and "output" are ignored. A text file holds the license 
 import gzip
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
-from typing import cast
+from typing import IO, cast
 
 import numpy as np
 
@@ -165,13 +165,20 @@ def _license_beside(path: Path) -> Path:
 
 
 def _by_task(path: Path) -> ByTask:
+    by_task: ByTask = {}
     try:
-        if path.is_dir():
-            by_task = _from_folder(path)
-        elif path.suffix == ".zip":
-            by_task = _from_zip(path)
+        if path.is_dir() or path.suffix == ".zip":
+            for file, stream in _files_in(path):
+                is_hidden = file.name.startswith(HIDDEN)  # macOS adds such files to a zip file
+                if file.suffix == ".json" and file.parent.name == "tasks" and not is_hidden:
+                    by_task[file.stem] = _json_in(stream.read)
         else:
-            by_task = _from_file(path)
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rb") as stream:
+                values = _json_in(stream.read)
+            if not is_object(values):
+                raise ValueError("it does not hold a JSON object")
+            by_task = values
     except UNREADABLE as error:
         raise DatasetError(f"cannot read {path} ({error}); give {FORMS}.") from error
     if not by_task:
@@ -179,37 +186,17 @@ def _by_task(path: Path) -> ByTask:
     return by_task
 
 
-def _from_folder(path: Path) -> ByTask:
-    by_task: ByTask = {}
-    for file in sorted(path.rglob("*.json")):
-        if _is_of_task(file):
-            by_task[file.stem] = json_from(text_of(file))
-    return by_task
-
-
-def _from_zip(path: Path) -> ByTask:
-    by_task: ByTask = {}
+def _files_in(path: Path) -> Iterator[tuple[PurePath, IO[bytes]]]:
+    """The files of a folder or a zip file by name, each open while it is used."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*.json")):
+            with file.open("rb") as stream:
+                yield file, stream
+        return
     with zipfile.ZipFile(path) as archive:
         for name in sorted(archive.namelist()):
-            member = PurePosixPath(name)
-            if _is_of_task(member):
-                with archive.open(name) as stream:
-                    by_task[member.stem] = _json_in(stream.read)
-    return by_task
-
-
-def _is_of_task(file: PurePath) -> bool:
-    is_hidden = file.name.startswith(HIDDEN)  # macOS adds such files to a zip file
-    return file.suffix == ".json" and file.parent.name == "tasks" and not is_hidden
-
-
-def _from_file(path: Path) -> ByTask:
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rb") as stream:
-        values = _json_in(stream.read)
-    if not is_object(values):
-        raise ValueError("it does not hold a JSON object")
-    return values
+            with archive.open(name) as stream:
+                yield PurePosixPath(name), stream
 
 
 def _json_in(read: Callable[[int], bytes]) -> object:

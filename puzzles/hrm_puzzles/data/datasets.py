@@ -20,7 +20,6 @@ Example: two groups, of 1 and 2 puzzles, with 2, 1 and 1 examples.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -196,19 +195,11 @@ def write_rows(
 
     Several processes may write different rows.
     """
-    _write_array_rows(path / split / "all__inputs.npy", start, inputs_BT)
-    _write_array_rows(path / split / "all__labels.npy", start, labels_BT)
-
-
-def _write_array_rows(file: Path, start: int, rows_BT: IntArray) -> None:
-    mapped = cast("np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False))
-    row_bytes = rows_BT.shape[1]
-    # Writing instead of mapping keeps the memory use constant.
-    with file.open("r+b") as stream:
-        stream.seek(mapped.offset + start * row_bytes)
-        stream.write(np.ascontiguousarray(rows_BT, dtype=np.uint8).data)
-        stream.flush()
-        os.fsync(stream.fileno())
+    for name, rows_BT in (("inputs", inputs_BT), ("labels", labels_BT)):
+        file = path / split / f"all__{name}.npy"
+        mapped_NT = np.lib.format.open_memmap(file, mode="r+")
+        mapped_NT[start : start + len(rows_BT)] = rows_BT
+        mapped_NT.flush()
 
 
 def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:

@@ -4,7 +4,7 @@ Shapes: N examples, T tokens.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from hrm_host.atomic import new_directory
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import WRONG, Grid, IntArray, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import WRONG, Grid, IntArray, Labelling, Puzzle, PuzzleError, UInt8Array
 from hrm_puzzles.reading.legend import MAX_SHOWN, Lettered
 from hrm_puzzles.reading.record import PuzzleRecord, board_from
 from hrm_puzzles.reading.records import records_at
@@ -26,7 +26,6 @@ MAX_RATING_DIGITS = 9  # digits of the largest rating, which fits into 32 bits
 Examples = NDArray[np.void]  # rows of `example_type`
 Rows = dict[str, Examples]  # the rows of "train" and of "test"
 Say = Callable[[str], object]
-Place = tuple[int, str]  # the number of a record, and its place in the file
 
 
 def quiet(sentence: str) -> None:
@@ -67,19 +66,31 @@ def read_examples(
     whole number counts as 0. Bad rows raise DatasetError, unless `skip_bad` omits them. `say` gets
     sentences about odd ratings and ambiguous questions.
     """
-    draft = _Draft(path=path, puzzle=puzzle)
+    content = bytearray()
+    names: list[str] = []
+    faults: dict[str, str] = {}
+    odd_ratings: list[str] = []
     for record in records_at(path, [puzzle], columns):
-        draft.add(record)
-    content = draft.checked()
-    if content.faults and not skip_bad:
-        raise DatasetError(f"{bad_rows_text(content.faults)}; --skip-bad omits them.")
-    if draft.odd_ratings:
-        count = f"{len(draft.odd_ratings)} ratings of {path}"
-        first = f"the first is {draft.odd_ratings[0]}"
+        try:
+            name, tokens_2T = _example_of(puzzle, record)
+        except PuzzleError as error:
+            faults[record.place] = f"{path}, {record.place}: {error}"
+            continue
+        rating = _rating_of(record.rating)
+        if rating is None:
+            odd_ratings.append(f"{record.rating[:MAX_SHOWN]!r} in {record.place}")
+        content += tokens_2T.tobytes() + (rating or 0).to_bytes(4, "little")
+        names.append(name)
+    if faults and not skip_bad:
+        raise DatasetError(f"{bad_rows_text(faults)}; --skip-bad omits them.")
+    if odd_ratings:
+        count = f"{len(odd_ratings)} ratings of {path}"
+        first = f"the first is {odd_ratings[0]}"
         say(f"{count} are not whole numbers and count as unknown: {first}.")
-    for sentence in ambiguous_text(puzzle, content.rows["inputs"], f"questions of {path}"):
+    rows = np.frombuffer(bytes(content), dtype=example_type(puzzle))
+    for sentence in ambiguous_text(puzzle, rows["inputs"], f"questions of {path}"):
         say(sentence)
-    return content
+    return FileContent(rows=rows, names=names, faults=faults)
 
 
 def bad_rows_text(faults: dict[str, str]) -> str:
@@ -92,74 +103,35 @@ def bad_rows_text(faults: dict[str, str]) -> str:
     return f"{faults[places[0]]} {len(places)} {rows} bad ({shown_places})"
 
 
-@dataclass(kw_only=True)
-class _Draft:
-    """The rows of a file while it is read. `faults` has a sentence for each bad row."""
+def _example_of(puzzle: Puzzle, record: PuzzleRecord) -> tuple[str, UInt8Array]:
+    """The identifier and the tokens of a question and its answer, [2, T]. Raises PuzzleError."""
+    if record.problem:
+        raise PuzzleError(record.problem, "bad-row", record.remedy)
+    name, question = named_board(puzzle, record.question, "question")
+    inputs_T = puzzle.encode(question)
+    if record.answer is not None:
+        _, answer = named_board(puzzle, _with_task(name, record.answer), "answer")
+    elif isinstance(puzzle, Labelling):
+        answer = puzzle.label_of(question)
+        if isinstance(puzzle, GridPuzzle):  # a marked answer is no part of the question
+            inputs_T = puzzle.bare(inputs_T)
+    else:
+        raise PuzzleError("the question has no answer", "no-answer", "add the answer")
+    labels_T = puzzle.encode(answer)
+    if puzzle.check_BT(inputs_T[None], labels_T[None])[0] == WRONG:
+        text = str(puzzle.asked(answer, ""))[:MAX_SHOWN]
+        problem = f"the answer {text!r} does not solve the question"
+        raise PuzzleError(problem, "wrong-answer", "correct or remove the row")
+    return name, np.stack([inputs_T, labels_T]).astype(np.uint8)
 
-    path: Path
-    puzzle: Puzzle
-    content: bytearray = field(default_factory=bytearray)
-    num_read: int = 0
-    places: list[Place] = field(default_factory=list[Place])
-    names: list[str] = field(default_factory=list[str])
-    faults: dict[Place, str] = field(default_factory=dict[Place, str])
-    odd_ratings: list[str] = field(default_factory=list[str])
 
-    def add(self, record: PuzzleRecord) -> None:
-        self.num_read += 1
-        place = (self.num_read, record.place)
-        try:
-            name, row = self._row(record)
-        except PuzzleError as error:
-            self.faults[place] = f"{self.path}, {record.place}: {error}"
-            return
-        self.content += row
-        self.names.append(name)
-        self.places.append(place)
-
-    def _row(self, record: PuzzleRecord) -> tuple[str, bytes]:
-        """The identifier and the bytes of an example."""
-        if record.problem:
-            raise PuzzleError(record.problem, "bad-row", record.remedy)
-        puzzle = self.puzzle
-        name, question = named_board(puzzle, record.question, "question")
-        inputs_T = puzzle.encode(question)
-        if record.answer is not None:
-            _, answer = named_board(puzzle, _with_task(name, record.answer), "answer")
-        elif isinstance(puzzle, Labelling):
-            answer = puzzle.label_of(question)
-            if isinstance(puzzle, GridPuzzle):  # a marked answer is no part of the question
-                inputs_T = puzzle.bare(inputs_T)
-        else:
-            raise PuzzleError("the question has no answer", "no-answer", "add the answer")
-        tokens_2T = np.stack([inputs_T, puzzle.encode(answer)]).astype(np.uint8)
-        rating = self._rating(record)
-        return name, tokens_2T.tobytes() + rating.to_bytes(4, "little")
-
-    def _rating(self, record: PuzzleRecord) -> int:
-        text = record.rating
-        if text.isascii() and text.isdigit() and len(text) <= MAX_RATING_DIGITS:
-            return int(text)
-        if text:
-            self.odd_ratings.append(f"{text[:MAX_SHOWN]!r} in {record.place}")
+def _rating_of(text: str) -> int | None:
+    """The rating in a text; 0 without any, None if it is not a whole number."""
+    if not text:
         return 0
-
-    def checked(self) -> FileContent:
-        """The rows whose answers are not disproven, and what to say about the rest."""
-        puzzle = self.puzzle
-        rows = np.frombuffer(bytes(self.content), dtype=example_type(puzzle))
-        is_wrong_N = puzzle.check_BT(rows["inputs"], rows["labels"]) == WRONG
-        for row in np.flatnonzero(is_wrong_N).tolist():
-            answer = str(puzzle.asked(puzzle.decode(rows["labels"][row]), ""))[:MAX_SHOWN]
-            problem = f"the answer {answer!r} does not solve the question"
-            place = self.places[row]
-            self.faults[place] = f"{self.path}, {place[1]}: {problem}; correct or remove the row."
-        good = np.flatnonzero(~is_wrong_N)
-        return FileContent(
-            rows=rows[good],
-            names=[self.names[row] for row in good.tolist()],
-            faults={name: self.faults[number, name] for number, name in sorted(self.faults)},
-        )
+    if text.isascii() and text.isdigit() and len(text) <= MAX_RATING_DIGITS:
+        return int(text)
+    return None
 
 
 def _with_task(name: str, answer: object) -> object:

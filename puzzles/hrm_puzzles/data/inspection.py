@@ -15,8 +15,7 @@ from hrm_host.reading import is_list, json_from, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import SPLITS, DatasetError, Split, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import num_ambiguous_in
-from hrm_puzzles.grid.board import mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, BoolArray, IntArray, Puzzle, UInt64Array, Voting
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, BoolArray, Int64Array, IntArray, Puzzle, Voting
 
 BLOCK = 1024  # examples that are read at once
 Facts = dict[str, NDArray[Any]]
@@ -200,12 +199,9 @@ def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> Boo
     return is_wrong_B
 
 
-def _hash_B(values_BT: IntArray) -> UInt64Array:
-    """A hash of 64 bits of each row. Different rows practically never share one."""
-    places_T = np.arange(values_BT.shape[1], dtype=np.uint64)
-    place_hash_T = mixed(places_T, salt=6)
-    cell_hash_BT = mixed(values_BT.astype(np.uint64) + place_hash_T)
-    return mixed(cell_hash_BT.sum(axis=1))
+def _hash_B(values_BT: IntArray) -> Int64Array:
+    """A hash of 64 bits of each row, the same within a process."""
+    return np.array([hash(row.tobytes()) for row in values_BT.astype(np.int32)])
 
 
 def report_text(report: DatasetReport) -> str:

@@ -29,7 +29,7 @@ from hrm_puzzles.puzzle import (
     IntArray,
     IntpArray,
     Puzzle,
-    PuzzleError,
+    require_difficulty,
 )
 from hrm_puzzles.reading.legend import Lettered
 
@@ -67,7 +67,11 @@ def generated(
     A chunk whose file is already in `directory` is not generated again.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    chunks = _chunks(directory, count, is_test)
+    split = "test" if is_test else "train"
+    chunks: list[_Chunk] = []
+    for number, start in enumerate(range(0, count, CHUNK)):
+        file = directory / f"{split}-{number:06d}.npy"
+        chunks.append(_Chunk(file, number, min(CHUNK, count - start)))
     missing = [chunk for chunk in chunks if not chunk.file.exists()]
     num_done = count - sum(chunk.size for chunk in missing)
     progress(num_done, count)
@@ -79,16 +83,6 @@ def generated(
     for chunk in chunks:
         parts.append(np.load(chunk.file, allow_pickle=False))
     return np.concatenate(parts)
-
-
-def _chunks(directory: Path, count: int, is_test: bool) -> list[_Chunk]:
-    split = "test" if is_test else "train"
-    chunks: list[_Chunk] = []
-    for start in range(0, count, CHUNK):
-        number = start // CHUNK
-        file = directory / f"{split}-{number:06d}.npy"
-        chunks.append(_Chunk(file, number, min(CHUNK, count - start)))
-    return chunks
 
 
 def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, chunk: _Chunk) -> int:
@@ -115,10 +109,7 @@ def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
         return [name for name in puzzle.difficulties if name != SLOW]
     chosen = difficulty.split(",")
     for name in chosen:
-        if name not in puzzle.difficulties:
-            problem = f"{puzzle.name} does not have the difficulty {name!r}"
-            remedy = f"use {MIXED}, or one or more of {', '.join(puzzle.difficulties)}"
-            raise PuzzleError(problem, "unknown-difficulty", remedy)
+        require_difficulty(name, puzzle.difficulties)
     return chosen
 
 

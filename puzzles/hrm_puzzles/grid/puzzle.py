@@ -169,19 +169,16 @@ class GridPuzzle(ABC):
         """Read a question and check it. A question with a complete right answer passes."""
         notation = board_in(notation)
         if is_object(notation):
-            question = self._parsed_object(notation)
+            grid, values = self.from_object(notation)
+            blank = self.legend.open_value
+            written_as = Notation(kind="object", blank=blank, template=json.dumps(values))
+            question = Parsed(grid=grid, notation=written_as)
         else:
             question = self.read(notation)
         tokens_T = self.encode(question.grid)
         self.check_question(tokens_T)
         self._check_marks(tokens_T)
         return question
-
-    def _parsed_object(self, values: dict[str, object]) -> Parsed:
-        grid, question = self.from_object(values)
-        template = json.dumps(question)
-        notation = Notation(kind="object", blank=self.legend.open_value, template=template)
-        return Parsed(grid=grid, notation=notation)
 
     def place(self, grid: Grid, cells: Sequence[Cell], value: int, name: str) -> None:
         """Write the value of a JSON object's cells into a grid.

@@ -120,6 +120,7 @@ FORMS = (
         "[[ 1. nan  3. nan]\n [ 3.  4.  1.  2.]\n [ 2.  1.  4.  3.]\n [ 4.  3.  2. nan]]",
     ),
     _sudoku("a list in a text", json.dumps(NUMBERS)),
+    _sudoku("JSON with comments", f'// mine\n{{\n  // the board\n  "puzzle": "{SUDOKU}"\n}}'),
     _sudoku("lists in braces", "{{1,0,3,0},\n {3,4,1,2},\n {2,1,4,3},\n {4,3,2,0}};"),
     _sudoku("list of lines", ROWS),
     _sudoku("rows of numbers", NUMBERS),
@@ -148,6 +149,11 @@ FORMS = (
     _maze("lines", MAZE),
     _maze("spaces for open cells", MAZE.replace(".", " ")),
     _maze("a blank at the end of a line", MAZE.replace(".", " ").replace("G#", "G# ")),
+    _maze(
+        "cells of two characters",
+        "##########\n##S   G ##\n##      ##\n##########",
+        "can be one or two characters wide",
+    ),
     _maze("commas between cells", "\n".join(",".join(line) for line in MAZE.split("\n"))),
     _maze(
         "a wall that is lost", MAZE.replace(".", " ").replace("G#", "G"), "ends before the others"

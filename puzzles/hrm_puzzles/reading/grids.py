@@ -64,8 +64,7 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
         size.require(rows, shape.rows, "the text", "lines")
         for row, line in enumerate(rows):
             size.require_row(line, "characters", row)
-    cells = [(start, start + 1) for start in _starts(lines, step)]
-    return parsed_cells(shape, legend, "\n".join(lines), cells, values)
+    return parsed_cells(shape, legend, "\n".join(lines), _cells_of(lines, step), values)
 
 
 def shape_in(legend: Legend, text: str) -> GridShape | None:
@@ -206,10 +205,15 @@ def _indent_of(lines: list[str]) -> int:
 def _step_of(legend: Legend, lines: list[str]) -> int:
     """The distance of two cells in a line: 2 if a separator follows every cell, else 1.
 
-    Raises PuzzleError if spaces separate the cells and can be open cells.
+    Raises PuzzleError if spaces separate the cells and can be open cells, or if all cells have two
+    equal characters, or one and a space.
     """
-    between = {mark for line in lines for mark in line[1::2]}
+    pairs = {line[place : place + 2] for line in lines for place in range(0, len(line), 2)}
+    between = {pair[1] for pair in pairs if len(pair) == 2}
     if len(between) != 1 or not between <= BETWEEN:
+        if all(pair[1:] in (pair[0], " ") for pair in pairs):
+            problem = "every cell of the board can be one or two characters wide"
+            raise ambiguous(problem, "write one character a cell, and . for an open cell")
         return 1
     if between == {" "} and _spaces_are_cells(legend, "".join(lines)):
         problem = "every second character is a space, which can be an open cell or a separator"
@@ -217,11 +221,11 @@ def _step_of(legend: Legend, lines: list[str]) -> int:
     return 2
 
 
-def _starts(lines: list[str], step: int) -> list[int]:
-    """The offset of each cell in the joined lines."""
-    starts: list[int] = []
+def _cells_of(lines: list[str], step: int) -> list[Span]:
+    """The cells of the joined lines."""
+    cells: list[Span] = []
     begin = 0
     for line in lines:
-        starts.extend(range(begin, begin + len(line), step))
+        cells += [(place, place + 1) for place in range(begin, begin + len(line), step)]
         begin += len(line) + 1
-    return starts
+    return cells

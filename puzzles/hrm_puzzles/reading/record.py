@@ -19,6 +19,7 @@ STOP_KEYS = ("start", "depot", "task")  # keys of an object that is a question i
 NAME_KEYS = ("task", "id", "name")  # keys with the name of an ARC task
 REQUEST_KEY = "puzzle"  # an object with this key may be a request, whose other fields count
 WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in each line'
+COMMENT = re.compile(r"^[ \t]*//.*$", re.MULTILINE)  # between the lines of JSON
 BETWEEN_VALUES = re.compile(r"[\s,]*")
 MAX_TRIED = 10  # elements of a list, or lines, that are tried as boards
 
@@ -61,10 +62,11 @@ def board_in(notation: object) -> object:
 
 def value_of(text: str) -> object:
     """The list or object of a JSON text; the text itself if it is not JSON."""
-    if text.lstrip("\ufeff \t\r\n")[:1] not in ("[", "{"):
+    bare = COMMENT.sub("", text).lstrip("\ufeff \t\r\n")
+    if not bare.startswith(("[", "{")):
         return text
     try:
-        return json_from(text.lstrip("\ufeff"))
+        return json_from(bare)
     except ValueError:
         return text
 
@@ -121,7 +123,7 @@ def records_of_lines(
 
 def records_of_text(text: str, puzzles: Sequence[Puzzle], name: str) -> list[PuzzleRecord] | None:
     """The puzzles of values in any layout; None if the text does not begin with a value."""
-    values = list(_values_in(text))
+    values = list(_values_in(COMMENT.sub("", text)))
     if isinstance(values[0], str):
         return None
     records: list[PuzzleRecord] = []

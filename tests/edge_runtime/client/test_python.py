@@ -1,6 +1,5 @@
 """`import hrm_edge`: the shipped models from Python, in this process and through a server."""
 
-import asyncio
 import inspect
 import os
 import shutil
@@ -85,31 +84,6 @@ def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: 
 
 
 @pytest.mark.process
-async def test_the_async_client_gives_the_same_as_the_client(with_key: str) -> None:
-    puzzles = [SUDOKU, SUDOKU[:-1], GRID]
-    with hrm_edge.Client(with_key) as client:
-        answer = client.solve(SUDOKU)
-        replies = client.solve_many(puzzles)
-        finished = dict(client.as_finished(puzzles))
-        events = list(client.stream(SUDOKU))
-        names = [model.name for model in client.models()]
-    async with hrm_edge.AsyncClient(with_key) as client:
-        assert what(await client.solve(SUDOKU)) == what(answer)
-        assert list(map(what, await client.solve_many(puzzles))) == list(map(what, replies))
-        async for position, reply in client.as_finished(puzzles):
-            assert what(reply) == what(finished.pop(position))
-        assert finished == {}
-        streamed = [event async for event in client.stream(SUDOKU)]
-        assert list(map(what, streamed)) == list(map(what, events))
-        assert [model.name for model in await client.models()] == names
-
-
-def what(reply: hrm_edge.Answer | hrm_edge.Refusal | hrm_edge.Segment) -> object:
-    """A reply without its times; another batch may round a margin differently."""
-    return reply.model_dump(exclude={"queue_ms", "compute_ms", "margin"})
-
-
-@pytest.mark.process
 def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str) -> None:
     with hrm_edge.Client(with_key) as client:
         *segments, answer = client.stream(SUDOKU)
@@ -123,21 +97,6 @@ def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str) -> 
     assert all(isinstance(segment, hrm_edge.Segment) for segment in segments)
     assert segments[-1].solution == answer.solution
     assert (missed.value.status, missed.value.detail.reason) == (504, "deadline-missed")
-
-
-@pytest.mark.process
-async def test_an_async_stream_may_be_left_or_cancelled_at_any_moment(with_key: str) -> None:
-    async with hrm_edge.AsyncClient(with_key) as client:
-        left = client.stream(SUDOKU, policy="fixed")
-        assert isinstance(await anext(left), hrm_edge.Segment)
-        await left.aclose()
-        cancelled = client.stream(SUDOKU, policy="fixed")
-        waiting = asyncio.ensure_future(anext(cancelled))
-        await asyncio.sleep(0)  # it waits for its first segment now
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert (await client.solve(SUDOKU)).status == "proven"
 
 
 @pytest.mark.process

@@ -229,7 +229,7 @@ def test_sure_loss_breaks_gate(
     all_N = np.ones(num_puzzles, np.bool_)
     theirs = Outcomes(exact_N=all_N, proven_N=all_N, segments_N=all_N.astype(np.int32))
     ours = theirs._replace(exact_N=np.arange(num_puzzles) >= lost)
-    report = replace(honest, theirs=theirs, ours=ours)
+    report = honest._replace(theirs=theirs, ours=ours)
     end = {**GOLDEN_FP32.end, "exact_loss": 0.5}
     found = breaks(report, GOLDEN_FP32.model_copy(update={"end": end}))
     points = 100 * lost / num_puzzles

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -210,7 +209,7 @@ def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
         arrival_s=arrival_s,
     )
     policy = HaltingPolicy(kind="learned", max_segments=16)
-    return replace(parsed.task, policy=policy, **fields)
+    return parsed.task._replace(policy=policy, **fields)
 
 
 def test_an_answer_in_the_question_notation(server: Server) -> None:
