@@ -20,7 +20,7 @@ from hrm_benchmarks.report import (
     leaving_at_sigterm,
 )
 from hrm_edge_runtime.contract.shipped import bundles_from
-from hrm_host.command import Command, taking
+from hrm_host.command import AsJson, Command, taking
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
@@ -42,9 +42,7 @@ Seed = Annotated[int, Option(min=0, help="Random seed.")]
 class Options:
     """What every command takes."""
 
-    as_json: Annotated[
-        bool, Option("--json", help="Print JSON with all figures instead of a table.")
-    ] = False
+    as_json: AsJson = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,12 +57,8 @@ class EvaluationOptions:
         typer.Option(min=0, max=100, help="Points of exact solves that halting early may lose."),
     ] = 0.5
     slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles per batch.")] = 64
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of the engine. Default: all cores.")
-    ] = None
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with the whole curve.")
-    ] = False
+    threads: command.Threads = None
+    as_json: command.AsJson = False
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False
 
     def opened(self, source: str) -> "Subject":

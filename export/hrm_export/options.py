@@ -9,6 +9,7 @@ import typer
 
 from hrm_calibration import INT8_BUDGET
 from hrm_edge_runtime.contract.halting import PolicyKind
+from hrm_host.command import AsJson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +108,7 @@ class Options:
     golden: Annotated[
         int, typer.Option(min=1, help="Compare with PyTorch on at most this many golden puzzles.")
     ] = 16
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of the table.")
-    ] = False
+    as_json: AsJson = False
 
     def __post_init__(self) -> None:
         parse_loop(self.loop)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from hrm_host.atomic import unfinished
-from hrm_host.command import Command, taking
+from hrm_host.command import AsJson, Command, taking
 from hrm_host.progress import stages_on
 from hrm_puzzles import conformance, registry
 from hrm_puzzles.arc.arc import Arc
@@ -28,7 +28,6 @@ main = Command(
     no_args_is_help=True,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 PuzzleName = Annotated[
     str,
     typer.Argument(

@@ -41,7 +41,7 @@ def train(options: TrainOptions) -> None:
 @main.command(epilog="Example: hrm-train status runs/sudoku --json")
 def status(
     run: Annotated[Path, typer.Argument(help="Directory of the run.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: command.AsJson = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every two seconds until the run ends.")
     ] = False,
