@@ -93,7 +93,7 @@ def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path) -> None:
     file.write_text(f"{QUESTIONS[0]}\n11{'.' * 14}\n")
     with pytest.raises(ValueError, match="puzzle 2: "):
         puzzles_from_file(file, PUZZLE, 100)
-    with pytest.raises(ValueError, match="does not have the difficulty 'odd'"):
+    with pytest.raises(ValueError, match="the difficulty 'odd' does not exist"):
         generated(PUZZLE, "odd", 1, 0)
 
 
