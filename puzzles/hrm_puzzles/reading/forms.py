@@ -201,6 +201,7 @@ FORMS = (
         "a whole task",
         {"task": "0520fde7", "train": [], "test": [{"input": ARC["input"]}], "index": 0},
     ),
+    _arc("a question with task_id", {"task_id": "0520fde7", "input": ARC["input"]}),
     _arc("rows without a task", [[0, 7]], "do not name their task"),
     _file("a table with a header", f"# mine\nid,puzzle,solution,rating\n7,{SUDOKU},{SOLUTION},3\n"),
     _file("a table of Excel", f"sep=;\npuzzle;solution\n{SUDOKU};{SOLUTION}\n"),

@@ -16,7 +16,7 @@ ANSWER_KEYS = ("solution", "solutions", "answer", "answers")
 # Keys of a question if the object names no stops.
 GRID_KEYS = ("grid", "board", "sudoku", "maze", "city")
 STOP_KEYS = ("start", "depot", "task")  # keys of an object that is a question itself
-NAME_KEYS = ("task", "id", "name")  # keys with the name of an ARC task
+NAME_KEYS = ("task", "task_id", "id", "name")  # keys with the name of an ARC task
 REQUEST_KEY = "puzzle"  # an object with this key may be a request, whose other fields count
 WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in each line'
 COMMENT = re.compile(r"^[ \t]*//.*$", re.MULTILINE)  # between the lines of JSON
