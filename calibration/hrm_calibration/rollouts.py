@@ -22,7 +22,15 @@ from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching import lane
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
+from hrm_edge_runtime.engines.engine import (
+    CARRIES,
+    INPUTS,
+    ArrayEngine,
+    Arrays,
+    Engine,
+    Float32,
+    Int32,
+)
 from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.outcomes import Outcomes
@@ -40,7 +48,7 @@ MAX_SLOTS = 8
 MAX_SLOTS_GPU = 64
 FLOAT_BYTES = 4
 
-States = dict[str, NDArray[Any]]
+States = Arrays
 """The graph's inputs by name, one row for each state."""
 Observer = Callable[[Mapping[str, NDArray[Any]]], object]
 """Receives the inputs and recorded tensors after each segment. The next segment overwrites them."""
@@ -123,7 +131,7 @@ class ServedGraph:
     ) -> Outcomes:
         """How each puzzle ends, while `observe` receives every segment of the graph `shown`."""
         session = session_of(shown, self.num_threads, self.provider)
-        engine = RecordingEngine(session, self.num_slots, observe)
+        engine = recording_engine(session, self.num_slots, observe)
         return self.solve(engine, questions, progress)
 
     def solve(
@@ -212,42 +220,22 @@ class Recorder:
         return states
 
 
-class RecordingEngine(Engine):
+def recording_engine(
+    session: ort.InferenceSession, num_slots: int, observe: Observer
+) -> ArrayEngine:
     """A step graph on ONNX Runtime that passes inputs and outputs of every segment to `observe`."""
+    names = [value.name for value in session.get_outputs()]
 
-    def __init__(self, session: ort.InferenceSession, num_slots: int, observe: Observer) -> None:
-        self.num_slots = num_slots
-        self._observe = observe
-        self._session = session
-        self._rows: dict[str, NDArray[Any]] = {}
-        for value in session.get_inputs():
-            shape = (num_slots, *value.shape[1:])
-            self._rows[value.name] = np.zeros(shape, INPUTS[value.name])
-        self._names = [value.name for value in session.get_outputs()]
-        self.seq_len = self._rows["tokens_BT"].shape[1]
+    def run_graph(inputs: Arrays) -> Arrays:
+        arrays: Sequence[Any] = session.run(names, inputs)
+        outputs: Arrays = dict(zip(names, arrays, strict=True))
+        observe({**outputs, **inputs})
+        return outputs
 
-    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._rows["tokens_BT"][slot] = tokens_T
-        self._rows["puzzle_vector_BE"][slot] = puzzle_vector_E
-        self._rows["fresh_B"][slot] = True
-
-    def move(self, source: int, target: int) -> None:
-        for rows in self._rows.values():
-            rows[target] = rows[source]
-
-    def step(self, num_active: int) -> StepOutput:
-        inputs = {name: rows[:num_active] for name, rows in self._rows.items()}
-        arrays = self._session.run(self._names, inputs)
-        outputs: dict[str, Any] = dict(zip(self._names, arrays, strict=True))
-        self._observe({**outputs, **inputs})
-        for name in CARRIES:
-            self._rows[name][:num_active] = outputs[f"{name}_next"]
-        self._rows["fresh_B"][:num_active] = False
-        return StepOutput(
-            answer_BT=outputs["answer_BT"],
-            halt_margin_B=outputs["halt_margin_B"],
-            q_halt_B=outputs["q_halt_B"],
-        )
+    rows: Arrays = {}
+    for value in session.get_inputs():
+        rows[value.name] = np.zeros((num_slots, *value.shape[1:]), INPUTS[value.name])
+    return ArrayEngine(rows, run_graph)
 
 
 def session_of(

@@ -239,11 +239,11 @@ def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | Non
 
 def _engine(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | None) -> Engine:
     if source.engine in ROUNDED:
-        from hrm_parity.rounded import RoundedEngine  # a Jetson has no onnx
+        from hrm_parity.rounded import rounded_engine  # a Jetson has no onnx
 
         products = ROUNDED[source.engine]
         graph_path = bundle.graph_path(source.precision)
-        return RoundedEngine(graph_path, bundle.manifest, num_slots=num_slots, products=products)
+        return rounded_engine(graph_path, bundle.manifest, num_slots=num_slots, products=products)
     return engine_for(
         bundle,
         engine=str(source),

@@ -17,53 +17,29 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from hrm_edge_runtime.contract.manifest import Manifest
-from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
+from hrm_edge_runtime.engines.engine import INPUTS, OUTPUTS, ArrayEngine, Arrays, shapes_of
 
 OPSET = 20
 ONCE = ("ReduceMean", "ReduceSum", "Softmax")
 """Operators that compute in float32 and round their result once."""
 
 
-class RoundedEngine(Engine):
+def rounded_engine(
+    graph_path: Path, manifest: Manifest, *, num_slots: int, products: int | None
+) -> ArrayEngine:
     """Slots of a step graph on `onnx.reference`, which is slow."""
+    operators = operators_of(products)
+    evaluator = ReferenceEvaluator(onnx.load(graph_path), new_ops=operators)
+    names = list(OUTPUTS)
 
-    def __init__(
-        self, graph_path: Path, manifest: Manifest, *, num_slots: int, products: int | None
-    ) -> None:
-        self.num_slots = num_slots
-        self.seq_len = manifest.seq_len
-        graph = onnx.load(graph_path)
-        self._evaluator = ReferenceEvaluator(graph, new_ops=operators_of(products))
-        shapes = contract.shapes_of(contract.INPUTS, manifest, num_slots)
-        self._inputs: dict[str, NDArray[Any]] = {}
-        for name, dtype in contract.INPUTS.items():
-            self._inputs[name] = np.zeros(shapes[name], dtype)
-
-    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._inputs["tokens_BT"][slot] = tokens_T
-        self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
-        self._inputs["fresh_B"][slot] = True
-
-    def move(self, source: int, target: int) -> None:
-        for rows in self._inputs.values():
-            rows[target] = rows[source]
-
-    def step(self, num_active: int) -> StepOutput:
-        feeds = {name: rows[:num_active] for name, rows in self._inputs.items()}
-        names = list(contract.OUTPUTS)
+    def run_graph(inputs: Arrays) -> Arrays:
         with np.errstate(over="ignore"):
-            values = self._evaluator.run(names, feeds)
+            values = evaluator.run(names, inputs)
         assert isinstance(values, list)
-        found = dict(zip(names, values, strict=True))
-        for carry in contract.CARRIES:
-            self._inputs[carry][:num_active] = found.pop(f"{carry}_next")
-        self._inputs["fresh_B"][:num_active] = False
-        return StepOutput(**found)
+        return dict(zip(names, values, strict=True))
 
-    def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
-        """`z_high_BND` and `z_low_BND` after the last step."""
-        return self._inputs["z_high_BND"][:num_active], self._inputs["z_low_BND"][:num_active]
+    shapes = shapes_of(INPUTS, manifest, num_slots)
+    return ArrayEngine({name: np.zeros(shapes[name], INPUTS[name]) for name in INPUTS}, run_graph)
 
 
 def operators_of(products: int | None) -> list[type[OpRun]]:

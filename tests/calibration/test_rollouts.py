@@ -12,7 +12,7 @@ from calibration_tools import SUDOKU, questions, run, scripted, small_graph, tab
 
 from hrm_calibration import rollouts
 from hrm_calibration.quantize import call_sites, with_outputs
-from hrm_calibration.rollouts import RecordingEngine, ServedGraph, session_of
+from hrm_calibration.rollouts import ServedGraph, recording_engine, session_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
@@ -96,7 +96,7 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
 
     first = call_sites(GRAPH)[0]
     shown = with_outputs(GRAPH, [first.tensor])
-    engine = RecordingEngine(session_of(shown, 1), 1, observe)
+    engine = recording_engine(session_of(shown, 1), 1, observe)
     engine.load(0, questions(1).tokens_NT[0], table()[0])
     engine.step(1)
     assert seen[0]["fresh_B"].all()

@@ -26,7 +26,7 @@ from playwright.sync_api import Route as Route
 from playwright.sync_api import expect as expect
 from playwright.sync_api import sync_playwright as sync_playwright
 
-PATIENCE_MS = 15_000  # of one wait; a busy machine takes ten times as long as a quiet one
+PATIENCE_MS = 60_000  # of one wait; a busy machine takes ten times as long as a quiet one
 expect.set_options(timeout=PATIENCE_MS)
 
 Size = tuple[int, int]

@@ -24,6 +24,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines import engine as contract
 from hrm_edge_runtime.engines.engine import (
+    Arrays,
     Engine,
     EngineLostError,
     EngineUnavailableError,
@@ -46,7 +47,6 @@ _TYPE_NAMES: dict[Any, str] = {
     np.bool_: "tensor(bool)",
 }
 
-Arrays = dict[str, NDArray[Any]]
 Address = tuple[str, int, Any, list[int], int]
 """Device, its number, type, shape and pointer of some rows, as a binding takes them."""
 

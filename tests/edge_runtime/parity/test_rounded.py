@@ -11,7 +11,7 @@ from hrm_parity.cli import ROUNDED
 from hrm_parity.cli import main as app
 from hrm_parity.measures import output_measures
 from hrm_parity.report import GATES
-from hrm_parity.rounded import RoundedEngine, product
+from hrm_parity.rounded import product, rounded_engine
 
 NAMES = sorted(path.stem for path in SHIPPED_BUNDLES.glob("*.bundle"))
 MARGIN = {"rounded": 2, "rounded16": 1}
@@ -26,7 +26,7 @@ def largest_drift(name: str, engine_name: str) -> float:
     bundle = shipped(name)
     golden = bundle.golden()
     num_slots = len(golden.tokens_BT)
-    engine = RoundedEngine(
+    engine = rounded_engine(
         bundle.graph_path("fp16"),
         bundle.manifest,
         num_slots=num_slots,
