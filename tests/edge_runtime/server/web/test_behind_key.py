@@ -73,8 +73,9 @@ def test_the_page_works_under_a_path(
     ):
         page.on("request", note)
         page.reload()
+        page.wait_for_selector(BOARD)
         paste(page, QUESTION)
-        assert solve(page) == "Proven"
+        assert solve(page) == "Proven", page.inner_text("#verdict")
         page.click("#tab-operations")
         page.wait_for_selector("#operations .lane")
         page.goto(f"{url}/docs")
