@@ -11,7 +11,7 @@ from hrm_benchmarks.command import (
     PeerOptions,
     SegmentOptions,
     ServingOptions,
-    TrainOptions,
+    TrainingOptions,
     app,
     measured,
     opened_bundle,
@@ -132,7 +132,7 @@ def peers(options: PeerOptions) -> Table:
 
 
 @measured(
-    TrainOptions,
+    TrainingOptions,
     "train --threads 1 --compile; hrm-bench train --compare; hrm-bench train --scaling",
     extra="train,serve,bench",
     groups={
@@ -140,7 +140,7 @@ def peers(options: PeerOptions) -> Table:
         "Comparison and scaling": "compare scaling data samples cpu_s puzzles seed",
     },
 )
-def train(options: TrainOptions) -> Table:
+def train(options: TrainingOptions) -> Table:
     """Compare the speed of our trainer with the published training step.
 
     With --compare or --scaling, compare what equal CPU time or equal samples reach.
@@ -158,7 +158,7 @@ def train(options: TrainOptions) -> Table:
 TRAINED = "{puzzle}, {model}, {puzzles} puzzles: {exact:.1f} % exact"
 
 
-def _compared(options: TrainOptions, folder: Path) -> Table:
+def _compared(options: TrainingOptions, folder: Path) -> Table:
     from hrm_benchmarks.desktop import contest
 
     sizes = options.puzzles or (2000, 200)
@@ -168,7 +168,7 @@ def _compared(options: TrainOptions, folder: Path) -> Table:
     return Table(title=title, columns=contest.COLUMNS, rows=rows, legend=contest.LEGEND)
 
 
-def _scaled(options: TrainOptions, folder: Path) -> Table:
+def _scaled(options: TrainingOptions, folder: Path) -> Table:
     from hrm_benchmarks.desktop import contest
 
     (name,) = options.puzzle or ("sudoku-6x6",)
@@ -180,7 +180,7 @@ def _scaled(options: TrainOptions, folder: Path) -> Table:
     return Table(title=title, columns=contest.COLUMNS, rows=rows, legend=contest.LEGEND)
 
 
-def _speed(options: TrainOptions, folder: Path) -> Table:
+def _speed(options: TrainingOptions, folder: Path) -> Table:
     from hrm_benchmarks.desktop import training
 
     trainers = training.contestants(options, folder / "data")

@@ -39,14 +39,14 @@ Seed = Annotated[int, Option(min=0, help="Random seed.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class BenchOptions:
     """What every command takes."""
 
     as_json: AsJson = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingOptions(Options):
+class ServingOptions(BenchOptions):
     bundle: BundleOption = None
     engine: EngineOption = "auto"
     slots: Annotated[int, Option(min=1, help="Number of slots: the batch size.")] = 8
@@ -70,7 +70,7 @@ class ServingOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentOptions(Options, TurnOptions):
+class SegmentOptions(BenchOptions, TurnOptions):
     turn_s: TurnS = 0.5
     bundle: BundleOption = None
     engine: Annotated[
@@ -84,7 +84,7 @@ class SegmentOptions(Options, TurnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccuracyOptions(Options):
+class AccuracyOptions(BenchOptions):
     bundle: Annotated[
         list[str] | None,
         Option(help="Bundle directory or shipped name; may be repeated. Default: sudoku."),
@@ -121,7 +121,7 @@ class AccuracyOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerOptions(Options):
+class PeerOptions(BenchOptions):
     python: Annotated[
         Path, Option(help="Python of an environment with benchmarks/peers/requirements.txt.")
     ] = Path(".peers/bin/python")
@@ -133,7 +133,7 @@ class PeerOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(Options, TurnOptions):
+class TrainingOptions(BenchOptions, TurnOptions):
     puzzle: Annotated[
         list[str] | None,
         Option(
@@ -171,7 +171,7 @@ class TrainOptions(Options, TurnOptions):
     seed: Seed = 0
 
 
-OptionsT = TypeVar("OptionsT", bound=Options)
+OptionsT = TypeVar("OptionsT", bound=BenchOptions)
 
 
 def opened_bundle(name: str | None) -> "Bundle":

@@ -50,7 +50,7 @@ MIN_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions:
+class EngineBuildOptions:
     bundle: Annotated[str, typer.Argument(help="Bundle directory or shipped name.")]
     precision: Annotated[
         str | None,
@@ -79,8 +79,8 @@ class BuildOptions:
 
 
 @app.command(epilog="Example: python3 -m hrm_parity.trt_build model.bundle --slots 4")
-@taking(BuildOptions)
-def build_command(options: BuildOptions) -> None:
+@taking(EngineBuildOptions)
+def build_command(options: EngineBuildOptions) -> None:
     """Build a bundle's TensorRT engines on this device, measure them and pick the fastest."""
     bundle = Bundle.open(find_bundle(options.bundle))
     num_slots = options.slots or max_slots(bundle)
@@ -103,7 +103,7 @@ def _print_line(message: dict[str, Any]) -> None:
     print("\n" + json.dumps(message), flush=True)
 
 
-def _built_apart(bundle: Bundle, num_slots: int, options: BuildOptions) -> list[Built]:
+def _built_apart(bundle: Bundle, num_slots: int, options: EngineBuildOptions) -> list[Built]:
     """The pages of the precisions that are worth a try; each is built in a process of its own."""
     passed_on = [f"--workspace-mb={options.workspace_mb}", f"--level={options.level}"]
     if options.again:
@@ -116,7 +116,9 @@ def _built_apart(bundle: Bundle, num_slots: int, options: BuildOptions) -> list[
     return build.engines()
 
 
-def _built_here(bundle: Bundle, precision: str, num_slots: int, options: BuildOptions) -> Built:
+def _built_here(
+    bundle: Bundle, precision: str, num_slots: int, options: EngineBuildOptions
+) -> Built:
     """The page of the engine, which is built and measured if it is not on disk.
 
     Ends the command with status 1 and the reason if that fails.
@@ -134,7 +136,7 @@ def _built_here(bundle: Bundle, precision: str, num_slots: int, options: BuildOp
         raise typer.Exit(1) from None
 
 
-def _built(bundle: Bundle, key: EngineKey, options: BuildOptions) -> Built:
+def _built(bundle: Bundle, key: EngineKey, options: EngineBuildOptions) -> Built:
     if options.as_json:
         _print_line({"building": asdict(key)})
     built = None
@@ -177,7 +179,7 @@ def _check_memory(bundle: Bundle, precision: str, workspace_mb: int) -> None:
         raise TensorRTError(problem, "memory", f"{REMEDIES['memory']}; --force tries it anyway")
 
 
-def _built_anew(bundle: Bundle, key: EngineKey, options: BuildOptions) -> Built:
+def _built_anew(bundle: Bundle, key: EngineKey, options: EngineBuildOptions) -> Built:
     """Build the engine and write it; a failure that lasts is remembered."""
     graph = bundle.graph_path(key.precision)
     folder = cache.plan_folder()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bench_tools import figures_of, refusal_of
 
-from hrm_benchmarks.command import TrainOptions
+from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.desktop import training
 from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, PartOfSource
 from hrm_puzzles import registry
@@ -30,7 +30,7 @@ NO_PREFIX = {"puzzle_vector_size": 0}
 
 def tiny(folder: Path, **changes: Any) -> list[training.TrainerUnderTest]:
     """Return the three contestants on 4x4 Sudoku, with two heads of width 16."""
-    options = TrainOptions(puzzle=[PUZZLE], batch=4, threads=1)
+    options = TrainingOptions(puzzle=[PUZZLE], batch=4, threads=1)
     contestants = training.contestants(options, folder / "data")
     sizes = {**TINY, **changes}
     return [replace(one, config=replace(one.config, **sizes)) for one in contestants]

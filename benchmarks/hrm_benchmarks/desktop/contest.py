@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hrm_benchmarks.command import TrainOptions
+from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.report import Row
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of, num_parameters_of
@@ -45,7 +45,7 @@ COLUMNS = {
 LEGEND = "held-out puzzles after all segments; sample: one puzzle for one segment"
 
 
-def families(options: TrainOptions, sizes: tuple[int, int], folder: Path) -> Iterator[Row]:
+def families(options: TrainingOptions, sizes: tuple[int, int], folder: Path) -> Iterator[Row]:
     """Yield a row for each puzzle and family; each trains for equal CPU seconds.
 
     Their widths give them about PARAMETERS parameters. Each has the recipe of its preset, except

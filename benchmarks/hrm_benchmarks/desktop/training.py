@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hrm_benchmarks.command import TrainOptions
+from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.report import RATIO, Row, TurnOptions, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model.config import HRMConfig
@@ -71,7 +71,7 @@ class TrainerUnderTest:
         return self.recipe.batch_size * self.recipe.window
 
 
-def contestants(options: TrainOptions, data: Path) -> list[TrainerUnderTest]:
+def contestants(options: TrainingOptions, data: Path) -> list[TrainerUnderTest]:
     """Return the plain published step, the same step by our trainer, and the preset's recipe.
 
     Builds their data set in the folder `data`.
