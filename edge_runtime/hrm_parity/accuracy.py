@@ -23,6 +23,7 @@ from hrm_edge_runtime.engines.factory import choose as choose_engine
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_host.machine import num_cores
 from hrm_host.progress import Stages
+from hrm_host.reading import counted
 from hrm_parity.halting_curve import (
     PolicyScore,
     Rollout,
@@ -213,7 +214,7 @@ class SideBySide:
         """Which model is better by the interval, or how many puzzles would decide."""
         name = "exact" if self.proven is None else "proven"
         decisive = self.proven or self.exact
-        over = f"over {decisive.num_puzzles:,} puzzles"
+        over = f"over {counted(decisive.num_puzzles, 'puzzle')}"
         counts = f"{decisive.num_lost} only by the first, {decisive.num_won} only by the second"
         if decisive.high < 0:
             return f"the second model is better {over}; {name}: {counts}"
