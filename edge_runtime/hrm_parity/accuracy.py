@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
-from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy, usual_kind
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.engines.factory import choose as choose_engine
@@ -239,7 +239,7 @@ def _cells(difference: Paired) -> list[str]:
 def side_by_side(first: Subject, theirs: Rollout, second: Subject, ours: Rollout) -> SideBySide:
     """Compare two models of one board, each halting at a proof, or by itself if none exists."""
     has_proofs = first.puzzle.proof_exists
-    policy = HaltingPolicy(kind="verified" if has_proofs else "learned")
+    policy = HaltingPolicy(kind=usual_kind(proof_exists=has_proofs))
     reference = theirs.under(replace(policy, max_segments=theirs.num_segments))
     candidate = ours.under(replace(policy, max_segments=ours.num_segments))
     proven = None

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import LEARNED
 from hrm_edge_runtime.contract.shipped import bundles_from, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
@@ -233,7 +234,7 @@ def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | Non
     from hrm_edge_runtime.engines.unrolled import UnrolledEngine  # a Jetson has no ONNX Runtime
 
     assert isinstance(engine, UnrolledEngine)
-    kind = "fixed" if side.policy.kind == "fixed" else "learned"
+    kind = "fixed" if side.policy.kind == "fixed" else LEARNED
     policy = replace(side.policy, kind=kind, max_segments=engine.num_segments)
     return replace(side, policy=policy, shows_segments=False)
 

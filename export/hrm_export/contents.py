@@ -13,7 +13,7 @@ import torch
 
 from hrm_calibration.judge import Exam
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy, usual_kind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
 from hrm_export.inputs import Tasks, data_of, find_puzzles, identifiers_of, open_model, tasks_of
 from hrm_export.options import Options
@@ -117,8 +117,7 @@ def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPol
     if config.arch == "transformer" and limit > 1:
         problem = f"a transformer runs one segment, not --max-segments {limit}"
         raise ValueError(f"{problem}; omit --max-segments")
-    default = "verified" if puzzle.proof_exists else "learned"
-    kind = options.policy or default
+    kind = options.policy or usual_kind(proof_exists=puzzle.proof_exists)
     return HaltingPolicy(kind=kind, threshold=options.threshold or 0.0, max_segments=limit)
 
 
