@@ -151,6 +151,7 @@ trm() {
 }
 
 case "${1-}" in
+maze-14x14 | maze-8x8) maze ;;
 sudoku | sudoku-hard | sudoku-6x6 | maze | logistics | logistics-6x6 | arc-7x7 | arc-15x15 | trm) "$1" ;;
 *)
     echo "name a model, for example tools/train-shipped.sh maze" >&2
