@@ -9,7 +9,7 @@ set -euo pipefail
 
 # data/sudoku: 4,439 rated puzzles of a CSV file in the Sudoku-Extreme form and 10,400 generated ones
 sudoku() {
-    hrm-train --recipe sudoku-small --data data/sudoku --run runs/sudoku --hw cpu \
+    hrm-train sudoku-small --data data/sudoku --run runs/sudoku --hw cpu \
         --set total_samples=200000 --set high_cycles=1 --set window=8 --set max_segments=32
     hrm-train --puzzle sudoku --preset relational --data data/sudoku --run runs/sudoku2 \
         --init runs/sudoku/latest --hw cpu --set high_cycles=2 --set max_segments=32 \
@@ -49,7 +49,7 @@ sudoku-6x6() {
 maze() {
     hrm-data build maze-10x10 --out data/maze10 --train 12000 --test 300 --seed 11
     hrm-data build maze-20x20 --out data/maze20 --train 8000 --test 200 --seed 12
-    hrm-train --recipe maze-small --data data/maze10 --run runs/maze1 --hw cpu \
+    hrm-train maze-small --data data/maze10 --run runs/maze1 --hw cpu \
         --set precision=bf16 --set warmup_samples=6400
     hrm-train --puzzle maze-20x20 --preset relational --data data/maze20 --run runs/maze2 \
         --init runs/maze1/latest --hw cpu --set window=2 --set total_samples=160000 \
@@ -113,7 +113,7 @@ arc-7x7() {
 }
 
 arc-run() {
-    hrm-train --recipe arc-small --data data/arc7 --hw cpu --set hidden_size=480 \
+    hrm-train arc-small --data data/arc7 --hw cpu --set hidden_size=480 \
         --set precision=bf16 --run "$1" --set total_samples="$2" "${@:3}"
 }
 
@@ -133,7 +133,7 @@ checkpoint.save(Path("runs/arc-15x15-half"), model.half(), meta)'
 large-arc-run() {
     hrm-data build "arc-$1" --out "data/arc-$1" --augment 7 --keep-colors --hold-out-all \
         --more "$RE_ARC/examples.json.gz" --more-license "$RE_ARC/LICENSE-RE-ARC.txt"
-    hrm-train --recipe arc-small --puzzle "arc-$1" --data "data/arc-$1" --run "runs/arc-$1" \
+    hrm-train arc-small --puzzle "arc-$1" --data "data/arc-$1" --run "runs/arc-$1" \
         --hw cpu --threads 1 --set hidden_size=480 --set puzzle_vector_size=96 \
         --set precision=bf16 --set total_samples="$2" "${@:3}"
 }
@@ -151,6 +151,7 @@ trm() {
 }
 
 case "${1-}" in
+maze-14x14 | maze-8x8) maze ;;
 sudoku | sudoku-hard | sudoku-6x6 | maze | logistics | logistics-6x6 | arc-7x7 | arc-15x15 | trm) "$1" ;;
 *)
     echo "name a model, for example tools/train-shipped.sh maze" >&2

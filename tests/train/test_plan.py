@@ -134,7 +134,7 @@ def test_a_cpu_compiles_only_for_a_long_run(
 
 
 def test_the_recipe_of_the_log_fits_the_disk() -> None:
-    shown = succeeded(app, "--dry-run", "--recipe", "log", "--hw", "rtx4090-laptop").stdout
+    shown = succeeded(app, "--dry-run", "log", "--hw", "rtx4090-laptop").stdout
     sizes = re.search(
         r"takes (\S+) GiB; held: (\S+) GiB, 4 at most; written: up to (\S+) GiB", shown
     )
@@ -256,7 +256,7 @@ def test_a_named_recipe_fills_in(
     assert (plan.data, plan.run) == (Path("data/tiny"), Path("runs/tiny"))
     assert (plan.config.blocks, plan.config.num_symbols) == ("relational", 4)
     assert (plan.recipe.puzzle, plan.recipe.lr, plan.recipe.explore) == ("sudoku-4x4", 0.5, 0.75)
-    with pytest.raises(ValueError, match="--recipe 'huge' is unknown; choose sudoku-small"):
+    with pytest.raises(ValueError, match="recipe 'huge' is unknown; choose sudoku-small"):
         plan_of(PlanOptions(recipe="huge"))
 
 
@@ -375,11 +375,12 @@ def test_an_unknown_arc_task_trains_on_its_demonstrations(
     pairs = [{"input": [[1, number]], "output": [[number, 1]]} for number in (2, 3, 4)]
     file.write_text(json.dumps({"train": pairs, "test": [{"input": [[1, 5]]}]}))
     shipped = Path(__file__).parents[2] / "model" / "checkpoints" / "arc-7x7"
-    start = ["--recipe", "arc-small", "--data", file, "--run", "run", "--hw", "cpu"]
+    start = ["arc-small", "--data", file, "--run", "run", "--hw", "cpu"]
     for setting in (*PLAIN, "total_samples=64", "warmup_samples=0", "batch_size=4"):
         start += ["--set", setting]
     ended = succeeded(app, *start, "--init", shipped)
-    assert "(12 puzzles)" in ended.output  # three demonstrations in four turns
+    in_four_turns = 12  # three demonstrations
+    assert re.search(rf" s +{in_four_turns}\b", ended.output)
     for split in ("train", "test"):
         source = open_source(tmp_path / "data" / "mine", split, registry.get("arc-7x7"))
         assert (len(source), source.identifiers()[1]) == (12, "mine")

@@ -251,6 +251,7 @@ class ModelView(BaseModel):
     )
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
+    card: str | None = Field(default=None, description="Path of its card, a page in Markdown.")
 
 
 class ModelsAnswer(BaseModel):

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
 from hrm_edge_runtime.api.errors import without_folders
 from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
-from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, puzzle_of
+from hrm_edge_runtime.contract.bundle import Bundle, Identifiers, puzzle_of
+from hrm_edge_runtime.contract.card import card_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
@@ -46,7 +48,7 @@ class ServedModel:
     identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
     tasks: Sequence[str] = ()
     held_out: tuple[object, object] | None = None
-    tasks_file: Path | None = None
+    path: Path = Path()
 
     @classmethod
     def of(
@@ -59,7 +61,6 @@ class ServedModel:
         lane: LaneKey | None = None,
         precision_reason: str | None = None,
     ) -> "ServedModel":
-        has_tasks = TASKS_NAME in bundle.manifest.files
         return cls(
             manifest=bundle.manifest,
             lane=lane or LaneKey(bundle.manifest.name),
@@ -71,7 +72,7 @@ class ServedModel:
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
             held_out=bundle.example(),
-            tasks_file=bundle.path / TASKS_NAME if has_tasks else None,
+            path=bundle.path,
         )
 
     @classmethod
@@ -85,11 +86,16 @@ class ServedModel:
             precision=next(iter(manifest.precisions)),
             num_slots=1,
             max_attempts=1,
+            path=path,
         )
 
     @cached_property
     def name(self) -> str:
         return self.manifest.name
+
+    @property
+    def card(self) -> str:
+        return card_of(self.manifest, self.puzzle, self.path)
 
     @property
     def sample(self) -> object:
@@ -139,6 +145,7 @@ class ServedModel:
             tasks=len(self.tasks),
             legend=legend_of(self.puzzle),
             sample=self.sample,
+            card=f"/models/{quote(self.name, safe='')}/card",
         )
         if report is not None:
             view.state = "ready"
