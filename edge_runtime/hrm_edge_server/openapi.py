@@ -157,12 +157,9 @@ def _describe_puzzles(puzzle: dict[str, Any], models: Sequence[ServedModel]) -> 
     examples: dict[str, Any] = {}
     for kind, model in kinds.items():
         samples.append(model.sample)
-        forms: Mapping[str, object] = {"sample": model.sample}
+        examples[kind] = {"value": {"puzzle": model.sample}}
         if isinstance(model.puzzle, Described):
             paragraphs.append(f"{kind}: {model.puzzle.about}.")
-            forms = model.puzzle.forms(model.sample)
-        for form, question in forms.items():
-            examples[f"{kind}, {form}"] = {"value": {"puzzle": question}}
     puzzle["description"] = "\n\n".join(paragraphs)
     puzzle["examples"] = samples
     return examples
