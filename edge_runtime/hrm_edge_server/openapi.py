@@ -11,7 +11,6 @@ from starlette.routing import BaseRoute
 from hrm_edge_runtime.api.errors import JSON
 from hrm_edge_runtime.api.schema import (
     BatchLine,
-    BundleRequest,
     ErrorAnswer,
     LabelRequest,
     SegmentView,
@@ -82,7 +81,7 @@ def query_of(fields: type[BaseModel]) -> dict[str, Any]:
     return {"parameters": parameters}
 
 
-COMPONENTS = (SolveRequest, LabelRequest, BundleRequest, SegmentView, BatchLine)
+COMPONENTS = (SolveRequest, LabelRequest, SegmentView, BatchLine)
 """Schemas that no route names as its answer. The answers' own come from the routes."""
 
 
