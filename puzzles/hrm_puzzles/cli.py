@@ -127,7 +127,7 @@ class BuildOptions:
     ] = None
     more_license: Annotated[
         Path | None,
-        typer.Option(help="License of --more; by default the license file beside it."),
+        typer.Option(help="File with the license of --more."),
     ] = None
     as_json: AsJson = False
 
