@@ -9,7 +9,7 @@ import { Evaluation } from "./evaluation.js";
 import { kindOf, solves } from "./kinds/index.js";
 import { drawLabel, makeBoard, showLabel } from "./labels.js";
 import { valueOf } from "./notation.js";
-import { boardOf, judgeTask, open, show, solve } from "./opening.js";
+import { boardOf, judgeTask, open, show, solve, solveOneStep } from "./opening.js";
 import { Operations } from "./operations.js";
 import { address, keepAddress, page, tellCommands } from "./page.js";
 import { Share } from "./share.js";
@@ -106,6 +106,7 @@ const cellsOf = (model) => kindOf(model).rows * kindOf(model).cols;
 
 function listen() {
   $("solve").onclick = solve;
+  $("step").onclick = solveOneStep;
   $("new").onclick = makeBoard;
   $("difficulty").onchange = makeBoard;
   $("show-label").onclick = showLabel;

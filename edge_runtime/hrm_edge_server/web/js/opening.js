@@ -59,7 +59,7 @@ export function open(model, puzzle = null) {
   drawn.show(model, kind);
   $("attempts-wanted").max = model.max_attempts;
   $("attempts-wanted").value = 1;
-  $("solve").disabled = Boolean(model.isBoard);
+  $("solve").disabled = $("step").disabled = Boolean(model.isBoard);
   $("goal").textContent = kind.goal;
   $("help").textContent = kind.help;
   const levels = levelsOf(model, kind);
@@ -162,14 +162,22 @@ export async function judgeTask() {
 }
 
 export function solve() {
+  think(Number($("segments-wanted").value), $("paced").checked);
+}
+
+/** What the model says after one segment more than the last time. */
+export function solveOneStep() {
+  think(page.thinking.nextSegment, false);
+}
+
+function think(segments, isPaced) {
   if (page.model.isBoard) return;
   $("draw-label").setAttribute("aria-pressed", "false");
-  const [attempts, segments] = [$("attempts-wanted"), $("segments-wanted")].map(({ value }) =>
-    Number(value)
-  );
-  page.thinking.solve({
+  const attempts = Number($("attempts-wanted").value);
+  const options = {
     ...(attempts > 1 ? { attempts } : {}),
     ...(segments > 0 ? { max_segments: segments } : {}),
     ...($("policy").value ? { policy: $("policy").value } : {})
-  });
+  };
+  page.thinking.solve(options, isPaced);
 }
