@@ -141,9 +141,9 @@ async function* freshQuestions(kind, difficulty) {
 
 /** Every held-out pair of every task, once. */
 async function* taskQuestions(model) {
-  for (const [name, task] of Object.entries(await tasksOf(model))) {
+  for (const task of await tasksOf(model)) {
     for (const [index, { output }] of task.test.entries())
-      yield { puzzle: questionOf(name, task, index), solution: output, isLabelled: true };
+      yield { puzzle: questionOf(task, index), solution: output, isLabelled: true };
   }
 }
 

@@ -142,8 +142,7 @@ async function chooseTask(model, kind) {
     page.editor.take(question);
     page.editor.board.focus();
   });
-  const [first] = Object.keys(tasks);
-  if (first && page.isUntouched) page.editor.take(questionOf(first, tasks[first]));
+  if (tasks.length && page.isUntouched) page.editor.take(questionOf(tasks[0]));
 }
 
 /**

@@ -89,7 +89,8 @@ def test_late_tasks_keep_what_was_pasted(page: Page, text: str) -> None:
 
 ODD_PAIRS = [{"input": 1}, {"input": [], "output": []}, {"input": [[1.5]], "output": [["a"]]}]
 ODD_TASKS = [None, 7, {}, {"train": []}, {"train": None}, {"train": [{}], "test": []}]
-ODD_TASKS += [{"train": [pair], "test": [pair]} for pair in ODD_PAIRS]
+ODD_TASKS += [{"task": "odd", "train": [pair], "test": [pair]} for pair in ODD_PAIRS]
+ODD_TASKS += [TASK, {"task": 7, **TASK}]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,8 @@ ODD_TASKS += [{"train": [pair], "test": [pair]} for pair in ODD_PAIRS]
         ("null", 0),
         ("[]", 0),
         ("7", 0),
-        (json.dumps({"good": TASK, **{f"odd-{n}": odd for n, odd in enumerate(ODD_TASKS)}}), 1),
+        (json.dumps({"good": TASK}), 0),
+        (json.dumps([{"task": "good", **TASK}, *ODD_TASKS]), 1),
     ],
 )
 def test_odd_tasks_of_a_bundle_leave_the_board(page: Page, sent: str, num_shown: int) -> None:
