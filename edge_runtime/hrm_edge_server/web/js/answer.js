@@ -5,7 +5,7 @@ import { Board } from "./board.js";
 import { element } from "./dom.js";
 import { copied, gridOf, resized } from "./grids.js";
 import { sizeFields } from "./fields.js";
-import { still } from "./picture.js";
+import { Picture } from "./picture.js";
 
 export class Answer {
   /** `brush()` tells what a pointer paints; `onDraw()` hears of every change by the person. */
@@ -49,14 +49,12 @@ export class Answer {
   /** Shows the author's answer beside this one, and frames in both the cells that differ. */
   compare(label, flash = {}) {
     const { kind, grid } = this;
-    const author = still(
-      kind.board,
-      framed(kind.picture(label, null), label, grid),
-      "The author's answer"
-    );
+    const author = new Picture(kind.board);
+    author.node.setAttribute("aria-hidden", "true");
+    author.draw(framed(kind.picture(label, null), label, grid));
     this.board.draw(framed(kind.picture(grid, null), grid, label), flash);
     this.author.replaceChildren(
-      author,
+      author.node,
       element("figcaption", { class: "quiet" }, "The author's answer")
     );
     this.author.hidden = false;

@@ -4,7 +4,7 @@
 import { getJson, post, Refusal } from "./api.js";
 import { $, element } from "./dom.js";
 import { isSame } from "./grids.js";
-import { still } from "./picture.js";
+import { still } from "./painter.js";
 import { questionOf, tasksOf } from "./tasks.js";
 
 const MOST_DRAWN = 120;
@@ -95,7 +95,7 @@ export class Evaluation {
         )
       )
     );
-    $("evaluated").replaceChildren(...shown.map((entry) => this.#card(entry)));
+    $("evaluated").replaceChildren(...shown.map((entry) => (entry.card ??= this.#card(entry))));
     $("evaluate-export").disabled = this.entries.length === 0;
   }
 

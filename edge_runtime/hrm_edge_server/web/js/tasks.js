@@ -4,7 +4,7 @@
 import { getJson, Refusal } from "./api.js";
 import { $, element } from "./dom.js";
 import { isSame } from "./grids.js";
-import { still } from "./picture.js";
+import { still } from "./painter.js";
 
 const isRow = (row) => Array.isArray(row) && row.every((cell) => Number.isInteger(cell));
 const isGrid = (grid) =>

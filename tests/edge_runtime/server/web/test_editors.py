@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from service_tools import Server
+from service_tools import Server, wait_for
 from web_tools import (
     Locator,
     Page,
@@ -12,6 +12,7 @@ from web_tools import (
     choose,
     digits,
     expect,
+    painted,
     require_no_sideways_scroll,
     screen,
     solve,
@@ -146,6 +147,31 @@ def test_the_first_task_is_a_right_one(sized_page: Page, site: Server, model: st
     require_no_sideways_scroll(sized_page)
     if model == "arc-7x7":
         screen(sized_page, f"task-right-{width_of(sized_page)}", whole=False)
+
+
+MOST_ELEMENTS = 5000  # of a page
+
+
+def expect_color(canvas: Locator, color: str) -> None:
+    wait_for(lambda: painted(canvas) == color)
+
+
+@pytest.mark.parametrize("model", ["arc-7x7", "arc-15x15"])
+def test_a_gallery_paints_what_is_scrolled_to(page: Page, site: Server, model: str) -> None:
+    tasks = site.http.get(f"/models/{model}/tasks").json()
+    choose(page, model)
+    page.click("#tasks summary")
+    thumbnails = page.locator("#tasks-list canvas")
+    expect(thumbnails).to_have_count(2 * len(tasks))
+    assert page.evaluate("document.querySelectorAll('*').length") <= MOST_ELEMENTS
+    assert painted(thumbnails.last) == ""
+    for task, thumbnail in ((tasks[0], thumbnails.first), (tasks[-1], thumbnails.nth(-2))):
+        thumbnail.scroll_into_view_if_needed()
+        color = task["train"][0]["input"][0][0]
+        swatch = page.locator(f".swatch .color-{color}")
+        shown = swatch.evaluate("one => getComputedStyle(one).backgroundColor")
+        expect_color(thumbnail, shown)
+    expect_color(thumbnails.first, "")
 
 
 def test_a_wrong_answer_shows_the_authors(sized_page: Page, site: Server) -> None:
