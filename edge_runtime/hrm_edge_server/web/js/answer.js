@@ -83,8 +83,8 @@ export class Answer {
   #key(key, cell) {
     const mark = this.kind.marks.find(({ keys }) => keys.includes(key));
     if (mark) {
-      this.#write(cell, mark.value);
-      this.board.focus(Math.min(this.board.rows * this.board.cols - 1, cell + 1));
+      const isOpen = this.grid.flat()[cell] === this.kind.open;
+      this.board.type(key, cell, isOpen, (place) => this.#write(place, mark.value));
     } else if (key === " ") this.#write(cell, this.brush());
     else return false;
     return true;

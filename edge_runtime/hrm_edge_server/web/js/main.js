@@ -125,6 +125,9 @@ function listen() {
   $("paced").checked = !matchMedia("(prefers-reduced-motion: reduce)").matches;
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") page.thinking?.stop();
+    if (event.key === "Enter" && !event.repeat && !isControl(event.target)) {
+      if ($("solve").checkVisibility()) $("solve").click();
+    }
     if (event.key === "z" && (event.ctrlKey || event.metaKey) && !isField(event.target))
       page.editor?.undo();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target === $("text"))
@@ -135,9 +138,11 @@ function listen() {
     if (isField(event.target) || text.trim().length < 2 || $("puzzle").hidden) return;
     event.preventDefault();
     take(text.trim().includes("\n") ? text : text.trim());
+    page.editor?.board.focus();
   });
 }
 
 const isField = (target) => target.closest?.("input, textarea") !== null;
+const isControl = (target) => isField(target) || target.closest("a, button, select, summary");
 
 start();

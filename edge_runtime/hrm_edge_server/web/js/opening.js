@@ -45,7 +45,6 @@ export function open(model, puzzle = null) {
   Object.assign(page, { model, kind, fresh: null, tasks: null });
   page.editor = new Editor(kind, {
     onChange: changed,
-    onSolve: solve,
     onUnread: (value, isDrawn) => page.thinking.explain(value, isDrawn),
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null })
   });

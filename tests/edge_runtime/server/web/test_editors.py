@@ -50,6 +50,27 @@ def test_sudoku_typed_by_hand_is_solved_and_proven(page: Page, site: Server) -> 
     screen(page, "sudoku")
 
 
+def test_backspace_erases(page: Page) -> None:
+    page.click("#clear")
+    cell(page, 1, 1).click()
+    page.keyboard.type("12")
+    for left in ("1.", ".."):
+        page.keyboard.press("Backspace")
+        assert digits(page)[:2] == left
+    page.keyboard.type("314...5..41.24...5..314....6.113.2.4")
+    question = digits(page)
+    assert solve(page) == "Proven"
+    cell(page, 1, 5).click()
+    page.keyboard.press("Backspace")
+    assert digits(page) == question
+    choose(page, "arc-7x7")
+    page.locator("#answer-board [role=gridcell]").first.click()
+    page.keyboard.type("12")
+    page.keyboard.press("Backspace")
+    drawn = page.locator("#answer-board [role=gridcell]").all_text_contents()
+    assert drawn[:2] == ["1", "0"]
+
+
 def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
     choose(page, "maze-8x8")
     page.click("#clear")

@@ -21,6 +21,7 @@ from web_tools import (
     paste,
     require_no_sideways_scroll,
     solve,
+    verdict,
     visit,
 )
 
@@ -35,6 +36,7 @@ TASK = {
     ],
     "test": [{"input": [[0, 7], [7, 7]], "output": [[4, 1], [1, 1]]}],
 }
+SAMPLE = registry.get("logistics-6x6")
 LARGE_MAZE = "S" + "." * 40 + "\n" + "." * 40 + "G"
 
 
@@ -121,6 +123,16 @@ def test_unfit_text_is_explained_once(page: Page, model: str, text: str) -> None
     page.wait_for_selector(DONE)
     assert len(sentences(page)) == 1
     assert page.locator("[aria-invalid]").count() == 0
+
+
+@pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8"])
+def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str) -> None:
+    choose(page, model)
+    page.locator("#board [role=gridcell]").last.click()
+    paste(page, str(SAMPLE.asked(SAMPLE.generate(np.random.default_rng(4), "easy").question, "")))
+    expect(page.locator("#model")).to_have_value("logistics-6x6")
+    page.keyboard.press("Enter")
+    assert verdict(page) == "Proven"
 
 
 @pytest.fixture(scope="module")
