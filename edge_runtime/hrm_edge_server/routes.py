@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
@@ -178,7 +178,7 @@ async def card(request: Request) -> Response:
 @router.get(
     "/models/{name}/tasks",
     response_class=Response,
-    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "The bundle's tasks.json."),
+    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "Its tasks, right ones first."),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def tasks(request: Request) -> Response:
@@ -188,7 +188,7 @@ async def tasks(request: Request) -> Response:
     if model is None or not model.tasks or TASKS_NAME not in model.manifest.files:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    return pages.file_in_pieces(FileResponse(model.path / TASKS_NAME, media_type=JSON))
+    return Response(model.task_list, media_type=JSON)
 
 
 @router.get("/kinds", response_model=schema.KindsAnswer)
