@@ -55,7 +55,7 @@ format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .
 	$(DEV)/ruff format .
 
-peers: .venv/ready .peers/ready  ## Serve the same model with LitServe, Ray Serve, BentoML and FastAPI beside ours (15 minutes)
+peers: .venv/ready .peers/ready  ## Serve the same model with LitServe and FastAPI beside ours (10 minutes)
 	$(DEV)/hrm-bench peers --python .peers/bin/python | tee peers.md
 
 check-gpu: .venv/ready  ## On a CUDA device: training beside the CPU, engines beside PyTorch; writes acceptance-gpu.json

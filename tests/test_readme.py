@@ -190,10 +190,10 @@ def test_a_shipped_model_is_trained_on_and_put_on_a_running_server(tmp_path: Pat
         command("key", "add", "me", "--admin"), cwd=tmp_path, capture_output=True, text=True
     )
     key = made.stdout.split()[-1]
-    served = [str(tmp_path / word) if word in ("served", "keys") else word for word in arguments]
+    served = [str(tmp_path / word) if word in ("uploads", "keys") else word for word in arguments]
     with hrm_serve(*served, "--threads=1", key=key) as server:
-        put = server.http.put("/models/mine", json={"bundle": "mine"})
-        assert put.status_code == 201, put.text
+        push = command("push", tmp_path / "mine.bundle", server.url)
+        subprocess.run(push, env={**os.environ, "HRM_API_KEY": key}, check=True)
         answer = server.solve(rows.splitlines()[1].split(",")[0], model="mine").json()
         assert answer["model"] == "mine"
 

@@ -56,16 +56,14 @@ class ModelManager:
         """Open the models that the engine starts without, each as soon as it is built."""
         self._joining = asyncio.create_task(self._join_all(), name="models-joining")
 
-    async def put(
-        self, name: str, bundle: str, commit: Callable[[], None] = lambda: None
-    ) -> ChangeAnswer:
+    async def put(self, name: str, path: Path, commit: Callable[[], None]) -> ChangeAnswer:
         """Serve a bundle under its name; calls `commit` in the turn that switches to it.
 
         Rejects a bundle that does not open with 422, and one that does not fit with 507.
         """
         self._check_ready()
         async with self._trials:
-            path = await self._tried(bundle)
+            await self._try(path)
         model, lane = await asyncio.to_thread(self._read, name, path)
         async with self._one_at_a_time:
             self._check_ready()
@@ -182,12 +180,8 @@ class ModelManager:
         except (BundleError, EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
-    async def _tried(self, text: str) -> Path:
-        """Find a bundle and try it in a process of its own; rejects what fails there."""
-        try:
-            path = await asyncio.to_thread(self.library.find, text)
-        except BundleError as error:
-            raise _refusal(422, "bad-bundle", error) from None
+    async def _try(self, path: Path) -> None:
+        """Try a bundle in a process of its own; rejects what fails there."""
         engine_bytes = resident_bytes(self._engine_client.process.pid)
         tried = trial.try_bundle(
             path,
@@ -199,10 +193,9 @@ class ModelManager:
             await _opened(tried)
         except trial.StoppedError:
             raise no_answer("draining") from None
-        return path
 
     async def _load(self, lane: lanes.LaneOptions, *, keeps_figures: bool = False) -> None:
-        """Open a lane in the engine beside those that run; fails as `_tried` does."""
+        """Open a lane in the engine beside those that run; fails as `_try` does."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=keeps_figures)
         manager = self._engine_client.lane_manager

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
@@ -27,13 +27,13 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import TASKS_NAME
 from hrm_edge_server import batch, openapi, pages
 from hrm_edge_server.auth import key_of
-from hrm_edge_server.body import body_of, check_type, media_type_of, unless_client_leaves
+from hrm_edge_server.body import body_of, check_type, unless_client_leaves
 from hrm_edge_server.growing import EVENT_TYPE, EventStream
 from hrm_edge_server.middleware import json_answer
 from hrm_edge_server.models import ModelManager, unknown_model
 from hrm_edge_server.openapi import refusals
 from hrm_edge_server.solve import SolveService
-from hrm_edge_server.uploads import ARCHIVE_TYPE, Uploads
+from hrm_edge_server.uploads import ARCHIVE_TYPE
 
 CARD_TYPE = "text/markdown"
 MAX_NAME = 200  # characters of a model's name in a path
@@ -178,7 +178,7 @@ async def card(request: Request) -> Response:
 @router.get(
     "/models/{name}/tasks",
     response_class=Response,
-    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "The bundle's tasks.json."),
+    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "Its tasks, right ones first."),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def tasks(request: Request) -> Response:
@@ -188,7 +188,7 @@ async def tasks(request: Request) -> Response:
     if model is None or not model.tasks or TASKS_NAME not in model.manifest.files:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    return pages.file_in_pieces(FileResponse(model.path / TASKS_NAME, media_type=JSON))
+    return Response(model.task_list, media_type=JSON)
 
 
 @router.get("/kinds", response_model=schema.KindsAnswer)
@@ -301,28 +301,23 @@ async def description(request: Request) -> Response:
     "/models/{name}",
     tags=[OPERATOR],
     response_model=schema.ChangeAnswer,
-    responses=refusals(403, 404, 408, 413, 415, 422, 503, 507)
+    responses=refusals(403, 404, 408, 415, 422, 503, 507)
     | {201: {"model": schema.ChangeAnswer, "description": "Added"}},
-    openapi_extra=openapi.request_bodies(
-        {JSON: openapi.schema_of(schema.BundleRequest), ARCHIVE_TYPE: openapi.FILE}
-    )
-    | openapi.MODEL_NAME,
+    openapi_extra=openapi.request_bodies({ARCHIVE_TYPE: openapi.FILE}) | openapi.MODEL_NAME,
 )
 async def put_model(request: Request) -> Response:
     """Serve a bundle: another model (201), or a new version of this one (200).
 
-    The body names a bundle on the server, or is a bundle: a tar file of plain files. The old
-    version finishes the work it admitted. If the bundle does not open, the old version keeps
-    serving.
+    The body is a tar file of plain files. The old version finishes the work it admitted. If the
+    bundle does not open, the old version keeps serving.
     """
     name = _name_in(request)
     manager = _model_manager(request)
-    if media_type_of(request) == ARCHIVE_TYPE:
-        change = await _uploads(manager).put(request, name, manager.put)
-    else:
-        body = await body_of(request)
-        fields = await service_of(request).decoded(schema.BundleRequest, body)
-        change = await manager.put(name, fields.bundle)
+    uploads = manager.library.uploads
+    if uploads is None:
+        message = "this server takes no bundles over HTTP"
+        raise ServiceError(403, "uploads-off", message, "start it with --upload-dir FOLDER")
+    change = await uploads.put(request, name, manager.put)
     return answer_of(change, 200 if change.replaced else 201)
 
 
@@ -367,15 +362,6 @@ def _name_in(request: Request) -> str:
         message = f"the parameter 'name' is not valid: it has more than {MAX_NAME} characters"
         raise invalid("string_too_long", message, "see /docs for its values", field="name")
     return name
-
-
-def _uploads(manager: ModelManager) -> Uploads:
-    uploads = manager.library.uploads
-    if uploads is None:
-        message = "this server takes no bundles over HTTP"
-        remedy = "start it with --upload-dir FOLDER, or name a bundle that it has"
-        raise ServiceError(403, "uploads-off", message, remedy)
-    return uploads
 
 
 def _model_manager(request: Request) -> ModelManager:

@@ -253,12 +253,6 @@ def side_by_side(first: Subject, theirs: Rollout, second: Subject, ours: Rollout
     )
 
 
-def markdown(rows: Sequence[Sequence[str]], caption: str) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|---" * len(rows[0]) + "|")
-    return "\n".join([*lines, "", caption])
-
-
 def table(rows: Sequence[Sequence[str]], caption: str) -> Table:
     head, *others = rows
     shown = Table(*head, caption=caption, caption_justify="left")

@@ -127,7 +127,7 @@ class BuildOptions:
     ] = None
     more_license: Annotated[
         Path | None,
-        typer.Option(help="License of --more; by default the license file beside it."),
+        typer.Option(help="File with the license of --more."),
     ] = None
     as_json: AsJson = False
 
@@ -308,7 +308,7 @@ def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
 def _built_text(built: BuiltSet) -> str:
     counts = f"{built.num_train} training and {built.num_test} test examples"
     text = f"{counts}, sha256 {built.fingerprint}"
-    if built.num_tasks is not None:
+    if built.num_tasks is not None and built.num_puzzles is not None:
         tasks = f"{counted(built.num_tasks, 'task')} in {counted(built.num_puzzles, 'variant')}"
         text = f"{text}\n{tasks}, {counted(built.num_left_out, 'task')} too large."
         if built.num_more is None:

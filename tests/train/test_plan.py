@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,13 +26,14 @@ from hrm_train.cli import main as app
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.optim import OPTIMIZERS
 from hrm_train.options import PlanOptions
-from hrm_train.plan import draft, plan_of
+from hrm_train.plan import RECORDS, draft, plan_of
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for
 from hrm_train.run import run_of
 from hrm_train.run_plan import NAME_BYTES, RunPlan, trainer_from, write_plan
 from hrm_train.session import warnings
 from hrm_train.tuning import fastest, tuned
 
+ROOT = Path(__file__).parents[2]
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, without duplicates
 
@@ -416,3 +418,16 @@ def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: P
     checkpoint.save(unnamed / "step_1", old, {})
     new_NE = trainer_from(arc_plan(unnamed, data, unnamed / "step_1")).model.puzzle_table
     assert torch.equal(new_NE, mean_E.expand_as(new_NE))
+
+
+def test_every_setting_that_a_page_or_a_script_names_exists() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    known = {field.name for record in RECORDS.values() for field in dataclasses.fields(record)}
+    named: set[str] = set()
+    for file in listed.stdout.splitlines():
+        is_history = file.startswith(("benchmarks/results/", "CHANGELOG", "tests/"))
+        if file.endswith((".md", ".sh", ".yaml")) and not is_history:
+            text = (ROOT / file).read_text(encoding="utf-8")
+            named |= set(re.findall(r"--set (\w+)=", text))
+    assert len(named) > 20
+    assert named <= known

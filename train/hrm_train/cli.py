@@ -6,7 +6,6 @@ hrm-train status runs/sudoku-small
 """
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -42,19 +41,12 @@ def train(options: TrainOptions) -> None:
 def status(
     run: Annotated[Path, typer.Argument(help="Directory of the run.")],
     as_json: command.AsJson = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every two seconds until the run ends.")
-    ] = False,
 ) -> None:
     """Show the state of a run: speed, validations, checkpoints, and where time goes."""
     from hrm_train import status as run_status
 
-    if watch:
-        with suppress(KeyboardInterrupt):
-            run_status.watch(run, Console())
-    elif as_json:
-        found = run_status.read_status(run)
+    found = run_status.read_status(run)
+    if as_json:
         print(json.dumps(found, indent=2))
     else:
-        found = run_status.read_status(run)
         Console().print(run_status.table_of(found))

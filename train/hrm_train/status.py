@@ -13,8 +13,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, cast
 
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
 from hrm_host.progress import duration
@@ -263,17 +261,6 @@ def _short(row: Row | None) -> Row | None:
         if isinstance(value, list):
             short[name] = cast("list[Any]", value)[-1]
     return short
-
-
-def watch(run: Path, console: Console) -> None:
-    """Shows a run until no process writes it."""
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            status = read_status(run)
-            live.update(table_of(status), refresh=True)
-            if not status["process"]:
-                return
-            time.sleep(2.0)
 
 
 def table_of(status: Mapping[str, Any]) -> Table:

@@ -308,16 +308,6 @@ class LabelAnswer(BaseModel):
     verified: bool | None
 
 
-class BundleRequest(BaseModel, extra="forbid", strict=True, frozen=True):
-    """The bundle to serve."""
-
-    bundle: str = Field(
-        min_length=1,
-        max_length=1000,
-        description="A shipped bundle's name, one in a --bundle-dir, or a path below one.",
-    )
-
-
 class ChangeAnswer(BaseModel):
     """The model is served from now on."""
 

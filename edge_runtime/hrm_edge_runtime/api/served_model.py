@@ -8,13 +8,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from hrm_edge_runtime.api.errors import without_folders
+from hrm_edge_runtime.api.errors import as_json, without_folders
 from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
-from hrm_edge_runtime.contract.bundle import Bundle, Identifiers, puzzle_of
+from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, puzzle_of
 from hrm_edge_runtime.contract.card import card_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
+from hrm_host.reading import json_from, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
 from hrm_puzzles.reading.legend import Lettered
 
@@ -103,6 +104,19 @@ class ServedModel:
         if self.held_out is None:
             return self.puzzle.sample(self.tasks)
         return self.held_out[0]
+
+    @cached_property
+    def task_list(self) -> bytes:
+        """Its tasks as a JSON list in the bundle's order; a browser reorders the keys of objects.
+
+        Cached, because making it takes 30 ms for 455 tasks.
+        """
+        listed: list[dict[str, object]] = []
+        if TASKS_NAME in self.manifest.files:
+            for name, task in json_from(text_of(self.path / TASKS_NAME)).items():
+                if isinstance(task, dict):
+                    listed.append({**task, "task": name})
+        return as_json(listed).encode()
 
     @cached_property
     def routed(self) -> Routed | None:

@@ -116,9 +116,11 @@ def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once(
         view = http.get("/models").json()["models"][0]
         tasks = http.get("/models/arc-7x7/tasks").json()
         assert (len(tasks), view["tasks"], view["identifiers"]) == (76, 76, len(bundle.identifiers))
-        for name, task in tasks.items():
+        right = view["held_out_tasks"]["right"]
+        assert [task["task"] for task in tasks[: len(right)]] == right
+        for task in tasks:
             assert task["train"]
-            arc.puzzle.parse({"task": name, "input": task["test"][0]["input"]})
+            arc.puzzle.parse({"task": task["task"], "input": task["test"][0]["input"]})
         assert http.get("/models/arc-7x7").json() == view
         card = http.get(view["card"])
         assert card.headers["content-type"] == "text/markdown; charset=utf-8"
