@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from hrm_edge_runtime.api.errors import without_folders
-from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
+from hrm_edge_runtime.api.schema import LegendView, ModelView
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, puzzle_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
+from hrm_edge_runtime.contract.manifest import Halting, Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
 from hrm_puzzles.reading.legend import Lettered
@@ -125,7 +125,7 @@ class ServedModel:
             problem=problem and without_folders(problem),
             kind=self.puzzle.name,
             proof_exists=self.puzzle.proof_exists,
-            halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
+            halting=Halting(policy=self.halting.kind, threshold=self.halting.threshold),
             precision=self.precision,
             precision_reason=self.precision_reason,
             slots=self.num_slots,

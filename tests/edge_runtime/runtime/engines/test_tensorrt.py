@@ -38,8 +38,8 @@ from hrm_edge_runtime.engines.trt import api, building, cache, profiles
 from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import TensorRTError
-from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
-from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, Driver, PycudaDriver
+from hrm_edge_runtime.engines.trt.cuda import Gpu
+from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, CudaError, Driver, PycudaDriver
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
@@ -268,7 +268,7 @@ def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: M
         assert gpu_state().uploaded == set(gpu_state().executables)
         assert gpu_state().launches == 0
     device(FAKE_CUDA_FAILS="cuGraphUpload")
-    with closing(Gpu(driver())) as gpu, pytest.raises(CaptureError, match="cuGraphUpload"):
+    with closing(Gpu(driver())) as gpu, pytest.raises(CudaError, match="cuGraphUpload"):
         gpu.capture(lambda: None)
     assert gpu_state().executables == {}
 
