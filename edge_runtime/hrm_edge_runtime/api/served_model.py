@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
 from hrm_edge_runtime.api.errors import as_json, without_folders
 from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, puzzle_of
+from hrm_edge_runtime.contract.card import card_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
@@ -47,7 +49,7 @@ class ServedModel:
     identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
     tasks: Sequence[str] = ()
     held_out: tuple[object, object] | None = None
-    tasks_file: Path | None = None
+    path: Path = Path()
 
     @classmethod
     def of(
@@ -60,7 +62,6 @@ class ServedModel:
         lane: LaneKey | None = None,
         precision_reason: str | None = None,
     ) -> "ServedModel":
-        has_tasks = TASKS_NAME in bundle.manifest.files
         return cls(
             manifest=bundle.manifest,
             lane=lane or LaneKey(bundle.manifest.name),
@@ -72,7 +73,7 @@ class ServedModel:
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
             held_out=bundle.example(),
-            tasks_file=bundle.path / TASKS_NAME if has_tasks else None,
+            path=bundle.path,
         )
 
     @classmethod
@@ -86,11 +87,16 @@ class ServedModel:
             precision=next(iter(manifest.precisions)),
             num_slots=1,
             max_attempts=1,
+            path=path,
         )
 
     @cached_property
     def name(self) -> str:
         return self.manifest.name
+
+    @property
+    def card(self) -> str:
+        return card_of(self.manifest, self.puzzle, self.path)
 
     @property
     def sample(self) -> object:
@@ -106,8 +112,8 @@ class ServedModel:
         Cached, because making it takes 30 ms for 455 tasks.
         """
         listed: list[dict[str, object]] = []
-        if self.tasks_file is not None:
-            for name, task in json_from(text_of(self.tasks_file)).items():
+        if TASKS_NAME in self.manifest.files:
+            for name, task in json_from(text_of(self.path / TASKS_NAME)).items():
                 if isinstance(task, dict):
                     listed.append({**task, "task": name})
         return as_json(listed).encode()
@@ -153,6 +159,7 @@ class ServedModel:
             tasks=len(self.tasks),
             legend=legend_of(self.puzzle),
             sample=self.sample,
+            card=f"/models/{quote(self.name, safe='')}/card",
         )
         if report is not None:
             view.state = "ready"
