@@ -189,6 +189,7 @@ class LegendView(BaseModel):
     symbols: dict[int, str] = Field(description="The character that is written for each value.")
     open_value: int
     described: str
+    goal: str = Field(default="", description="What to reach, in a sentence of the puzzle's own.")
 
 
 ModelState = Literal["loading", "ready", "failed"]

@@ -189,4 +189,5 @@ def legend_of(puzzle: Puzzle) -> LegendView | None:
         symbols=dict(legend.characters),
         open_value=legend.open_value,
         described=legend.described,
+        goal=getattr(puzzle, "goal", ""),
     )
