@@ -157,15 +157,15 @@ def test_a_product_of_cells_is_the_convolution_that_it_replaces(puzzle: str) -> 
     signed = quantize(graph, scales, weight_bits=7)
     inputs = inputs_of_model(model, 3)
     products = with_products(signed)
-    assert count_of(products, "Conv") < count_of(signed, "Conv")
+    assert num_convolutions(products) < num_convolutions(signed)
     one = run(signed, inputs)
     other = run(products, inputs)
     for name, values in one.items():
         np.testing.assert_allclose(other[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-def count_of(graph: onnx.ModelProto, operator: str) -> int:
-    return sum(node.op_type == operator for node in graph.graph.node)
+def num_convolutions(graph: onnx.ModelProto) -> int:
+    return sum(node.op_type == "Conv" for node in graph.graph.node)
 
 
 def with_rounded_weights(graph: onnx.ModelProto, limit: int) -> onnx.ModelProto:

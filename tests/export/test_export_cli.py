@@ -39,7 +39,6 @@ from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.arc.tasks import read_tasks
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions
-from hrm_puzzles.puzzle import Puzzle
 from hrm_train.batches import open_source
 from hrm_train.hardware import PRESETS
 
@@ -57,11 +56,9 @@ def saved(path: Path, puzzle: object = "sudoku-4x4", **changes: Any) -> Path:
     return path
 
 
-def data_set(
-    path: Path, count: int, puzzle: Puzzle = SUDOKU, split: str = "test", **options: Any
-) -> Path:
-    asked = made_questions(puzzle, count)
-    datasets.write_split(path, split, asked.tokens_NT, asked.labels_NT, puzzle=puzzle, **options)
+def data_set(path: Path, count: int, split: str = "test", **options: Any) -> Path:
+    asked = made_questions(SUDOKU, count)
+    datasets.write_split(path, split, asked.tokens_NT, asked.labels_NT, puzzle=SUDOKU, **options)
     datasets.write_identifiers(path)
     return path
 
@@ -110,6 +107,7 @@ def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path) -> No
         keep_colors=True,
         hold_out_all=True,
         more=more,
+        more_license=tmp_path / "LICENSE",
     )
     data = tmp_path / "data"
     build_arc(recipe, arc, data)

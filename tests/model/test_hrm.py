@@ -45,8 +45,9 @@ def ids(num_rows: int) -> Tensor:
     return torch.zeros(num_rows, dtype=torch.int64)
 
 
-def carry_of(value: float) -> Carry:
-    return Carry(torch.full((2, 17, 48), value), torch.full((2, 17, 48), value))
+def stale_carry() -> Carry:
+    nothing_BND = torch.full((2, 17, 48), torch.nan)
+    return Carry(nothing_BND, nothing_BND)
 
 
 def learn(output: SegmentOutput) -> None:
@@ -65,7 +66,7 @@ def test_rows_do_not_reach_each_other() -> None:
         alone = model.segment(model.start(1), tokens_BT[1:2], ids(1)).logits_BTV
     assert torch.allclose(together[1:2], alone, atol=1e-5)
     is_fresh_B = torch.tensor([True, False])
-    carry = carry_of(float("nan")).where(is_fresh_B, model.start(2))
+    carry = stale_carry().where(is_fresh_B, model.start(2))
     assert torch.equal(carry.z_high_BND[0], model.start(1).z_high_BND[0])
     assert carry.z_high_BND[1].isnan().all()
 
@@ -105,7 +106,7 @@ def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[st
 
 def test_the_transformer_ignores_its_carry_and_every_block_learns() -> None:
     model = fresh_model(**TRANSFORMER)
-    output = model.segment(carry_of(float("nan")), tokens(2), ids(2))
+    output = model.segment(stale_carry(), tokens(2), ids(2))
     from_start = model.segment(model.start(2), tokens(2), ids(2))
     assert torch.equal(output.logits_BTV, from_start.logits_BTV)
     assert torch.equal(output.q_halt_B, from_start.q_halt_B)

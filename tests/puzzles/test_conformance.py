@@ -123,21 +123,21 @@ def test_a_broken_law_is_found(law: str, latin: type[Any]) -> None:
     assert sentence_of(law) in faults
 
 
-def checked(name: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.main, ["check", name])
+def checked() -> tuple[int, str]:
+    done = CliRunner().invoke(cli.main, ["check", "latin-5x5"])
     return done.exit_code, done.output
 
 
 def test_the_puzzle_of_the_page_keeps_every_law(latin: type[Any]) -> None:
     del latin
-    status, output = checked("latin-5x5")
+    status, output = checked()
     assert status == 0, output
     assert output.count("kept ") == len(BREACHES)
 
 
 def test_a_broken_law_is_printed(latin: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latin, "check_BT", always_right)
-    status, output = checked("latin-5x5")
+    status, output = checked()
     assert status == 1
     assert "BROKEN  `check_BT` disproves an answer with any one cell changed" in output
 

@@ -51,10 +51,10 @@ def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: s
     assert f"{fault}; " in str(caught.value)
 
 
-def maze_row(*, path: str = "o", rating: int = 4) -> str:
+def maze_row(path: str = "o") -> str:
     """A 10x10 maze with an open first row. Its rows may begin and end with spaces."""
     walls = "#" * 94
-    return f"made, S  G{walls} , S{path * 2}G{walls} ,{rating}"
+    return f"made, S  G{walls} , S{path * 2}G{walls} ,4"
 
 
 def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path:
     assert rows["labels"][0, :6].tolist() == [2, 3, 5, 5, 4, 1]
     assert rows["inputs"][0, 99] == 2
     with pytest.raises(DatasetError, match=r"line 2: the answer .* does not solve the question"):
-        read_examples(written(tmp_path, HEADER, maze_row(path=" ")), maze)
+        read_examples(written(tmp_path, HEADER, maze_row(" ")), maze)
 
 
 def found(
@@ -73,8 +73,8 @@ def found(
     return find_questions(str(source), puzzle, count=count, data=data, progress=unheard)
 
 
-def write_data(path: Path, puzzle: Puzzle, name: str | None, count: int = 5) -> Path:
-    tokens_NT = np.random.default_rng(0).integers(1, puzzle.vocab_size, (count, puzzle.seq_len))
+def write_data(path: Path, puzzle: Puzzle, name: str | None) -> Path:
+    tokens_NT = np.random.default_rng(0).integers(1, puzzle.vocab_size, (5, puzzle.seq_len))
     datasets.write_split(path, "test", tokens_NT, tokens_NT, puzzle=puzzle)
     if name is not None:
         (path / datasets.RECIPE).write_text(json.dumps({"puzzle": name}))
@@ -134,9 +134,9 @@ def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_pa
     assert split.labels(slice(None)).tolist() == labels
 
 
-def records_of(text: str, puzzle: Puzzle = SMALL, columns: str | None = None) -> list[PuzzleRecord]:
+def records_of(text: str, columns: str | None = None) -> list[PuzzleRecord]:
     lines = io.StringIO(text, newline="")
-    return list(records_in(lines, [puzzle], name="x.csv", columns=columns))
+    return list(records_in(lines, [SMALL], name="x.csv", columns=columns))
 
 
 NAMED = f"start,end,cost\n{OPEN},{SOLVED},7\n"

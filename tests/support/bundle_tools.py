@@ -30,9 +30,9 @@ def archived(bundle: Path) -> bytes:
     return body
 
 
-def turn_head(bundle: Path, graph: str = "step.fp32.onnx") -> onnx.ModelProto:
+def turn_head(bundle: Path) -> onnx.ModelProto:
     """The graph of a bundle whose head says the opposite; its golden traces do not hold."""
-    turned = onnx.load(bundle / graph)
+    turned = onnx.load(bundle / "step.fp32.onnx")
     head = next(tensor for tensor in turned.graph.initializer if tensor.name == "head_DV")
     opposite = -onnx.numpy_helper.to_array(head)
     head.CopyFrom(onnx.numpy_helper.from_array(opposite, head.name))

@@ -10,9 +10,9 @@ def line_of(puzzle: Puzzle, grid: Grid) -> str:
     return str(puzzle.asked(grid, "")).replace("\n", "")
 
 
-def made(puzzle: Puzzle, count: int = 6) -> list[Example]:
+def made(puzzle: Puzzle) -> list[Example]:
     rng = np.random.default_rng(5)
-    return [puzzle.generate(rng, "easy") for _ in range(count)]
+    return [puzzle.generate(rng, "easy") for _ in range(6)]
 
 
 def csv_of(puzzle: Puzzle, header: str, row: str) -> str:

@@ -58,7 +58,7 @@ def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
     return model.eval()
 
 
-def relational_sizes(puzzle: str, channels: int = 16) -> dict[str, Any]:
+def relational_sizes(puzzle: str) -> dict[str, Any]:
     """Return changes that give `small_model` relational blocks of this puzzle."""
     kind = registry.get(puzzle)
     geometry = kind.geometry
@@ -66,7 +66,7 @@ def relational_sizes(puzzle: str, channels: int = 16) -> dict[str, Any]:
     sizes["board"] = geometry.board
     sizes["num_symbols"] = geometry.num_symbols
     sizes["num_fixed"] = geometry.num_fixed
-    sizes["hidden_size"] = channels * geometry.num_symbols
+    sizes["hidden_size"] = 16 * geometry.num_symbols
     sizes["vocab_size"] = kind.vocab_size
     sizes["seq_len"] = kind.seq_len
     sizes["num_heads"] = 1

@@ -53,8 +53,8 @@ class House:
         body = archived(self.folder / f"{bundle or name}.bundle")
         return await self.http.put(f"/models/{name}", content=body, headers=UPLOAD)
 
-    async def remove(self, name: str, key: dict[str, str] = AS_ADMIN) -> httpx.Response:
-        return await self.http.delete(f"/models/{name}", headers=key)
+    async def remove(self, name: str) -> httpx.Response:
+        return await self.http.delete(f"/models/{name}", headers=AS_ADMIN)
 
     async def solve(self, puzzle: str, model: str) -> Any:
         body = {"puzzle": puzzle, "model": model}

@@ -31,11 +31,11 @@ MAX_SEGMENTS = 16
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
 
 
-def examples(count: int = 8) -> dict[str, str]:
-    """Return questions with their answers, as text; the same in every process."""
+def examples() -> dict[str, str]:
+    """Return eight questions with their answers, as text; the same in every process."""
     rng = np.random.default_rng(4)
     answers: dict[str, str] = {}
-    for _ in range(count):
+    for _ in range(8):
         example = PUZZLE.generate(rng, "easy")
         question = _text(example.question).replace("0", ".")
         answers[question] = _text(example.answer)

@@ -20,11 +20,8 @@ from hrm_puzzles.puzzle import Grid, IntArray, Parsed, Puzzle, PuzzleError, Rout
 FIRST = (1, 1)  # the cell of an error that names none
 
 
-class ReadingError(NamedTuple):
-    """Why the boards of a kind cannot read a puzzle."""
-
-    kind: str
-    problem: PuzzleError
+KindError = tuple[str, PuzzleError]
+"""A kind of puzzle, and why its boards cannot read a puzzle."""
 
 
 class ParsedRequest(NamedTuple):
@@ -138,24 +135,24 @@ def _read(
 
     If no board has the puzzle's size, the smallest one that holds the puzzle frames it.
     """
-    errors: list[ReadingError] = []
-    for model, board in _boards(models, request.puzzle, errors):
+    refusals: list[KindError] = []
+    for model, board in _boards(models, request.puzzle, refusals):
         try:
             parsed = board.parse(request.puzzle)
             tokens_T = model.puzzle.encode(parsed.grid)
         except PuzzleError as error:
-            errors.append(ReadingError(board.name, error))
+            refusals.append((board.name, error))
         else:
             return model, board, parsed, tokens_T
-    raise _unread(errors)
+    raise _unread(refusals)
 
 
 def _boards(
-    models: Sequence[ServedModel], notation: object, errors: list[ReadingError]
+    models: Sequence[ServedModel], notation: object, refusals: list[KindError]
 ) -> Iterator[tuple[ServedModel, Puzzle]]:
     """Every model with its own board, then with a smaller one in a frame, the smallest model first.
 
-    A puzzle that no board can frame adds to `errors`.
+    A puzzle that no board can frame adds to `refusals`.
     """
     for model in models:
         yield model, model.puzzle
@@ -165,31 +162,31 @@ def _boards(
         try:
             framed = model.routed.framed(notation)
         except PuzzleError as error:
-            errors.append(ReadingError(model.puzzle.name, error))
+            refusals.append((model.puzzle.name, error))
             continue
         if framed is not None:
             yield model, framed
 
 
-def _unread(errors: Sequence[ReadingError]) -> ServiceError:
+def _unread(refusals: Sequence[KindError]) -> ServiceError:
     """Why no model reads a puzzle, in the words of the kind that read farthest."""
-    kinds = ", ".join(dict.fromkeys(error.kind for error in errors))
-    best = max(errors, key=_progress_of)
-    error = best.problem
-    if all(other.kind == best.kind for other in errors):
+    kinds = list(dict.fromkeys(kind for kind, _ in refusals))
+    kind, error = max(refusals, key=lambda refusal: _progress_of(refusal[1]))
+    if len(kinds) == 1:
         return bad_puzzle(error)
-    if _progress_of(best) == (0, FIRST):
-        problem = f"no kind of puzzle served here reads this one ({kinds})"
+    served = ", ".join(kinds)
+    if _progress_of(error) == (0, FIRST):
+        problem = f"no kind of puzzle served here reads this one ({served})"
         remedy = "send one that is written as its sample in /models"
         return bad_puzzle(PuzzleError(problem, "not-a-puzzle", remedy))
-    remedy = f"as {best.kind}, {error.remedy}; the kinds served are {kinds}"
+    remedy = f"as {kind}, {error.remedy}; the kinds served are {served}"
     return bad_puzzle(PuzzleError(error.problem, error.rule, remedy, error.cell))
 
 
-def _progress_of(error: ReadingError) -> tuple[int, tuple[int, int]]:
+def _progress_of(error: PuzzleError) -> tuple[int, tuple[int, int]]:
     """How far a kind read: to a cell, to the end of a board of another size, or to its rules."""
-    rule = error.problem.rule
-    cell = error.problem.cell or FIRST
+    rule = error.rule
+    cell = error.cell or FIRST
     is_of_the_kind = rule not in ("not-a-puzzle", "wrong-keys", "no-task")
     if not is_of_the_kind or (rule == "bad-character" and cell == FIRST):
         return 0, FIRST

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome, Status
 from hrm_edge_runtime.batching.task import How
 from hrm_edge_runtime.contract.halting import PolicyKind
-from hrm_edge_runtime.contract.manifest import AttemptKind, TaskResults
+from hrm_edge_runtime.contract.manifest import AttemptKind, Halting, TaskResults
 from hrm_edge_runtime.worker.client import EngineState
 from hrm_puzzles.puzzle import Route
 
@@ -182,13 +182,6 @@ class UnreadyAnswer(ErrorAnswer):
     progress: dict[str, str | float] | None
 
 
-class HaltingView(BaseModel):
-    """The halting rule for requests that name none."""
-
-    policy: PolicyKind
-    threshold: float
-
-
 class LegendView(BaseModel):
     """The characters of a puzzle's boards, for pages that draw them."""
 
@@ -196,6 +189,7 @@ class LegendView(BaseModel):
     symbols: dict[int, str] = Field(description="The character that is written for each value.")
     open_value: int
     described: str
+    goal: str = Field(default="", description="What to reach, in a sentence of the puzzle's own.")
 
 
 ModelState = Literal["loading", "ready", "failed"]
@@ -217,7 +211,7 @@ class ModelView(BaseModel):
     vocab_size: int
     hidden_size: int
     max_segments: int
-    halting: HaltingView
+    halting: Halting = Field(description="The halting rule for requests that name none.")
     precision: str
     precision_reason: str | None = Field(
         default=None, description="Why TensorRT runs this precision; null for other engines."

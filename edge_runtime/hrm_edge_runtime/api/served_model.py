@@ -9,11 +9,11 @@ from urllib.parse import quote
 import numpy as np
 
 from hrm_edge_runtime.api.errors import as_json, without_folders
-from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
+from hrm_edge_runtime.api.schema import LegendView, ModelView
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, puzzle_of
 from hrm_edge_runtime.contract.card import card_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
+from hrm_edge_runtime.contract.manifest import Halting, Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
 from hrm_host.reading import json_from, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
@@ -145,7 +145,7 @@ class ServedModel:
             problem=problem and without_folders(problem),
             kind=self.puzzle.name,
             proof_exists=self.puzzle.proof_exists,
-            halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
+            halting=Halting(policy=self.halting.kind, threshold=self.halting.threshold),
             precision=self.precision,
             precision_reason=self.precision_reason,
             slots=self.num_slots,
@@ -189,4 +189,5 @@ def legend_of(puzzle: Puzzle) -> LegendView | None:
         symbols=dict(legend.characters),
         open_value=legend.open_value,
         described=legend.described,
+        goal=getattr(puzzle, "goal", ""),
     )

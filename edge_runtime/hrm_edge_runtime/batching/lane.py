@@ -70,7 +70,7 @@ class Lane:
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def submit(self, attempt: Attempt) -> None:
-        """Queue an attempt; raises QueueFullError, or ValueError for tokens that do not fit."""
+        """Queue an attempt; raises ValueError if it is full or the tokens do not fit."""
         self.check_tokens(attempt.tokens_T)
         self.scheduler.submit(attempt)
 

@@ -18,10 +18,6 @@ AGEING_S = 10.0
 Place = tuple[Any, ...]
 
 
-class QueueFullError(ValueError):
-    """As many are alive as the limit allows."""
-
-
 def place_of(one: Task | Attempt) -> Place:
     """The place in the queue, smaller first; it never changes, so places compare at any time."""
     period = math.floor(one.arrival_s / AGEING_S)
@@ -48,12 +44,12 @@ class Scheduler:
         self._is_settled = True  # no attempt was added or removed since the last `admit`
 
     def submit(self, attempt: Attempt) -> None:
-        """Queue an attempt with an id of its own; raises QueueFullError."""
+        """Queue an attempt with an id of its own; raises ValueError if the queue is full."""
         attempt_id = attempt.attempt_id
         assert attempt_id not in self.waiting, f"attempt {attempt_id} is already here"
         if len(self.waiting) + len(self.running) >= self.queue_limit + self.num_slots:
             limit = f"the queue already holds its limit of {self.queue_limit} attempts"
-            raise QueueFullError(f"{limit}: retry when some have ended.")
+            raise ValueError(f"{limit}: retry when some have ended.")
         self._num_submitted += 1
         self.waiting[attempt_id] = attempt
         place = (*place_of(attempt), self._num_submitted)

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from hrm_edge_runtime.batching import lane, scheduler, stats
+from hrm_edge_runtime.batching import lane, stats
 from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.task import Attempt, How, Result, SegmentEvent, Task
 from hrm_edge_runtime.batching.variants import TaskVariant, TaskVariants
@@ -83,7 +83,7 @@ class TaskLane:
         return bool(self._groups or self._results)
 
     def submit(self, task: Task) -> None:
-        """Take a task with all its attempts; raises QueueFullError, or ValueError if invalid."""
+        """Take a task with all its attempts; raises ValueError if it cannot."""
         if task.task_id in self._groups or not 1 <= task.num_attempts <= self._max_attempts:
             raise ValueError(
                 f"the lane does not take task {task.task_id} with {task.num_attempts} attempts: "
@@ -91,7 +91,7 @@ class TaskLane:
             )
         if len(self._groups) >= self._max_tasks:
             limit = f"the queue already holds its limit of {self.queue_limit} puzzles"
-            raise scheduler.QueueFullError(f"{limit}: retry when some have ended.")
+            raise ValueError(f"{limit}: retry when some have ended.")
         variants = [TaskVariant(tokens_T=task.tokens_T, puzzle_id=task.puzzle_id)]
         if task.num_attempts > 1:
             self._lane.check_tokens(task.tokens_T)  # validate tokens before transforming them

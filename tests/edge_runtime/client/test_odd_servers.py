@@ -28,8 +28,8 @@ def solve(url: str, *options: object, puzzle: str = OPEN, given: str = "") -> Re
     return CliRunner().invoke(main, asked, input=given)
 
 
-def require_harmless(texts: list[str]) -> None:
-    for text in texts:
+def require_harmless(told: Result) -> None:
+    for text in (told.stdout, told.stderr):
         for line in LINE_END.split(text):
             assert is_printable(line), ascii(line)
         assert not re.search("^owned", text, re.MULTILINE)
@@ -52,7 +52,7 @@ EVIL_LINES = {
 def test_a_batch_line_commands_no_terminal(line: dict[str, object], options: list[str]) -> None:
     with odd_server(lines(line)) as url:
         told = solve(url, *options)
-    require_harmless([told.stdout, told.stderr])
+    require_harmless(told)
 
 
 def listed(**changed: str) -> Reply:
@@ -74,7 +74,7 @@ EVIL_MODELS = {
 def test_the_list_of_models_commands_no_terminal(models: Reply) -> None:
     with odd_server(lines(solved(1, SOLVED)), models) as url:
         told = solve(url)
-    require_harmless([told.stdout, told.stderr])
+    require_harmless(told)
 
 
 def refusal(url: str, *options: object) -> str:

@@ -91,17 +91,11 @@ def test_too_few_puzzles(two_precisions: Path, tmp_path: Path, count: int, is_un
     assert (f"{count:,} puzzles cannot tell exact_loss" in ended.output) == is_unsure
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--puzzles", "4"], "compared with itself"),
-        (["--against", "cpu"], "compared with itself"),
-    ],
-)
-def test_wrong_options_are_one_sentence(tiny_bundle: Path, arguments: list[str], said: str) -> None:
-    ended = parity(tiny_bundle, "--engine", "cpu", *arguments)  # of two --engine the last counts
+@pytest.mark.parametrize("arguments", [["--puzzles", "4"], ["--against", "cpu"]])
+def test_an_engine_is_not_compared_with_itself(tiny_bundle: Path, arguments: list[str]) -> None:
+    ended = parity(tiny_bundle, "--engine", "cpu", *arguments)
     assert ended.exit_code == 2
-    assert said in ended.stderr
+    assert "compared with itself" in ended.stderr
     assert ended.stderr.startswith("hrm-parity: ")
 
 
@@ -156,8 +150,8 @@ def side(bundle: Bundle, engine: OnnxEngine | Begun | None = None, num_slots: in
     )
 
 
-def golden_of(bundle: Bundle, num_slots: int = 3) -> Side:
-    return golden_side(bundle.golden(), num_slots, bundle.manifest.halting_policy())
+def golden_of(bundle: Bundle) -> Side:
+    return golden_side(bundle.golden(), 3, bundle.manifest.halting_policy())
 
 
 def report_on(

@@ -182,8 +182,8 @@ def events_of(lines: Iterable[str]) -> list[tuple[str, Any]]:
     return events
 
 
-def streamed(server: Server, puzzle: object, **fields: object) -> list[tuple[str, Any]]:
-    response = server.http.post("/solve/stream", json={"puzzle": puzzle, **fields})
+def streamed(server: Server, **fields: object) -> list[tuple[str, Any]]:
+    response = server.http.post("/solve/stream", json={"puzzle": QUESTION, **fields})
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
     return events_of(response.text.splitlines())
@@ -191,7 +191,7 @@ def streamed(server: Server, puzzle: object, **fields: object) -> list[tuple[str
 
 @pytest.mark.process
 def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: Server) -> None:
-    *segments, (name, answer) = streamed(server, QUESTION)
+    *segments, (name, answer) = streamed(server)
     empty = [position for position, mark in enumerate(QUESTION) if mark == "."]
     expected = [
         (1, False, QUESTION, [], -1.0),
@@ -213,7 +213,7 @@ def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: S
 
 @pytest.mark.process
 def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server: Server) -> None:
-    *segments, (_, answer) = streamed(server, QUESTION, attempts=2)
+    *segments, (_, answer) = streamed(server, attempts=2)
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
     for (_, data), (number, attempt) in zip(segments, order, strict=True):
         assert (data["segment"], data["attempt"]) == (number, attempt)

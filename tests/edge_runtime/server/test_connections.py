@@ -272,15 +272,15 @@ async def test_trailers_are_bounded_as_headers_are(behind: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "length", "body", "is_in_one_piece"),
+    ("protocol", "length", "body"),
     [
-        (b"h2c", b"content-length: 4", b"body", True),
-        (b"h2c", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\n\r\n", True),
-        (b"x", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\norigin: http://x\r\n\r\n", True),
+        (b"h2c", b"content-length: 4", b"body"),
+        (b"h2c", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\n\r\n"),
+        (b"x", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\norigin: http://x\r\n\r\n"),
     ],
 )
 async def test_offer_of_another_protocol_is_passed_over_and_a_trailer_is_not_a_header(
-    protocol: bytes, length: bytes, body: bytes, is_in_one_piece: bool
+    protocol: bytes, length: bytes, body: bytes
 ) -> None:
     lines = [
         b"POST /echo HTTP/1.1",
@@ -291,12 +291,7 @@ async def test_offer_of_another_protocol_is_passed_over_and_a_trailer_is_not_a_h
     ]
     head = b"\r\n".join(lines) + b"\r\n\r\n"
     async with house() as there:
-        if is_in_one_piece:
-            reader, writer = await there.connect(head + body)
-        else:
-            reader, writer = await there.connect(head)
-            await asyncio.sleep(SHORT_S / 3)
-            writer.write(body)
+        reader, writer = await there.connect(head + body)
         assert await is_answered(reader, b"body")
         assert b"origin" not in dict(there.headers)
         writer.write(GET)

@@ -36,10 +36,6 @@ class Shared(NamedTuple):
     address: int
 
 
-class CaptureError(RuntimeError):
-    """The work cannot be recorded; it can still run call by call."""
-
-
 def look() -> GpuInfo:
     """The first device, without a context on it; raises EngineUnavailableError if there is none."""
     return _started(lambda: driver_here().info())
@@ -124,20 +120,20 @@ class Gpu:
         self._do(self._driver.wait_for, event)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record what `work` puts on the stream; returns its replay, or raises CaptureError."""
+        """Record what `work` puts on the stream; returns its replay.
+
+        If this raises EngineLostError or CudaError, the work can still run call by call.
+        """
+        self._driver.begin_capture(self.stream)
         try:
-            self._driver.begin_capture(self.stream)
-            try:
-                work()
-            except BaseException:
-                with suppress(CudaError):  # returns no graph, but ends the recording
-                    self._driver.end_capture(self.stream)
-                raise
-            graph = self._driver.end_capture(self.stream)
-            self._keep(self._driver.destroy, graph)
-            self._driver.upload_graph(graph, self.stream)  # otherwise the first launch uploads it
-        except (CudaError, EngineLostError) as error:
-            raise CaptureError(str(error)) from error
+            work()
+        except BaseException:
+            with suppress(CudaError):  # returns no graph, but ends the recording
+                self._driver.end_capture(self.stream)
+            raise
+        graph = self._driver.end_capture(self.stream)
+        self._keep(self._driver.destroy, graph)
+        self._driver.upload_graph(graph, self.stream)  # otherwise the first launch uploads it
         return partial(self._do, self._driver.launch, graph, self.stream)
 
     def close(self) -> None:

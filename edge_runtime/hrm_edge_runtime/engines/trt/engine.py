@@ -38,7 +38,8 @@ from hrm_edge_runtime.engines.engine import (
     StepOutput,
 )
 from hrm_edge_runtime.engines.trt import api
-from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu, Shared
+from hrm_edge_runtime.engines.trt.cuda import Gpu, Shared
+from hrm_edge_runtime.engines.trt.drivers import CudaError
 
 if TYPE_CHECKING:
     import tensorrt
@@ -238,7 +239,7 @@ class TensorRTEngine(Engine):
         self._gpu.wait()
         try:
             return self._gpu.capture(enqueue)
-        except CaptureError as error:
+        except (CudaError, EngineLostError) as error:
             problem = str(error)  # a log that keeps the error would keep this engine alive
             _log.warning(
                 "batch %d runs without a CUDA graph, which costs time: %s", bucket, problem

@@ -9,7 +9,7 @@ import { recordInWords } from "./record.js";
 import { SAMPLES } from "./samples.js";
 import { knownQuestion, questionOf, showTasks, tasksOf } from "./tasks.js";
 import { Thinking } from "./thinking.js";
-import { isKnown, unknownTask } from "./unknown.js";
+import { isKnown, unknownTask, unservedSudoku } from "./unknown.js";
 
 /** Shows a model as if a person had chosen it, with that puzzle or its first sample. */
 export function show(model, puzzle = null) {
@@ -45,7 +45,11 @@ export function open(model, puzzle = null) {
   Object.assign(page, { model, kind, fresh: null, tasks: null });
   page.editor = new Editor(kind, {
     onChange: changed,
-    onUnread: (value, isDrawn) => page.thinking.explain(value, isDrawn),
+    onUnread: (value, isDrawn) => {
+      const unserved = isDrawn ? null : unservedSudoku(value, page.models);
+      if (unserved) page.thinking.tell("bad", unserved.title, unserved.text);
+      else page.thinking.explain(value, isDrawn);
+    },
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null })
   });
   page.thinking = new Thinking(model, kind, page.editor, {

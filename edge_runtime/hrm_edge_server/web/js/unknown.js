@@ -1,5 +1,9 @@
-// Tasks that an ARC model cannot know: it knows tasks by name, from its training. Says so, and
-// how to teach it one.
+// What no model here can solve: a task that an ARC model cannot know, because it knows tasks by
+// name, from its training, and how to teach it one; a Sudoku of another size.
+
+import { either } from "./dom.js";
+import { sideOf } from "./kinds/sudoku.js";
+import { valueOf } from "./notation.js";
 
 /** Whether a JSON value is a task as ARC files hold it. */
 export function isTaskFile(value) {
@@ -26,6 +30,20 @@ export function taskWithoutModel() {
     "No model here knows ARC. " +
     "To train one on this task, save its file in a folder named tasks, and run:";
   return { title: "An ARC task", text, commands: commandsFor("arc-7x7") };
+}
+
+/** What a Sudoku is whose size no board here has, and which sizes have one; null for others. */
+export function unservedSudoku(value, models) {
+  const side = sideOf(valueOf(value));
+  const sudokus = models.filter(({ kind }) => kind.startsWith("sudoku"));
+  if (!side || sudokus.some(({ rows }) => rows === side)) return null;
+  const sized = (number) => `${number}×${number}`;
+  const served = either(sudokus.flatMap(({ isBoard, rows }) => (isBoard ? [] : sized(rows))));
+  const text = `No model here solves a Sudoku of ${sized(side)}`;
+  return {
+    title: `A Sudoku of ${sized(side)}`,
+    text: served ? `${text}; send one of ${served}.` : `${text} or any other size.`
+  };
 }
 
 const commandsFor = (kind) =>

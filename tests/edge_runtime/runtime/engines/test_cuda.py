@@ -6,9 +6,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.factory import num_gpus
-from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
+from hrm_edge_runtime.engines.trt.cuda import Gpu
 from hrm_edge_runtime.engines.trt.drivers import is_installed
 
 NUM_NUMBERS = 1024
@@ -69,7 +69,8 @@ def test_new_memory_is_zero_also_where_other_numbers_stood() -> None:
 
 
 def test_what_cannot_be_recorded_is_told_and_the_stream_works_on(gpu: Gpu) -> None:
-    with pytest.raises(CaptureError, match="cuStreamSynchronize gives CUDA_ERROR_STREAM_CAPTURE"):
+    error = "cuStreamSynchronize gives CUDA_ERROR_STREAM_CAPTURE"
+    with pytest.raises(EngineLostError, match=error):
         gpu.capture(gpu.wait)
     shared = gpu.share({"numbers": (SHAPE, np.float32)})
     shared.arrays["numbers"][:] = np.arange(NUM_NUMBERS)

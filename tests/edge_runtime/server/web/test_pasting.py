@@ -125,6 +125,26 @@ def test_unfit_text_is_explained_once(page: Page, model: str, text: str) -> None
     assert page.locator("[aria-invalid]").count() == 0
 
 
+SIXTEEN = "1" + "." * 254 + "G"
+ROWS = [list(range(17))[1:], *[[0] * 16] * 15]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SIXTEEN,
+        "\n".join(SIXTEEN[start : start + 16] for start in range(0, 256, 16)),
+        "\n".join(" ".join(map(str, row)) for row in ROWS),
+        json.dumps(ROWS),
+    ],
+)
+def test_a_sudoku_of_another_size_is_told_what_it_is(page: Page, text: str) -> None:
+    choose(page, "maze-8x8")
+    paste(page, text)
+    expect(page.locator("#verdict-title")).to_have_text("A Sudoku of 16×16")
+    assert page.inner_text("#verdict-text").endswith("; send one of 6×6 or 9×9.")
+
+
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8"])
 def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str) -> None:
     choose(page, model)
