@@ -48,6 +48,7 @@ class LatinSquare:
     """A 5 x 5 Latin square. `puzzle.Puzzle` describes each method."""
 
     name = "latin-5x5"
+    goal = "Fill the board: each row and each column holds each of 1 to 5 once."
     vocab_size = FIRST_DIGIT + SIDE
     seq_len = SIDE * SIDE
     proof_exists = True

@@ -95,8 +95,7 @@ class ModelManager:
             self._check_ready()
             model = self._models.get(name)
             if model is None and name not in self.library.failed:
-                message = f"there is no model {name!r} here"
-                raise ServiceError(404, "unknown-model", message, "see /models")
+                raise unknown_model(name)
             served = self._models.keys() - self.library.failed.keys()
             if served == {name}:
                 message = f"{name!r} is the only model here"
@@ -213,6 +212,10 @@ class ModelManager:
         task = asyncio.ensure_future(retire())
         self._retirements.add(task)
         task.add_done_callback(self._retirements.discard)
+
+
+def unknown_model(name: str) -> ServiceError:
+    return ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
 
 
 async def _opened(opening: Awaitable[None]) -> None:

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
@@ -24,16 +24,18 @@ from hrm_edge_runtime.api.errors import (
     without_folders,
 )
 from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.bundle import TASKS_NAME
 from hrm_edge_server import batch, openapi, pages
 from hrm_edge_server.auth import key_of
 from hrm_edge_server.body import body_of, check_type, unless_client_leaves
 from hrm_edge_server.growing import EVENT_TYPE, EventStream
 from hrm_edge_server.middleware import json_answer
-from hrm_edge_server.models import ModelManager
+from hrm_edge_server.models import ModelManager, unknown_model
 from hrm_edge_server.openapi import refusals
 from hrm_edge_server.solve import SolveService
 from hrm_edge_server.uploads import ARCHIVE_TYPE
 
+CARD_TYPE = "text/markdown"
 MAX_NAME = 200  # characters of a model's name in a path
 SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
 UNREADY: dict[int | str, dict[str, Any]] = {
@@ -149,19 +151,44 @@ async def models(request: Request) -> Response:
 
 
 @router.get(
+    "/models/{name}",
+    response_model=schema.ModelView,
+    responses=refusals(404, 422),
+    openapi_extra=openapi.MODEL_NAME,
+)
+async def model(request: Request) -> Response:
+    """A served model, as in /models."""
+    served = _served_model(request)
+    return answer_of(service_of(request).view(served))
+
+
+@router.get(
+    "/models/{name}/card",
+    response_class=Response,
+    responses=refusals(404, 422)
+    | openapi.free_answer(CARD_TYPE, {"type": "string"}, "The card of a model."),
+    openapi_extra=openapi.MODEL_NAME,
+)
+async def card(request: Request) -> Response:
+    """What a model was trained on, how accurate it is, and its limits."""
+    served = _served_model(request)
+    return Response(served.card, media_type=CARD_TYPE)
+
+
+@router.get(
     "/models/{name}/tasks",
     response_class=Response,
-    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "The bundle's tasks.json."),
+    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "Its tasks, right ones first."),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def tasks(request: Request) -> Response:
     """The tasks that the model knows by name: demonstrations, and test pairs that it never saw."""
     name = _name_in(request)
     model = service_of(request).models.get(name)
-    if model is None or model.tasks_file is None:
+    if model is None or not model.tasks or TASKS_NAME not in model.manifest.files:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    return pages.file_in_pieces(FileResponse(model.tasks_file, media_type=JSON))
+    return Response(model.task_list, media_type=JSON)
 
 
 @router.get("/kinds", response_model=schema.KindsAnswer)
@@ -319,6 +346,14 @@ def _description_of(models: tuple[ServedModel, ...], *, with_keys: bool) -> byte
 
 def service_of(request: Request) -> SolveService:
     return cast(SolveService, request.app.state.service)
+
+
+def _served_model(request: Request) -> ServedModel:
+    name = _name_in(request)
+    served = service_of(request).models.get(name)
+    if served is None:
+        raise unknown_model(name)
+    return served
 
 
 def _name_in(request: Request) -> str:

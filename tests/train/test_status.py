@@ -80,6 +80,14 @@ def test_a_run_is_told_from_its_files_and_none_is_touched(run: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+def test_a_finished_run_remains_for_no_time(run: Path) -> None:
+    append_line(run / "metrics.ndjson", {**MOMENT, "samples": 488})
+    output = io.StringIO()
+    Console(file=output, width=80).print(table_of(read_status(run)))
+    assert "finished" in output.getvalue()
+    assert "remaining" not in output.getvalue()
+
+
 def test_a_line_torn_by_a_kill_does_not_spoil_the_next(run: Path) -> None:
     with (run / VALIDATIONS).open("a") as file:
         file.write('{"time": 2000.0, "st')

@@ -1,8 +1,8 @@
 """hrm-train: puzzles in, checkpoint out. Its top-level imports must not import PyTorch.
 
-hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku
-hrm-train --run runs/sudoku --resume
-hrm-train status runs/sudoku
+hrm-train sudoku-small
+hrm-train --run runs/sudoku-small --resume
+hrm-train status runs/sudoku-small
 """
 
 import json
@@ -26,7 +26,7 @@ main = command.Command("hrm-train", extra="train", cannot=(FloatingPointError,))
         "Speed": "threads fill tune tune_batch profile profile_window dry_run samples_per_s",
     },
     invoke_without_command=True,
-    epilog="Example: hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku",
+    epilog="Examples: hrm-train sudoku-small; hrm-train --puzzle sudoku --data data/sudoku",
 )
 @command.taking(TrainOptions)
 def train(options: TrainOptions) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from rich.table import Table
 
 from hrm_host.progress import duration
-from hrm_host.reading import json_from, text_of
+from hrm_host.reading import counted, json_from, text_of
 from hrm_model import checkpoint
 from hrm_train import checkpoints, evaluate
 
@@ -319,5 +319,5 @@ def _validation(row: Mapping[str, Any] | None) -> str:
     proven = ""
     if row["proof_exists"]:
         proven = f", {100 * row['proven']:.1f} % proven"
-    puzzles = f"{row['num_puzzles']} puzzles at step {row['step']:,}"
+    puzzles = f"{counted(row['num_puzzles'], 'puzzle')} at step {row['step']:,}"
     return f"{100 * row['exact']:.1f} % exact{proven}, loss {row['loss']:.4g}, of {puzzles}"

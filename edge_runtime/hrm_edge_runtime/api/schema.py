@@ -189,6 +189,7 @@ class LegendView(BaseModel):
     symbols: dict[int, str] = Field(description="The character that is written for each value.")
     open_value: int
     described: str
+    goal: str = Field(default="", description="What to reach, in a sentence of the puzzle's own.")
 
 
 ModelState = Literal["loading", "ready", "failed"]
@@ -244,6 +245,7 @@ class ModelView(BaseModel):
     )
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
+    card: str | None = Field(default=None, description="Path of its card, a page in Markdown.")
 
 
 class ModelsAnswer(BaseModel):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
 from hrm_host.machine import Host, cache_folder, cuda_devices
 from hrm_host.memory import GIB, MIB, building_mb, read_memory
+from hrm_host.reading import counted
 
 OLDEST_TENSORRT = (10, 3)
 OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
@@ -179,8 +180,7 @@ def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
         text = "missing, and TensorRT engines need them"
         yield problem("CUDA bindings", text, "pip install 'hrm-edge[jetson]'")
     if software.num_gpus:
-        devices = "device" if software.num_gpus == 1 else "devices"
-        yield ok("GPU", f"{software.num_gpus} CUDA {devices}")
+        yield ok("GPU", counted(software.num_gpus, "CUDA device"))
     else:
         remedy = "in a container use --runtime nvidia; add the user to the groups video and render"
         yield problem("GPU", f"CUDA does not start: {software.gpu_fault}", remedy)

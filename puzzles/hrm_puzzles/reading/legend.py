@@ -129,7 +129,7 @@ def size_of(shape: GridShape) -> BoardSize:
     lines = f"{shape.rows} lines of {shape.cols} characters"
     text = f"{shape.num_cells} characters at once"
     lists = f"{shape.rows} lists of {shape.cols}"
-    forms = f"send {lines}, {text}, or {lists}"
+    forms = f"send {lines}, {text} or {lists}"
     return BoardSize(shape=shape, rule="wrong-size", forms=forms)
 
 

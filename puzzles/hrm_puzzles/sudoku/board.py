@@ -67,7 +67,7 @@ class SudokuBoard:
     def size(self) -> BoardSize:
         side = self.side
         text = f"{self.num_cells} characters with . for a blank"
-        lists = f"{side} lines of {side}, or {side} lists of {side} numbers"
+        lists = f"{side} lines of {side} or {side} lists of {side} numbers"
         shape = GridShape(rows=side, cols=side)
         return BoardSize(shape=shape, rule="wrong-length", forms=f"send {text}, {lists}")
 

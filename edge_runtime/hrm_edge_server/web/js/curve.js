@@ -6,9 +6,8 @@ import { ticksOf } from "./charts.js";
 import { svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [640, 200];
-const EDGE = { left: 52, right: 16, top: 16, bottom: 28 };
-const LINE = 16; // of words
-const PROOF_WORDS = 150; // width of the words with a margin
+const EDGE = { left: 52, right: 96, top: 24, bottom: 28 }; // words have room beside the curve
+const PROOF_WORDS = 180; // their greatest width, on a phone
 const FEWEST = 8; // segments on the axis, so that the first ones do not jump
 
 export class Curve {
@@ -50,19 +49,14 @@ function labelOf(last, proof, threshold) {
   return `${sure}; it may stop above ${shortened(threshold)}${found}`;
 }
 
-/** A line at the segment of the proof; its words are on the right, which is empty, if they fit. */
+/** A line at the segment of the proof, with its words above the curve. */
 function proofMark(proof, scale) {
   const x = scale.x(proof.segment);
-  const isRoom = x + PROOF_WORDS < WIDTH;
-  const words = {
-    class: "tick proof-words",
-    x: isRoom ? x + 8 : x - 8,
-    y: HEIGHT - EDGE.bottom - 8,
-    "text-anchor": isRoom ? "start" : "end"
-  };
+  const middle = Math.max(x, PROOF_WORDS / 2);
+  const place = { x: middle, y: EDGE.top - 6, "text-anchor": "middle" };
   return [
     svg("line", { class: "proof", x1: x, x2: x, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }),
-    svg("text", words, "proof found here")
+    svg("text", { class: "tick proof-words", ...place }, "proof found here")
   ];
 }
 
@@ -90,7 +84,7 @@ function axes(scale, threshold) {
     }),
     svg("line", { class: "level", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: level, y2: level }),
     marginTick(threshold, scale),
-    svg("text", levelWords(scale, level), "sure enough to stop"),
+    svg("text", { class: "tick", x: WIDTH - EDGE.right + 8, y: level + 4 }, "may stop"),
     ...[scale.low, scale.high]
       .filter((value) => Math.abs(scale.y(value) - level) > 16)
       .map((value) => marginTick(value, scale)),
@@ -109,28 +103,15 @@ function marginTick(value, scale) {
   return svg("text", place, shortened(value));
 }
 
-/**
- * The words at the level are on the half that the curve has not reached, or else where it began,
- * which is low.
- */
-function levelWords(scale, level) {
-  const isRoomAbove = level - EDGE.top > LINE;
-  const y = isRoomAbove ? level - 6 : level + LINE;
-  if (scale.x(scale.last) > WIDTH / 2) return { class: "tick", x: EDGE.left + 6, y };
-  return { class: "tick", x: WIDTH - EDGE.right - 6, y, "text-anchor": "end" };
-}
-
 function scaleOf(lines, threshold) {
   const margins = lines
     .flatMap(([, frames]) => frames.map(({ margin }) => margin))
     .filter(Number.isFinite);
-  const last = Math.max(1, ...lines.map(([, frames]) => frames.at(-1)?.segment ?? 1));
-  const count = Math.max(FEWEST, last);
+  const count = Math.max(FEWEST, ...lines.map(([, frames]) => frames.at(-1)?.segment ?? 1));
   const [low, high] = [Math.min(threshold - 1, ...margins), Math.max(threshold + 1, ...margins)];
   const [width, height] = [WIDTH - EDGE.left - EDGE.right, HEIGHT - EDGE.top - EDGE.bottom];
   return {
     count,
-    last,
     low,
     high,
     x: (segment) => rounded(EDGE.left + ((segment - 1) / (count - 1)) * width),

@@ -1,12 +1,12 @@
 // The description of every route, from openapi.json.
 
-import { $, element } from "./dom.js";
+import { $, either, element } from "./dom.js";
 
 function typeOf(schema) {
   if (!schema) return "";
   if (schema.$ref) return schema.$ref.split("/").pop();
-  if (schema.anyOf) return schema.anyOf.map(typeOf).join(" | ");
-  if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" | ");
+  if (schema.anyOf) return either(schema.anyOf.map(typeOf));
+  if (schema.enum) return either(schema.enum.map((value) => JSON.stringify(value)));
   if (schema.const !== undefined) return JSON.stringify(schema.const);
   if (schema.prefixItems) return `[${schema.prefixItems.map(typeOf).join(", ")}]`;
   if (schema.type === "array") return `${typeOf(schema.items) || "any"}[]`;
@@ -126,7 +126,6 @@ async function start() {
     $("about").textContent = "The server cannot be reached; reload when it is back.";
     return;
   }
-  $("title").textContent = `${api.info.title}: API`;
   $("about").textContent = api.info.description;
   tryIt(api.paths["/solve"].post.requestBody.content["application/json"].examples);
   $("paths").append(

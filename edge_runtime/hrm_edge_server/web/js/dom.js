@@ -22,6 +22,9 @@ export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
+/** The words as "a, b or c". */
+export const either = (words) => words.join(", ").replace(/, ([^,]*)$/, " or $1");
+
 function dressed(made, { on = {}, ...attributes }, children) {
   for (const [name, value] of Object.entries(attributes))
     if (value !== null) made.setAttribute(name, value);

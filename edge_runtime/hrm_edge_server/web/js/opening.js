@@ -9,7 +9,7 @@ import { recordInWords } from "./record.js";
 import { SAMPLES } from "./samples.js";
 import { knownQuestion, questionOf, showTasks, tasksOf } from "./tasks.js";
 import { Thinking } from "./thinking.js";
-import { isKnown, unknownTask } from "./unknown.js";
+import { isKnown, unknownTask, unservedSudoku } from "./unknown.js";
 
 /** Shows a model as if a person had chosen it, with that puzzle or its first sample. */
 export function show(model, puzzle = null) {
@@ -45,8 +45,11 @@ export function open(model, puzzle = null) {
   Object.assign(page, { model, kind, fresh: null, tasks: null });
   page.editor = new Editor(kind, {
     onChange: changed,
-    onSolve: solve,
-    onUnread: (value, isDrawn) => page.thinking.explain(value, isDrawn),
+    onUnread: (value, isDrawn) => {
+      const unserved = isDrawn ? null : unservedSudoku(value, page.models);
+      if (unserved) page.thinking.tell("bad", unserved.title, unserved.text);
+      else page.thinking.explain(value, isDrawn);
+    },
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null })
   });
   page.thinking = new Thinking(model, kind, page.editor, {
@@ -59,7 +62,7 @@ export function open(model, puzzle = null) {
   drawn.show(model, kind);
   $("attempts-wanted").max = model.max_attempts;
   $("attempts-wanted").value = 1;
-  $("solve").disabled = Boolean(model.isBoard);
+  $("solve").disabled = $("step").disabled = Boolean(model.isBoard);
   $("goal").textContent = kind.goal;
   $("help").textContent = kind.help;
   const levels = levelsOf(model, kind);
@@ -142,8 +145,7 @@ async function chooseTask(model, kind) {
     page.editor.take(question);
     page.editor.board.focus();
   });
-  const [first] = Object.keys(tasks);
-  if (first && page.isUntouched) page.editor.take(questionOf(first, tasks[first]));
+  if (tasks.length && page.isUntouched) page.editor.take(questionOf(tasks[0]));
 }
 
 /**
@@ -162,14 +164,22 @@ export async function judgeTask() {
 }
 
 export function solve() {
+  think(Number($("segments-wanted").value), $("paced").checked);
+}
+
+/** What the model says after one segment more than the last time. */
+export function solveOneStep() {
+  think(page.thinking.nextSegment, false);
+}
+
+function think(segments, isPaced) {
   if (page.model.isBoard) return;
   $("draw-label").setAttribute("aria-pressed", "false");
-  const [attempts, segments] = [$("attempts-wanted"), $("segments-wanted")].map(({ value }) =>
-    Number(value)
-  );
-  page.thinking.solve({
+  const attempts = Number($("attempts-wanted").value);
+  const options = {
     ...(attempts > 1 ? { attempts } : {}),
     ...(segments > 0 ? { max_segments: segments } : {}),
     ...($("policy").value ? { policy: $("policy").value } : {})
-  });
+  };
+  page.thinking.solve(options, isPaced);
 }

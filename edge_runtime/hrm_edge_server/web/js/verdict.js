@@ -56,10 +56,14 @@ export function figuresOf(answer, kind, model, elapsedMs) {
     ["Stopped by", HALTED[answer.halted_by] ?? answer.halted_by],
     ...(answer.how && answer.how !== "plain" ? [["Found by", answer.how]] : []),
     ["Segments", `${answer.segments} of at most ${mostSegments}`],
-    [
-      "How sure it was",
-      `${signed(answer.margin)}; above ${signed(model.halting.threshold)} it may stop`
-    ],
+    ...(answer.status === "proven"
+      ? [] // which needs no certainty
+      : [
+          [
+            "How sure it was",
+            `${signed(answer.margin)}; above ${signed(model.halting.threshold)} it may stop`
+          ]
+        ]),
     ...(answer.attempts > 1
       ? [["Attempts", `${answer.attempts}, ${answer.total_segments} segments together`]]
       : []),

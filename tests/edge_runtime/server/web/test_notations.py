@@ -36,6 +36,7 @@ VARIANTS: list[tuple[str, object]] = [
     ("logistics-6x6", CITY.replace("\n", "")),
     ("arc-7x7", {"id": "a", "input": "077\n707"}),
     ("arc-7x7", {"name": "a", "input": ["077", "7 0 7"]}),
+    ("arc-7x7", {"task_id": "a", "input": ["077", "707"]}),
     (
         "arc-7x7",
         {"task": "a", "train": [], "test": [{"input": [[1]]}, {"input": [[7]]}], "index": 1},

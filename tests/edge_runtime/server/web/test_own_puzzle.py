@@ -38,8 +38,8 @@ SYMBOLS = {value: symbol for symbol, value in VALUES.items()}
 
 
 class Latin(Sudoku):
-    legend = Legend(values=VALUES, characters=SYMBOLS, open_value=0,
-                    described="each of A to D once in every row and column")
+    goal = "Write each of A to D once into every row and column."
+    legend = Legend(values=VALUES, characters=SYMBOLS, open_value=0, described="A to D")
 
     def parse(self, notation):
         if isinstance(notation, str):
@@ -79,7 +79,9 @@ def test_own_puzzle_is_drawn_and_proven(browser: Browser, own_site: Server, size
     with visit(browser, own_site, size) as page:
         expect(page.locator("#undrawable")).to_be_hidden()
         expect(page.locator("#model optgroup").first).to_have_attribute("label", "Other puzzles")
-        expect(page.locator("#goal")).to_contain_text("each of A to D once")
+        expect(page.locator("#goal")).to_have_text(
+            "Write each of A to D once into every row and column."
+        )
         assert set(digits(page)) <= set(".ABCD")
         page.click("#clear")
         cell(page, 1, 1).click()

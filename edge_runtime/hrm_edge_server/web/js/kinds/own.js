@@ -32,7 +32,7 @@ export function own(model) {
     fromLine: (line) => line,
     question: ({ grid }) => grid,
     picture: (asked, said) => picture(symbols, open, asked, said),
-    goal: `Fill the board: ${legend.described}.`,
+    goal: legend.goal || `Fill the board: ${legend.described}.`,
     marked: (asked, value) => (asked === open ? value : asked),
     measured: (route) => measured(route, (cost) => `cost ${cost}`, "the least possible"),
     proven: "The check of this puzzle accepts the answer.",

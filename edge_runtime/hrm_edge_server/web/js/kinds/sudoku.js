@@ -5,6 +5,8 @@ import { readCells } from "../notation.js";
 import { sizeOf } from "./size.js";
 
 const BOXES = { 4: [2, 2], 6: [2, 3], 9: [3, 3] };
+const SIDES = [4, 6, 9, 12, 16, 25];
+const SYMBOLS = "123456789ABCDEFGHIJKLMNOP";
 const BLANKS = ".0*_-";
 const FRAME = /[|+=, \t\u2500-\u257f]/g;
 
@@ -48,6 +50,20 @@ export function sudoku(model) {
 const linesOf = (grid) => grid.map((row) => row.map((digit) => digit || ".").join(""));
 
 // Reading
+
+/** The side of a Sudoku of any size, as text or lists of marks or numbers; undefined for others. */
+export function sideOf(value) {
+  const rows = [value].flat(2).map((cell) => cell ?? ".");
+  const lines = rows.join("\n").split("\n");
+  const filled = lines.filter((line) => /[\w.]/.test(line)).join("");
+  const words = rows.join(" ").trim().split(/\s+/);
+  return SIDES.find((side) => {
+    const marks = [...BLANKS, " ", ...SYMBOLS.slice(0, side)];
+    const isCell = (mark) => marks.includes(mark.toUpperCase()) || (mark > 0 && mark <= side);
+    const isBoard = (cells) => cells.length === side ** 2 && cells.every(isCell);
+    return [words, [...filled], [...filled.replace(FRAME, "")]].some(isBoard);
+  });
+}
 
 function read(board, value) {
   if (typeof value === "string") return fromText(board, value);
