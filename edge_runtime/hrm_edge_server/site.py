@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SUDOKUS = ("sudoku", "sudoku-6x6", "sudoku-4x4")  # the page has their proofs, and those of mazes
 DEFAULT_BUNDLES = ("sudoku", "maze-8x8")
-NUM_BOARDS = 20  # of each level: a static site makes no others
+NUM_BOARDS = 12  # of each level: a static site makes no others
 RUNTIME = "onnxruntime-web/-/onnxruntime-web-1.30.0.tgz"
 RUNTIME_SHA512 = (
     "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
@@ -120,7 +120,8 @@ def _package(url: str) -> bytes:
     try:
         answer = httpx.get(url, follow_redirects=True, timeout=PATIENCE_S).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NoRuntimeError(f"{url} cannot be downloaded ({error}); {remedy}.") from error
+        reason = str(error).partition("\n")[0]
+        raise NoRuntimeError(f"{url} cannot be downloaded ({reason}); {remedy}.") from error
     digest = hashlib.sha512(answer.content).digest()
     if base64.b64encode(digest).decode() != RUNTIME_SHA512:
         raise NoRuntimeError(f"{url} is not the package that npm published; {remedy}.")

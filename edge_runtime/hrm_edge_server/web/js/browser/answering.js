@@ -46,7 +46,7 @@ export async function* streamed(body, signal) {
   const most = model.max_segments;
   if (body.max_segments > most) {
     const message = `max_segments is ${body.max_segments}; this model runs at most ${most}`;
-    throw new Refusal({ reason: "too-many-segments", message, remedy: `use 1 to ${most}` });
+    throw new Refusal({ reason: "bad-request", message, remedy: `use 1 to ${most}` });
   }
   const address = addressOf(`models/${encodeURIComponent(model.name)}.onnx`);
   const { port1: port, port2 } = new MessageChannel();
