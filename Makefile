@@ -9,6 +9,7 @@ ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 # Where tests marked gpu are: the others need a browser and more, which a machine with a card may lack.
 GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/runtime/engines
 SOAK_MINUTES ?= 5
+DIST ?= dist
 # A test of a server waits as long as it computes, so one worker more than cores keeps them busy.
 WORKERS ?= $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # NVIDIA's Python bindings without TensorRT: JetPack 6 has 10.3, JetPack 7.2 has 10.16 or 11.4.
@@ -19,7 +20,7 @@ TRT_PROCESSES := tests/edge_runtime/runtime/engines/test_tensorrt_library.py \
 	tests/edge_runtime/runtime/engines/test_failed_builds.py::test_cuda_that_does_not_start_is_named_before_a_build_and_passes \
 	tests/edge_runtime/server/test_building.py::test_a_second_model_joins_later
 
-.PHONY: help demo browser test test-quick test-slow lint audit format screens peers check-gpu check-jetson check-rtx check-trt clean
+.PHONY: help demo browser test test-quick test-slow lint audit format screens peers dist check-gpu check-jetson check-rtx check-trt clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,6 +42,9 @@ lint: .venv/ready  ## Check style and types
 	$(DEV)/ruff format --check .
 	$(DEV)/pyright --pythonpath $(DEV)/python
 
+dist: .venv/ready  ## Build the wheel and the source archive, in dist/
+	$(DEV)/uv build --quiet --build-constraints constraints.txt --out-dir $(DIST)
+
 audit: .audit/ready  ## Ask for known vulnerabilities in the pinned versions; says so where nobody can be asked
 	PIP_AUDIT=.audit/bin/pip-audit .ci/audit
 
@@ -51,7 +55,7 @@ format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .
 	$(DEV)/ruff format .
 
-peers: .venv/ready .peers/ready  ## Serve the same model with LitServe, Ray Serve, BentoML and FastAPI beside ours (15 minutes)
+peers: .venv/ready .peers/ready  ## Serve the same model with LitServe and FastAPI beside ours (10 minutes)
 	$(DEV)/hrm-bench peers --python .peers/bin/python | tee peers.md
 
 check-gpu: .venv/ready  ## On a CUDA device: training beside the CPU, engines beside PyTorch; writes acceptance-gpu.json

@@ -1,7 +1,6 @@
-"""A bare machine: on Python 3.10 (JetPack 6), the wheel with the serving extra runs and solves."""
+"""A bare machine: on Python 3.10 (JetPack 6), the wheel of `make dist` serves and solves."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,11 +9,13 @@ from pathlib import Path
 import pytest
 from service_tools import Server
 
+from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
+DEV = Path(sys.executable).parent
 DESKTOP = {"torch", "safetensors", "onnx", "tensorboard"}
 PYENV = ".pyenv/versions/3.10.*/bin/python"
 
@@ -36,38 +37,41 @@ def works(python: str) -> bool:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    python = python_310()
-    if python is None:
-        pytest.skip("no Python 3.10 on this machine")
+    python = python_310() or sys.executable
     folder = tmp_path_factory.mktemp("bare")
-    environment = dict(os.environ)
-    environment["PIP_CONSTRAINT"] = str(CONSTRAINTS)
-    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    environment.pop("PYTHONPATH", None)
+    # as `make dist` in a checkout whose environment is this one
+    make = ["make", "--assume-old=.venv/ready", "dist", f"DEV={DEV}", f"DIST={folder}"]
+    subprocess.run(make, cwd=ROOT, check=True)
+    (archive,) = folder.glob("*.tar.gz")
+    (wheel,) = folder.glob("*.whl")
+    assert archive.stat().st_size > wheel.stat().st_size  # it holds the tests too
     commands = folder / "env" / "bin"
     subprocess.run([python, "-m", "venv", "--without-pip", folder / "env"], check=True)
-    # Without compiling, because most modules are never imported.
-    install = ["install", "-q", "--no-compile", f"{ROOT}[serve]"]
-    subprocess.run([*pip_for(commands), *install], check=True, env=environment)
+    options = ["--quiet", "--constraints", CONSTRAINTS, f"{wheel}[serve]"]
+    subprocess.run([*pip_for(commands, "install"), *options], check=True)
     return commands
 
 
-def pip_for(commands: Path) -> list[str | Path]:
-    """Return our own pip for that environment, because installing one there takes longer."""
-    return [sys.executable, "-m", "pip", "--python", commands / "python"]
+def pip_for(commands: Path, action: str) -> list[str | Path]:
+    """Return our own installer's command for that environment."""
+    return [DEV / "uv", "pip", action, "--python", commands / "python"]
 
 
 def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: Path) -> None:
     with Server([str(bare / "hrm-serve"), "sudoku"]) as server:
         server.wait_until_ready()
         answer = server.solve(WELL_KNOWN).json()
+        assert "<title>HRM Edge" in server.http.get("/").text
     assert answer["status"] == "proven"
     assert answer["verified"] is True
     assert len(answer["solution"]) == 81
 
 
-def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(bare: Path) -> None:
-    ended = subprocess.run([bare / "hrm", "demo"], capture_output=True, text=True, timeout=180)
+def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(
+    bare: Path, tmp_path: Path
+) -> None:
+    command = [bare / "hrm", "demo"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert ended.stderr == ""
     assert ended.returncode == 0
     assert ended.stdout.count("proven to keep every rule") == 3
@@ -75,8 +79,14 @@ def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(bare: Pa
     assert len(next_steps.splitlines()) == 3
 
 
+def test_its_models_are_listed(bare: Path, tmp_path: Path) -> None:
+    command = [bare / "hrm", "models", "--json"]
+    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert {model["name"] for model in json.loads(listed.stdout)} == set(shipped_bundles())
+
+
 def test_no_package_of_the_desktop_is_installed_there(bare: Path) -> None:
-    command = [*pip_for(bare), "list", "--format=freeze"]
+    command = [*pip_for(bare, "list"), "--format=freeze"]
     listed = subprocess.run(command, capture_output=True, text=True)
     names = {line.partition("==")[0].lower() for line in listed.stdout.splitlines()}
     assert "onnxruntime" in names  # the list is a real one

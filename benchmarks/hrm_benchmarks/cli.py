@@ -120,7 +120,7 @@ def _told(measuring: Iterable[Row], form: str) -> list[Row]:
 
 @measured(PeerOptions, "peers --python .peers/bin/python > peers.md")
 def peers(options: PeerOptions) -> Table:
-    """Serve the same graph with LitServe, Ray Serve, BentoML and FastAPI, beside hrm-serve."""
+    """Serve the same graph with LitServe and FastAPI, beside hrm-serve."""
     from hrm_benchmarks import peers
 
     num_puzzles = options.puzzles

@@ -67,7 +67,7 @@ def serve_command(*arguments: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], *, within_s: float = READY_S) -> Generator[RunningServer]:
+def running(command: Sequence[str]) -> Generator[RunningServer]:
     """Start a server, yield it when it is ready, and end it with SIGTERM.
 
     Raises ValueError if the server does not become ready or does not end.
@@ -82,7 +82,7 @@ def running(command: Sequence[str], *, within_s: float = READY_S) -> Generator[R
         began_s = time.monotonic()
         process = subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
         try:
-            _wait_until_ready(process, http, log, began_s + within_s)
+            _wait_until_ready(process, http, log, began_s + READY_S)
             ready_s = time.monotonic() - began_s
             yield RunningServer(process.pid, http, ready_s=ready_s)
             process.terminate()

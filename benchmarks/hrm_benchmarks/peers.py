@@ -27,7 +27,7 @@ from hrm_benchmarks.report import RATIO, Row, medians_of, tell
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles.data.sources import questions_made
 
-SERVERS = ("litserve", "ray", "bentoml", "fastapi")
+SERVERS = ("litserve", "fastapi")
 FOLDER = Path(__file__).parents[1] / "peers"
 ROOMS = (hrm_edge_runtime, hrm_host, hrm_puzzles)
 OURS = "hrm-serve"
@@ -35,7 +35,6 @@ OUR_FORMS = ("default", "plain")
 # The batch of each form that costs every peer least, of 1, 4 and 16: results/2026-11-24-peers.md.
 BATCH_OF = {"fixed": 16, "until-proven": 1}
 WARM_UP = 16  # puzzles
-START_S = 300  # a busy machine starts a raylet slowly
 LOADS = {
     "mixed 9x9": ("sudoku", "easy,medium,hard,minimal"),
     "easy 9x9": ("sudoku", "easy"),
@@ -76,28 +75,16 @@ class Peer:
         if self.server == OURS:
             return loading.serve_command(str(bundle.path), "--engine=cpu:fp32", "--threads=1")
         path = os.pathsep.join(str(Path(room.__path__[0]).parent) for room in ROOMS)
-        settings = (f"PYTHONPATH={path}", f"RAY_raylet_start_wait_time_s={START_S}")
         program = (str(python.absolute()), f"{self.server}_server.py")
         batch = BATCH_OF[self.form]
         options = (f"--bundle={bundle.path}", f"--form={self.form}", f"--batch={batch}")
-        return ["env", "-C", str(FOLDER), *settings, *program, *options]
+        return ["env", "-C", str(FOLDER), f"PYTHONPATH={path}", *program, *options]
 
     def body(self, puzzle: object) -> bytes:
         question: dict[str, object] = {"puzzle": puzzle}
-        if self.server == "bentoml":
-            question = {"puzzles": [puzzle]}
         if self.form == "plain":
             question["how"] = "plain"
         return json.dumps(question).encode()
-
-    def num_proven(self, replies: Sequence[loading.Reply]) -> int:
-        num_proven = 0
-        for reply in replies:
-            answer = reply.answer
-            if self.server == "bentoml":  # a list of one
-                (answer,) = answer
-            num_proven += bool(answer["verified"])
-        return num_proven
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +118,7 @@ def rows_of(loads: Sequence[PuzzleLoad], servers: Sequence[str], options: PeerOp
             tell(f"{load.name}, round {number} of {options.rounds}")
             for peer in peers:
                 command = peer.command(options.python, load.bundle)
-                with loading.running(command, within_s=START_S) as server:
+                with loading.running(command) as server:
                     turns[peer].append(asyncio.run(_measured(server, peer, load, options)))
         for peer, of_peer in turns.items():
             figures = summary(of_peer, turns[peers[0]])
@@ -150,7 +137,7 @@ async def _measured(
         spent = await loading.spent_on(server, asking)
         replies = asking.result()
         late = await loading.open_loop(http, bodies, options.rate, options.seed)
-    num_proven = peer.num_proven(replies)
+    num_proven = sum(reply.answer["verified"] for reply in replies)
     return {
         **spent,
         **loading.percentiles_ms("", replies),

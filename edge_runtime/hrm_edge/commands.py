@@ -1,13 +1,9 @@
 """`hrm`: every command of this package under one name; `hrm solve` is `hrm-solve`."""
 
-import contextlib
 import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import typer
 
 from hrm_host.command import CANNOT_BEGIN, Command, missing_package, open_closed_streams
 
@@ -58,9 +54,6 @@ COMMANDS = {
 def main() -> None:
     """Run the command that the first argument names; typer lists, completes or rejects others."""
     name, *arguments = sys.argv[1:] or ["--help"]
-    if "_HRM_COMPLETE" in os.environ:
-        _complete()
-        return
     if name in COMMANDS:
         sys.argv = [f"hrm {name}", *arguments]
         run(name)
@@ -69,17 +62,6 @@ def main() -> None:
         name = "--help"
     listing = _listing()
     listing([name, *arguments], prog_name="hrm")
-
-
-def _complete() -> None:
-    """Complete the options and values of the command that a shell's line names."""
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    listed: Any = typer.main.get_command(_listing())
-    words = line.split()[1:]
-    if words and words[0] in COMMANDS:
-        with contextlib.suppress(ModuleNotFoundError):  # the command's extra is not installed
-            listed.commands[words[0]] = typer.main.get_command(_application(words[0]))
-    listed(prog_name="hrm")
 
 
 def desktop() -> None:

@@ -24,7 +24,7 @@ from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
 from hrm_host import system
 from hrm_host.progress import stages_on
-from hrm_host.reading import printable, printable_lines
+from hrm_host.reading import counted, printable, printable_lines
 from hrm_puzzles.puzzle import PuzzleError
 
 BEGINNING = b'{"number": '  # keys of every line of an output file
@@ -163,11 +163,11 @@ def summary(solver: Solver, entry: Entry, answer: SolveAnswer) -> str:
 def _cost(answer: SolveAnswer) -> str:
     parts: list[str] = []
     if answer.attempts > 1:
-        parts.append(f"{answer.attempts} attempts with {answer.total_segments} segments")
+        segments = counted(answer.total_segments, "segment")
+        parts.append(f"{answer.attempts} attempts with {segments}")
     if answer.how == "hypotheses":
         parts.append("with hypotheses")
-    plural = "" if answer.segments == 1 else "s"
-    parts.append(f"{answer.segments} segment{plural}")
+    parts.append(counted(answer.segments, "segment"))
     parts.append(f"{answer.compute_ms:.0f} ms")
     parts.append(f"margin {answer.margin:.2f}")
     return ", ".join(parts)
@@ -211,7 +211,7 @@ class Tally:
             parts.append(f"{self.refused.total()} refused ({', '.join(reasons)})")
         found = ", ".join(parts)
         mean = f"{self.mean_segments:.1f} segments on average"
-        return printable(f"{self.num_puzzles} puzzles: {found}; {mean}")
+        return printable(f"{counted(self.num_puzzles, 'puzzle')}: {found}; {mean}")
 
     def as_json(self) -> str:
         fields = {
@@ -275,7 +275,8 @@ class OutputFile:
                 tally.add(entry, self._reply_in(line, number, entry))
                 num_bytes += len(line)
         if tally.num_puzzles:
-            print(f"{self._path} already answers {tally.num_puzzles} puzzles", file=sys.stderr)
+            answered = counted(tally.num_puzzles, "puzzle")
+            print(f"{self._path} already answers {answered}", file=sys.stderr)
 
     def write(self, entry: Entry, reply: Reply) -> None:
         kind = "answer" if isinstance(reply, SolveAnswer) else "error"

@@ -9,10 +9,10 @@ import typer
 from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import AsJson, Command, runnable
 from hrm_host.progress import stages_on
+from hrm_host.reading import printable_lines
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.manifest import Manifest
 
 KINDS = {"sudoku": "sudoku", "maze": "maze-8x8", "city": "logistics-6x6", "arc": "arc-7x7"}
 TIMED = ("fp32", "fp16", "int8")
@@ -34,14 +34,13 @@ models = Command("hrm models")
 demo = Command("hrm demo")
 
 
-@models.command(
-    epilog="Examples: hrm models; hrm models my.bundle --json; hrm models --example maze-8x8"
-)
+@models.command(epilog="Examples: hrm models; hrm models sudoku; hrm models --example maze-8x8")
 def list_models(
     bundles: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Bundle directories. Default: the shipped bundles.", autocompletion=bundles_from
+            help="Bundles, by name or directory, whose cards to print. Default: a table of all.",
+            autocompletion=bundles_from,
         ),
     ] = None,
     example: Annotated[
@@ -58,7 +57,10 @@ def list_models(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List models: board, accuracy on held-out puzzles, size, and time of a segment on this CPU."""
+    """List models: board, accuracy on held-out puzzles, size, and time of a segment on this CPU.
+
+    Of a named model, print its card.
+    """
     from hrm_edge_runtime.contract.shipped import shipped_bundles
 
     if example is not None:
@@ -67,11 +69,29 @@ def list_models(
     names = list(bundles or shipped_bundles())
     if measured:
         _measure(names)
+    elif bundles and not as_json:
+        _print_cards(bundles)
+        return
     found = [about(name) for name in names]
     if as_json:
         print(json.dumps(found, indent=2))
     else:
         _print_table(found)
+
+
+def _opened(name: str) -> "Bundle":
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
+
+    return Bundle.open(find_bundle(name))
+
+
+def _print_cards(names: list[str]) -> None:
+    from hrm_edge_runtime.contract.card import card_of
+
+    for name in names:
+        bundle = _opened(name)
+        print(printable_lines(card_of(bundle.manifest, bundle.puzzle, bundle.path)))
 
 
 def _print_example(model: dict[str, Any]) -> None:
@@ -87,14 +107,12 @@ def _print_example(model: dict[str, Any]) -> None:
 
 
 def _measure(names: list[str]) -> None:
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.engines import cpu_times
 
     with stages_on() as stages:
         for number, name in enumerate(names):
             stages.show(f"timing {name}", number, len(names))
-            cpu_times.measure(Bundle.open(find_bundle(name)))
+            cpu_times.measure(_opened(name))
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
@@ -137,12 +155,11 @@ def _time_cell(model: dict[str, Any], precision: str) -> str:
 def about(name: str) -> dict[str, Any]:
     """Describe a bundle from its files, without opening an engine; None for unknown values."""
     from hrm_edge_runtime.api.served_model import board_size
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
+    from hrm_edge_runtime.contract.card import accuracy_of
     from hrm_edge_runtime.engines import cpu_times
     from hrm_puzzles.puzzle import Described
 
-    bundle = Bundle.open(find_bundle(name))
+    bundle = _opened(name)
     manifest = bundle.manifest
     puzzle = bundle.puzzle
     results = manifest.held_out_tasks
@@ -161,23 +178,12 @@ def about(name: str) -> dict[str, Any]:
         "size_kb": round(graph.size_bytes / 1000),
         "segment_ms": cpu_times.kept(bundle),
         "auto": cpu_times.fastest(bundle) or "fp32",
-        **_accuracy(manifest),
+        **accuracy_of(manifest),
         "held_out_tasks": results and results.model_dump(),
         "proof_exists": puzzle.proof_exists,
         "notation": notation,
         "example": _example_command(bundle, name),
     }
-
-
-def _accuracy(manifest: "Manifest") -> dict[str, Any]:
-    """Shares of held-out puzzles: from the provenance, or the best point of the halting curve."""
-    keys = ("held_out", "solved", "solved_16_attempts")
-    accuracy: dict[str, Any] = {key: manifest.provenance.get(key) for key in keys}
-    curve = manifest.curves.get("fp32")
-    if accuracy["solved"] is None and curve is not None:
-        accuracy["held_out"] = curve.num_puzzles
-        accuracy["solved"] = max(point.exact for point in curve.points)
-    return accuracy
 
 
 def _example_command(bundle: "Bundle", name: str) -> str:
@@ -214,10 +220,8 @@ def show(
 
 def _demonstrate(name: str) -> None:
     from hrm_edge import output, puzzles, solvers
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
 
-    bundle = Bundle.open(find_bundle(name))
+    bundle = _opened(name)
     example = bundle.example()
     assert example is not None, "every shipped bundle has golden traces"
     question, known = example

@@ -70,14 +70,10 @@ async def body_of(request: Request) -> bytes:
     return bytes(body)
 
 
-def media_type_of(request: Request) -> str:
-    """The declared type of a body, without parameters; empty if it has none."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
 def check_type(request: Request, media_types: Sequence[str]) -> None:
     """Reject a body of another declared type, or a compressed one, with 415."""
-    media_type = media_type_of(request)
+    declared, _, _ = request.headers.get("content-type", "").partition(";")
+    media_type = declared.strip().lower()
     if media_type not in media_types and media_type not in UNDECLARED:
         expected = media_types[0]
         message = f"the content type is {media_type[:80]!r}, not {expected!r}"

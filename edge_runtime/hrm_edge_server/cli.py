@@ -29,7 +29,7 @@ MAX_SLOTS = 1024
     groups={
         "Engine": "engine slots threads memory_budget stall_seconds ready",
         "Limits": "max_attempts queue_limit max_connections keep_alive_seconds drain_seconds",
-        "Access": "keys cors tls_cert tls_key insecure allow_host bundle_dir upload_dir",
+        "Access": "keys cors tls_cert tls_key insecure allow_host upload_dir",
     },
     epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; "
     "hrm-serve model.bundle --slots 4",
@@ -54,7 +54,7 @@ def serve_command(options: ServeOptions) -> None:
     uploads = None
     if options.upload_dir is not None:
         uploads = Uploads(UploadFolder(options.upload_dir))
-    library = Library(defaults, options.bundle_dir or (), uploads)
+    library = Library(defaults, uploads)
     served = library.start_with(opened)
     access = _access(options)
     warning = auth.bind_warning(

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -31,18 +30,9 @@ _log = logging.getLogger("hrm_edge_runtime.models")
 class Library:
     """The bundles that may be served and how to run them. `lanes` holds the served ones."""
 
-    def __init__(
-        self,
-        defaults: lanes.LaneDefaults,
-        folders: Iterable[Path] = (),
-        uploads: Uploads | None = None,
-    ) -> None:
+    def __init__(self, defaults: lanes.LaneDefaults, uploads: Uploads | None = None) -> None:
         self.defaults = defaults
-        self._named: set[Path] = set()
         self._uploaded: set[str] = set()
-        self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
-        if uploads is not None:
-            self._folders.append(uploads.folder.path)
         self.uploads = uploads
         self._unbuilt: list[Bundle] = []
         self._build: Build | None = None
@@ -85,7 +75,6 @@ class Library:
                 by_name[name] = bundle
                 self._uploaded.add(name)
         self._unbuilt = list(by_name.values())
-        self._named = {bundle.path.resolve() for bundle in self._unbuilt}
         models: list[ServedModel] = []
         for name, bundle in by_name.items():
             choice = factory.presumed(bundle, self.defaults.engine)
@@ -93,27 +82,6 @@ class Library:
             self.lanes[lane.key] = lane
             models.append(model)
         return [*models, *damaged]
-
-    def find(self, text: str) -> Path:
-        """The directory of a path or a name, with or without `.bundle`.
-
-        Raises BundleError if the command line of the server does not allow it.
-        """
-        candidates = [Path(text)]
-        if not candidates[0].is_absolute():
-            names = (text, f"{text}.bundle")
-            candidates = [folder / name for folder in self._folders for name in names]
-        for candidate in candidates:
-            with contextlib.suppress(OSError, ValueError):  # the name is too long or contains a NUL
-                path = candidate.resolve()
-                is_inside = any(folder in path.parents for folder in self._folders)
-                if (is_inside or path in self._named) and path.is_dir():
-                    return path
-        raise BundleError(
-            f"{text[:200]!r} is not a bundle that this server may open: "
-            "send the name of a shipped one, or a directory below a --bundle-dir of its command "
-            "line."
-        )
 
     def build(self) -> Iterator[ServedModel]:
         """Build what the engine needs to start, which can take minutes; yields each model.

@@ -56,16 +56,14 @@ class ModelManager:
         """Open the models that the engine starts without, each as soon as it is built."""
         self._joining = asyncio.create_task(self._join_all(), name="models-joining")
 
-    async def put(
-        self, name: str, bundle: str, commit: Callable[[], None] = lambda: None
-    ) -> ChangeAnswer:
+    async def put(self, name: str, path: Path, commit: Callable[[], None]) -> ChangeAnswer:
         """Serve a bundle under its name; calls `commit` in the turn that switches to it.
 
         Rejects a bundle that does not open with 422, and one that does not fit with 507.
         """
         self._check_ready()
         async with self._trials:
-            path = await self._tried(bundle)
+            await self._try(path)
         model, lane = await asyncio.to_thread(self._read, name, path)
         async with self._one_at_a_time:
             self._check_ready()
@@ -97,8 +95,7 @@ class ModelManager:
             self._check_ready()
             model = self._models.get(name)
             if model is None and name not in self.library.failed:
-                message = f"there is no model {name!r} here"
-                raise ServiceError(404, "unknown-model", message, "see /models")
+                raise unknown_model(name)
             served = self._models.keys() - self.library.failed.keys()
             if served == {name}:
                 message = f"{name!r} is the only model here"
@@ -183,12 +180,8 @@ class ModelManager:
         except (BundleError, EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
-    async def _tried(self, text: str) -> Path:
-        """Find a bundle and try it in a process of its own; rejects what fails there."""
-        try:
-            path = await asyncio.to_thread(self.library.find, text)
-        except BundleError as error:
-            raise _refusal(422, "bad-bundle", error) from None
+    async def _try(self, path: Path) -> None:
+        """Try a bundle in a process of its own; rejects what fails there."""
         engine_bytes = resident_bytes(self._engine_client.process.pid)
         tried = trial.try_bundle(
             path,
@@ -200,10 +193,9 @@ class ModelManager:
             await _opened(tried)
         except trial.StoppedError:
             raise no_answer("draining") from None
-        return path
 
     async def _load(self, lane: lanes.LaneOptions, *, keeps_figures: bool = False) -> None:
-        """Open a lane in the engine beside those that run; fails as `_tried` does."""
+        """Open a lane in the engine beside those that run; fails as `_try` does."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=keeps_figures)
         manager = self._engine_client.lane_manager
@@ -220,6 +212,10 @@ class ModelManager:
         task = asyncio.ensure_future(retire())
         self._retirements.add(task)
         task.add_done_callback(self._retirements.discard)
+
+
+def unknown_model(name: str) -> ServiceError:
+    return ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
 
 
 async def _opened(opening: Awaitable[None]) -> None:

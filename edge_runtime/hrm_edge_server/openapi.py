@@ -11,7 +11,6 @@ from starlette.routing import BaseRoute
 from hrm_edge_runtime.api.errors import JSON
 from hrm_edge_runtime.api.schema import (
     BatchLine,
-    BundleRequest,
     ErrorAnswer,
     LabelRequest,
     SegmentView,
@@ -82,7 +81,7 @@ def query_of(fields: type[BaseModel]) -> dict[str, Any]:
     return {"parameters": parameters}
 
 
-COMPONENTS = (SolveRequest, LabelRequest, BundleRequest, SegmentView, BatchLine)
+COMPONENTS = (SolveRequest, LabelRequest, SegmentView, BatchLine)
 """Schemas that no route names as its answer. The answers' own come from the routes."""
 
 
@@ -157,12 +156,9 @@ def _describe_puzzles(puzzle: dict[str, Any], models: Sequence[ServedModel]) -> 
     examples: dict[str, Any] = {}
     for kind, model in kinds.items():
         samples.append(model.sample)
-        forms: Mapping[str, object] = {"sample": model.sample}
+        examples[kind] = {"value": {"puzzle": model.sample}}
         if isinstance(model.puzzle, Described):
             paragraphs.append(f"{kind}: {model.puzzle.about}.")
-            forms = model.puzzle.forms(model.sample)
-        for form, question in forms.items():
-            examples[f"{kind}, {form}"] = {"value": {"puzzle": question}}
     puzzle["description"] = "\n\n".join(paragraphs)
     puzzle["examples"] = samples
     return examples

@@ -34,12 +34,6 @@ class ServeOptions:
             help="Memory limit of the engine process, as 2GiB. Default: free memory less headroom.",
         ),
     ] = None
-    bundle_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder from which an admin may add bundles at run time; may be repeated."
-        ),
-    ] = None
     upload_dir: Annotated[
         Path | None,
         typer.Option(

@@ -51,12 +51,6 @@ def page(name: str) -> Response:
     return HTMLResponse(text, headers=PAGE_HEADERS)
 
 
-def file_in_pieces(file: FileResponse) -> FileResponse:
-    """The file, read in small pieces as its client reads."""
-    file.chunk_size = PIECE_BYTES
-    return file
-
-
 class WebFiles(StaticFiles):
     """The files of the pages, with the same headers as the pages."""
 
@@ -67,7 +61,7 @@ class WebFiles(StaticFiles):
         response = super().file_response(*arguments, **options)
         response.headers.update(PAGE_HEADERS)
         if isinstance(response, FileResponse):
-            file_in_pieces(response)
+            response.chunk_size = PIECE_BYTES  # read as its client reads
         return response
 
 

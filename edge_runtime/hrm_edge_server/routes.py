@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
@@ -24,16 +24,18 @@ from hrm_edge_runtime.api.errors import (
     without_folders,
 )
 from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.bundle import TASKS_NAME
 from hrm_edge_server import batch, openapi, pages
 from hrm_edge_server.auth import key_of
-from hrm_edge_server.body import body_of, check_type, media_type_of, unless_client_leaves
+from hrm_edge_server.body import body_of, check_type, unless_client_leaves
 from hrm_edge_server.growing import EVENT_TYPE, EventStream
 from hrm_edge_server.middleware import json_answer
-from hrm_edge_server.models import ModelManager
+from hrm_edge_server.models import ModelManager, unknown_model
 from hrm_edge_server.openapi import refusals
 from hrm_edge_server.solve import SolveService
-from hrm_edge_server.uploads import ARCHIVE_TYPE, Uploads
+from hrm_edge_server.uploads import ARCHIVE_TYPE
 
+CARD_TYPE = "text/markdown"
 MAX_NAME = 200  # characters of a model's name in a path
 SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
 UNREADY: dict[int | str, dict[str, Any]] = {
@@ -149,19 +151,44 @@ async def models(request: Request) -> Response:
 
 
 @router.get(
+    "/models/{name}",
+    response_model=schema.ModelView,
+    responses=refusals(404, 422),
+    openapi_extra=openapi.MODEL_NAME,
+)
+async def model(request: Request) -> Response:
+    """A served model, as in /models."""
+    served = _served_model(request)
+    return answer_of(service_of(request).view(served))
+
+
+@router.get(
+    "/models/{name}/card",
+    response_class=Response,
+    responses=refusals(404, 422)
+    | openapi.free_answer(CARD_TYPE, {"type": "string"}, "The card of a model."),
+    openapi_extra=openapi.MODEL_NAME,
+)
+async def card(request: Request) -> Response:
+    """What a model was trained on, how accurate it is, and its limits."""
+    served = _served_model(request)
+    return Response(served.card, media_type=CARD_TYPE)
+
+
+@router.get(
     "/models/{name}/tasks",
     response_class=Response,
-    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "The bundle's tasks.json."),
+    responses=refusals(404, 422) | openapi.free_answer(JSON, {}, "Its tasks, right ones first."),
     openapi_extra=openapi.MODEL_NAME,
 )
 async def tasks(request: Request) -> Response:
     """The tasks that the model knows by name: demonstrations, and test pairs that it never saw."""
     name = _name_in(request)
     model = service_of(request).models.get(name)
-    if model is None or model.tasks_file is None:
+    if model is None or not model.tasks or TASKS_NAME not in model.manifest.files:
         message = f"no model {name!r} with tasks is served here"
         raise ServiceError(404, "no-tasks", message, "see tasks in /models")
-    return pages.file_in_pieces(FileResponse(model.tasks_file, media_type=JSON))
+    return Response(model.task_list, media_type=JSON)
 
 
 @router.get("/kinds", response_model=schema.KindsAnswer)
@@ -274,28 +301,23 @@ async def description(request: Request) -> Response:
     "/models/{name}",
     tags=[OPERATOR],
     response_model=schema.ChangeAnswer,
-    responses=refusals(403, 404, 408, 413, 415, 422, 503, 507)
+    responses=refusals(403, 404, 408, 415, 422, 503, 507)
     | {201: {"model": schema.ChangeAnswer, "description": "Added"}},
-    openapi_extra=openapi.request_bodies(
-        {JSON: openapi.schema_of(schema.BundleRequest), ARCHIVE_TYPE: openapi.FILE}
-    )
-    | openapi.MODEL_NAME,
+    openapi_extra=openapi.request_bodies({ARCHIVE_TYPE: openapi.FILE}) | openapi.MODEL_NAME,
 )
 async def put_model(request: Request) -> Response:
     """Serve a bundle: another model (201), or a new version of this one (200).
 
-    The body names a bundle on the server, or is a bundle: a tar file of plain files. The old
-    version finishes the work it admitted. If the bundle does not open, the old version keeps
-    serving.
+    The body is a tar file of plain files. The old version finishes the work it admitted. If the
+    bundle does not open, the old version keeps serving.
     """
     name = _name_in(request)
     manager = _model_manager(request)
-    if media_type_of(request) == ARCHIVE_TYPE:
-        change = await _uploads(manager).put(request, name, manager.put)
-    else:
-        body = await body_of(request)
-        fields = await service_of(request).decoded(schema.BundleRequest, body)
-        change = await manager.put(name, fields.bundle)
+    uploads = manager.library.uploads
+    if uploads is None:
+        message = "this server takes no bundles over HTTP"
+        raise ServiceError(403, "uploads-off", message, "start it with --upload-dir FOLDER")
+    change = await uploads.put(request, name, manager.put)
     return answer_of(change, 200 if change.replaced else 201)
 
 
@@ -326,21 +348,20 @@ def service_of(request: Request) -> SolveService:
     return cast(SolveService, request.app.state.service)
 
 
+def _served_model(request: Request) -> ServedModel:
+    name = _name_in(request)
+    served = service_of(request).models.get(name)
+    if served is None:
+        raise unknown_model(name)
+    return served
+
+
 def _name_in(request: Request) -> str:
     name: str = request.path_params["name"]
     if len(name) > MAX_NAME:
         message = f"the parameter 'name' is not valid: it has more than {MAX_NAME} characters"
         raise invalid("string_too_long", message, "see /docs for its values", field="name")
     return name
-
-
-def _uploads(manager: ModelManager) -> Uploads:
-    uploads = manager.library.uploads
-    if uploads is None:
-        message = "this server takes no bundles over HTTP"
-        remedy = "start it with --upload-dir FOLDER, or name a bundle that it has"
-        raise ServiceError(403, "uploads-off", message, remedy)
-    return uploads
 
 
 def _model_manager(request: Request) -> ModelManager:

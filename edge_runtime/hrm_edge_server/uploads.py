@@ -30,7 +30,6 @@ from hrm_edge_server.body import ClientGoneError, check_type
 from hrm_host import atomic, system
 
 ARCHIVE_TYPE = "application/x-tar"
-MAX_UPLOAD_BYTES = 2 << 30  # the tables of ARC's million variants take 1.5 GB
 PIECE_SECONDS = 10.0  # wait for the next piece
 UPLOAD_SECONDS = 1800.0
 WRITE_BYTES = 1 << 20  # buffered in memory for one write
@@ -39,7 +38,7 @@ PREFIX = ".upload-"
 SUFFIX = ".bundle"
 
 Commit = Callable[[], None]
-Serve = Callable[[str, str, Commit], Awaitable[ChangeAnswer]]
+Serve = Callable[[str, Path, Commit], Awaitable[ChangeAnswer]]
 """Tries and serves the bundle of a name and a path; calls `Commit` just before the change."""
 
 
@@ -94,11 +93,16 @@ class UploadFolder:
         link.symlink_to(version.name, target_is_directory=True)
         os.replace(link, self.path / f"{name}{SUFFIX}")
 
-    def forget(self, name: str) -> None:
-        """Let a restart serve no version of this name."""
+    def forget(self, name: str) -> Path | None:
+        """Let a restart serve no version of this name; returns the version to remove."""
         link = self.path / f"{name}{SUFFIX}"
-        if link.is_symlink():
-            link.unlink()
+        if not link.is_symlink():
+            return None
+        version = link.resolve()
+        is_made_here = version in self._made()
+        link.unlink()
+        system.sync(self.path)
+        return version if is_made_here else None
 
     def clean(self) -> None:
         """Remove unfinished uploads, and versions that are not kept."""
@@ -121,12 +125,12 @@ class Uploads:
     def __init__(self, folder: UploadFolder) -> None:
         self.folder = folder
         self._one_at_a_time = asyncio.Lock()
-        self._cleaning: asyncio.Task[None] | None = None
+        self._removing: asyncio.Task[None] | None = None
 
     async def put(self, request: Request, name: str, serve: Serve) -> ChangeAnswer:
         """Receive a bundle and serve it; a failure leaves nothing behind.
 
-        Rejects it with 408, 413, 415, 422, 503 or 507.
+        Rejects it with 408, 415, 422, 503 or 507.
         """
         check_type(request, (ARCHIVE_TYPE,))
         if not is_plain_name(name):
@@ -140,28 +144,28 @@ class Uploads:
             try:
                 with _room_errors():
                     version = await self._received(request, name)
-                    return await serve(
-                        name, str(version), functools.partial(self.folder.keep, name, version)
-                    )
+                    commit = functools.partial(self.folder.keep, name, version)
+                    return await serve(name, version, commit)
             finally:
                 await asyncio.to_thread(self.folder.clean)
 
     def forget(self, name: str) -> None:
         """Remove a model's upload, if it has one, for good."""
         with _room_errors():
-            self.folder.forget(name)
-        self._cleaning = asyncio.ensure_future(self._clean())
-
-    async def _clean(self) -> None:
-        async with self._one_at_a_time:
-            await asyncio.to_thread(self.folder.clean)
+            version = self.folder.forget(name)
+        if version is not None:
+            removing = asyncio.to_thread(shutil.rmtree, version, ignore_errors=True)
+            self._removing = asyncio.ensure_future(removing)
 
     async def _received(self, request: Request, name: str) -> Path:
         """Receive a new version; returns its directory, whose files are not checked yet."""
-        self._require_room(request)
+        # room for the archive, and for its files while it is unpacked
+        most_bytes = shutil.disk_usage(self.folder.path).free // 2
+        if int(request.headers.get("content-length", 0)) > most_bytes:
+            raise _no_room(most_bytes)
         with self.folder.temporary() as temporary:
             file = temporary / "bundle.tar"
-            await self._write_body(request, file)
+            await self._write_body(request, file, most_bytes)
             unpacked = temporary / "bundle"
             unpacked.mkdir()
             try:
@@ -171,20 +175,10 @@ class Uploads:
                 raise ServiceError(422, "bad-bundle", message, remedy.rstrip(".")) from None
             return await asyncio.to_thread(self.folder.add, name, unpacked)
 
-    def _require_room(self, request: Request) -> None:
-        num_bytes = int(request.headers.get("content-length", MAX_UPLOAD_BYTES))
-        if num_bytes > MAX_UPLOAD_BYTES:
-            raise _too_large()
-        free_bytes = shutil.disk_usage(self.folder.path).free
-        if 2 * num_bytes > free_bytes:  # the archive, and its files while it is unpacked
-            need = f"{num_bytes} bytes twice, and {free_bytes} are free"
-            message = f"the folder of uploads has no room: it needs {need}"
-            raise ServiceError(507, "no-room", message, "make room on the server's disk")
-
-    async def _write_body(self, request: Request, file: Path) -> None:
+    async def _write_body(self, request: Request, file: Path, most_bytes: int) -> None:
         try:
             with file.open("wb") as stream, anyio.fail_after(UPLOAD_SECONDS):
-                await _copy_body(request, stream)
+                await _copy_body(request, stream, most_bytes)
         except TimeoutError:
             limits = f"{PIECE_SECONDS:.0f} s without a byte, {UPLOAD_SECONDS:.0f} s in all"
             message = f"the bundle did not arrive in time: {limits}"
@@ -205,7 +199,7 @@ def _room_errors() -> Generator[None]:
         raise ServiceError(507, "no-room", message, remedy) from error
 
 
-async def _copy_body(request: Request, stream: BinaryIO) -> None:
+async def _copy_body(request: Request, stream: BinaryIO, most_bytes: int) -> None:
     num_bytes = 0
     waiting = bytearray()
     pieces = request.stream()
@@ -215,8 +209,8 @@ async def _copy_body(request: Request, stream: BinaryIO) -> None:
         if piece is None:
             break
         num_bytes += len(piece)
-        if num_bytes > MAX_UPLOAD_BYTES:
-            raise _too_large()
+        if num_bytes > most_bytes:
+            raise _no_room(most_bytes)
         waiting += piece
         if len(waiting) >= WRITE_BYTES:
             await asyncio.to_thread(stream.write, bytes(waiting))
@@ -224,7 +218,6 @@ async def _copy_body(request: Request, stream: BinaryIO) -> None:
     await asyncio.to_thread(stream.write, bytes(waiting))
 
 
-def _too_large() -> ServiceError:
-    message = f"the bundle has more than {MAX_UPLOAD_BYTES} bytes"
-    remedy = "copy it to the server by hand and add it by its path"
-    return ServiceError(413, "upload-too-large", message, remedy)
+def _no_room(most_bytes: int) -> ServiceError:
+    message = f"the folder of uploads has no room for a bundle of more than {most_bytes} bytes"
+    return ServiceError(507, "no-room", message, "make room on the server's disk")

@@ -16,13 +16,14 @@ from typing import NamedTuple
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
-from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy, usual_kind
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.engines.factory import choose as choose_engine
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_host.machine import num_cores
 from hrm_host.progress import Stages
+from hrm_host.reading import counted
 from hrm_parity.halting_curve import (
     PolicyScore,
     Rollout,
@@ -213,7 +214,7 @@ class SideBySide:
         """Which model is better by the interval, or how many puzzles would decide."""
         name = "exact" if self.proven is None else "proven"
         decisive = self.proven or self.exact
-        over = f"over {decisive.num_puzzles:,} puzzles"
+        over = f"over {counted(decisive.num_puzzles, 'puzzle')}"
         counts = f"{decisive.num_lost} only by the first, {decisive.num_won} only by the second"
         if decisive.high < 0:
             return f"the second model is better {over}; {name}: {counts}"
@@ -238,7 +239,7 @@ def _cells(difference: Paired) -> list[str]:
 def side_by_side(first: Subject, theirs: Rollout, second: Subject, ours: Rollout) -> SideBySide:
     """Compare two models of one board, each halting at a proof, or by itself if none exists."""
     has_proofs = first.puzzle.proof_exists
-    policy = HaltingPolicy(kind="verified" if has_proofs else "learned")
+    policy = HaltingPolicy(kind=usual_kind(proof_exists=has_proofs))
     reference = theirs.under(replace(policy, max_segments=theirs.num_segments))
     candidate = ours.under(replace(policy, max_segments=ours.num_segments))
     proven = None
@@ -250,12 +251,6 @@ def side_by_side(first: Subject, theirs: Rollout, second: Subject, ours: Rollout
         proven=proven,
         exact=paired(reference.exact_N, candidate.exact_N),
     )
-
-
-def markdown(rows: Sequence[Sequence[str]], caption: str) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|---" * len(rows[0]) + "|")
-    return "\n".join([*lines, "", caption])
 
 
 def table(rows: Sequence[Sequence[str]], caption: str) -> Table:

@@ -16,11 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import LEARNED
 from hrm_edge_runtime.contract.shipped import bundles_from, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_host import command, progress
 from hrm_host.machine import num_cores
+from hrm_host.reading import counted
 from hrm_parity import BUILD_COMMAND
 from hrm_parity.report import (
     GATES,
@@ -97,8 +99,8 @@ class Comparison(NamedTuple):
         verdict = "broken" if self.breaks else "passed: every gate holds"
         unsure = " and ".join(undecided(self.report, self.gates))
         if unsure:
-            count = f"{self.report.num_puzzles} puzzles are too few"
-            verdict += f", but {count} to tell {unsure}; give more with --puzzles or --data"
+            count = counted(self.report.num_puzzles, "puzzle")
+            verdict += f", but {count} cannot tell {unsure}; give more with --puzzles or --data"
         left_out = ", ".join(not_judged(self.report, self.gates))
         if left_out:
             verdict += f" (not judged, since an engine keeps its carry to itself: {left_out})"
@@ -232,7 +234,7 @@ def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | Non
     from hrm_edge_runtime.engines.unrolled import UnrolledEngine  # a Jetson has no ONNX Runtime
 
     assert isinstance(engine, UnrolledEngine)
-    kind = "fixed" if side.policy.kind == "fixed" else "learned"
+    kind = "fixed" if side.policy.kind == "fixed" else LEARNED
     policy = replace(side.policy, kind=kind, max_segments=engine.num_segments)
     return replace(side, policy=policy, shows_segments=False)
 

@@ -170,7 +170,7 @@ def learned_curve(rollout: Rollout) -> list[PolicyScore]:
 
 def learned_policy(rollout: Rollout, threshold: float = 0.0) -> HaltingPolicy:
     limit = rollout.num_segments
-    return HaltingPolicy(kind="learned", threshold=threshold, max_segments=limit)
+    return HaltingPolicy(threshold=threshold, max_segments=limit)
 
 
 def choose(curve: Sequence[PolicyScore], max_loss: float) -> PolicyScore:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter
 
+from hrm_host.reading import counted
 from hrm_parity.measures import MEASURES, Column, Figure, Int64, Measure
 from hrm_parity.outcomes import Outcomes, Paired, paired
 
@@ -165,7 +166,8 @@ def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
     other_halts = report.num_different_halts / count
     other_answers = report.num_different_final_answers / count
     theirs, ours = report.mean_segments
-    size = f"{count} puzzles ({report.puzzles}), up to {report.num_segments} segments"
+    limit = counted(report.num_segments, "segment")
+    size = f"{counted(count, 'puzzle')} ({report.puzzles}), up to {limit}"
     yield "compared on", size
     yield "exact solves", _solves(report.exact)
     if report.proven is not None:

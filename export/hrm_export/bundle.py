@@ -25,7 +25,8 @@ from hrm_edge_runtime.contract.bundle import (
     TASKS_NAME,
     Bundle,
 )
-from hrm_edge_runtime.contract.manifest import TaskResults, write_manifest
+from hrm_edge_runtime.contract.card import card_of
+from hrm_edge_runtime.contract.manifest import CARD_NAME, TaskResults, write_manifest
 from hrm_edge_runtime.engines import cpu_times
 from hrm_export.contents import Contents
 from hrm_export.torch_engine import SIZES
@@ -59,7 +60,9 @@ def write_bundle(
         write_parity(unfinished, forms)
         fields = manifest_fields(contents, judged, unrolled)
         write_manifest(unfinished, **fields)
-        Bundle.open(unfinished)
+        bundle = Bundle.open(unfinished)
+        card = card_of(bundle.manifest, bundle.puzzle, path)
+        (unfinished / CARD_NAME).write_text(card, encoding="utf-8")
 
 
 def write_unrolled(

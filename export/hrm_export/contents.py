@@ -1,6 +1,8 @@
 """What goes into a bundle. Content that does not fit is rejected before a long computation
 starts."""
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +15,15 @@ import torch
 
 from hrm_calibration.judge import Exam
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.api.errors import without_folders
+from hrm_edge_runtime.contract.halting import HaltingPolicy, usual_kind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
 from hrm_export.inputs import Tasks, data_of, find_puzzles, identifiers_of, open_model, tasks_of
 from hrm_export.options import Options
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import torch_device
 from hrm_host import atomic, machine, progress
+from hrm_host.reading import printable
 from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles.arc.examples import num_by_task_in
@@ -90,11 +94,17 @@ def contents_of(
         int8_budget=options.int8_budget,
         max_loss=options.max_loss,
     )
+    command = without_folders(shlex.join(["hrm-export", *sys.argv[1:]]))
     return Contents(
         name=options.name or out.stem,
         model=model.to(provider.device or "cpu"),
         exam=exam,
-        meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
+        meta={
+            "checkpoint": source.name,
+            **meta,
+            "puzzle": puzzle.name,
+            "command": printable(command),
+        },
         generated=generated,
     )
 
@@ -117,8 +127,7 @@ def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPol
     if config.arch == "transformer" and limit > 1:
         problem = f"a transformer runs one segment, not --max-segments {limit}"
         raise ValueError(f"{problem}; omit --max-segments")
-    default = "verified" if puzzle.proof_exists else "learned"
-    kind = options.policy or default
+    kind = options.policy or usual_kind(proof_exists=puzzle.proof_exists)
     return HaltingPolicy(kind=kind, threshold=options.threshold or 0.0, max_segments=limit)
 
 

@@ -59,7 +59,6 @@ class EvaluationOptions:
     slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles per batch.")] = 64
     threads: command.Threads = None
     as_json: command.AsJson = False
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False
 
     def opened(self, source: str) -> "Subject":
         """Open a checkpoint or a bundle. A bundle needs no PyTorch."""
@@ -83,7 +82,6 @@ class EvaluationOptions:
 @main.command(
     groups={
         "Engine": "engine slots threads max_segments",
-        "Output": "as_json as_markdown",
     },
     epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku",
 )
@@ -114,8 +112,6 @@ def evaluate_command(options: EvaluationOptions) -> None:
             report = accuracy.side_by_side(subject, rollout, other, others)
     if options.as_json:
         print(json.dumps(asdict(report)))
-    elif options.as_markdown:
-        print(accuracy.markdown(report.rows(), report.caption()))
     else:
         Console().print(accuracy.table(report.rows(), report.caption()))
 

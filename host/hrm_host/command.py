@@ -121,6 +121,18 @@ class _Grouped:
                 formatter.write(f"  {example}\n")
 
 
+class _Group(TyperGroup):
+    """A group whose first word is a command, or else its own argument, before or after options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        has_argument = any(param.param_type_name == "argument" for param in self.params)
+        if has_argument and args and args[0] in self.commands:
+            args = ["", *args]  # leaves the argument empty
+        elif has_argument:
+            ctx.allow_interspersed_args = True
+        return super().parse_args(ctx, args)
+
+
 class Command(typer.Typer):
     """A typer application that writes UTF-8 to pipes and ends with the statuses above.
 
@@ -162,7 +174,7 @@ class Command(typer.Typer):
         return self._registering(register, extra or self._extra)
 
     def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
-        register = super().callback(*args, cls=_grouped(TyperGroup, groups), **settings)
+        register = super().callback(*args, cls=_grouped(_Group, groups), **settings)
         return self._registering(register, self._extra)
 
     def _registering(

@@ -138,7 +138,12 @@ def _time_left(stage: _Stage, done: int, total: int | None, now_s: float) -> str
 
 
 def _print(console: Console, *parts: str) -> None:
-    console.print(", ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
+    print_line(console, ", ".join(filter(None, parts)))
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a line; a terminal breaks it between words, a pipe gets it whole."""
+    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def duration(seconds: float) -> str:

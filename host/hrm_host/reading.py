@@ -98,6 +98,12 @@ def printable(text: str) -> str:
     return COMMANDING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, as "1 puzzle" and "1,200 puzzles"."""
+    plural = "" if count == 1 else "s"
+    return f"{count:,} {noun}{plural}"
+
+
 def printable_lines(text: str) -> str:
     """The text as `printable` shows it, but with its own line breaks."""
     return "\n".join(map(printable, text.split("\n")))

@@ -13,6 +13,7 @@ import typer
 from hrm_host.atomic import unfinished
 from hrm_host.command import AsJson, Command, taking
 from hrm_host.progress import stages_on
+from hrm_host.reading import counted
 from hrm_puzzles import conformance, registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
@@ -126,7 +127,7 @@ class BuildOptions:
     ] = None
     more_license: Annotated[
         Path | None,
-        typer.Option(help="License of --more; by default the license file beside it."),
+        typer.Option(help="File with the license of --more."),
     ] = None
     as_json: AsJson = False
 
@@ -238,7 +239,7 @@ def import_(
     for fault in imported.faults[:MOST_SHOWN]:
         _report(fault)
     if imported.faults:
-        _report(f"{len(imported.faults)} puzzles were left out.")
+        _report(f"left out: {counted(len(imported.faults), 'puzzle')}.")
         raise typer.Exit(1)
 
 
@@ -307,14 +308,14 @@ def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
 def _built_text(built: BuiltSet) -> str:
     counts = f"{built.num_train} training and {built.num_test} test examples"
     text = f"{counts}, sha256 {built.fingerprint}"
-    if built.num_tasks is not None:
-        tasks = f"{built.num_tasks} tasks in {built.num_puzzles} variants"
-        text = f"{text}\n{tasks}, {built.num_left_out} tasks too large."
+    if built.num_tasks is not None and built.num_puzzles is not None:
+        tasks = f"{counted(built.num_tasks, 'task')} in {counted(built.num_puzzles, 'variant')}"
+        text = f"{text}\n{tasks}, {counted(built.num_left_out, 'task')} too large."
         if built.num_more is None:
             return text
         left_out = f"{built.num_more_left_out} left out: too large, or copies of test inputs"
-        return f"{text}\n{built.num_more} further examples; {left_out}."
+        return f"{text}\n{counted(built.num_more, 'further example')}; {left_out}."
     if built.num_left_out:
-        left_out = f"{built.num_left_out} training questions left out"
+        left_out = f"{counted(built.num_left_out, 'training question')} left out"
         return f"{text}\n{left_out}: symmetric copies of test questions."
     return text

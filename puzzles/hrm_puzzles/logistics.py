@@ -234,12 +234,6 @@ class Logistics(GridPuzzle):
         self.place(grid, customers, CUSTOMER, "customer")
         return grid, {"grid": rows, "depot": depot, "customers": customers}
 
-    def question_object(self, grid: Grid) -> dict[str, object]:
-        depots = np.argwhere(grid == DEPOT).tolist()
-        customers = np.argwhere(grid == CUSTOMER).tolist()
-        costs = np.where(grid >= DEPOT, 1, grid).tolist()
-        return {"grid": costs, "depot": depots[0], "customers": customers}
-
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         tour = np.argwhere(grid >= DEPOT).tolist()
         return {**question, "tour": tour}

@@ -248,12 +248,6 @@ class Maze(GridPuzzle):
         self.place(grid, [goal], GOAL, "goal")
         return grid, {"grid": rows, "start": start, goal_key: goal}
 
-    def question_object(self, grid: Grid) -> dict[str, object]:
-        start = np.argwhere(grid == START)[0].tolist()
-        goal = np.argwhere(grid == GOAL)[0].tolist()
-        walls = (grid == WALL).astype(int).tolist()
-        return {"grid": walls, "start": start, "goal": goal}
-
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         """Add the marked cells in walking order. Marks off the path come just before the goal."""
         question_grid, _ = self.from_object({**question})

@@ -8,7 +8,7 @@ import contextlib
 import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,15 +265,10 @@ def sized(puzzle: Puzzle, notation: object) -> Puzzle:
 
 @runtime_checkable
 class Described(Protocol):
-    """A puzzle that explains its notations.
-
-    `about` explains the characters. `forms` writes the question `asked` in every notation.
-    """
+    """A puzzle that explains the characters of its notations."""
 
     @property
     def about(self) -> str: ...
-
-    def forms(self, asked: Any) -> dict[str, object]: ...
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -367,11 +368,16 @@ def test_a_run_gives_a_checkpoint(run: Path, source: str | None, calib: str | No
     assert find_checkpoint(path, calib) == Path("runs/sudoku/best")
 
 
-def test_the_export_says_which_checkpoint_it_took_and_ends_with_the_next_command(run: Path) -> None:
+def test_the_export_says_which_checkpoint_it_took_and_ends_with_the_next_command(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = "my sudoku.bundle"
+    monkeypatch.setattr(sys, "argv", ["hrm", str(run.absolute() / "best"), "--out", out])
     ended = succeeded(app, run / "best", "--out", out, *FEW)
     assert f"{run} has no best checkpoint; {run / 'latest'} is exported" in ended.stderr
     *_, last = ended.stdout.splitlines()
     assert re.fullmatch(r"Next: \S*hrm-serve 'my sudoku\.bundle'", last)
     _, command = last.split(": ")
     assert Bundle.open(Path(shlex.split(command)[1])).manifest.name == "my sudoku"
+    card = (Path(out) / "README.md").read_text(encoding="utf-8")
+    assert "\nhrm-export best --out 'my sudoku.bundle'\n" in card  # without folders

@@ -2,8 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
+from cli_tools import succeeded
 from typer.testing import CliRunner
 
 from hrm_host.command import Command, runnable
@@ -41,6 +44,34 @@ def test_a_command_has_five_ends(error: BaseException | None, status: int, said:
     ended = CliRunner().invoke(app, [])
     assert (ended.exit_code, ended.stderr) == (status, said)
     assert CliRunner().invoke(app, ["--nonsense"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("", "None 1 "),
+        ("small", "small 1 "),
+        ("small --size 2", "small 2 "),
+        ("--size 2 small", "small 2 "),
+        ("--size 2", "None 2 "),
+        ("status run --size 3", " 1 run 3"),
+    ],
+)
+def test_the_first_word_of_a_group_is_a_command_or_its_own_argument(
+    words: str, printed: str
+) -> None:
+    app = Command("hrm-try")
+
+    @app.callback(invoke_without_command=True)
+    def own(recipe: Annotated[str | None, typer.Argument()] = None, size: int = 1) -> None:
+        print(recipe, size, end=" ")
+
+    @app.command()
+    def status(run: str, size: int = 0) -> None:
+        print(run, size, end="")
+
+    assert succeeded(app, *words.split()).stdout == printed
+    assert CliRunner().invoke(app, ["small", "other"]).exit_code == 2
 
 
 def test_runnable_is_what_a_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

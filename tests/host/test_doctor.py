@@ -69,7 +69,6 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
     assert said["JetPack"] == "6.2 (L4T 36.4.3), supported"
     assert said["power mode"] == "MAXN_SUPER"
     assert said["memory"] == "5.8 of 7.4 GiB free, swap 3.7 GiB"
-    assert said["temperature"] == "gpu-thermal 52 °C"
 
 
 @pytest.mark.parametrize(
@@ -81,8 +80,6 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
         ({"nvpmodel.conf": ONE_MODE, "max_freq": "612000000"}, "power mode", "warn", "flash"),
         ({"nv_tegra_release": release(35, "4.1")}, "JetPack", "fail", "flash JetPack 6.2"),
         ({"nv_tegra_release": "something else"}, "JetPack", "warn", "SDK Manager"),
-        ({"oc1_event_cnt": "7"}, "throttling", "warn", "power supply"),
-        ({"temp": "99500"}, "temperature", "warn", "air path"),
         ({"meminfo": available(900_000)}, "memory", "warn", "stop the desktop"),
         ({"meminfo": available(90_000)}, "memory", "fail", "stop the desktop"),
     ],

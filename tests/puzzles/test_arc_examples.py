@@ -84,7 +84,8 @@ def as_zip(folder: Path, examples: Any) -> Path:
 def build(tasks: Path, more: Path | None, out: Path, **changes: Any) -> BuiltSet:
     values: dict[str, Any] = {"augment": 3, "hold_out_all": True, **changes}
     if more is not None:
-        values["more"] = more
+        license_file = tasks.parent / "examples" / "LICENSE"
+        values = {"more": more, "more_license": license_file, **values}
     return build_arc(ArcRecipe(puzzle=SMALL.name, dataset=str(tasks), **values), SMALL, out)
 
 
@@ -211,7 +212,9 @@ def test_examples_need_a_license(tasks: Path, folder: Path, tmp_path: Path) -> N
     with pytest.raises(DatasetError, match="LICENSE is empty; write the terms"):
         build(tasks, file, tmp_path / "data")
     (folder / "LICENSE").unlink()
-    with pytest.raises(DatasetError, match=r"no license file beside it.*--more-license FILE"):
+    with pytest.raises(DatasetError, match=r"cannot read the license .*LICENSE"):
         build(tasks, file, tmp_path / "data")
+    with pytest.raises(DatasetError, match=r"with --more-license FILE"):
+        build(tasks, file, tmp_path / "data", more_license=None)
     with pytest.raises(DatasetError, match=r"cannot read .*nowhere.json"):
         build(tasks, folder / "nowhere.json", tmp_path / "data")

@@ -8,7 +8,7 @@ import pytest
 
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Described, Labelling, Puzzle, PuzzleError
-from hrm_puzzles.reading.forms import FORMS, QUESTIONS, WrittenForm
+from hrm_puzzles.reading.forms import FORMS, MAIN, QUESTIONS, WrittenForm
 from hrm_puzzles.reading.text import AROUND_TEXT
 
 PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
@@ -44,8 +44,7 @@ def page() -> str:
     for title, kind in TITLES.items():
         parts += kind_with_answers(title, kind)
     parts.append(TABLE_HEAD)
-    shown = [repr(form) for kind in TITLES.values() for form in forms_of(kind).values()]
-    others = [form for form in FORMS if repr(form.example) not in shown]
+    others = [form for form in FORMS if form.name not in MAIN]
     boards = [form for form in others if not form.is_file]
     for kind in TITLES.values():
         parts += [f"### {kind}\n", *(row_of(form) for form in boards if form.kind == kind)]
@@ -55,34 +54,25 @@ def page() -> str:
 
 
 def kind_with_answers(title: str, kind: str) -> list[str]:
-    """The notations that the puzzle itself writes, with answers unless they are lists."""
+    """The main notations of a kind, with answers unless they are lists."""
     puzzle = registry.get(kind)
     assert isinstance(puzzle, Described)
     about = puzzle.about[0].upper() + puzzle.about[1:]
     parts = [f"## {title}\n\n{about}.\n"]
-    forms = forms_of(kind)
     if title == "Cities":
         parts.append(f"Also as for mazes: {', '.join(AS_ABOVE)}.\n")
-        forms = {form: forms[form] for form in forms if form not in AS_ABOVE}
     answer = answer_of(puzzle)
-    for form, question in forms.items():
-        name = f"**{form.capitalize()}**"
+    for form in FORMS:
+        if form.kind != kind or form.name not in MAIN:
+            continue
+        question = form.example
+        name = f"**{form.name[0].upper()}{form.name[1:]}**"
         if isinstance(question, list):
             parts.append(f"{name} `{text_of(question)}`\n")
             continue
         solution = puzzle.write(answer, puzzle.parse(question).notation)
         parts.append(f"{name}\n\n{question_and_answer(question, solution)}")
     return parts
-
-
-def forms_of(kind: str) -> dict[str, object]:
-    """The kind's question in every notation that the puzzle itself writes."""
-    puzzle = registry.get(kind)
-    assert isinstance(puzzle, Described)
-    asked = QUESTIONS[kind]
-    if isinstance(puzzle, Labelling):
-        asked = puzzle.asked(puzzle.parse(asked).grid, "")
-    return puzzle.forms(asked)
 
 
 def answer_of(puzzle: Puzzle) -> np.ndarray:

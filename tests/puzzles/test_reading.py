@@ -16,7 +16,7 @@ from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.data.inspection import inspect
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import PuzzleError, sized
+from hrm_puzzles.puzzle import Grid, PuzzleError, sized
 from hrm_puzzles.reading.records import records_at
 
 MAZE = registry.get("maze")
@@ -204,6 +204,16 @@ UNSOLVED = {
 }
 
 
+def object_of(kind: GridPuzzle, grid: Grid) -> dict[str, object]:
+    """A question as a JSON object with its stops apart from the grid."""
+    first, second = (np.argwhere(grid == stop).tolist() for stop in kind.stops)
+    if kind is CITY:
+        costs = np.where(grid > 4, 1, grid).tolist()
+        return {"grid": costs, "depot": first[0], "customers": second}
+    walls = (grid == kind.wall).astype(int).tolist()
+    return {"grid": walls, "start": first[0], "goal": second[0]}
+
+
 @pytest.mark.parametrize("form", UNSOLVED.values(), ids=UNSOLVED)
 @pytest.mark.parametrize("kind", [SMALL, CITY], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("answered", [False, True])
@@ -214,7 +224,7 @@ def test_objects_without_a_solution_are_labelled_by_the_exact_solver(
     examples = [kind.generate(np.random.default_rng(seed), "easy") for seed in range(3)]
     boards: list[object] = []
     for example in examples:
-        board = kind.question_object(example.question)
+        board = object_of(kind, example.question)
         boards.append(kind.object_of(board, example.answer) if answered else board)
     file = tmp_path / "boards.json"
     file.write_text(form(boards))

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 from asgi_tools import client_of
+from bundle_tools import archived
 from echo_bundle import ECHO_STEP
 from key_tools import AS_ADMIN, AS_USER, write_key_file
 from scripted_engine import ThreadEngine
@@ -23,6 +24,7 @@ from hrm_edge_server.middleware import Access
 from hrm_edge_server.server import create_app
 from hrm_edge_server.uploads import Uploads
 
+UPLOAD = {**AS_ADMIN, "content-type": "application/x-tar"}
 SOLVED = "1234341221434321"
 DEFAULTS = LaneDefaults(
     engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
@@ -35,7 +37,7 @@ BROKEN_STEP = ECHO_STEP.replace(
 
 @dataclass(frozen=True, kw_only=True)
 class House:
-    """A running application, and the folder of its bundles or uploads."""
+    """A running application, and a folder of bundles to send, or of uploads."""
 
     app: Starlette
     http: httpx.AsyncClient
@@ -46,10 +48,10 @@ class House:
     def lanes(self) -> list[LaneKey]:
         return sorted(self.engine_client.lane_manager.reports)
 
-    async def put(
-        self, name: str, bundle: object, key: dict[str, str] = AS_ADMIN
-    ) -> httpx.Response:
-        return await self.http.put(f"/models/{name}", json={"bundle": str(bundle)}, headers=key)
+    async def put(self, name: str, bundle: str = "") -> httpx.Response:
+        """Send a bundle of the folder; without its name, the one that is named as the model."""
+        body = archived(self.folder / f"{bundle or name}.bundle")
+        return await self.http.put(f"/models/{name}", content=body, headers=UPLOAD)
 
     async def remove(self, name: str, key: dict[str, str] = AS_ADMIN) -> httpx.Response:
         return await self.http.delete(f"/models/{name}", headers=key)
@@ -68,8 +70,8 @@ class House:
 async def house_of(
     tmp_path: Path, bundle: Path, folder: Path, uploads: Uploads | None = None
 ) -> AsyncIterator[House]:
-    """Serve one bundle; further ones come from `folder`."""
-    library = Library(DEFAULTS, [folder], uploads)
+    """Serve one bundle; `folder` is of its test."""
+    library = Library(DEFAULTS, uploads)
     models = library.start_with([Bundle.open(bundle)])
     make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
     make_engine = functools.partial(ThreadEngine, make_lanes)

@@ -135,6 +135,20 @@ def digits(page: Page) -> str:
     return "".join(text or "." for text in cells)
 
 
+PAINTED = """canvas => {
+  if (!canvas.width) return "";
+  const context = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  context.drawImage(canvas, -4, -4);
+  const [red, green, blue] = context.getImageData(0, 0, 1, 1).data;
+  return `rgb(${red}, ${green}, ${blue})`;
+}"""
+
+
+def painted(canvas: Locator) -> str:
+    """Return the color of a canvas near its upper left corner; empty if it is not painted."""
+    return canvas.evaluate(PAINTED)
+
+
 def screen(page: Page, name: str, *, whole: bool = True, after_ms: int = GLOW_MS) -> None:
     """Take a picture for docs/screens, after a while, if HRM_SCREENS names a folder."""
     folder = os.environ.get("HRM_SCREENS")

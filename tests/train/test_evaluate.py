@@ -15,7 +15,7 @@ from hrm_puzzles.arc.variants import Variant
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.data.sources import questions_made
 from hrm_train.batches import Batch
-from hrm_train.evaluate import Evaluation, evaluate
+from hrm_train.evaluate import HEADER, Evaluation, evaluate
 
 SIZES = replace(train_tools.SIZES, max_segments=3)
 
@@ -64,8 +64,11 @@ def test_halting_is_right_where_it_says_what_is_true() -> None:
     assert result.halted_exact == 0.75
     early = scripted(rows(2), [2, 2], [1, 2])
     assert (early.segments, early.halted_exact, early.exact[-1]) == (1.5, 0.5, 1.0)
-    assert "; halts by itself after 1.5 segments, 50.0 % exact" in early.summary()
-    assert "; never halts by itself within 3 segments" in scripted(rows(1), [1], [9]).summary()
+    row = early.row(step=1234, elapsed_s=7300)
+    assert row.split() == ["1234", *["100.0", "%"] * 3, f"{early.loss:.3g}", "2.0", "h", "2"]
+    for name, ends_with in (("exact", "100.0 %"), ("loss", f"{early.loss:.3g}"), ("puzzles", "2")):
+        end = HEADER.index(name) + len(name)
+        assert row[:end].endswith(ends_with)
 
 
 def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None:
@@ -99,6 +102,8 @@ def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
     result = evaluate(model, arc, held, identifiers=names)
     assert (result.exact[-1], result.pass_at[1], result.pass_at[2]) == (0.75, 0.5, 1.0)
     assert (result.score, result.proven[-1]) == (0.75, 0.0)  # no proof exists
-    assert "proven" not in result.summary()
-    assert "pass@1 50.0 %; pass@2 100.0 %" in result.summary()
+    row = result.row(step=99_999_999, elapsed_s=1)
+    assert "  – " in row  # instead of proven
+    assert row.endswith(" pass@1/2 50.0/100.0 %")
+    assert len(row) <= 80
     assert evaluate(model, arc, held).pass_at == {}

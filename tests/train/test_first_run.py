@@ -33,7 +33,7 @@ def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--yes", "--puzzle=arc", "--recipe=arc-1", "--data=mine"])
+@pytest.mark.parametrize("option", ["--yes", "--puzzle=arc", "arc-1", "--data=mine"])
 def test_whoever_names_it_is_not_stopped(option: str) -> None:
     done = invoked(app, "--hw=cpu", option)
     assert isinstance(done.exception, ReachedError)

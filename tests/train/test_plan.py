@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,13 +26,14 @@ from hrm_train.cli import main as app
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.optim import OPTIMIZERS
 from hrm_train.options import PlanOptions
-from hrm_train.plan import draft, plan_of
+from hrm_train.plan import RECORDS, draft, plan_of
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for
 from hrm_train.run import run_of
 from hrm_train.run_plan import NAME_BYTES, RunPlan, trainer_from, write_plan
 from hrm_train.session import warnings
 from hrm_train.tuning import fastest, tuned
 
+ROOT = Path(__file__).parents[2]
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, without duplicates
 
@@ -134,7 +136,7 @@ def test_a_cpu_compiles_only_for_a_long_run(
 
 
 def test_the_recipe_of_the_log_fits_the_disk() -> None:
-    shown = succeeded(app, "--dry-run", "--recipe", "log", "--hw", "rtx4090-laptop").stdout
+    shown = succeeded(app, "--dry-run", "log", "--hw", "rtx4090-laptop").stdout
     sizes = re.search(
         r"takes (\S+) GiB; held: (\S+) GiB, 4 at most; written: up to (\S+) GiB", shown
     )
@@ -256,7 +258,7 @@ def test_a_named_recipe_fills_in(
     assert (plan.data, plan.run) == (Path("data/tiny"), Path("runs/tiny"))
     assert (plan.config.blocks, plan.config.num_symbols) == ("relational", 4)
     assert (plan.recipe.puzzle, plan.recipe.lr, plan.recipe.explore) == ("sudoku-4x4", 0.5, 0.75)
-    with pytest.raises(ValueError, match="--recipe 'huge' is unknown; choose sudoku-small"):
+    with pytest.raises(ValueError, match="recipe 'huge' is unknown; choose sudoku-small"):
         plan_of(PlanOptions(recipe="huge"))
 
 
@@ -375,11 +377,12 @@ def test_an_unknown_arc_task_trains_on_its_demonstrations(
     pairs = [{"input": [[1, number]], "output": [[number, 1]]} for number in (2, 3, 4)]
     file.write_text(json.dumps({"train": pairs, "test": [{"input": [[1, 5]]}]}))
     shipped = Path(__file__).parents[2] / "model" / "checkpoints" / "arc-7x7"
-    start = ["--recipe", "arc-small", "--data", file, "--run", "run", "--hw", "cpu"]
+    start = ["arc-small", "--data", file, "--run", "run", "--hw", "cpu"]
     for setting in (*PLAIN, "total_samples=64", "warmup_samples=0", "batch_size=4"):
         start += ["--set", setting]
     ended = succeeded(app, *start, "--init", shipped)
-    assert "(12 puzzles)" in ended.output  # three demonstrations in four turns
+    in_four_turns = 12  # three demonstrations
+    assert re.search(rf" s +{in_four_turns}\b", ended.output)
     for split in ("train", "test"):
         source = open_source(tmp_path / "data" / "mine", split, registry.get("arc-7x7"))
         assert (len(source), source.identifiers()[1]) == (12, "mine")
@@ -415,3 +418,16 @@ def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: P
     checkpoint.save(unnamed / "step_1", old, {})
     new_NE = trainer_from(arc_plan(unnamed, data, unnamed / "step_1")).model.puzzle_table
     assert torch.equal(new_NE, mean_E.expand_as(new_NE))
+
+
+def test_every_setting_that_a_page_or_a_script_names_exists() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    known = {field.name for record in RECORDS.values() for field in dataclasses.fields(record)}
+    named: set[str] = set()
+    for file in listed.stdout.splitlines():
+        is_history = file.startswith(("benchmarks/results/", "CHANGELOG", "tests/"))
+        if file.endswith((".md", ".sh", ".yaml")) and not is_history:
+            text = (ROOT / file).read_text(encoding="utf-8")
+            named |= set(re.findall(r"--set (\w+)=", text))
+    assert len(named) > 20
+    assert named <= known

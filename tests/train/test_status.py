@@ -2,21 +2,18 @@
 
 import io
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from hrm_train.checkpoints import sole_writer
 from hrm_train.status import (
     VALIDATIONS,
     append_line,
     read_lines,
     read_status,
     table_of,
-    watch,
 )
 
 TRAINED = {
@@ -83,6 +80,14 @@ def test_a_run_is_told_from_its_files_and_none_is_touched(run: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+def test_a_finished_run_remains_for_no_time(run: Path) -> None:
+    append_line(run / "metrics.ndjson", {**MOMENT, "samples": 488})
+    output = io.StringIO()
+    Console(file=output, width=80).print(table_of(read_status(run)))
+    assert "finished" in output.getvalue()
+    assert "remaining" not in output.getvalue()
+
+
 def test_a_line_torn_by_a_kill_does_not_spoil_the_next(run: Path) -> None:
     with (run / VALIDATIONS).open("a") as file:
         file.write('{"time": 2000.0, "st')
@@ -100,18 +105,3 @@ def test_a_run_that_has_only_begun_says_so(run: Path, tmp_path: Path) -> None:
     Console(file=io.StringIO()).print(table_of(status))
     with pytest.raises(ValueError, match="holds no run"):
         read_status(tmp_path)
-
-
-def test_watching_ends_with_the_writer(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = io.StringIO()
-    writing = ExitStack()
-    writing.enter_context(sole_writer(run))
-
-    def step_and_end(_seconds: float) -> None:
-        append_line(run / "metrics.ndjson", {**MOMENT, "samples": 400})
-        writing.close()
-
-    monkeypatch.setattr("hrm_train.status.time.sleep", step_and_end)
-    watch(run, Console(file=output, force_terminal=True, width=120))
-    shown = output.getvalue()
-    assert shown.index("320 of 480") < shown.index("400 of 480")

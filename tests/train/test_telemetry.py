@@ -22,6 +22,7 @@ from train_tools import fresh, small_trainer, training_run
 from hrm_host.progress import Stages, stages_on
 from hrm_train import meter, run, telemetry
 from hrm_train.cli import main as app
+from hrm_train.evaluate import HEADER
 from hrm_train.loop import StepReport
 from hrm_train.meter import TABLE, TRACE, PhaseTimer, profile_steps
 from hrm_train.run import TrainingRun
@@ -121,9 +122,9 @@ def test_a_short_run_prints_each_validation_once(data: Path, tmp_path: Path) -> 
     ended = succeeded(app, f"--run={run}", *fresh(data, 43))
     steps = [row["step"] for row in validations(run)]
     assert len(set(steps)) >= 10
-    printed = re.findall(r"^step (\d+): ", ended.output, re.MULTILINE)
+    printed = re.findall(r"^ +(\d+) +\d+\.\d % ", ended.output, re.MULTILINE)
     assert [int(step) for step in printed] == sorted(set(steps))
-    assert ended.output.count("% after 1/4 segments") == len(printed)
+    assert ended.output.count(HEADER) == 1
     assert "finished at step 43; checkpoint" in ended.output
 
 

@@ -1,12 +1,11 @@
 """hrm-train: puzzles in, checkpoint out. Its top-level imports must not import PyTorch.
 
-hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku
-hrm-train --run runs/sudoku --resume
-hrm-train status runs/sudoku
+hrm-train sudoku-small
+hrm-train --run runs/sudoku-small --resume
+hrm-train status runs/sudoku-small
 """
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +26,7 @@ main = command.Command("hrm-train", extra="train", cannot=(FloatingPointError,))
         "Speed": "threads fill tune tune_batch profile profile_window dry_run samples_per_s",
     },
     invoke_without_command=True,
-    epilog="Example: hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku",
+    epilog="Examples: hrm-train sudoku-small; hrm-train --puzzle sudoku --data data/sudoku",
 )
 @command.taking(TrainOptions)
 def train(options: TrainOptions) -> None:
@@ -42,19 +41,12 @@ def train(options: TrainOptions) -> None:
 def status(
     run: Annotated[Path, typer.Argument(help="Directory of the run.")],
     as_json: command.AsJson = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every two seconds until the run ends.")
-    ] = False,
 ) -> None:
     """Show the state of a run: speed, validations, checkpoints, and where time goes."""
     from hrm_train import status as run_status
 
-    if watch:
-        with suppress(KeyboardInterrupt):
-            run_status.watch(run, Console())
-    elif as_json:
-        found = run_status.read_status(run)
+    found = run_status.read_status(run)
+    if as_json:
         print(json.dumps(found, indent=2))
     else:
-        found = run_status.read_status(run)
         Console().print(run_status.table_of(found))

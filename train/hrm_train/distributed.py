@@ -19,13 +19,20 @@ from rich.console import Console
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from hrm_host.progress import print_line
+
 T = TypeVar("T")
 
 console = Console(stderr=True)  # `hrm-train` keeps it quiet on all ranks but the first
 
 
 def say(sentence: str) -> None:
-    console.print(sentence, soft_wrap=True, markup=False)
+    print_line(console, sentence)
+
+
+def say_whole(text: str) -> None:
+    """Says what must stay in one piece: a command to copy, or a table."""
+    console.print(text, soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hrm_host.progress import duration
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
@@ -24,6 +25,8 @@ Kind = Literal["fast", "whole"]
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
 CURVES = ("exact", "proven", "cells", "halting")
 FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
+ROW = "{:>8} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}"
+HEADER = ROW.format("step", "exact", "proven", "cells", "loss", "time", "puzzles")
 
 
 class Stopped(Exception):  # noqa: N818  # a request, not an error
@@ -54,23 +57,20 @@ class Evaluation:
             return self.proven[-1]
         return self.exact[-1]
 
-    def summary(self) -> str:
-        num_segments = len(self.exact)
-        counts = sorted({1, min(4, num_segments), num_segments})
-        exact = "/".join(f"{100 * self.exact[count - 1]:.1f}" for count in counts)
-        parts = [f"exact {exact} % after {'/'.join(map(str, counts))} segments"]
-        if self.proof_exists:
-            parts.append(f", proven {100 * self.proven[-1]:.1f} %")
-        parts.append(f", open cells {100 * self.cells[-1]:.1f} %")
-        halting = f"halts by itself after {self.segments:.1f} segments"
-        if self.segments == num_segments:
-            halting = f"never halts by itself within {num_segments} segments"
-        parts.append(f"; {halting}, {100 * self.halted_exact:.1f} % exact")
-        parts.append(f" ({self.num_puzzles} puzzles)")
-        for k, share in self.pass_at.items():
-            if k <= 2:  # ARC allows two attempts; scores with more are only recorded
-                parts.append(f"; pass@{k} {100 * share:.1f} %")
-        return "".join(parts)
+    def row(self, step: int, elapsed_s: float) -> str:
+        """The figures after the last segment, below HEADER; at most 80 columns wide."""
+        proven = _percent(self.proven[-1]) if self.proof_exists else "–"
+        cells = [step, _percent(self.exact[-1]), proven, _percent(self.cells[-1])]
+        row = ROW.format(*cells, f"{self.loss:.3g}", duration(elapsed_s), self.num_puzzles)
+        official = [k for k in self.pass_at if k <= 2]  # ARC allows two attempts
+        if official:
+            shares = "/".join(f"{100 * self.pass_at[k]:.1f}" for k in official)
+            row += f" pass@{'/'.join(map(str, official))} {shares} %"
+        return row
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 @torch.no_grad()

@@ -46,6 +46,13 @@ class Intervals:
 class PlanOptions:
     """The options that define a run. The puzzle and the machine determine the defaults."""
 
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"Named recipe; options override it: {', '.join(NAMED)}.",
+            autocompletion=lambda: list(NAMED),
+        ),
+    ] = None
     run: Annotated[
         Path | None, typer.Option(help="Directory of the run. Default: runs/PUZZLE or runs/RECIPE.")
     ] = None
@@ -55,10 +62,6 @@ class PlanOptions:
             help="Data set directory, or a file of ARC tasks to build data/FILE from. Default: "
             "data/PUZZLE or data/RECIPE, built if absent."
         ),
-    ] = None
-    recipe: Annotated[
-        str | None,
-        typer.Option(help=f"Named recipe; other options override it: {', '.join(NAMED)}."),
     ] = None
     puzzle: Annotated[
         str | None,

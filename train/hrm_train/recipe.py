@@ -172,7 +172,7 @@ NAMED: dict[str, Values] = TABLES["named"]
 
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
     """The sizes of a preset, on the puzzle's board if its blocks are relational."""
-    sizes: Values = dict(named(SIZES, "preset", preset))
+    sizes: Values = dict(named(SIZES, "--preset", preset))
     if preset == "relational":
         sizes |= _relational_sizes(puzzle)
     return HRMConfig(
@@ -211,7 +211,7 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     """The preset's recipe at this batch size."""
     family = puzzle.name.partition("-")[0]
     values: Values = {"puzzle": puzzle.name, "batch_size": batch_size}
-    values |= named(RECIPES, "preset", preset)
+    values |= named(RECIPES, "--preset", preset)
     if preset == "small":
         return Recipe(**values, **TABLES["starts"].get(family, {}))
     if preset == "relational":
@@ -220,8 +220,8 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     return Recipe(**{**values, **published.get(family, published["others"])})
 
 
-def named(table: dict[str, Values], option: str, name: str) -> Values:
+def named(table: dict[str, Values], kind: str, name: str) -> Values:
     """The row with this name; rejects an unknown name."""
     if name not in table:
-        raise ValueError(f"--{option} {name!r} is unknown; choose {', '.join(table)}")
+        raise ValueError(f"{kind} {name!r} is unknown; choose {', '.join(table)}")
     return table[name]

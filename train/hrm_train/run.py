@@ -51,7 +51,8 @@ class TrainingRun:
         self.stopped_by: str | None = None
         self._stop = threading.Event()
         self.telemetry = telemetry.Telemetry(path, trainer, writers)
-        self._saved_at = time.monotonic()
+        self._began_s = time.monotonic()
+        self._saved_at = self._began_s
         self._latest_figures = ""
 
     def finish(self, stages: Stages) -> Evaluation | None:
@@ -200,7 +201,7 @@ class TrainingRun:
             if is_whole_due:
                 evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
             if evaluation is not None and self.trainer.ranks.is_first:
-                say(f"step {step}: {evaluation.summary()}")
+                say(evaluation.row(step, time.monotonic() - self._began_s))
                 pictures.draw_curve(self.path)
                 self.telemetry.show(evaluation)
         if is_best:

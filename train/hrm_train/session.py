@@ -17,12 +17,14 @@ from rich.console import Console
 from hrm_host import command, memory, progress
 from hrm_host.memory import GIB
 from hrm_host.progress import duration
+from hrm_host.reading import counted
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe
 from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.data.for_training import largest_bytes
 from hrm_train import batches, checkpoints, distributed, meter, status, telemetry, tuning
-from hrm_train.distributed import console, say
+from hrm_train.distributed import console, say, say_whole
+from hrm_train.evaluate import HEADER
 from hrm_train.hardware import GIGABYTE, hardware_from_name
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft, plan_of, with_changes
@@ -74,8 +76,8 @@ def _require_a_choice(options: PlanOptions) -> None:
     size_gib = largest_bytes(puzzle, options.examples) / GIB
     names = ", ".join(FOR_A_CPU)
     raise ValueError(
-        f"without --puzzle or --recipe, hrm-train builds all of ARC (up to {size_gib:.1f} GiB) and "
-        f"trains a large model, which is too much for a CPU; add --recipe, of {names}, or --yes"
+        f"without a recipe or --puzzle, hrm-train builds all of ARC (up to {size_gib:.1f} GiB) and "
+        f"trains a large model, which is too much for a CPU; name a recipe, of {names}, or --yes"
     )
 
 
@@ -111,9 +113,10 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         if is_new:
             _record(plan)
         table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
-        say(table)
+        say_whole(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
-        say(f"written: {written}; train with {command.runnable('hrm-train')} --run {path} --resume")
+        train_on = f"{command.runnable('hrm-train')} --run {path} --resume"
+        say_whole(f"written: {written}; train with {train_on}")
     else:
         run = run_of(plan, trainer, wandb=options.wandb)
         if is_new or is_changed:
@@ -121,7 +124,7 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         _drive(run)
         family = plan.recipe.puzzle.partition("-")[0]
         arguments = [path / "best", "--fp16", "--int8", "--calib", family, "--data", plan.data]
-        say(f"next: {command.runnable('hrm-export')} {shlex.join(map(str, arguments))}")
+        say_whole(f"next: {command.runnable('hrm-export')} {shlex.join(map(str, arguments))}")
 
 
 def _record(plan: RunPlan) -> None:
@@ -140,13 +143,15 @@ def _drive(run: TrainingRun) -> None:
     num_parameters = trainer.model.num_parameters
     device = trainer.hardware.device
     num_slots = trainer.recipe.batch_size
-    say(f"{num_parameters:,} parameters on {device}, {num_slots} slots, run {run.path}")
+    say(f"{num_parameters:,} parameters on {device}, {counted(num_slots, 'slot')}, run {run.path}")
+    say(HEADER)
     stages_on = progress.stages_on(console, first_line_s=0.0, line_every_s=60.0)
     with stages_on as stages:
         run.finish(stages)
     if run.stopped_by:
         stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
-        say(f"{stopped}; continue with {command.runnable('hrm-train')} --run {run.path} --resume")
+        go_on = f"{command.runnable('hrm-train')} --run {run.path} --resume"
+        say_whole(f"{stopped}; continue with {go_on}")
         if run.stopped_by == "SIGINT":
             raise typer.Exit(command.INTERRUPTED)
         raise typer.Exit(command.UNSOLVED)
@@ -172,7 +177,7 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
     basis = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
     needs = [_model_line(plan), *needs_of(plan, options), basis]
     for line in [*needs, *times(plan, options.samples_per_s)]:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        progress.print_line(console, line)
 
 
 def needs_of(plan: RunPlan, options: PlanOptions) -> list[str]:
@@ -224,7 +229,7 @@ def _model_line(plan: RunPlan) -> str:
         device = f"{machine.name} ({machine.gpu}, {machine.memory_gb} GB)"
     return (
         f"{plan.num_parameters:,} parameters, {config.seq_len} tokens, "
-        f"{config.num_puzzle_ids:,} puzzle ids; {device}, {machine.precision}"
+        f"{counted(config.num_puzzle_ids, 'puzzle id')}; {device}, {machine.precision}"
     )
 
 
@@ -240,7 +245,7 @@ def _schedule(plan: RunPlan) -> str:
         num_groups = batches.open_source(plan.data, "train", plan.puzzle).num_groups
         passes = f" ({recipe.total_samples / num_groups:.3g} passes)"
     return (
-        f"{plan.num_steps:,} steps of {recipe.batch_size} puzzles, "
+        f"{counted(plan.num_steps, 'step')} of {counted(recipe.batch_size, 'puzzle')}, "
         f"{recipe.total_samples:,} samples{passes}; "
         f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
         f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"

@@ -13,12 +13,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, cast
 
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
 from hrm_host.progress import duration
-from hrm_host.reading import json_from, text_of
+from hrm_host.reading import counted, json_from, text_of
 from hrm_model import checkpoint
 from hrm_train import checkpoints, evaluate
 
@@ -265,17 +263,6 @@ def _short(row: Row | None) -> Row | None:
     return short
 
 
-def watch(run: Path, console: Console) -> None:
-    """Shows a run until no process writes it."""
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            status = read_status(run)
-            live.update(table_of(status), refresh=True)
-            if not status["process"]:
-                return
-            time.sleep(2.0)
-
-
 def table_of(status: Mapping[str, Any]) -> Table:
     """The status as a table on a terminal."""
     rows = _progress_rows(status)
@@ -332,5 +319,5 @@ def _validation(row: Mapping[str, Any] | None) -> str:
     proven = ""
     if row["proof_exists"]:
         proven = f", {100 * row['proven']:.1f} % proven"
-    puzzles = f"{row['num_puzzles']} puzzles at step {row['step']:,}"
+    puzzles = f"{counted(row['num_puzzles'], 'puzzle')} at step {row['step']:,}"
     return f"{100 * row['exact']:.1f} % exact{proven}, loss {row['loss']:.4g}, of {puzzles}"

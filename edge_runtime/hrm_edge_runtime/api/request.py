@@ -14,6 +14,7 @@ from hrm_edge_runtime.api.errors import ServiceError, bad_puzzle, invalid, no_an
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result, Task
+from hrm_edge_runtime.contract.halting import LEARNED
 from hrm_puzzles.puzzle import Grid, IntArray, Parsed, Puzzle, PuzzleError, Routed
 
 FIRST = (1, 1)  # the cell of an error that names none
@@ -250,7 +251,7 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
         raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
     if request.policy == "verified" and not model.puzzle.proof_exists:
         message = f"an answer to {model.puzzle.name!r} cannot be proven"
-        remedy = "use the policy 'learned' or 'fixed'"
+        remedy = f"use the policy {LEARNED!r} or 'fixed'"
         raise invalid("no-proof-exists", message, remedy, field="policy")
 
 

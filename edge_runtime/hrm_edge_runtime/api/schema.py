@@ -251,6 +251,7 @@ class ModelView(BaseModel):
     )
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
+    card: str | None = Field(default=None, description="Path of its card, a page in Markdown.")
 
 
 class ModelsAnswer(BaseModel):
@@ -305,16 +306,6 @@ class LabelAnswer(BaseModel):
     """The label is valid for training; `verified` is null if no proof exists."""
 
     verified: bool | None
-
-
-class BundleRequest(BaseModel, extra="forbid", strict=True, frozen=True):
-    """The bundle to serve."""
-
-    bundle: str = Field(
-        min_length=1,
-        max_length=1000,
-        description="A shipped bundle's name, one in a --bundle-dir, or a path below one.",
-    )
 
 
 class ChangeAnswer(BaseModel):

@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
-from hrm_edge_runtime.api.errors import without_folders
+from hrm_edge_runtime.api.errors import as_json, without_folders
 from hrm_edge_runtime.api.schema import HaltingView, LegendView, ModelView
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle, Identifiers, puzzle_of
+from hrm_edge_runtime.contract.card import card_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import Manifest, read_manifest
 from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport
+from hrm_host.reading import json_from, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, Routed
 from hrm_puzzles.reading.legend import Lettered
 
@@ -46,7 +49,7 @@ class ServedModel:
     identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
     tasks: Sequence[str] = ()
     held_out: tuple[object, object] | None = None
-    tasks_file: Path | None = None
+    path: Path = Path()
 
     @classmethod
     def of(
@@ -59,7 +62,6 @@ class ServedModel:
         lane: LaneKey | None = None,
         precision_reason: str | None = None,
     ) -> "ServedModel":
-        has_tasks = TASKS_NAME in bundle.manifest.files
         return cls(
             manifest=bundle.manifest,
             lane=lane or LaneKey(bundle.manifest.name),
@@ -71,7 +73,7 @@ class ServedModel:
             identifiers=bundle.identifiers,
             tasks=bundle.tasks(),
             held_out=bundle.example(),
-            tasks_file=bundle.path / TASKS_NAME if has_tasks else None,
+            path=bundle.path,
         )
 
     @classmethod
@@ -85,6 +87,7 @@ class ServedModel:
             precision=next(iter(manifest.precisions)),
             num_slots=1,
             max_attempts=1,
+            path=path,
         )
 
     @cached_property
@@ -92,11 +95,28 @@ class ServedModel:
         return self.manifest.name
 
     @property
+    def card(self) -> str:
+        return card_of(self.manifest, self.puzzle, self.path)
+
+    @property
     def sample(self) -> object:
         """A question as a person would send it."""
         if self.held_out is None:
             return self.puzzle.sample(self.tasks)
         return self.held_out[0]
+
+    @cached_property
+    def task_list(self) -> bytes:
+        """Its tasks as a JSON list in the bundle's order; a browser reorders the keys of objects.
+
+        Cached, because making it takes 30 ms for 455 tasks.
+        """
+        listed: list[dict[str, object]] = []
+        if TASKS_NAME in self.manifest.files:
+            for name, task in json_from(text_of(self.path / TASKS_NAME)).items():
+                if isinstance(task, dict):
+                    listed.append({**task, "task": name})
+        return as_json(listed).encode()
 
     @cached_property
     def routed(self) -> Routed | None:
@@ -139,6 +159,7 @@ class ServedModel:
             tasks=len(self.tasks),
             legend=legend_of(self.puzzle),
             sample=self.sample,
+            card=f"/models/{quote(self.name, safe='')}/card",
         )
         if report is not None:
             view.state = "ready"

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ Outcome = Literal[HaltReason, "cancelled", "superseded", "deadline", "failed"]
 """How an attempt ends; superseded if another attempt at its puzzle settles the answer first."""
 Status = Literal["proven", "halted", "unfinished"]
 """What is known of an answer: it is proven, the model halted on it, or neither."""
-HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
+HALTED: frozenset[Outcome] = frozenset(get_args(HaltReason))
 
 # Weight of the newest value in the running means, over about the last thirty steps or puzzles.
 MEMORY = 1 / 32

@@ -19,6 +19,7 @@ from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.task import Attempt, How, Result, SegmentEvent, Task
 from hrm_edge_runtime.batching.variants import TaskVariant, TaskVariants
 from hrm_edge_runtime.contract.bundle import Identifiers
+from hrm_edge_runtime.contract.halting import LEARNED
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT, Ballot, Puzzle
 
@@ -273,7 +274,7 @@ def _result(group: _Group, attempt: Attempt, votes: int | None) -> Result:
     status: stats.Status = "unfinished"
     if attempt.verified:
         status = "proven"
-    elif attempt.verified is None and halted_by == "learned":
+    elif attempt.verified is None and halted_by == LEARNED:
         status = "halted"
     how: How = "plain"
     if attempt.hypotheses is not None and attempt.hypotheses.num_tried:

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
-PolicyKind = Literal["learned", "verified", "fixed"]
-HaltReason = Literal["proven", "learned", "max_segments"]
+Learned = Literal["learned"]
+LEARNED: Learned = "learned"
+PolicyKind = Literal[Learned, "verified", "fixed"]
+HaltReason = Literal["proven", Learned, "max_segments"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +28,14 @@ class HaltingPolicy:
     a disproof. `fixed` runs all segments.
     """
 
-    kind: PolicyKind = "learned"
+    kind: PolicyKind = LEARNED
     threshold: float = 0.0
     max_segments: int = 16
+
+
+def usual_kind(*, proof_exists: bool) -> PolicyKind:
+    """Stop at a proof, or when the model wants to if no proof exists."""
+    return "verified" if proof_exists else LEARNED
 
 
 def decide(
@@ -41,10 +48,10 @@ def decide(
     wants_to_stop = margin > policy.threshold
     if policy.kind == "verified" and verified:
         return "proven"
-    if policy.kind == "learned" and wants_to_stop:
-        return "learned"
+    if policy.kind == LEARNED and wants_to_stop:
+        return LEARNED
     if policy.kind == "verified" and wants_to_stop and verified is None:
-        return "learned"
+        return LEARNED
     if segment >= policy.max_segments:
         return "max_segments"
     return None
@@ -59,7 +66,7 @@ def stops_B(
     """Which of B slots under one policy `decide` would stop."""
     is_last_B = np.broadcast_to(segment_B, margin_B.shape) >= policy.max_segments
     wants_to_stop_B = margin_B > policy.threshold
-    if policy.kind == "learned":
+    if policy.kind == LEARNED:
         return is_last_B | wants_to_stop_B
     if policy.kind == "verified":
         is_unknown_B = verdict_B == UNKNOWN

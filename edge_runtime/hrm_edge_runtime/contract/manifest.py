@@ -26,6 +26,7 @@ from hrm_host.reading import is_printable, json_from, printable, text_of
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+CARD_NAME = "README.md"
 MAX_MANIFEST_BYTES = 1 << 20
 
 
@@ -208,13 +209,13 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, **fields: object) -> Manifest:
-    """Write the manifest of every file in `path`, atomically.
+    """Write the manifest of every file in `path` but the card, atomically.
 
     `fields` are the fields of `Manifest`, without `files`.
     """
     files: dict[str, object] = {}
     for file in sorted(path.iterdir()):
-        if file.is_file() and file.name != MANIFEST_NAME:
+        if file.is_file() and file.name not in (MANIFEST_NAME, CARD_NAME):
             size_bytes = file.stat().st_size
             files[file.name] = {"sha256": sha256_of(file), "size_bytes": size_bytes}
     manifest = _validated(path, {**fields, "files": files})

@@ -7,6 +7,7 @@ the user's cache and never in a bundle.
 
 import contextlib
 import hashlib
+import platform
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
@@ -19,6 +20,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, load_blanks
 from hrm_host import atomic, machine
 
+ARM = ("aarch64", "arm64")  # as Linux and macOS write it
 GAIN = 1.1  # a lower precision costs solves, so it must be this much faster than float32
 MEASURING_S = 0.2  # CPU seconds of measuring per precision
 LONGER_S = 0.8  # the same, if a precision gains almost `GAIN` or little more
@@ -72,10 +74,16 @@ def kept(bundle: Bundle) -> TimesMs:
 
 
 def fastest(bundle: Bundle) -> str | None:
-    """The decided precision that runs fastest here, by at least `GAIN`; None without times."""
+    """The decided precision that runs fastest here, by at least `GAIN`; None without times.
+
+    Never float16 on Arm: its kernels also add in float16, and the bundle's parity was measured with
+    sums in float32.
+    """
     times_ms = kept(bundle)
     if "fp32" not in times_ms:
         return None
+    if platform.machine() in ARM:
+        times_ms = {name: time_ms for name, time_ms in times_ms.items() if name != "fp16"}
     return fastest_of(times_ms, bundle.manifest.decided)
 
 

@@ -17,7 +17,6 @@ from hrm_edge_runtime.engines.onnx import CPU, open_session
 
 NEVER = np.float32(np.finfo(np.float32).min)
 """A margin that halts no puzzle."""
-OUTPUTS = ("answer_BT", "segments_B", "halt_margin_B", "q_halt_B")
 
 
 class UnrolledEngine(Engine):
@@ -33,34 +32,33 @@ class UnrolledEngine(Engine):
         self._session = open_session(path, CPU, num_threads)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.num_segments = int(metadata.get("num_segments", "0"))
+        shape_BT = (num_slots, manifest.seq_len)
+        shape_BE = (num_slots, manifest.puzzle_vector_size)
+        self._inputs = {
+            "tokens_BT": np.zeros(shape_BT, np.int32),
+            "puzzle_vector_BE": np.zeros(shape_BE, np.float32),
+        }
+        self._segment_B = np.zeros(num_slots, np.int32)
+        """The segment of each slot's puzzle; 0 if the graph has not run for it."""
+        self._outputs = {
+            "answer_BT": np.zeros(shape_BT, np.int32),
+            "segments_B": np.zeros(num_slots, np.int32),
+            "halt_margin_B": np.zeros(num_slots, np.float32),
+            "q_halt_B": np.zeros(num_slots, np.float32),
+        }
         names = {node.name for node in self._session.get_outputs()}
-        if self.num_segments == 0 or names != set(OUTPUTS):
+        if self.num_segments == 0 or names != self._outputs.keys():
             raise BundleError(
                 f"{path} is not an unrolled graph: export the bundle again with --loop unrolled."
             )
-        self._tokens_BT = np.zeros((num_slots, manifest.seq_len), np.int32)
-        self._vector_BE = np.zeros((num_slots, manifest.puzzle_vector_size), np.float32)
-        self._answer_BT = np.zeros_like(self._tokens_BT)
-        self._margin_B = np.zeros(num_slots, np.float32)
-        self._q_halt_B = np.zeros(num_slots, np.float32)
-        self._segment_B = np.zeros(num_slots, np.int32)
-        self._halts_B = np.zeros(num_slots, np.int32)
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._tokens_BT[slot] = tokens_T
-        self._vector_BE[slot] = puzzle_vector_E
+        self._inputs["tokens_BT"][slot] = tokens_T
+        self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
         self._segment_B[slot] = 0
 
     def move(self, source: int, target: int) -> None:
-        for rows in (
-            self._tokens_BT,
-            self._vector_BE,
-            self._answer_BT,
-            self._margin_B,
-            self._q_halt_B,
-            self._segment_B,
-            self._halts_B,
-        ):
+        for rows in (*self._inputs.values(), self._segment_B, *self._outputs.values()):
             rows[target] = rows[source]
 
     def step(self, num_active: int) -> StepOutput:
@@ -69,11 +67,12 @@ class UnrolledEngine(Engine):
         if len(new):
             self._solve(new)
         self._segment_B[active] += 1
-        has_halted_B = self._segment_B[active] >= self._halts_B[active]
+        outputs = {name: rows[active] for name, rows in self._outputs.items()}
+        has_halted_B = self._segment_B[active] >= outputs["segments_B"]
         return StepOutput(
-            answer_BT=np.where(has_halted_B[:, None], self._answer_BT[active], 0),
-            halt_margin_B=np.where(has_halted_B, self._margin_B[active], NEVER),
-            q_halt_B=np.where(has_halted_B, self._q_halt_B[active], NEVER),
+            answer_BT=np.where(has_halted_B[:, None], outputs["answer_BT"], 0),
+            halt_margin_B=np.where(has_halted_B, outputs["halt_margin_B"], NEVER),
+            q_halt_B=np.where(has_halted_B, outputs["q_halt_B"], NEVER),
         )
 
     def close(self) -> None:
@@ -81,18 +80,12 @@ class UnrolledEngine(Engine):
 
     def _solve(self, slots: Any) -> None:
         """Run the whole loop for these slots."""
-        feeds = {
-            "tokens_BT": self._tokens_BT[slots],
-            "puzzle_vector_BE": self._vector_BE[slots],
-        }
+        feeds = {name: rows[slots] for name, rows in self._inputs.items()}
         try:
-            outputs: Any = self._session.run(OUTPUTS, feeds)
+            outputs: Any = self._session.run(list(self._outputs), feeds)
         except Exception as error:  # ONNX Runtime's errors lack a common class of their own
             raise EngineLostError(
                 f"ONNX Runtime failed in the loop of {len(slots)} slots ({error})"
             ) from error
-        answer_BT, halts_B, margin_B, q_halt_B = outputs
-        self._answer_BT[slots] = answer_BT
-        self._halts_B[slots] = halts_B
-        self._margin_B[slots] = margin_B
-        self._q_halt_B[slots] = q_halt_B
+        for rows, values in zip(self._outputs.values(), outputs, strict=True):
+            rows[slots] = values

@@ -9,13 +9,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 
-from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn, warn_if
+from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
 from hrm_host.machine import Host, cache_folder, cuda_devices
 from hrm_host.memory import GIB, MIB, building_mb, read_memory
+from hrm_host.reading import counted
 
 OLDEST_TENSORRT = (10, 3)
 OLDEST_RELEASE = (36, 4)  # JetPack 6.1, the first with TensorRT 10.3
@@ -38,7 +39,6 @@ POLICY = "apt-cache policy python3-libnvinfer"
 GPU_MHZ = {"Orin Nano": 1020, "Orin NX": 1173}
 """The highest GPU clock of a module in its Super configuration."""
 CLOCK_SHARE = 0.95  # of the highest clock; a table of frequencies may round
-HOT_C = 95.0  # an Orin throttles from 99
 NO_DESKTOP = (
     "stop the desktop (sudo systemctl set-default multi-user.target && sudo reboot) "
     "or close programs"
@@ -117,7 +117,6 @@ def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
         python_finding(software.python),
         *engines(software, machine.jetson_release),
         *board(machine),
-        *heat(machine.temperature_c()),
         *memory(machine, shared_with_gpu=on_jetson),
         engine_cache(),
     ]
@@ -181,8 +180,7 @@ def _gpu(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
         text = "missing, and TensorRT engines need them"
         yield problem("CUDA bindings", text, "pip install 'hrm-edge[jetson]'")
     if software.num_gpus:
-        devices = "device" if software.num_gpus == 1 else "devices"
-        yield ok("GPU", f"{software.num_gpus} CUDA {devices}")
+        yield ok("GPU", counted(software.num_gpus, "CUDA device"))
     else:
         remedy = "in a container use --runtime nvidia; add the user to the groups video and render"
         yield problem("GPU", f"CUDA does not start: {software.gpu_fault}", remedy)
@@ -193,7 +191,6 @@ def board(machine: Host) -> Iterator[Finding]:
         yield ok("board", machine.model or "an unnamed Jetson")
         yield release(machine.jetson_release, machine.model or "")
         yield power_mode(machine)
-        yield from throttling(machine.throttle_events())
 
 
 def release(text: str, board: str) -> Finding:
@@ -251,29 +248,6 @@ def gpu_clock(mode: str, machine: Host) -> Finding:
                 remedy = "flash JetPack 6.2 or 7.2.1 or newer with the board's Super configuration"
                 return warn("power mode", text, remedy)
     return ok("power mode", mode)
-
-
-def throttling(events: Mapping[str, int]) -> Iterator[Finding]:
-    """Over-current events since the board started."""
-    if not events:
-        return
-    counts = [f"{name}: {count}" for name, count in events.items() if count]
-    if counts:
-        text = f"the board slowed down because of over-current ({', '.join(counts)})"
-        remedy = "use the board's own power supply, or a lower power mode (sudo nvpmodel -m ID)"
-        yield warn("throttling", text, remedy)
-    else:
-        yield ok("throttling", "no over-current event so far")
-
-
-def heat(temperature_c: Mapping[str, float]) -> Iterator[Finding]:
-    """The hottest thermal zone."""
-    if temperature_c:
-        zone = max(temperature_c, key=temperature_c.__getitem__)
-        is_hot = temperature_c[zone] >= HOT_C
-        fan = "run the fan (sudo nvpmodel -d cool on a Jetson)"
-        remedy = f"clear the air path, {fan}, or lower the power mode"
-        yield warn_if(is_hot, "temperature", f"{zone} {temperature_c[zone]:.0f} °C", remedy)
 
 
 def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ Shapes: B batch, N answers, S side of the canvas, T = S * S. Tokens as in `canva
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,18 +84,6 @@ class Arc:
     def about(self) -> str:
         grid = f"a grid of the colors 0 to 9 up to {self.side} wide"
         return f"the name of a task that the model has learned, and {grid}"
-
-    def forms(self, asked: Any) -> dict[str, object]:
-        task = asked["task"]
-        rows = asked["input"]
-        lines = ["".join(map(str, row)) for row in rows]
-        test_pairs = [{"input": rows}]
-        return {
-            "rows of numbers": asked,
-            "list of lines": {"task": task, "input": lines},
-            "lines of text": {"task": task, "input": "\n".join(lines)},
-            "whole task": {"task": task, "train": [], "test": test_pairs, "index": 0},
-        }
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return written(grid, notation)

@@ -91,6 +91,9 @@ def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
     num_left_out = len(wanted) - len(tasks)
     if recipe.more is None:
         return _Source(tasks=tasks, num_left_out=num_left_out)
+    if recipe.more_license is None:
+        problem = f"{recipe.more} has examples of somebody, whose license the data set copies"
+        raise datasets.DatasetError(f"{problem}; name its file with --more-license FILE.")
     examples = read_examples(recipe.more, recipe.more_license)
     require_known(examples, [task.name for task in all_tasks])
     longer, num_more_left_out = extended(tasks, examples, puzzle)

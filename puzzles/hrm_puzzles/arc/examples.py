@@ -27,7 +27,6 @@ from hrm_puzzles.puzzle import PuzzleError
 
 FORMS = "a folder or zip file with tasks/<task>.json, or a .json or .json.gz file"
 LIST_FORM = 'a list of {"input": rows, "output": rows}'
-LICENSE_NAMES = ("LICENSE", "LICENCE", "COPYING")
 MORE = "more"  # the keys of `recipe.json`
 NUM_BY_TASK = "num_by_task"
 
@@ -54,13 +53,12 @@ class Examples:
     by_task: ByTask
 
 
-def read_examples(path: Path, license_file: Path | None = None) -> Examples:
-    """Read the examples of all tasks, and their license: by default the file beside them.
+def read_examples(path: Path, license_path: Path) -> Examples:
+    """Read the examples of all tasks, and their license.
 
     Raises DatasetError if one of the two cannot be read.
     """
     by_task = _by_task(path)
-    license_path = license_file or _license_beside(path)
     digest = fingerprint(path) if path.is_dir() else sha256_of(path)
     try:
         terms = text_of(license_path, 1 << 16)
@@ -152,16 +150,6 @@ def _class_hashes(pairs: Sequence[Pair], puzzle: Arc) -> list[int]:
     """A hash of each input that all its symmetric copies share."""
     inputs_BT = np.stack([puzzle.encode(question) for question, _ in pairs])
     return puzzle.equivalence_hash_B(inputs_BT, inputs_BT).tolist()
-
-
-def _license_beside(path: Path) -> Path:
-    """The only license file in a folder of examples, or beside the folder or file."""
-    for folder in (path, path.parent):
-        found = [file for file in folder.glob("*") if file.name.upper().startswith(LICENSE_NAMES)]
-        if len(found) == 1:
-            return found[0]
-    problem = f"{path} has no license file beside it, or several"
-    raise DatasetError(f"{problem}; name the license of the examples with --more-license FILE.")
 
 
 def _by_task(path: Path) -> ByTask:

@@ -82,6 +82,6 @@ def _check_disk(
     sizes = f"at most {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"
     if DISK_SHARE * size >= free and not may_fill_disk:
         raise ValueError(
-            f"{path} would take {sizes}: add --yes, or choose another --puzzle or --recipe"
+            f"{path} would take {sizes}: add --yes, or choose another recipe or --puzzle"
         )
     say(sizes)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
+from hrm_host.reading import counted
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import Examples, example_type, read_examples
@@ -193,7 +194,7 @@ class Questions:
 
     @property
     def title(self) -> str:
-        return f"{len(self)} puzzles ({self.source})"
+        return f"{counted(len(self), 'puzzle')} ({self.source})"
 
     def __getitem__(self, index: int) -> HeldOutPuzzle:
         return HeldOutPuzzle(

@@ -106,10 +106,6 @@ class GridPuzzle(ABC):
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         """The JSON object of a question with its answer."""
 
-    @abstractmethod
-    def question_object(self, grid: Grid) -> dict[str, object]:
-        """A question as a JSON object with its stops apart from the grid."""
-
     @cached_property
     def shape(self) -> GridShape:
         return GridShape(rows=self.rows, cols=self.cols)
@@ -230,18 +226,6 @@ class GridPuzzle(ABC):
         numbers = ", ".join(f"{value} for {character!r}" for value, character in pairs)
         board = f"{self.rows} rows of {self.cols} cells"
         return f"{board}: {self.legend.described}; as numbers {numbers}"
-
-    def forms(self, asked: Any) -> dict[str, object]:
-        lines = asked.split("\n")
-        grid = self.parse(asked).grid
-        return {
-            "lines of text": asked,
-            "one line": "".join(lines),
-            "list of lines": lines,
-            "rows of characters": [list(line) for line in lines],
-            "rows of numbers": grid.tolist(),
-            "object": self.question_object(grid),
-        }
 
     def write(self, grid: Grid, notation: Notation) -> object:
         if notation.kind == "object":

@@ -20,6 +20,11 @@ NUMBERS = [[1, 0, 3, 0], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 0]]
 LINES = "1.3.\n3412\n2143\n432."
 MAZE = "#####\n#S.G#\n#...#\n#####"
 MAZE_NUMBERS = [[1, 1, 1, 1, 1], [1, 2, 0, 3, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]]
+MAZE_OBJECT = {
+    "grid": [[1] * 5, [1, 0, 0, 0, 1], [1, 0, 0, 0, 1], [1] * 5],
+    "start": [1, 1],
+    "goal": [1, 3],
+}
 CITY = "D...C\n.###.\n.....\n.#4#.\nC...."
 ARC = {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}
 QUESTIONS: dict[str, object] = {
@@ -70,6 +75,22 @@ OBJECTS = [{"puzzle": SUDOKU, "solution": SOLUTION}]
 SPREADSHEET = "in the spreadsheet"
 TWO_SHAPES = "write . for open cells"
 
+MAIN = (
+    "one line",
+    "lines",
+    "frames of hrm-solve",
+    "list of lines",
+    "rows of characters",
+    "rows of numbers",
+    "flat list with null",
+    "an object",
+    "a question of a task",
+    "a list of lines of digits",
+    "lines of digits",
+    "a whole task",
+)
+"""The forms that the page shows first, with their answers."""
+
 FORMS = (
     _sudoku("one line", SUDOKU),
     _sudoku("zeros for blanks", "1030341221434320"),
@@ -80,6 +101,10 @@ FORMS = (
     _sudoku("the end of a DOS file", f"{LINES}\x1a"),
     _sudoku("old line ends", LINES.replace("\n", "\r")),
     _sudoku("groups", "1.3. 3412 2143 432."),
+    _sudoku(
+        "frames of hrm-solve",
+        " 1  . | 3  . \n 3  4 | 1  2 \n------+------\n 2  1 | 4  3 \n 4  3 | 2  . ",
+    ),
     _sudoku(
         "frames of Simple Sudoku", "*-----*\n|1.|3.|\n|34|12|\n|--+--|\n|21|43|\n|43|2.|\n*-----*"
     ),
@@ -147,6 +172,7 @@ FORMS = (
     _sudoku("another mark", SUDOKU.replace("3.", "3#"), "instead of 16"),
     _sudoku("a mark beside dots", SUDOKU.replace("3.", "3?", 1), "is '?'"),
     _maze("lines", MAZE),
+    _maze("one line", MAZE.replace("\n", "")),
     _maze("spaces for open cells", MAZE.replace(".", " ")),
     _maze("a blank at the end of a line", MAZE.replace(".", " ").replace("G#", "G# ")),
     _maze(
@@ -169,14 +195,12 @@ FORMS = (
     _maze("spaces between cells", "\n".join(" ".join(line) for line in MAZE.split("\n"))),
     _maze("a printed array", "[[1 1 1 1 1]\n [1 2 0 3 1]\n [1 0 0 0 1]\n [1 1 1 1 1]]"),
     _maze("list of lines", MAZE.split("\n")),
+    _maze("rows of characters", [list(line) for line in MAZE.split("\n")]),
     _maze("rows of numbers", MAZE_NUMBERS),
+    _maze("an object", MAZE_OBJECT),
     _maze(
         "an object with start and end",
-        {
-            "grid": [[1] * 5, [1, 0, 0, 0, 1], [1, 0, 0, 0, 1], [1] * 5],
-            "start": [1, 1],
-            "end": [1, 3],
-        },
+        {"grid": MAZE_OBJECT["grid"], "start": [1, 1], "end": [1, 3]},
     ),
     _maze(
         "an indent of spaces",
@@ -194,8 +218,21 @@ FORMS = (
         "can be read in 2 ways",
     ),
     _city("lines", CITY),
+    _city(
+        "rows of numbers",
+        [[5, 1, 1, 1, 6], [1, 0, 0, 0, 1], [1] * 5, [1, 0, 4, 0, 1], [6, 1, 1, 1, 1]],
+    ),
+    _city(
+        "an object",
+        {
+            "grid": [[1] * 5, [1, 0, 0, 0, 1], [1] * 5, [1, 0, 4, 0, 1], [1] * 5],
+            "depot": [0, 0],
+            "customers": [[0, 4], [4, 0]],
+        },
+    ),
     _city("an indent", "\n".join(f"  {line}" for line in CITY.split("\n"))),
     _arc("a question of a task", ARC),
+    _arc("a list of lines of digits", {"task": "0520fde7", "input": ["077", "777"]}),
     _arc("lines of digits", {"task": "0520fde7", "input": "077\n777"}),
     _arc(
         "a whole task",

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -105,18 +104,6 @@ class Sudoku(SudokuBoard):
         board = f"{self.side} rows of {self.side} cells"
         boxes = f"boxes of {self.box_rows} x {self.box_cols}"
         return f"{board} in {boxes}: {self.legend.described}"
-
-    def forms(self, asked: Any) -> dict[str, object]:
-        grid = self.parse(asked).grid
-        lines = [asked[start : start + self.side] for start in range(0, len(asked), self.side)]
-        return {
-            "one line": asked,
-            "lines of text": "\n".join(lines),
-            "text with frames": self.render(grid),
-            "list of lines": lines,
-            "rows of numbers": grid.tolist(),
-            "flat list": [digit or None for digit in grid.reshape(-1).tolist()],
-        }
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         require_difficulty(difficulty, self.difficulties)

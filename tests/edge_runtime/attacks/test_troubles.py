@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attackers import CHUNKED, CRUMBS, endless
-from bundle_tools import shipped
+from bundle_tools import archived, shipped
 from key_tools import ADMIN, write_key_file
 from service_tools import Server, hrm_serve, seconds_of_livez, wait_for
 
@@ -61,7 +61,7 @@ def test_in_all_troubles_each_request_is_answered_once_and_correctly(
 ) -> None:
     path = shipped(MODEL).path
     sizes = ("--engine=cpu", "--threads=1", "--slots=4", f"--queue-limit={QUEUE_LIMIT}")
-    rights = (f"--bundle-dir={path.parent}", f"--keys={write_key_file(tmp_path)}")
+    rights = (f"--upload-dir={tmp_path}/uploads", f"--keys={write_key_file(tmp_path)}")
     stall = f"--stall-seconds={STALL_S}"
     with hrm_serve(path, *sizes, *rights, stall, key=ADMIN) as server:
         in_trouble(server, num_rounds)
@@ -142,8 +142,9 @@ class Troubles:
         self._server.wait_until_ready()
 
     def reload(self) -> None:
-        content = {"bundle": str(shipped(MODEL).path)}
-        answer = self._server.http.put(f"/models/{MODEL}", json=content)
+        content = archived(shipped(MODEL).path)
+        headers = {"content-type": "application/x-tar"}
+        answer = self._server.http.put(f"/models/{MODEL}", content=content, headers=headers)
         assert answer.status_code == 200
 
     def flood(self) -> None:

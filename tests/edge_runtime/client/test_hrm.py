@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -119,11 +120,15 @@ def test_no_command_imports_anything_heavy_before_it_begins() -> None:
 NAMES = list(commands.COMMANDS)
 
 
+def application_of(name: str) -> typer.Typer:
+    module, function = commands.COMMANDS[name].target.split(":")
+    return getattr(import_module(module), function)
+
+
 def helps(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The help of a command and of its subcommands, at 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    module, function = commands.COMMANDS[name].target.split(":")
-    application = getattr(import_module(module), function)
+    application = application_of(name)
     shown = typer.main.get_command(application)
     texts = [CliRunner().invoke(application, ["--help"]).stdout]
     for subcommand in getattr(shown, "commands", {}):
@@ -145,19 +150,25 @@ def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.M
     ("line", "offered"),
     [
         ("hrm so", {"solve"}),
-        ("hrm solve --bu", {"--bundle"}),
-        ("hrm solve --bundle maze-", {"maze-8x8", "maze-14x14"}),
-        ("hrm solve --kind sudoku-", {"sudoku-4x4", "sudoku-6x6"}),
-        ("hrm serve arc", {"arc-7x7", "arc-15x15"}),
-        ("hrm data build maze-8", {"maze-8x8"}),
-        ("hrm train --puzzle arc-1", {"arc-10x10", "arc-15x15"}),
+        ("hrm-solve --bu", {"--bundle"}),
+        ("hrm-solve --bundle maze-", {"maze-8x8", "maze-14x14"}),
+        ("hrm-solve --kind sudoku-", {"sudoku-4x4", "sudoku-6x6"}),
+        ("hrm-serve arc", {"arc-7x7", "arc-15x15"}),
+        ("hrm-data build maze-8", {"maze-8x8"}),
+        ("hrm-train --puzzle arc-1", {"arc-10x10", "arc-15x15"}),
     ],
 )
 def test_a_shell_completes_options_bundles_and_kinds(
     line: str, offered: set[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("_HRM_COMPLETE", "complete_bash")
+    program, *_ = line.split()
+    variable = program.upper().replace("-", "_")
+    monkeypatch.setenv(f"_{variable}_COMPLETE", "complete_bash")
+    entry = commands.main
+    if program != "hrm":
+        command = typer.main.get_command(application_of(program.removeprefix("hrm-")))
+        entry = partial(command, prog_name=program)
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
-    status, out, _ = run("hrm")
+    status, out, _ = run(program, entry=entry)
     assert (status, set(out.split())) == (0, offered)

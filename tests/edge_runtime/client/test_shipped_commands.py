@@ -63,8 +63,9 @@ def test_a_precision_that_may_lose_more_than_a_point_is_undecided(name: str) -> 
 
 def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
     path = write_echo_bundle(tmp_path / "echo.bundle")
-    shown = CliRunner().invoke(models, [str(path)]).stdout.splitlines()
-    assert shown[1].split()[:3] == ["echo", "4x4", "–"]
+    assert "\n# echo\n" in succeeded(models, path).stdout
+    (listed,) = json.loads(succeeded(models, path, "--json").stdout)
+    assert (listed["name"], listed["board"], listed["solved"]) == ("echo", "4x4", None)
     told = CliRunner().invoke(models, ["--example", str(path)]).stdout.splitlines()
     assert told[0].startswith("# echo: ")
     assert shlex.split(told[-1])[-2:] == ["--bundle", str(path)]
@@ -89,13 +90,12 @@ def test_the_table_lists_each_model(columns: int, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.process
 def test_times_are_measured_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = CliRunner().invoke(models, ["sudoku-6x6"]).stdout
-    assert "models --measure times them on this CPU" in before
+    assert "models --measure times them on this CPU" in succeeded(models).stdout
     succeeded(models, "sudoku-6x6", "--measure")
     (model,) = json.loads(CliRunner().invoke(models, ["sudoku-6x6", "--json"]).stdout)
     assert set(model["segment_ms"]) == {"fp32", "fp16", "int8"}
     assert model["auto"] in model["segment_ms"]
-    after = CliRunner().invoke(models, ["sudoku-6x6"]).stdout
+    after = succeeded(models).stdout
     assert f"{model['segment_ms']['fp32']:.2f}" in after
 
 

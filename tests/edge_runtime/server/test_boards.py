@@ -17,6 +17,7 @@ from hrm_edge_runtime.api.request import candidate_models, parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import CARD_NAME
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_server.server import create_app
@@ -115,9 +116,17 @@ def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once(
         view = http.get("/models").json()["models"][0]
         tasks = http.get("/models/arc-7x7/tasks").json()
         assert (len(tasks), view["tasks"], view["identifiers"]) == (76, 76, len(bundle.identifiers))
-        for name, task in tasks.items():
+        right = view["held_out_tasks"]["right"]
+        assert [task["task"] for task in tasks[: len(right)]] == right
+        for task in tasks:
             assert task["train"]
-            arc.puzzle.parse({"task": name, "input": task["test"][0]["input"]})
+            arc.puzzle.parse({"task": task["task"], "input": task["test"][0]["input"]})
+        assert http.get("/models/arc-7x7").json() == view
+        card = http.get(view["card"])
+        assert card.headers["content-type"] == "text/markdown; charset=utf-8"
+        assert card.text == (bundle.path / CARD_NAME).read_text(encoding="utf-8")
+        for missing in ("/models/nowhere", "/models/nowhere/card"):
+            assert http.get(missing).json()["error"]["reason"] == "unknown-model"
         for name in (NAME, "nowhere"):
             assert http.get(f"/models/{name}/tasks").json()["error"]["reason"] == "no-tasks"
 

@@ -31,6 +31,12 @@ def one_line(_: schemathesis.SerializationContext, value: Any) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
+@schemathesis.serializer("application/x-tar")
+def no_archive(_: schemathesis.SerializationContext, value: object) -> bytes:
+    """A body that is not a bundle."""
+    return repr(value).encode()
+
+
 def check(case: Any) -> None:
     response = case.call(timeout=30)
     is_ours = response.status_code < 500 or response.status_code in UNAVAILABLE

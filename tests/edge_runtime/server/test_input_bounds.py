@@ -195,7 +195,7 @@ def of_upload(server: Server) -> str:
         keys = f"--keys={write_key_file(Path(folder))}"
         options = (keys, f"--upload-dir={folder}/uploads", "--threads=1")
         headers = ("content-type: application/x-tar", f"x-api-key: {ADMIN}")
-        length = f"content-length: {3 * KIB**3}"
+        length = f"content-length: {KIB**5}"
         with hrm_serve("sudoku-6x6", *options, key=ADMIN) as board:
             return outcome_of(board, head("PUT /models/sudoku", *headers, length))
 

@@ -58,6 +58,7 @@ BAD_QUERIES = [
     "/puzzle", "/puzzle?kind=", "/puzzle?kind=sudoku&difficulty=", "/puzzle?kind=sudoku&seed=x",
     f"/puzzle?kind=sudoku&seed={10**30}", "/puzzle?kind=sudoku&held_out=nothing",
     "/models/nothing/tasks", f"/models/{'x' * 300}/tasks",
+    "/models/nothing", "/models/nothing/card", f"/models/{'x' * 300}/card",
 ]  # fmt: skip
 
 

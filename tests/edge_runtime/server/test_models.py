@@ -9,17 +9,19 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
 
+import httpx
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
+from bundle_tools import archived
 from echo_bundle import LONG_STEP, write_echo_bundle
-from house import SOLVED, House, house_of
+from house import SOLVED, UPLOAD, House, house_of
 from key_tools import ADMIN, AS_USER, write_key_file
 from service_tools import Server, command, hrm_serve, refusal, wait_for
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_server.uploads import UploadFolder, Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -45,14 +47,15 @@ async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
     folder = tmp_path / "bundles"
     folder.mkdir()
     bundle = write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY)
-    async with house_of(tmp_path, bundle, folder) as house:
+    uploads = Uploads(UploadFolder(tmp_path / "uploads"))
+    async with house_of(tmp_path, bundle, folder, uploads) as house:
         yield house
 
 
 async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path: Path) -> None:
     async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
-        added = await house.put("second", "second")
+        added = await house.put("second")
         change = added.json()
         assert (added.status_code, change["replaced"]) == (201, False)
         assert (change["model"]["slots"], change["model"]["slots_rule"]) == (2, "given")
@@ -64,22 +67,21 @@ async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path
         assert (removed.status_code, removed.json()) == (200, {"removed": "second"})
         assert (await house.solve(SOLVED, "second"))["error"]["reason"] == "unknown-model"
         await until(lambda: house.lanes == [("slow", 1)])
-        assert (await house.put("second", house.folder / "second.bundle")).status_code == 201
-        assert (await house.put("sudoku-6x6", "sudoku-6x6")).status_code == 201  # a shipped one
-        assert await house.names() == ["slow", "second", "sudoku-6x6"]
+        assert (await house.put("second")).status_code == 201
+        assert await house.names() == ["slow", "second"]
 
 
 async def test_a_model_may_return_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
-        assert (await house.put("second", "second")).status_code == 201
+        assert (await house.put("second")).status_code == 201
         # the last act of closing takes a while
         monkeypatch.setattr("hrm_host.memory.give_back_freed_memory", lambda: time.sleep(0.3))
         assert (await house.remove("second")).status_code == 200
         await until(lambda: len(house.lanes) == 1)
-        assert (await house.put("second", "second")).status_code == 201
+        assert (await house.put("second")).status_code == 201
         for _ in range(2):
-            assert (await house.put("slow", "slow")).status_code == 200
+            assert (await house.put("slow")).status_code == 200
         for model in ("slow", "second"):
             assert (await house.solve(SOLVED, model))["model"] == model
 
@@ -114,7 +116,7 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
                 batch.give(line * 50, more=False)
             await until(lambda: house.engine_client.num_waiting > 1)
             for _ in range(2):
-                assert (await house.put("slow", "slow")).status_code == 200
+                assert (await house.put("slow")).status_code == 200
             await asyncio.wait_for(asyncio.gather(*(batch.task for batch in batches)), 60)
             for batch in batches:
                 answers = list(map(json.loads, batch.body.splitlines()))
@@ -130,19 +132,13 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
 async def test_without_keys_nobody_changes_what_is_served() -> None:
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client) as http:
-        refused = await http.put("/models/slow", json={"bundle": "slow"})
+        refused = await http.put("/models/slow", content=b"")
     assert refused.status_code == 403
     assert "--keys" in refused.json()["error"]["remedy"]
 
 
-async def test_a_model_may_have_the_name_of_a_lane(tmp_path: Path) -> None:
-    async with echo_house(tmp_path) as house:
-        for name in ("second", "second#2", "second#3", "second (lane 2)"):
-            write_echo_bundle(house.folder / f"{name}.bundle", name=name)
-        for name in ("second#2", "second", "second#3", "second", "second (lane 2)", "second"):
-            assert (await house.put(quote(name), name)).status_code in (200, 201)
-            for each in ("second#2", name):
-                assert (await house.solve(SOLVED, each))["model"] == each
+def put(server: Server, name: str, bundle: Path) -> httpx.Response:
+    return server.http.put(f"/models/{name}", content=archived(bundle), headers=UPLOAD)
 
 
 @pytest.mark.process
@@ -152,14 +148,14 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path) -> None:
     write_echo_bundle(folder / "first.bundle", name="first")
     write_echo_bundle(folder / "second.bundle", name="second")
     keys = f"--keys={write_key_file(tmp_path)}"
-    options = ["--threads=1", keys, f"--bundle-dir={folder}", "--memory-budget=1GiB"]
+    options = ["--threads=1", keys, f"--upload-dir={tmp_path}/up", "--memory-budget=1GiB"]
     with hrm_serve(folder / "first.bundle", *options, key=ADMIN) as server:
         model = server.http.get("/models").json()["models"][0]
         assert model["slots_rule"] in ("compute-bound", "knee")
         assert model["step_ms"]["1"] > 0
         # what was measured is in the user's cache
         assert not (folder / "first.bundle" / "engines").exists()
-        assert server.http.put("/models/second", json={"bundle": "second"}).status_code == 201
+        assert put(server, "second", folder / "second.bundle").status_code == 201
         assert server.http.delete("/models/first").status_code == 200
         os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
         wait_for(lambda: server.slots()["engine"]["losses"] == 1)
@@ -171,12 +167,12 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path) -> None:
 def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path) -> None:
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
     write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
-    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={tmp_path}", "--threads=1"]
+    options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={tmp_path}/up", "--threads=1"]
     with (
         hrm_serve(first, *options, "--slots=2", key=ADMIN) as server,
         ThreadPoolExecutor(1) as pool,
     ):
-        changing = pool.submit(server.http.put, "/models/long", json={"bundle": "long"})
+        changing = pool.submit(put, server, "long", tmp_path / "long.bundle")
         wait_for(lambda: len(server.children()) > 2)  # a tracker, the engine and the trial
         os.killpg(server.process.pid, signal.SIGTERM)
         assert refusal(changing.result()) == (503, "draining")

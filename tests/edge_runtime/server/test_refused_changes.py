@@ -13,7 +13,7 @@ from bundle_tools import archived, restate
 from echo_bundle import ECHO_STEP, GROWING_STEP, write_echo_bundle
 from house import BROKEN_STEP, SOLVED
 from key_tools import ADMIN, AS_USER, write_key_file
-from service_tools import JSON, Server, hrm_serve
+from service_tools import Server, hrm_serve
 
 pytestmark = pytest.mark.process
 
@@ -22,8 +22,6 @@ NAN_STEP = ECHO_STEP.replace(
     "less_B = Sub (halt_margin_B, halt_margin_B)\n  q_halt_B = Div (less_B, less_B)",
 )
 RENAMED_STEP = ECHO_STEP.replace("q_halt_B", "q_stop_B")
-NOT_ALLOWED = "is not a bundle that this server may open"
-"""The same for what is there and what is not."""
 TAR = {"content-type": "application/x-tar"}
 
 
@@ -35,23 +33,15 @@ class Change:
     method: str = "PUT"
     name: str = "second"
     content: bytes = b""
-    headers: dict[str, str] = field(default_factory=lambda: JSON)
+    headers: dict[str, str] = field(default_factory=lambda: TAR)
     message: str = ""
-
-
-def naming(bundle: object, **fields: object) -> Change:
-    text = str(bundle).replace("\0", "\\u0000")
-    return Change(content=f'{{"bundle": "{text}"}}'.encode(), **fields)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "bundles"
     folder.mkdir()
-    write_echo_bundle(tmp_path / "outside.bundle", name="second")
-    (folder / "link.bundle").symlink_to(tmp_path / "outside.bundle")
     (folder / "empty.bundle").mkdir()
-    (folder / "file.bundle").write_bytes(b"x")
     for name, step in (
         ("good", ECHO_STEP),
         ("growing", GROWING_STEP),
@@ -86,64 +76,50 @@ def folder(tmp_path: Path) -> Path:
 
 def changes(folder: Path) -> Iterator[Change]:
     yield from wrong_bundles(folder)
-    yield from wrong_bodies()
+    yield from wrong_requests(archived(folder / "good.bundle"))
     yield from wrong_senders()
     yield from wrong_uploads(folder)
     yield from wrong_removals()
 
 
 def wrong_bundles(folder: Path) -> Iterator[Change]:
-    outside = folder.parent / "outside.bundle"
-    for bundle in ("nowhere", "link", "../outside", outside, folder / ".." / "outside.bundle"):
-        yield naming(bundle, message=NOT_ALLOWED)
-    for bundle in ("/etc", "/etc\0", "/" + "x" * 300, "file"):
-        yield naming(bundle, message=NOT_ALLOWED)
-    for bundle in ("empty", "changed", "garbage"):
-        yield naming(bundle)
-    for bundle in ("truncated", "hollow", "puzzle", "linked", "failing", "nan", "renamed"):
-        yield naming(bundle)
-    yield naming("size")
-    yield naming("growing", statuses=(507,))
-    yield naming("good", name="first")
+    for name in (
+        "empty", "changed", "garbage", "truncated", "hollow", "puzzle", "linked", "failing", "nan",
+        "renamed", "size", "outside",
+    ):  # fmt: skip
+        yield Change(content=tar_with(folder / f"{name}.bundle"))
+    yield Change(content=tar_with(folder / "hash.bundle"), message="have the SHA-256")
+    yield Change(content=tar_with(folder / "growing.bundle"), statuses=(507,))
 
 
-def wrong_bodies() -> Iterator[Change]:
-    for content in (b"", b"{", b"[]", b"{}", b"null", b'"good"', b"\xff"):
-        yield Change(content=content)
-    for value in (b"1", b'""', b"null", b'["good"]'):
-        yield Change(content=b'{"bundle": %s}' % value)
-    yield Change(content=b'{"bundle": "good", "more": 1}')
-    yield Change(content=b'{"bundle": "good", "bundle": "good"}')
-    yield naming("x" * 70_000, statuses=(413,))
-    yield naming("good", headers={"content-type": "text/plain"}, statuses=(415,))
-    yield naming("good", method="POST", statuses=(405,))
-    yield naming("good", name="x" * 300, statuses=(404, 422))
+def wrong_requests(body: bytes) -> Iterator[Change]:
+    for content_type in ("application/json", "text/plain", "application/gzip"):
+        yield Change(content=body, headers={"content-type": content_type}, statuses=(415,))
+    yield Change(content=body, headers={**TAR, "content-encoding": "gzip"}, statuses=(415,))
+    yield Change(content=b'{"bundle": "good"}')
+    yield Change(content=body, method="POST", statuses=(405,))
+    for name in ("first", "%2e%2e", "..", ".hidden", "a b", "a%0ab", "a%2fb", "%2e%2e%2fout"):
+        yield Change(content=body, name=name, statuses=(404, 405, 422))
+    yield Change(content=body, name="x" * 300, statuses=(404, 422))
 
 
 def wrong_senders() -> Iterator[Change]:
     for key, status in ((AS_USER["x-api-key"], 403), ("wrong", 401), ("", 401)):
-        headers = {**JSON, "x-api-key": key}
-        yield naming("good", headers=headers, statuses=(status,))
+        headers = {**TAR, "x-api-key": key}
+        yield Change(headers=headers, statuses=(status,))
         yield Change(method="DELETE", name="first", headers=headers, statuses=(status,))
-        yield Change(headers={**TAR, "x-api-key": key}, statuses=(status,))
 
 
 def wrong_uploads(folder: Path) -> Iterator[Change]:
     body = archived(folder / "good.bundle")
-    yield Change(content=body, headers=TAR, name="first")
-    for name in ("%2e%2e", "..", ".hidden", "a b", "a%0ab", "a%2fb", "%2e%2e%2fout"):
-        yield Change(content=body, headers=TAR, name=name, statuses=(404, 405, 422))
     middle = len(body) // 2
     flipped = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
     pax = tar_with(folder / "good.bundle", member("x" * 150), kind=tarfile.PAX_FORMAT)
     for content in (b"", b"x" * 700, body[:300], body[:middle], body[:-1024], flipped, pax):
-        yield Change(content=content, headers=TAR)
+        yield Change(content=content)
     for hostile in HOSTILE:
         content = tar_with(folder / "good.bundle", hostile)
-        yield Change(content=content, headers=TAR, message="cannot be unpacked")
-    yield Change(content=archived(folder / "hash.bundle"), headers=TAR, message="have the SHA-256")
-    yield Change(content=archived(folder / "outside.bundle"), headers=TAR)
-    yield Change(content=archived(folder / "failing.bundle"), headers=TAR)
+        yield Change(content=content, message="cannot be unpacked")
 
 
 def tar_with(bundle: Path, *members: tarfile.TarInfo, kind: int = tarfile.USTAR_FORMAT) -> bytes:
@@ -194,8 +170,8 @@ def models(server: Server) -> bytes:
 def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder: Path) -> None:
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
     uploads = tmp_path / "uploads"
-    options = [f"--keys={write_key_file(tmp_path)}", f"--bundle-dir={folder}", "--threads=1"]
-    options += [f"--upload-dir={uploads}", "--slots=4", "--memory-budget=200MiB"]
+    options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={uploads}", "--threads=1"]
+    options += ["--slots=4", "--memory-budget=200MiB"]
     num_changes = 0
     with hrm_serve(first, *options, key=ADMIN) as server:
         before = models(server)
@@ -217,4 +193,4 @@ def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder
         assert server.solve(SOLVED).json()["model"] == "first"
         assert server.slots()["engine"]["losses"] == 0
         assert server.http.get("/readyz").json()["state"] == "ready"
-    assert num_changes >= 80
+    assert num_changes >= 57

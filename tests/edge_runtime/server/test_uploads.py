@@ -12,8 +12,8 @@ from bundle_tools import archived
 from cli_tools import invoked
 from click.testing import Result
 from echo_bundle import write_echo_bundle
-from house import BROKEN_STEP, SOLVED, House, house_of
-from key_tools import ADMIN, AS_ADMIN, USER, write_key_file
+from house import BROKEN_STEP, SOLVED, UPLOAD, House, house_of
+from key_tools import ADMIN, USER, write_key_file
 from service_tools import Server, command, free_port, refusal, wait_for
 
 from hrm_edge.push_cli import main as push_main
@@ -22,8 +22,6 @@ from hrm_edge_server import uploads
 from hrm_edge_server.uploads import MARKER, UploadFolder, Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
-
-UPLOAD = {**AS_ADMIN, "content-type": "application/x-tar"}
 
 
 def push(*arguments: object, key: str = ADMIN) -> Result:
@@ -219,14 +217,17 @@ def sent_bundle(tmp_path: Path) -> Path:
     return write_echo_bundle(tmp_path / "sent.bundle", name="sent")
 
 
-async def test_a_large_upload_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_beyond_half_of_the_free_disk_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with house(tmp_path) as board:
-        monkeypatch.setattr(uploads, "MAX_UPLOAD_BYTES", 5000)
-        call = upload_call(board)
+        usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        call = upload_call(board)  # which does not state its length
         for _ in range(6):
             call.give(bytes(1000))
         await call.task
-        assert call.status == 413
+        assert call.status == 507
         assert content(board.folder) == []
 
 

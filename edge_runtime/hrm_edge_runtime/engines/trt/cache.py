@@ -251,35 +251,17 @@ def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     built = covering(key)
     command = serve_command(bundle, f"tensorrt:{key.precision}", key.buckets[-1])
     if built is None:
-        raise EngineUnavailableError(f"{_why_missing(key)}: `{command}` builds it.")
+        wanted = f"precision {key.precision} for {key.buckets[-1]} slots"
+        raise EngineUnavailableError(
+            f"this machine, with its power mode and TensorRT, has no engine of {wanted} yet: "
+            f"`{command}` builds it."
+        )
     plan = file_of(built.key, "plan")
     if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
         raise EngineUnavailableError(
             f"{plan} has changed since it was built: remove it; then `{command}` builds it again."
         )
     return built, plan.read_bytes()
-
-
-def _why_missing(key: EngineKey) -> str:
-    """How the nearest engine of the same graph differs, if there is one."""
-    differences: dict[str, list[str]] = {}
-    for page in _pages():
-        if page.key.onnx_sha256 == key.onnx_sha256:
-            differences[page.key.name] = _differences(page.key, key)
-    if not differences:
-        slots = key.buckets[-1]
-        return f"there is no TensorRT engine of precision {key.precision} for {slots} slots yet"
-    nearest = min(differences, key=lambda name: len(differences[name]))
-    return f"the TensorRT engine {nearest} was built for {', '.join(differences[nearest])}"
-
-
-def _differences(theirs: EngineKey, ours: EngineKey) -> list[str]:
-    expected = asdict(ours)
-    differences: list[str] = []
-    for name, value in asdict(theirs).items():
-        if value != expected[name]:
-            differences.append(f"{name} {value} and not {expected[name]}")
-    return differences
 
 
 def file_of(key: EngineKey, kind: str) -> Path:

@@ -5,7 +5,7 @@ import { Board } from "./board.js";
 import { element } from "./dom.js";
 import { copied, gridOf, resized } from "./grids.js";
 import { sizeFields } from "./fields.js";
-import { still } from "./picture.js";
+import { Picture } from "./picture.js";
 
 export class Answer {
   /** `brush()` tells what a pointer paints; `onDraw()` hears of every change by the person. */
@@ -49,14 +49,12 @@ export class Answer {
   /** Shows the author's answer beside this one, and frames in both the cells that differ. */
   compare(label, flash = {}) {
     const { kind, grid } = this;
-    const author = still(
-      kind.board,
-      framed(kind.picture(label, null), label, grid),
-      "The author's answer"
-    );
+    const author = new Picture(kind.board);
+    author.node.setAttribute("aria-hidden", "true");
+    author.draw(framed(kind.picture(label, null), label, grid));
     this.board.draw(framed(kind.picture(grid, null), grid, label), flash);
     this.author.replaceChildren(
-      author,
+      author.node,
       element("figcaption", { class: "quiet" }, "The author's answer")
     );
     this.author.hidden = false;
@@ -85,8 +83,8 @@ export class Answer {
   #key(key, cell) {
     const mark = this.kind.marks.find(({ keys }) => keys.includes(key));
     if (mark) {
-      this.#write(cell, mark.value);
-      this.board.focus(Math.min(this.board.rows * this.board.cols - 1, cell + 1));
+      const isOpen = this.grid.flat()[cell] === this.kind.open;
+      this.board.type(key, cell, isOpen, (place) => this.#write(place, mark.value));
     } else if (key === " ") this.#write(cell, this.brush());
     else return false;
     return true;

@@ -1,7 +1,7 @@
 // Attempts side by side: a small picture of each, what became of it, and which one the board shows.
 
 import { element, setAttribute, setText } from "./dom.js";
-import { Picture } from "./picture.js";
+import { Still } from "./painter.js";
 
 export class Attempts {
   constructor(node, kind, onChoose) {
@@ -32,7 +32,7 @@ export class Attempts {
   }
 
   #add(attempt) {
-    const picture = new Picture(this.kind.board);
+    const picture = new Still(this.kind.board);
     picture.node.setAttribute("aria-hidden", "true");
     const said = element("span", { class: "said" });
     const name = element("span", { class: "name" }, `Attempt ${this.cards.size + 1}`);

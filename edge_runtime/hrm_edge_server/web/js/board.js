@@ -34,6 +34,7 @@ export class Board {
 
   draw(picture, flash = {}) {
     const isNew = this.rows !== picture.rows || this.cols !== picture.cols;
+    const hadFocus = this.node.contains(document.activeElement);
     Object.assign(this, { rows: picture.rows, cols: picture.cols });
     this.picture.draw(picture, flash);
     this.picture.cells.forEach((cell, index) => {
@@ -42,11 +43,20 @@ export class Board {
     });
     if (isNew) this.picture.cells.forEach((cell) => setAttribute(cell, "tabindex", "-1"));
     this.#choose(Math.min(this.current, this.rows * this.cols - 1));
+    if (isNew && hadFocus) this.focus();
   }
 
   focus(cell = this.current) {
     this.#choose(cell);
     this.picture.cells[cell]?.focus();
+  }
+
+  /** Writes at a cell and goes on; Backspace erases, and on an open cell the one before it. */
+  type(key, cell, isOpen, write) {
+    const isBack = key === "Backspace";
+    const place = isBack && isOpen ? Math.max(0, cell - 1) : cell;
+    write(place);
+    this.focus(isBack ? place : Math.min(this.rows * this.cols - 1, cell + 1));
   }
 
   /**

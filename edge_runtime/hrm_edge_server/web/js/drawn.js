@@ -4,7 +4,7 @@
 import { Refusal, post } from "./api.js";
 import { $, element } from "./dom.js";
 import { isSame } from "./grids.js";
-import { still } from "./picture.js";
+import { still } from "./painter.js";
 
 const KEY = "hrm-edge-set";
 

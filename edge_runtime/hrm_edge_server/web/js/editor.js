@@ -12,12 +12,12 @@ const MOST_UNDONE = 200;
 
 export class Editor {
   /**
-   * `onChange()` hears of every change by the person, `onSolve()` of Enter, `onUnread(value,
-   * isDrawn)` of what is not sound.
+   * `onChange()` hears of every change by the person, `onUnread(value, isDrawn)` of what is not
+   * sound.
    */
-  constructor(kind, { onChange, onSolve, onUnread, onAnswer }) {
+  constructor(kind, { onChange, onUnread, onAnswer }) {
     this.kind = kind;
-    this.heard = { onChange, onSolve, onUnread, onAnswer };
+    this.heard = { onChange, onUnread, onAnswer };
     this.state = {
       grid: gridOf(kind.rows, kind.cols, kind.open),
       task: "",
@@ -80,6 +80,7 @@ export class Editor {
 
   /** Draws the question alone, or with an answer on it. */
   draw(answer = null, flash = {}, route = null) {
+    this.isAnswered = answer !== null && answer !== this.answer;
     this.board.draw(
       this.kind.picture(this.state.grid, this.kind.isApart ? null : answer, route),
       flash
@@ -95,10 +96,11 @@ export class Editor {
     if (answer) this.draw(answer);
   }
 
+  /** To write over the model's answer takes it away, whatever is written. */
   #become(state) {
-    if (isSame(state, this.state)) return;
-    this.undone = [...this.undone.slice(-MOST_UNDONE), this.state];
-    this.#set(state);
+    const isNew = !isSame(state, this.state);
+    if (isNew) this.undone = [...this.undone.slice(-MOST_UNDONE), this.state];
+    if (isNew || this.isAnswered) this.#set(state);
   }
 
   #set(state) {
@@ -117,11 +119,10 @@ export class Editor {
   #key(key, cell) {
     const mark = this.kind.marks.find(({ keys }) => keys.includes(key));
     if (mark) {
-      this.#write(cell, mark.value);
-      const end = this.board.rows * this.board.cols - 1;
-      this.board.focus(key === "Backspace" ? Math.max(0, cell - 1) : Math.min(end, cell + 1));
+      const asked = this.answer ? this.state.grid.flat()[cell] : this.kind.open;
+      const isOpen = !this.isAnswered && (this.answer ?? this.state.grid).flat()[cell] === asked;
+      this.board.type(key, cell, isOpen, (place) => this.#write(place, mark.value));
     } else if (key === " ") this.#write(cell, this.brush);
-    else if (key === "Enter") this.heard.onSolve();
     else return false;
     return true;
   }

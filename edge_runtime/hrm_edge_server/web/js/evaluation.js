@@ -4,7 +4,7 @@
 import { getJson, post, Refusal } from "./api.js";
 import { $, element } from "./dom.js";
 import { isSame } from "./grids.js";
-import { still } from "./picture.js";
+import { still } from "./painter.js";
 import { questionOf, tasksOf } from "./tasks.js";
 
 const MOST_DRAWN = 120;
@@ -95,7 +95,7 @@ export class Evaluation {
         )
       )
     );
-    $("evaluated").replaceChildren(...shown.map((entry) => this.#card(entry)));
+    $("evaluated").replaceChildren(...shown.map((entry) => (entry.card ??= this.#card(entry))));
     $("evaluate-export").disabled = this.entries.length === 0;
   }
 
@@ -141,9 +141,9 @@ async function* freshQuestions(kind, difficulty) {
 
 /** Every held-out pair of every task, once. */
 async function* taskQuestions(model) {
-  for (const [name, task] of Object.entries(await tasksOf(model))) {
+  for (const task of await tasksOf(model)) {
     for (const [index, { output }] of task.test.entries())
-      yield { puzzle: questionOf(name, task, index), solution: output, isLabelled: true };
+      yield { puzzle: questionOf(task, index), solution: output, isLabelled: true };
   }
 }
 

@@ -2,7 +2,7 @@
 // that task.
 
 import { $, element } from "./dom.js";
-import { still } from "./picture.js";
+import { repaint, still } from "./painter.js";
 
 /** Rows and columns; `onResize(rows, cols)` hears of a new size within 1 and `most`. */
 export function sizeFields(most, onResize) {
@@ -45,7 +45,12 @@ export function taskFields(kind, { onTask, onResize }) {
   const size = sizeFields(kind.most, onResize);
   const numbers = element("input", {
     type: "checkbox",
-    on: { change: () => document.body.classList.toggle("numbers", numbers.checked) }
+    on: {
+      change: () => {
+        document.body.classList.toggle("numbers", numbers.checked);
+        repaint();
+      }
+    }
   });
   const row = element(
     "div",
@@ -54,9 +59,12 @@ export function taskFields(kind, { onTask, onResize }) {
     size.node,
     element("label", { class: "check" }, numbers, "Numbers")
   );
+  let drawn = null;
   const show = (state) => {
     task.value = state.task;
     size.show(state.grid.length, state.grid[0].length);
+    if (drawn === state.shown) return;
+    drawn = state.shown;
     $("shown").replaceChildren(
       ...state.shown.map((pair, index) => demonstration(kind, pair, index + 1))
     );

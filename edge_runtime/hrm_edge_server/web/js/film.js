@@ -1,7 +1,7 @@
 // A video of the thinking: the puzzle, then the answer after each segment. The browser records it
 // from a canvas.
 
-import { Painter } from "./painter.js";
+import { paint } from "./painter.js";
 import { chosenFrames, pictureOf, titleOf, wordsOf, write } from "./strip.js";
 
 const BOARD = 480; // pixels of a side
@@ -34,23 +34,21 @@ export async function filmOf({ model, kind, grid, frames }) {
     cells: pictureOf(kind, grid, frame)
   }));
   scenes.unshift({ words: "the puzzle", cells: kind.picture(grid, null) });
-  const painter = new Painter(kind.board, document.body);
   const recording = new Recording(canvas);
   for (const [index, scene] of scenes.entries()) {
-    paint(canvas, painter, titleOf(model, frames), scene);
+    paintScene(canvas, kind.board, titleOf(model, frames), scene);
     await recording.hold(index < scenes.length - 1 ? FRAME_MS : LAST_MS);
   }
-  painter.close();
   return recording.end();
 }
 
-function paint(canvas, painter, title, { words, cells }) {
+function paintScene(canvas, board, title, { words, cells }) {
   const context = canvas.getContext("2d");
   const style = getComputedStyle(document.body);
   context.fillStyle = style.backgroundColor;
   context.fillRect(0, 0, canvas.width, canvas.height);
   write(context, style, "600 22px system-ui, sans-serif", title, GAP, 38);
-  painter.paint(context, cells, { left: GAP, top: HEAD, side: BOARD });
+  paint(context, board, cells, { left: GAP, top: HEAD, side: BOARD });
   write(context, style, "20px system-ui, sans-serif", words, GAP, HEAD + BOARD + 32);
 }
 

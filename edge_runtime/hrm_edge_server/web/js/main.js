@@ -9,7 +9,7 @@ import { Evaluation } from "./evaluation.js";
 import { kindOf, solves } from "./kinds/index.js";
 import { drawLabel, makeBoard, showLabel } from "./labels.js";
 import { valueOf } from "./notation.js";
-import { boardOf, judgeTask, open, show, solve } from "./opening.js";
+import { boardOf, judgeTask, open, show, solve, solveOneStep } from "./opening.js";
 import { Operations } from "./operations.js";
 import { address, keepAddress, page, tellCommands } from "./page.js";
 import { Share } from "./share.js";
@@ -111,6 +111,7 @@ const cellsOf = (model) => kindOf(model).rows * kindOf(model).cols;
 
 function listen() {
   $("solve").onclick = solve;
+  $("step").onclick = solveOneStep;
   $("new").onclick = makeBoard;
   $("difficulty").onchange = makeBoard;
   $("show-label").onclick = showLabel;
@@ -129,6 +130,9 @@ function listen() {
   $("paced").checked = !matchMedia("(prefers-reduced-motion: reduce)").matches;
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") page.thinking?.stop();
+    if (event.key === "Enter" && !event.repeat && !isControl(event.target)) {
+      if ($("solve").checkVisibility()) $("solve").click();
+    }
     if (event.key === "z" && (event.ctrlKey || event.metaKey) && !isField(event.target))
       page.editor?.undo();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target === $("text"))
@@ -139,9 +143,11 @@ function listen() {
     if (isField(event.target) || text.trim().length < 2 || $("puzzle").hidden) return;
     event.preventDefault();
     take(text.trim().includes("\n") ? text : text.trim());
+    page.editor?.board.focus();
   });
 }
 
 const isField = (target) => target.closest?.("input, textarea") !== null;
+const isControl = (target) => isField(target) || target.closest("a, button, select, summary");
 
 start();

@@ -45,7 +45,6 @@ export function open(model, puzzle = null) {
   Object.assign(page, { model, kind, fresh: null, tasks: null });
   page.editor = new Editor(kind, {
     onChange: changed,
-    onSolve: solve,
     onUnread: (value, isDrawn) => page.thinking.explain(value, isDrawn),
     onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null })
   });
@@ -59,7 +58,7 @@ export function open(model, puzzle = null) {
   drawn.show(model, kind);
   $("attempts-wanted").max = model.max_attempts;
   $("attempts-wanted").value = 1;
-  $("solve").disabled = Boolean(model.isBoard);
+  $("solve").disabled = $("step").disabled = Boolean(model.isBoard);
   $("goal").textContent = kind.goal;
   $("help").textContent = kind.help;
   const levels = levelsOf(model, kind);
@@ -142,8 +141,7 @@ async function chooseTask(model, kind) {
     page.editor.take(question);
     page.editor.board.focus();
   });
-  const [first] = Object.keys(tasks);
-  if (first && page.isUntouched) page.editor.take(questionOf(first, tasks[first]));
+  if (tasks.length && page.isUntouched) page.editor.take(questionOf(tasks[0]));
 }
 
 /**
@@ -162,14 +160,22 @@ export async function judgeTask() {
 }
 
 export function solve() {
+  think(Number($("segments-wanted").value), $("paced").checked);
+}
+
+/** What the model says after one segment more than the last time. */
+export function solveOneStep() {
+  think(page.thinking.nextSegment, false);
+}
+
+function think(segments, isPaced) {
   if (page.model.isBoard) return;
   $("draw-label").setAttribute("aria-pressed", "false");
-  const [attempts, segments] = [$("attempts-wanted"), $("segments-wanted")].map(({ value }) =>
-    Number(value)
-  );
-  page.thinking.solve({
+  const attempts = Number($("attempts-wanted").value);
+  const options = {
     ...(attempts > 1 ? { attempts } : {}),
     ...(segments > 0 ? { max_segments: segments } : {}),
     ...($("policy").value ? { policy: $("policy").value } : {})
-  });
+  };
+  page.thinking.solve(options, isPaced);
 }

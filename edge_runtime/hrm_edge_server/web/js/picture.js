@@ -1,5 +1,5 @@
-// A picture of a grid: cells, and one line over them. Boards, attempts and the drawn set all show
-// their grids so.
+// A picture of a grid: cells, and one line over them. A board is made of it; painter.js paints the
+// pictures that are only looked at.
 
 import { element, setAttribute, setText, svg } from "./dom.js";
 
@@ -47,21 +47,4 @@ export class Picture {
       ...lines.map((line) => element("div", { class: "line", role }, ...line))
     );
   }
-}
-
-/**
- * A picture that is only looked at, with a sentence for those who cannot, or none where it is
- * said beside it.
- */
-export function still(board, picture, label) {
-  const made = new Picture(board);
-  made.draw(picture);
-  for (const [name, value] of label
-    ? [
-        ["role", "img"],
-        ["aria-label", label]
-      ]
-    : [["aria-hidden", "true"]])
-    made.node.setAttribute(name, value);
-  return made.node;
 }

@@ -1,6 +1,6 @@
 // A picture of the thinking: the answer after some of the segments, side by side, as one image.
 
-import { Painter } from "./painter.js";
+import { paint } from "./painter.js";
 
 const BOARD = 260; // pixels of a side
 const GAP = 20;
@@ -17,7 +17,6 @@ export function stripOf({ model, kind, grid, frames }) {
     pictures.push({ words: wordsOf(frame), cells: pictureOf(kind, grid, frame) });
   const canvas = canvasFor(pictures.length);
   const context = canvas.getContext("2d");
-  const painter = new Painter(kind.board, document.body);
   const style = getComputedStyle(document.body);
   context.fillStyle = style.backgroundColor;
   context.fillRect(0, 0, canvas.width, canvas.height);
@@ -25,10 +24,9 @@ export function stripOf({ model, kind, grid, frames }) {
   pictures.forEach(({ words, cells }, index) => {
     const left = GAP + (index % A_ROW) * (BOARD + GAP);
     const top = HEAD + Math.floor(index / A_ROW) * (BOARD + CAPTION + GAP);
-    painter.paint(context, cells, { left, top, side: BOARD });
+    paint(context, kind.board, cells, { left, top, side: BOARD });
     write(context, style, "16px system-ui, sans-serif", words, left, top + BOARD + 24);
   });
-  painter.close();
   return canvas;
 }
 

@@ -75,7 +75,14 @@ export class Thinking {
     };
   }
 
-  async solve(options) {
+  /** The segment after the last answer's; the first if that answer ended of itself. */
+  get nextSegment() {
+    const { halted_by: haltedBy, segments } = this.run?.answer ?? {};
+    const goesOn = haltedBy === "max_segments" && segments < this.model.max_segments;
+    return goesOn ? segments + 1 : 1;
+  }
+
+  async solve(options, isPaced) {
     if (this.abort) return;
     this.forget();
     this.numAttempts = options.attempts ?? 1;
@@ -87,7 +94,7 @@ export class Thinking {
     const { question } = this.editor;
     this.asked = { question, grid: this.editor.state.grid, label: this.editor.state.label };
     this.run = new Run();
-    this.player.play(this.run, { isPaced: $("paced").checked });
+    this.player.play(this.run, { isPaced });
     await this.#listen({ puzzle: question, model: this.model.name, ...options });
   }
 

@@ -6,13 +6,9 @@ export function isTaskFile(value) {
   return Array.isArray(value?.train) && Array.isArray(value?.test);
 }
 
-/**
- * Whether a model knows a task; `tasks` are its own by name, none if its bundle does not list
- * them.
- */
-export function isKnown(task, tasks) {
-  const names = Object.keys(tasks);
-  return task !== "" && (names.length === 0 || Object.hasOwn(tasks, task));
+/** Whether a model knows a task; `tasks` are its own, none if its bundle does not list them. */
+export function isKnown(name, tasks) {
+  return name !== "" && (tasks.length === 0 || tasks.some(({ task }) => task === name));
 }
 
 /** Title, sentence and commands for a task that `model` does not know. */

@@ -68,6 +68,20 @@ def test_auto_runs_the_fastest_decided_precision(
     assert choose(bundle, "auto:int8").precision == "int8"
 
 
+@pytest.mark.parametrize(
+    ("arch", "chosen"), [("x86_64", "fp16"), ("aarch64", "fp32"), ("arm64", "fp32")]
+)
+def test_auto_never_runs_float16_on_an_arm_cpu(
+    with_int8: Bundle, monkeypatch: pytest.MonkeyPatch, arch: str, chosen: str
+) -> None:
+    monkeypatch.setattr(cpu_times, "kept", lambda _: {"fp32": 1.0, "fp16": 0.5})
+    monkeypatch.setattr("platform.machine", lambda: arch)
+    graph = with_int8.manifest.precisions["int8"]
+    precisions = {**with_int8.manifest.precisions, "fp16": graph}
+    manifest = with_int8.manifest.model_copy(update={"precisions": precisions})
+    assert cpu_times.fastest(replace(with_int8, manifest=manifest)) == chosen
+
+
 class Paced(ScriptedEngine):
     """An engine whose steps take this much CPU time on a clock of its own."""
 

@@ -308,7 +308,7 @@ def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle) -> None:
-    with pytest.raises(EngineUnavailableError, match="there is no TensorRT engine") as refused:
+    with pytest.raises(EngineUnavailableError, match="has no engine of precision") as refused:
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
     command = shlex.split(str(refused.value).split("`")[1])
     wanted = ["--engine", "tensorrt:fp32", "--slots", "16"]
@@ -335,27 +335,17 @@ def test_prepare_builds_once_and_chooses_the_precision(bundle: Bundle, device: S
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "told"),
+    ("setting", "value"),
     [
-        pytest.param(
-            "FAKE_TENSORRT_VERSION",
-            "10.16.1.11",
-            "tensorrt 10.3.0 and not 10.16.1.11",
-            marks=STAND_IN_ONLY,
-        ),
-        ("FAKE_CUDA_NAME", "Thor", "gpu Orin and not Thor"),
-        ("FAKE_CUDA_GIB", "16", "memory_gib 8 and not 16"),
-        ("model", "AGX Orin", "module Orin Nano and not AGX Orin"),
-        ("power_mode", "MAXN", "power_mode 15W and not MAXN"),
+        pytest.param("FAKE_TENSORRT_VERSION", "10.16.1.11", marks=STAND_IN_ONLY),
+        ("FAKE_CUDA_NAME", "Thor"),
+        ("FAKE_CUDA_GIB", "16"),
+        ("model", "AGX Orin"),
+        ("power_mode", "MAXN"),
     ],
 )
 def test_an_engine_of_another_machine_is_refused(
-    bundle: Bundle,
-    device: SetUp,
-    monkeypatch: pytest.MonkeyPatch,
-    setting: str,
-    value: str,
-    told: str,
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
 ) -> None:
     on_a_board(monkeypatch)
     build(bundle)
@@ -364,7 +354,7 @@ def test_an_engine_of_another_machine_is_refused(
         monkeypatch.setenv(setting, value)
     else:
         on_a_board(monkeypatch, **{setting: value})
-    with pytest.raises(EngineUnavailableError, match=f"was built for {told}: `hrm-serve "):
+    with pytest.raises(EngineUnavailableError, match="has no engine of precision fp32"):
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
 
 
@@ -435,7 +425,7 @@ def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bund
         opened(built)
     for file in cache.plan_folder().iterdir():
         file.unlink()
-    with pytest.raises(EngineUnavailableError, match="there is no TensorRT engine"):
+    with pytest.raises(EngineUnavailableError, match="has no engine of precision"):
         opened(built)
 
 

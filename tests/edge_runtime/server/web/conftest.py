@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     # not before a test needs it: without playwright it skips whatever imports it
     from web_tools import Browser, ConsoleMessage, Error, Page
 
-MODELS = ("sudoku-6x6", "sudoku", "maze-8x8", "logistics-6x6", "arc-7x7")
+MODELS = ("sudoku-6x6", "sudoku", "maze-8x8", "logistics-6x6", "arc-7x7", "arc-15x15")
 REFUSED = "Failed to load resource"  # how the browser notes each 4xx and 5xx that a test provokes
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from web_tools import Page, cell, choose, expect, paste, screen, solve
+from service_tools import wait_for
+from web_tools import Page, cell, choose, expect, painted, paste, screen, solve
 
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import import_file
@@ -38,6 +39,10 @@ def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_
         assert page.inner_text("#add") == "In the set"
     page.click("#tab-set")
     screen(page, "set")
+    picture = page.locator("#set-list canvas").first
+    light = painted(picture)
+    page.emulate_media(color_scheme="dark")
+    wait_for(lambda: painted(picture) != light)
     file = exported(page, tmp_path)
     command = f"hrm-data import {file.name} maze-8x8 --out data/drawn"
     assert page.inner_text("#set-command") == command

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from service_tools import Server
+from service_tools import Server, wait_for
 from web_tools import (
     Locator,
     Page,
@@ -12,6 +12,7 @@ from web_tools import (
     choose,
     digits,
     expect,
+    painted,
     require_no_sideways_scroll,
     screen,
     solve,
@@ -47,6 +48,27 @@ def test_sudoku_typed_by_hand_is_solved_and_proven(page: Page, site: Server) -> 
     choose(page, "sudoku", "Newspaper")
     assert solve(page) == "Proven"
     screen(page, "sudoku")
+
+
+def test_backspace_erases(page: Page) -> None:
+    page.click("#clear")
+    cell(page, 1, 1).click()
+    page.keyboard.type("12")
+    for left in ("1.", ".."):
+        page.keyboard.press("Backspace")
+        assert digits(page)[:2] == left
+    page.keyboard.type("314...5..41.24...5..314....6.113.2.4")
+    question = digits(page)
+    assert solve(page) == "Proven"
+    cell(page, 1, 5).click()
+    page.keyboard.press("Backspace")
+    assert digits(page) == question
+    choose(page, "arc-7x7")
+    page.locator("#answer-board [role=gridcell]").first.click()
+    page.keyboard.type("12")
+    page.keyboard.press("Backspace")
+    drawn = page.locator("#answer-board [role=gridcell]").all_text_contents()
+    assert drawn[:2] == ["1", "0"]
 
 
 def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
@@ -126,30 +148,57 @@ def lead_of(page: Page) -> str:
     return " ".join(page.inner_text(".lead").split())
 
 
-def results(site: Server) -> Any:
+def results(site: Server, name: str) -> Any:
     models = site.http.get("/models").json()["models"]
-    return next(model for model in models if model["name"] == "arc-7x7")["held_out_tasks"]
+    return next(model for model in models if model["name"] == name)["held_out_tasks"]
 
 
-def test_the_first_task_is_a_right_one(sized_page: Page, site: Server) -> None:
+@pytest.mark.parametrize("model", ["arc-7x7", "arc-15x15"])
+def test_the_first_task_is_a_right_one(sized_page: Page, site: Server, model: str) -> None:
     assert "keeps every rule and every given, not that it is the only" in lead_of(sized_page)
-    choose(sized_page, "arc-7x7")
+    choose(sized_page, model)
     expect(sized_page.locator("#tasks")).to_be_visible()
     assert "has no proof" in lead_of(sized_page)
     assert "Proven means" not in lead_of(sized_page)
     assert "16 attempts" in sized_page.inner_text("#about")
-    assert sized_page.input_value("#task") in results(site)["right"]
+    assert sized_page.input_value("#task") in results(site, model)["right"]
     assert solve(sized_page) == "Right"
     assert sized_page.is_visible(".author")
     assert sized_page.locator(FRAMED).count() == 0
     require_no_sideways_scroll(sized_page)
-    screen(sized_page, f"task-right-{width_of(sized_page)}", whole=False)
+    if model == "arc-7x7":
+        screen(sized_page, f"task-right-{width_of(sized_page)}", whole=False)
+
+
+MOST_ELEMENTS = 5000  # of a page
+
+
+def expect_color(canvas: Locator, color: str) -> None:
+    wait_for(lambda: painted(canvas) == color)
+
+
+@pytest.mark.parametrize("model", ["arc-7x7", "arc-15x15"])
+def test_a_gallery_paints_what_is_scrolled_to(page: Page, site: Server, model: str) -> None:
+    tasks = site.http.get(f"/models/{model}/tasks").json()
+    choose(page, model)
+    page.click("#tasks summary")
+    thumbnails = page.locator("#tasks-list canvas")
+    expect(thumbnails).to_have_count(2 * len(tasks))
+    assert page.evaluate("document.querySelectorAll('*').length") <= MOST_ELEMENTS
+    assert painted(thumbnails.last) == ""
+    for task, thumbnail in ((tasks[0], thumbnails.first), (tasks[-1], thumbnails.nth(-2))):
+        thumbnail.scroll_into_view_if_needed()
+        color = task["train"][0]["input"][0][0]
+        swatch = page.locator(f".swatch .color-{color}")
+        shown = swatch.evaluate("one => getComputedStyle(one).backgroundColor")
+        expect_color(thumbnail, shown)
+    expect_color(thumbnails.first, "")
 
 
 def test_a_wrong_answer_shows_the_authors(sized_page: Page, site: Server) -> None:
-    right = results(site)["right"]
-    names = site.http.get("/models/arc-7x7/tasks").json()
-    wrong = next(name for name in names if name not in right)
+    right = results(site, "arc-7x7")["right"]
+    tasks = site.http.get("/models/arc-7x7/tasks").json()
+    wrong = next(task["task"] for task in tasks if task["task"] not in right)
     choose(sized_page, "arc-7x7")
     sized_page.click("#tasks summary")
     sized_page.click(f"[aria-label='Task {wrong}']")

@@ -59,13 +59,21 @@ def test_laptop_needs_no_scrolling(browser: Browser, site: Server, size: Size) -
 
 
 def test_phone_shows_board_solve_and_verdict(browser: Browser, site: Server) -> None:
+    """Solve is a bar at the bottom of the screen, which covers neither board nor verdict."""
     with visit(browser, site, PHONE) as page:
-        open_model(page, "sudoku")
-        page.tap("#solve")
-        verdict(page)
-        board, button, verdict_box = sees(page, "#board .picture", "#solve", "#verdict")
-        assert board["bottom"] <= button["top"]
-        assert button["bottom"] <= verdict_box["top"]
+        for model in ("maze-8x8", "logistics-6x6", "arc-7x7", "sudoku"):
+            open_model(page, model)
+            page.evaluate("scrollTo(0, 0)")
+            board, button = sees(page, "#board .picture", "#solve")
+            assert board["bottom"] <= button["top"]
+            page.tap("#solve")
+            verdict(page)
+            answer = "#answer-board" if model == "arc-7x7" else "#board"
+            board, verdict_box, bar = sees(page, f"{answer} .picture", "#verdict", ".bar")
+            assert bar["bottom"] == page.evaluate("innerHeight")
+            assert max(board["bottom"], verdict_box["bottom"]) <= bar["top"]
+        board, lead = page.evaluate(BOXES, ["#board .picture", ".lead"])
+        assert board["bottom"] <= lead["top"]
         screen(page, f"first-{PHONE[0]}", whole=False)
 
 
@@ -89,7 +97,7 @@ def test_models_are_grouped_by_puzzle(sized_page: Page) -> None:
 def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server) -> None:
     changed = site.http.get("/models").json()["models"]
     changed[1]["provenance"].update(held_out=321, solved=0.4321, solved_16_attempts=0.9876)
-    changed[-1].update(provenance={}, held_out_tasks=None)
+    changed[4].update(provenance={}, held_out_tasks=None)
     page.route("**/models", lambda route: route.fulfill(json={"models": changed}))
     page.reload()
     page.wait_for_selector("#board [role=gridcell]")

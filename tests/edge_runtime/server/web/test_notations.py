@@ -9,7 +9,8 @@ import pytest
 from web_tools import Page, choose
 
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Described, PuzzleError
+from hrm_puzzles.puzzle import PuzzleError
+from hrm_puzzles.reading.forms import FORMS, MAIN
 
 pytestmark = pytest.mark.process
 
@@ -23,12 +24,6 @@ READ = """async ([model, text]) => {
 LINE = "314...5..41.24...5..314....6.113.2.4"
 MAZE = "#...#S..\n#.#####.\n#...#.#.\n#.#.#.#.\n#.#.....\n#.#####.\n#..G..#.\n########"
 CITY = "#.##42\n#2##2#\n#C4D.C\n#.##.#\n#.##.#\n#C4C.."
-QUESTIONS: dict[str, object] = {
-    "sudoku-6x6": LINE,
-    "maze-8x8": MAZE,
-    "logistics-6x6": CITY,
-    "arc-7x7": {"task": "a", "input": [[0, 7, 7], [7, 0, 7]]},
-}
 VARIANTS: list[tuple[str, object]] = [
     ("sudoku-6x6", LINE.replace(".", "0")),
     ("sudoku-6x6", LINE.replace(".", " ")),
@@ -41,6 +36,7 @@ VARIANTS: list[tuple[str, object]] = [
     ("logistics-6x6", CITY.replace("\n", "")),
     ("arc-7x7", {"id": "a", "input": "077\n707"}),
     ("arc-7x7", {"name": "a", "input": ["077", "7 0 7"]}),
+    ("arc-7x7", {"task_id": "a", "input": ["077", "707"]}),
     (
         "arc-7x7",
         {"task": "a", "train": [], "test": [{"input": [[1]]}, {"input": [[7]]}], "index": 1},
@@ -76,12 +72,10 @@ def test_texts_of_unclear_geometry_are_left_to_the_server(page: Page) -> None:
 
 
 def notations() -> Iterator[tuple[str, object]]:
-    """Every documented form of a question, and variants that people send."""
-    for name, question in QUESTIONS.items():
-        puzzle = registry.get(name)
-        assert isinstance(puzzle, Described)
-        for notation in puzzle.forms(question).values():
-            yield name, notation
+    """The main forms of each kind, and variants that people send."""
+    for form in FORMS:
+        if form.name in MAIN:
+            yield form.kind, form.example
     yield from VARIANTS
 
 

@@ -41,11 +41,19 @@ SHOWN: tuple[tuple[Scheme, str, str], ...] = (
 )
 
 
-def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page) -> None:
-    for _ in range(12):
+MOST_STOPS = 20  # of the Tab key, from one thing to the next
+
+
+def tab_to(page: Page, selector: str) -> None:
+    for _ in range(MOST_STOPS):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.getAttribute('role')") == "gridcell":
-            break
+        if page.evaluate(f"document.activeElement.matches('{selector}')"):
+            return
+    pytest.fail(f"Tab does not reach {selector}")
+
+
+def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page) -> None:
+    tab_to(page, "[role=gridcell]")
     page.keyboard.press("End")
     page.keyboard.press("ArrowDown")
     label = page.evaluate("document.activeElement.getAttribute('aria-label')")
@@ -56,6 +64,15 @@ def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Enter")
     assert verdict(page) == "Proven"
     assert "." not in digits(page)
+    tab_to(page, "#step")
+    page.keyboard.press("Enter")
+    verdict(page)
+    expect(page.locator("#segment")).to_have_attribute("max", "1")
+    page.keyboard.press("Enter")
+    verdict(page)
+    tab_to(page, "#segment")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#segment-now")).to_have_text("1")
     page.focus("#tab-puzzle")
     page.keyboard.press("ArrowRight")
     assert page.is_visible("#set")

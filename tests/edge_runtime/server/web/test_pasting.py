@@ -21,6 +21,7 @@ from web_tools import (
     paste,
     require_no_sideways_scroll,
     solve,
+    verdict,
     visit,
 )
 
@@ -35,6 +36,7 @@ TASK = {
     ],
     "test": [{"input": [[0, 7], [7, 7]], "output": [[4, 1], [1, 1]]}],
 }
+SAMPLE = registry.get("logistics-6x6")
 LARGE_MAZE = "S" + "." * 40 + "\n" + "." * 40 + "G"
 
 
@@ -89,7 +91,8 @@ def test_late_tasks_keep_what_was_pasted(page: Page, text: str) -> None:
 
 ODD_PAIRS = [{"input": 1}, {"input": [], "output": []}, {"input": [[1.5]], "output": [["a"]]}]
 ODD_TASKS = [None, 7, {}, {"train": []}, {"train": None}, {"train": [{}], "test": []}]
-ODD_TASKS += [{"train": [pair], "test": [pair]} for pair in ODD_PAIRS]
+ODD_TASKS += [{"task": "odd", "train": [pair], "test": [pair]} for pair in ODD_PAIRS]
+ODD_TASKS += [TASK, {"task": 7, **TASK}]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,8 @@ ODD_TASKS += [{"train": [pair], "test": [pair]} for pair in ODD_PAIRS]
         ("null", 0),
         ("[]", 0),
         ("7", 0),
-        (json.dumps({"good": TASK, **{f"odd-{n}": odd for n, odd in enumerate(ODD_TASKS)}}), 1),
+        (json.dumps({"good": TASK}), 0),
+        (json.dumps([{"task": "good", **TASK}, *ODD_TASKS]), 1),
     ],
 )
 def test_odd_tasks_of_a_bundle_leave_the_board(page: Page, sent: str, num_shown: int) -> None:
@@ -119,6 +123,16 @@ def test_unfit_text_is_explained_once(page: Page, model: str, text: str) -> None
     page.wait_for_selector(DONE)
     assert len(sentences(page)) == 1
     assert page.locator("[aria-invalid]").count() == 0
+
+
+@pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8"])
+def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str) -> None:
+    choose(page, model)
+    page.locator("#board [role=gridcell]").last.click()
+    paste(page, str(SAMPLE.asked(SAMPLE.generate(np.random.default_rng(4), "easy").question, "")))
+    expect(page.locator("#model")).to_have_value("logistics-6x6")
+    page.keyboard.press("Enter")
+    assert verdict(page) == "Proven"
 
 
 @pytest.fixture(scope="module")

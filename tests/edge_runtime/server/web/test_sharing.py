@@ -42,12 +42,13 @@ def test_a_link_opens_its_puzzle(browser: Browser, site: Server, size: Size) -> 
 def test_a_copied_link_shows_the_same_board(browser: Browser, site: Server) -> None:
     tasks = site.http.get("/models/arc-7x7/tasks").json()
     *_, task = tasks
+    name = task["task"]
     with visit(browser, site, SIZES[0]) as page:
         for model in ("sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-7x7"):
             choose(page, model)
             if model == "arc-7x7":
                 page.click("#tasks summary")
-                page.click(f"[aria-label='Task {task}']")
+                page.click(f"[aria-label='Task {name}']")
             text = page.input_value("#text")
             page.click("#copy-link")
             expect(page.locator("#shared")).to_have_text("The link is copied.")
@@ -60,7 +61,7 @@ def test_a_copied_link_shows_the_same_board(browser: Browser, site: Server) -> N
             expect(page.locator("#model")).to_have_value(model)
             expect(page.locator("#text")).to_have_value(text)
             if model == "arc-7x7":
-                num_demonstrations = len(tasks[task]["train"])
+                num_demonstrations = len(task["train"])
                 expect(page.locator(".demonstration")).to_have_count(num_demonstrations)
 
 

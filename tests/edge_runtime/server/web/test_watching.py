@@ -63,6 +63,22 @@ def test_every_attempt_can_be_looked_at_and_every_segment_again(page: Page) -> N
     assert page.locator("#curve .margin").count() == 3
 
 
+def test_each_step_shows_the_next_segment_of_a_whole_run(page: Page) -> None:
+    choose(page, "sudoku-6x6", "Few givens")
+    answers: list[str] = []
+    for segment in (1, 2):
+        page.click("#step")
+        verdict(page)
+        assert figures(page)["Segments"] == f"{segment} of at most {segment}"
+        answers.append(digits(page))
+    think_for(page, 3)
+    solve(page)
+    for segment, answer in enumerate(answers, 1):
+        page.fill("#segment", f"{segment}")
+        expect(page.locator("#segment-now")).to_have_text(f"{segment}")
+        assert digits(page) == answer
+
+
 def test_stop_cancels_the_puzzle_on_the_server(page: Page, site: Server) -> None:
     def is_idle() -> bool:
         slots = site.slots()

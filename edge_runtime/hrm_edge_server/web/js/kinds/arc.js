@@ -16,7 +16,7 @@ const COLORS = [
   "sky blue",
   "maroon"
 ];
-const NAME_KEYS = ["task", "id", "name"];
+const NAME_KEYS = ["task", "task_id", "id", "name"];
 const FIRST_SIDE = 3;
 const LARGEST = 30; // the longest side that ARC allows
 
