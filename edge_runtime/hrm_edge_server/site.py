@@ -151,10 +151,17 @@ def _write_models(folder: Path, bundles: "list[Bundle]") -> None:
 
 
 def _model_view(bundle: "Bundle") -> dict[str, Any]:
+    """The entry in /models, for one attempt without hypotheses, and the row of the puzzle table."""
     from hrm_edge_runtime.api.served_model import ServedModel
 
     model = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     view = model.view().model_dump(mode="json")
+    provenance = view["provenance"]
+    provenance.pop("solved_16_attempts", None)
+    curve = bundle.manifest.curves.get("fp32")
+    if curve is not None and bundle.manifest.attempt_kind == "hypotheses":
+        provenance["held_out"] = curve.num_puzzles
+        provenance["solved"] = max(point.proven for point in curve.points)
     return {**view, "state": "ready", "puzzle_vector": bundle.puzzle_table[0].tolist()}
 
 

@@ -113,6 +113,7 @@ def test_a_link_solves_itself_on_a_phone(phone: Page) -> None:
     assert "." not in digits(phone)
     require_no_sideways_scroll(phone)
     assert phone.is_hidden("#tab-operations")
+    assert phone.inner_text("#about") == "Of 362 boards it had never seen, it got 82 % right."
     screen(phone, "site-390", whole=False)
     assert axe.run(phone).response["violations"] == []
 
