@@ -31,7 +31,7 @@ demo: .venv-serve/ready  ## Set up the server alone, solve a puzzle of each kind
 test: .venv/ready browser  ## Run the test suite (minutes)
 	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-quick: .venv/ready  ## Run what starts no other process, one worker a core: the inner loop
+test-quick: .venv/ready  ## Run what starts no other process: the inner loop (2 to 3 minutes on two cores)
 	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow and not process" -n auto -q
 
 test-slow: .venv/ready  ## Run the long tests: ten thousand puzzles of each kind, twenty kills, killed ranks
