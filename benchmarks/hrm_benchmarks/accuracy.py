@@ -4,27 +4,22 @@ All counts come from the answers that a client gets; only the CPU time is measur
 Numbers of segments repeat exactly from run to run. CPU seconds depend on the machine.
 """
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks.command import AccuracyOptions
+from hrm_benchmarks.command import AccuracyOptions, questions_of, texts_of
 from hrm_benchmarks.report import Row
-from hrm_edge.puzzles import Entry, entries_of
 from hrm_edge.solvers import Reply, SolveAll, from_bundles, options_of
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import board_size
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import questions_made
-from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
-from hrm_puzzles.sudoku.solver import solve
-from hrm_puzzles.sudoku.sudoku import Sudoku
+from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
+from hrm_puzzles.puzzle import Puzzle, Routed, sized
 
 COLUMNS = {
     "model": "{model} on {board}",
@@ -44,48 +39,6 @@ wrong:  answers of those compared that differ from the known solution; routes th
 cost:   mean cost of the answers that are a complete route, proven or not, over the minimum
 segments, of ms: segments of all attempts at a puzzle, and the CPU time of one
 CPU s a proof: all CPU time over all proven answers"""
-
-
-class KnownPuzzle(NamedTuple):
-    puzzle: object  # as a client sends it
-    solution: Grid | None  # None if unknown
-
-
-def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[KnownPuzzle]:
-    """Return the first puzzles of a file in any form that hrm-solve reads.
-
-    A missing solution of a Sudoku is computed. Raises ValueError for a line that is not a question,
-    and for an empty file.
-    """
-    first = itertools.islice(entries_of(str(path), [puzzle]), num_puzzles)
-    known = [_known(entry, puzzle) for entry in first]
-    if not known:
-        raise ValueError(f"{path} lacks puzzles: write one in each line.")
-    return known
-
-
-def _known(entry: Entry, puzzle: Puzzle) -> KnownPuzzle:
-    try:
-        grid = puzzle.parse(entry.puzzle).grid
-        if entry.known is not None:
-            solution = puzzle.parse(entry.known).grid
-            return KnownPuzzle(puzzle=entry.puzzle, solution=solution)
-    except PuzzleError as error:
-        raise ValueError(f"puzzle {entry.number}: {error}") from error
-    if not isinstance(puzzle, Sudoku):
-        return KnownPuzzle(puzzle=entry.puzzle, solution=None)
-    solutions = solve(puzzle, grid, max_solutions=1).grids
-    return KnownPuzzle(puzzle=entry.puzzle, solution=solutions[0])
-
-
-def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[KnownPuzzle]:
-    """Return generated puzzles with their solutions."""
-    known: list[KnownPuzzle] = []
-    for question in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed):
-        grid = puzzle.decode(question.tokens_T).tolist()
-        solution = puzzle.decode(question.labels_T)
-        known.append(KnownPuzzle(puzzle=grid, solution=solution))
-    return known
 
 
 def provable(models: Sequence[Bundle]) -> Puzzle:
@@ -123,20 +76,20 @@ def rows_of(models: Sequence[Bundle], puzzle: Puzzle, options: AccuracyOptions) 
     """Yield a row for each board, model and number of attempts."""
     for board in options.board or [None]:
         sized = on_board(puzzle, board)
-        if options.questions is not None:
-            known = puzzles_from_file(options.questions, sized, options.puzzles)
-        else:
-            difficulty = options.difficulty or sized.difficulties[-1]
-            known = generated(sized, difficulty, options.puzzles, options.seed)
+        hardest = next(reversed(sized.difficulties), "")
+        difficulty = options.difficulty or hardest
+        questions = questions_of(
+            sized, options.questions, difficulty, count=options.puzzles, seed=options.seed
+        )
         for model in models:
             for attempts in options.attempts or (1, 4, 16, 64):
-                yield measured(model, sized, known, attempts, options)
+                yield measured(model, sized, questions, attempts, options)
 
 
 def measured(
     model: Bundle,
     puzzle: Puzzle,
-    puzzles: Sequence[KnownPuzzle],
+    questions: Questions,
     attempts: int,
     options: AccuracyOptions,
 ) -> Row:
@@ -154,14 +107,14 @@ def measured(
         "parameters": manifest.provenance.get("num_parameters"),
         "file_kb": graph.stat().st_size / 1e3,
     }
-    figures = measure(solver.solve_all, puzzle, puzzles, attempts, **limits)
+    figures = measure(solver.solve_all, puzzle, questions, attempts, **limits)
     return {**size, **figures}
 
 
 def measure(
     solve_all: SolveAll,
     puzzle: Puzzle,
-    puzzles: Sequence[KnownPuzzle],
+    questions: Questions,
     attempts: int,
     **options: Any,
 ) -> Row:
@@ -170,13 +123,13 @@ def measure(
     CPU time is that of this process, without opening the engine.
     """
     requests: list[SolveRequest] = []
-    for known in puzzles:
-        requests.append(SolveRequest(puzzle=known.puzzle, attempts=attempts, **options))
+    for text in texts_of(puzzle, questions):
+        requests.append(SolveRequest(puzzle=text, attempts=attempts, **options))
     replies, cpu_s = _timed(solve_all, requests)
     answers: list[SolveAnswer] = []
     is_proven: list[bool] = []
     segments: list[int] = []
-    for position in range(len(puzzles)):
+    for position in range(len(questions)):
         answer = replies[position]
         if not isinstance(answer, SolveAnswer):
             raise ValueError(f"a puzzle is rejected: {answer.message}; {answer.remedy}.")
@@ -184,7 +137,10 @@ def measure(
         is_proven.append(answer.verified is True)
         segments.append(answer.total_segments)
     num_proven = sum(is_proven)
-    is_right = _compared(puzzle, puzzles, answers)
+    is_right: list[bool] = []
+    for question, answer in zip(questions, answers, strict=True):
+        if answer.verified is True:
+            is_right.append(_is_as_good(puzzle, question, answer))
     routes = _routes(answers)
     row: dict[str, Any] = {"attempts": attempts, "solved": num_proven, "puzzles": len(answers)}
     row["wrong"] = is_right.count(False)
@@ -209,22 +165,12 @@ def _timed(solve_all: SolveAll, requests: Sequence[SolveRequest]) -> tuple[dict[
     return replies, max(spent_s - opening_s, 0)
 
 
-def _compared(
-    puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], answers: Sequence[SolveAnswer]
-) -> list[bool]:
-    """Return whether each proven answer with a known solution is right."""
-    is_right: list[bool] = []
-    for known, answer in zip(puzzles, answers, strict=True):
-        if answer.verified is True and known.solution is not None:
-            is_right.append(_is_as_good(puzzle, known.puzzle, known.solution, answer))
-    return is_right
-
-
-def _is_as_good(puzzle: Puzzle, question: object, solution: Grid, answer: SolveAnswer) -> bool:
+def _is_as_good(puzzle: Puzzle, question: HeldOutPuzzle, answer: SolveAnswer) -> bool:
     """A route is right if it costs no more, since several can have the minimum cost."""
+    solution = puzzle.decode(question.labels_T)
     if not isinstance(puzzle, Routed) or answer.route is None:
         return np.array_equal(puzzle.parse(answer.solution).grid, solution)
-    known = puzzle.route(puzzle.parse(question).grid, solution)
+    known = puzzle.route(puzzle.decode(question.tokens_T), solution)
     return answer.route.cost == known.cost
 
 

@@ -15,6 +15,7 @@ from hrm_benchmarks.command import (
     app,
     measured,
     opened_bundle,
+    questions_of,
 )
 from hrm_benchmarks.report import Row, Table, tell
 
@@ -70,14 +71,10 @@ def _served_through_http(
 
 def _questions(bundle: "Bundle", options: ServingOptions) -> "Questions":
     """Return the puzzles of a file, or generated ones; by default the easiest."""
-    from hrm_puzzles.data.sources import questions_from_file, questions_made
-
-    seed = options.seed
-    if options.csv is not None:
-        return questions_from_file(options.csv, bundle.puzzle).sample(options.puzzles, seed)
-    easiest = next(iter(bundle.puzzle.difficulties), "")  # empty if they cannot be generated
+    puzzle = bundle.puzzle
+    easiest = next(iter(puzzle.difficulties), "")  # empty if they cannot be generated
     difficulty = options.difficulty or easiest
-    return questions_made(bundle.puzzle, options.puzzles, difficulty=difficulty, seed=seed)
+    return questions_of(puzzle, options.csv, difficulty, count=options.puzzles, seed=options.seed)
 
 
 @measured(SegmentOptions, "segment --bundle sudoku --batch 1 --batch 8")

@@ -24,6 +24,8 @@ from hrm_host.command import AsJson, Command, taking
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_puzzles.data.sources import Questions
+    from hrm_puzzles.puzzle import Puzzle
 
 app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
 
@@ -180,6 +182,22 @@ def opened_bundle(name: str | None) -> "Bundle":
     from hrm_edge_runtime.contract.shipped import find_bundle
 
     return Bundle.open(find_bundle(name))
+
+
+def questions_of(
+    puzzle: "Puzzle", file: Path | None, difficulty: str, *, count: int, seed: int
+) -> "Questions":
+    """Return at most `count` puzzles of a file, or generated ones."""
+    from hrm_puzzles.data.sources import questions_from_file, questions_made
+
+    if file is not None:
+        return questions_from_file(file, puzzle).sample(count, seed)
+    return questions_made(puzzle, count, difficulty=difficulty, seed=seed)
+
+
+def texts_of(puzzle: "Puzzle", questions: "Questions") -> list[object]:
+    """Return the questions as a client sends them."""
+    return [puzzle.asked(puzzle.decode(tokens_T), "") for tokens_T in questions.tokens_NT]
 
 
 def measured(

@@ -26,7 +26,7 @@ import aiohttp
 import httpx
 import numpy as np
 
-from hrm_benchmarks.command import ServingOptions
+from hrm_benchmarks.command import ServingOptions, texts_of
 from hrm_benchmarks.report import Row, tell
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -281,11 +281,7 @@ def percentiles_ms(prefix: str, replies: Sequence[Reply]) -> Row:
 
 def bodies_of(puzzle: Puzzle, questions: Questions) -> list[bytes]:
     """Return the questions as bodies of POST /solve."""
-    bodies: list[bytes] = []
-    for tokens_T in questions.tokens_NT:
-        asked = puzzle.asked(puzzle.decode(tokens_T), "")
-        bodies.append(json.dumps({"puzzle": asked}).encode())
-    return bodies
+    return [json.dumps({"puzzle": text}).encode() for text in texts_of(puzzle, questions)]
 
 
 async def measured(

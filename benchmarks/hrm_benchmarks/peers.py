@@ -22,7 +22,7 @@ import hrm_edge_runtime
 import hrm_host
 import hrm_puzzles
 from hrm_benchmarks import load as loading
-from hrm_benchmarks.command import PeerOptions, opened_bundle
+from hrm_benchmarks.command import PeerOptions, opened_bundle, texts_of
 from hrm_benchmarks.report import RATIO, Row, medians_of, tell
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles.data.sources import questions_made
@@ -100,10 +100,8 @@ class PuzzleLoad:
         model, difficulty = LOADS[name]
         bundle = opened_bundle(model)
         puzzle = bundle.puzzle
-        texts: list[object] = []
-        for question in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed):
-            texts.append(puzzle.asked(puzzle.decode(question.tokens_T), ""))
-        return cls(name=name, bundle=bundle, texts=texts)
+        questions = questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed)
+        return cls(name=name, bundle=bundle, texts=texts_of(puzzle, questions))
 
 
 def rows_of(loads: Sequence[PuzzleLoad], servers: Sequence[str], options: PeerOptions) -> list[Row]:

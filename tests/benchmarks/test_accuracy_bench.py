@@ -9,16 +9,16 @@ import pytest
 from bench_tools import figures_of, refusal_of
 from odd_server import answer
 
-from hrm_benchmarks.accuracy import KnownPuzzle, generated, measure, puzzles_from_file
+from hrm_benchmarks.accuracy import measure
 from hrm_edge.solvers import Reply
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_puzzles import registry
+from hrm_puzzles.data.sources import Questions, questions_from_file
 from hrm_puzzles.maze import Maze
 
 PUZZLE = registry.get("sudoku-4x4")
 SOLUTION = "1234341221434321"
-SOLUTION_44 = np.array([int(digit) for digit in SOLUTION]).reshape(4, 4)
 QUESTIONS = ["123434122143432.", "12343412214343..", "1234341221434..."]
 ANOTHER = "1234341243212143"  # a valid board, but not a solution of these questions
 
@@ -43,10 +43,7 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
 def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "hard.txt"
     file.write_text("\n".join(QUESTIONS))
-    questions = puzzles_from_file(file, PUZZLE, 100)
-    for known in questions:
-        assert known.solution is not None
-        assert np.array_equal(known.solution, SOLUTION_44)
+    questions = questions_from_file(file, PUZZLE)
     one = measure(solve_all, PUZZLE, questions, 1)
     assert one["solved"] == 2
     assert one["wrong"] == 1
@@ -66,18 +63,23 @@ def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
 )
 def test_another_route_of_the_same_cost_is_right(way: str, wrong: int, over_least: float) -> None:
     maze = Maze(name="maze-4x4", rows=4, cols=4)
-    question = "S...\n..G.\n....\n####"
+    question = maze.board_of("S...\n..G.\n....\n####")
     solution = maze.board_of("Soo.\n..G.\n....\n####")
     found = f"{way}\n####"
-    route = maze.route(maze.board_of(question), maze.board_of(found))
+    route = maze.route(question, maze.board_of(found))
     reply = answered(found, route=route)
 
     def reply_to_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
         for position, _ in enumerate(requests):
             yield position, reply
 
-    known = KnownPuzzle(puzzle=question, solution=solution)
-    figures = measure(reply_to_all, maze, [known], 1)
+    questions = Questions(
+        tokens_NT=maze.encode(question)[None],
+        labels_NT=maze.encode(solution)[None],
+        puzzle_ids_N=np.zeros(1, np.int32),
+        source="here",
+    )
+    figures = measure(reply_to_all, maze, questions, 1)
     assert figures["wrong"] == wrong
     assert figures["cost_over_least"] == pytest.approx(over_least)
 
@@ -90,11 +92,10 @@ def test_what_cannot_be_compared_or_proven_is_not_measured() -> None:
 
 def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path) -> None:
     file = tmp_path / "hard.txt"
-    file.write_text(f"{QUESTIONS[0]}\n11{'.' * 14}\n")
-    with pytest.raises(ValueError, match="puzzle 2: "):
-        puzzles_from_file(file, PUZZLE, 100)
-    with pytest.raises(ValueError, match="the difficulty 'odd' does not exist"):
-        generated(PUZZLE, "odd", 1, 0)
+    file.write_text(f"11{'.' * 34}\n")
+    options = "accuracy --bundle sudoku-6x6 --board 6x6"
+    assert "line 1: " in refusal_of(f"{options} --questions {file}")
+    assert "the difficulty 'odd' does not exist" in refusal_of(f"{options} --difficulty odd")
 
 
 @pytest.mark.process

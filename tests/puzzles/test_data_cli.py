@@ -165,7 +165,7 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path, run: Run)
     [
         ("arc", ("--train", "4"), "--train does not apply to arc"),
         ("sudoku-4x4", ("--more", "x.json"), "--more does not apply to sudoku-4x4"),
-        ("arc-7x7", ("--more", "/nowhere.json"), "cannot read /nowhere.json"),
+        ("arc-7x7", ("--more", "/no.json", "--more-license", "/no"), "cannot read /no.json"),
         ("chess", (), "use one of sudoku"),
     ],
 )

@@ -199,7 +199,8 @@ BAD_FILE = f"{HEADER}\n{GOOD}\nmade,12,{SOLVED},1\n{GOOD}\nmade,{OPEN},{OPEN},1\
 def test_all_bad_rows_are_listed_and_can_be_omitted(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(BAD_FILE)
-    with pytest.raises(DatasetError, match=r"2 rows are bad \(line 3, line 5\); --skip-bad omits"):
+    saying = r"2 rows are bad \(line 3, line 5\); correct them, or omit them with hrm-data build"
+    with pytest.raises(DatasetError, match=saying):
         read_examples(file, SMALL)
     content = read_examples(file, SMALL, skip_bad=True)
     assert (len(content.rows), list(content.faults)) == (2, ["line 3", "line 5"])

@@ -82,7 +82,8 @@ def read_examples(
         content += tokens_2T.tobytes() + (rating or 0).to_bytes(4, "little")
         names.append(name)
     if faults and not skip_bad:
-        raise DatasetError(f"{bad_rows_text(faults)}; --skip-bad omits them.")
+        remedy = "correct them, or omit them with hrm-data build --skip-bad"
+        raise DatasetError(f"{bad_rows_text(faults)}; {remedy}.")
     if odd_ratings:
         count = f"{len(odd_ratings)} ratings of {path}"
         first = f"the first is {odd_ratings[0]}"
