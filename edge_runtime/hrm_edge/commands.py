@@ -29,6 +29,9 @@ COMMANDS = {
         "solve puzzles through a server or with a bundle on this machine",
     ),
     "serve": CommandEntry("hrm_edge_server.cli:serve", "serve bundles over HTTP, with a page at /"),
+    "site": CommandEntry(
+        "hrm_edge_server.site:main", "write a static page that solves in the browser"
+    ),
     "key": CommandEntry(
         "hrm_edge_server.key_cli:main", "create, list and remove the keys of a server"
     ),

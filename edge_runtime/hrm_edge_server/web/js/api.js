@@ -1,80 +1,10 @@
-// The server's routes, relative to the page: a proxy may serve it under a path.
-// Every refusal becomes one Refusal, with the server's own sentence.
+// Who answers the page: a server, or this browser if `hrm site` wrote the page. Both modules have
+// the same functions: getJson(path) and post(path, body) for one answer, streamed(body, signal)
+// for a puzzle after every segment. They throw a Refusal.
 
-import { events } from "./events.js";
+export { Refusal } from "./refusal.js";
 
-export class Refusal extends Error {
-  constructor({ reason, message, remedy, cell = null }) {
-    super(`${message.charAt(0).toUpperCase()}${message.slice(1)}; ${remedy}.`);
-    this.reason = reason;
-    this.cell = cell;
-  }
-}
+export const isSite = document.documentElement.dataset.answers === "browser";
 
-const UNREACHABLE = {
-  reason: "unreachable",
-  message: "the server cannot be reached",
-  remedy: "try again when it is back"
-};
-const BROKEN_OFF = {
-  reason: "broken-off",
-  message: "the connection ended before the answer",
-  remedy: "solve it again"
-};
-
-export async function getJson(path) {
-  return (await asked(path, {})).json();
-}
-
-export async function getText(path) {
-  return (await asked(path, {})).text();
-}
-
-export async function post(path, body) {
-  return (await asked(path, posting(body))).json();
-}
-
-/**
- * Every `segment` event of POST /solve/stream, then the `answer`; throws a Refusal where the
- * server sends one.
- */
-export async function* streamed(body, signal) {
-  const response = await asked("solve/stream", { ...posting(body), signal });
-  try {
-    for await (const { name, data } of events(response.body)) {
-      if (name === "error") throw new Refusal(data.error);
-      yield { name, data };
-      if (name === "answer") return;
-    }
-  } catch (error) {
-    throw isOwn(error) ? error : new Refusal(BROKEN_OFF);
-  }
-  throw new Refusal(BROKEN_OFF);
-}
-
-const posting = (body) => ({
-  method: "POST",
-  headers: { "content-type": "application/json" },
-  body: JSON.stringify(body)
-});
-
-const isOwn = (error) => error instanceof Refusal || error.name === "AbortError";
-
-async function asked(path, options) {
-  let response;
-  try {
-    response = await fetch(path, { cache: "no-store", ...options });
-  } catch (error) {
-    throw isOwn(error) ? error : new Refusal(UNREACHABLE);
-  }
-  if (!response.ok) throw await refusalOf(response);
-  return response;
-}
-
-async function refusalOf(response) {
-  const said = await response.json().catch(() => null);
-  const remedy = "look into the server's log";
-  return new Refusal(
-    said?.error ?? { reason: "unknown", message: `the server answered ${response.status}`, remedy }
-  );
-}
+const answering = await (isSite ? import("./browser/answering.js") : import("./server.js"));
+export const { getJson, getText, post, streamed } = answering;

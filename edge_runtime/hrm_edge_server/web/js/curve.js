@@ -6,7 +6,7 @@ import { ticksOf } from "./charts.js";
 import { svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [640, 200];
-const EDGE = { left: 52, right: 96, top: 24, bottom: 28 }; // words have room beside the curve
+const EDGE = { left: 60, right: 116, top: 30, bottom: 28 }; // words have room beside the curve
 const PROOF_WORDS = 180; // their greatest width, on a phone
 const FEWEST = 8; // segments on the axis, so that the first ones do not jump
 

@@ -1,7 +1,7 @@
 // The page: which model it shows, and what happens when a person presses, types or pastes.
 
 import { modelNamed, readAddress } from "./address.js";
-import { getJson, Refusal } from "./api.js";
+import { getJson, isSite, Refusal } from "./api.js";
 import { Chooser } from "./chooser.js";
 import { DrawnSet } from "./drawn.js";
 import { $ } from "./dom.js";
@@ -17,6 +17,7 @@ import { startTabs } from "./tabs.js";
 import { isTaskFile, taskWithoutModel } from "./unknown.js";
 
 async function start() {
+  for (const node of document.querySelectorAll(".served")) node.hidden = isSite;
   let models, kinds;
   try {
     [{ models }, { kinds }] = await Promise.all([getJson("models"), getJson("kinds")]);
@@ -59,13 +60,17 @@ async function start() {
   });
 }
 
-/** Shows the puzzle of an address. */
+/** Shows the puzzle of an address; a site, which has no other visitors, solves it at once. */
 function openLink({ name, line }) {
   const model = modelNamed(page.models, name);
-  if (model) show(model, kindOf(model)?.fromLine(line));
-  else show(page.models[0]);
-  if (!model)
-    page.thinking?.tell("bad", "Not here", `This server has no model or board named ${name}.`);
+  if (!model) {
+    show(page.models[0]);
+    page.thinking?.tell("bad", "Not here", `This page has no model or board named ${name}.`);
+    return;
+  }
+  const puzzle = kindOf(model)?.fromLine(line);
+  show(model, puzzle);
+  if (isSite && kindOf(model)?.read(puzzle)?.isSound) solve();
 }
 
 /** Takes what was pasted or typed; the board of the smallest model that reads it is shown. */

@@ -118,7 +118,7 @@ const levelsOf = (model, kind) =>
 
 /** Lists the samples of a model and returns them. */
 function showSamples(model) {
-  const samples = { ...SAMPLES[model.kind], "The server's own": model.sample };
+  const samples = { ...SAMPLES[model.kind], "The model's own": model.sample };
   const named = Object.entries(samples).filter(([, value]) => value !== undefined);
   $("samples").hidden = named.length === 0;
   $("samples").replaceChildren(

@@ -4,7 +4,7 @@ const MOVES = { ArrowRight: 1, ArrowLeft: -1 };
 
 /** `onShow(name)` hears which panel is shown. */
 export function startTabs(onShow) {
-  const tabs = [...document.querySelectorAll("[role=tab]")];
+  const tabs = [...document.querySelectorAll("[role=tab]:not([hidden])")];
   const panelOf = (tab) => document.getElementById(tab.getAttribute("aria-controls"));
   const nameOf = (tab) => tab.getAttribute("aria-controls");
   const show = (chosen) => {

@@ -107,7 +107,7 @@ export class Thinking {
   stop() {
     if (!this.abort) return;
     this.forget();
-    this.#say("", "Stopped", "The puzzle was cancelled, and its slot is free.");
+    this.#say("", "Stopped", "The puzzle was cancelled.");
   }
 
   /**

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from web_tools import Page, choose
 
+from hrm_edge_runtime.api.served_model import board_size
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import PuzzleError
 from hrm_puzzles.reading.forms import FORMS, MAIN
@@ -81,7 +82,8 @@ def notations() -> Iterator[tuple[str, object]]:
 
 def read_by_page(page: Page, name: str, notation: object) -> object:
     puzzle = registry.get(name)
-    model = {"kind": name, "seq_len": puzzle.seq_len}
+    rows, cols = board_size(puzzle) or (None, None)
+    model = {"kind": name, "seq_len": puzzle.seq_len, "rows": rows, "cols": cols}
     text = notation if isinstance(notation, str) else json.dumps(notation)
     return page.evaluate(READ, [model, text])
 

@@ -154,13 +154,15 @@ def figures(page: Page) -> dict[str, str]:
     return dict(zip(names, values, strict=True))
 
 
-WORDS_ON_CURVE = """() => {
+MISPLACED_WORDS = """() => {
   const boxOf = node => node.getBoundingClientRect();
-  const curve = boxOf(document.querySelector("#curve .margin"));
+  const [chart, curve] = ["svg", ".margin"].map(part =>
+    boxOf(document.querySelector(`#curve ${part}`)));
   return [...document.querySelectorAll("#curve text")].filter(text => {
     const { left, right, top, bottom } = boxOf(text);
+    const isOutside = left < chart.left || right > chart.right || top < chart.top;
     const isAside = right < curve.left || left > curve.right;
-    return !isAside && top < curve.bottom && bottom > curve.top;
+    return isOutside || (!isAside && top < curve.bottom && bottom > curve.top);
   }).map(text => text.textContent);
 }"""
 
@@ -174,7 +176,7 @@ def test_the_curve_shows_margin_and_proof(sized_page: Page) -> None:
     label = sized_page.get_attribute("#curve svg", "aria-label")
     assert label is not None
     assert "proof found after" in label
-    assert sized_page.evaluate(WORDS_ON_CURVE) == []
+    assert sized_page.evaluate(MISPLACED_WORDS) == []
     sized_page.fill("#segment", "1")
     expect(sized_page.locator("#segment-now")).to_have_text("1")
     assert sized_page.locator("#curve .proof").count() == 0

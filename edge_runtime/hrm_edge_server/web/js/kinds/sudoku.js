@@ -108,7 +108,7 @@ function fromText(board, text) {
 
 function picture(board, asked, said) {
   const shown = said ?? asked;
-  const clashing = clashes(board, shown);
+  const clashing = clashes(shown);
   const cells = cellsOf(shown).map((value, cell) => {
     const [row, col] = [Math.floor(cell / board.side), cell % board.side];
     const isGiven = asked[row][col] === value && value !== 0;
@@ -126,7 +126,9 @@ function edges({ side, boxes: [boxRows, boxCols] }, row, col) {
 }
 
 /** The cells whose digit stands twice in a row, column or box. */
-function clashes({ side, boxes: [boxRows, boxCols] }, grid) {
+export function clashes(grid) {
+  const side = grid.length;
+  const [boxRows, boxCols] = BOXES[side];
   const seen = new Map();
   cellsOf(grid).forEach((value, cell) => {
     if (!value) return;
