@@ -8,9 +8,9 @@ round, so that a machine that slows down slows every policy.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,7 @@ host ms: time outside the engine per step
 exact: puzzles with every cell right, under the policy's own halting; proven: by the check"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(NamedTuple):
     name: str
     single: bool = False  # one slot
     batches: bool = True  # waits for the whole batch before the next one starts
@@ -64,8 +63,7 @@ POLICIES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Bench:
+class Bench(NamedTuple):
     """What every policy serves: an engine, the puzzles and the halting rule."""
 
     engine: Engine

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -216,8 +216,7 @@ def _scored(rows: Batch, found: _Figures) -> _Figures:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """The same seeded puzzles at every validation."""
 
     whole: Batch
