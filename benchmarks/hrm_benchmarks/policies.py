@@ -22,6 +22,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
+from hrm_host.reading import counted
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
@@ -81,13 +82,13 @@ def bundle_bench(bundle: Bundle, questions: Questions, options: ServingOptions) 
     threads = options.threads
     choice = choose(bundle, options.engine, num_slots=slots)
     rule = bundle.manifest.halting_policy(choice.precision)
-    halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
+    halting = f"rule {rule.kind} > {rule.threshold:g} up to {counted(rule.max_segments, 'segment')}"
     clock = time.perf_counter
     seconds = "wall"
     if options.cpu_clock:
         clock = time.process_time
         seconds = "CPU"
-    sizes = f"{slots} slots, {threads} threads, {seconds} seconds"
+    sizes = f"{counted(slots, 'slot')}, {counted(threads, 'thread')}, {seconds} seconds"
     return Bench(
         engine=engine_for(bundle, engine=str(choice), num_slots=slots, num_threads=threads),
         puzzle=bundle.puzzle,

@@ -191,7 +191,7 @@ def ambiguous_text(puzzle: Puzzle, inputs_NT: IntArray, subject: str) -> list[st
     searched = ""
     if count < len(inputs_NT):
         searched = f" ({count} of {len(inputs_NT)} were searched)"
-    return [f"{found} {subject} have more than one solution{searched}; remove them."]
+    return [f"{subject} with more than one solution{searched}: {found}; remove them."]
 
 
 def write_data_set(
