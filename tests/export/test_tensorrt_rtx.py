@@ -71,6 +71,7 @@ FORMS = 12
 MOST_KERNELS = {
     "sudoku": (58, 61),
     "sudoku-hard": (58, 0),
+    "sudoku-hrm": (35, 29),
     "sudoku-6x6": (34, 33),
     "arc-7x7": (120, 118),
     "arc-15x15": (124, 0),
@@ -318,5 +319,6 @@ def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str)
     assert one.targets == {TARGET}
     assert one.num_streams == 1
     assert one.num_kernels <= most
-    # Values of colors are wider than keys, which NVIDIA does not fuse.
-    assert one.num_fused_attention == 0
+    # Values of colors are wider than keys, which NVIDIA does not fuse, nor attention in float32.
+    num_fused = 2 if name == "sudoku-hrm" and precision != "fp32" else 0
+    assert one.num_fused_attention == num_fused

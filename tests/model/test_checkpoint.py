@@ -34,7 +34,8 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("path", IN_REPOSITORY, ids=lambda path: path.name)
 def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path: Path) -> None:
-    assert (path / checkpoint.WEIGHTS).stat().st_size <= 1 << 20
+    most_mib = 4 if path.name == "sudoku-hrm" else 1
+    assert (path / checkpoint.WEIGHTS).stat().st_size <= most_mib << 20
     model, meta = checkpoint.load(path)
     bundle = Bundle.open(SHIPPED_BUNDLES / f"{path.name}.bundle")
     if meta["puzzle"] != bundle.puzzle.name:

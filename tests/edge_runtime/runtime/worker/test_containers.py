@@ -45,8 +45,8 @@ def serving_in(folder: Path, *arguments: object) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_ten_models_of_32_threads_are_ready_under_a_limit_of_256() -> None:
-    assert len(shipped_bundles()) == 10
+def test_eleven_models_of_32_threads_are_ready_under_a_limit_of_256() -> None:
+    assert len(shipped_bundles()) == 11
     with group("pids", max=256) as folder, serving_in(folder, "--threads=32") as server:
         server.wait_until_ready()
         models = server.http.get("/models").json()["models"]
