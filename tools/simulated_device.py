@@ -158,7 +158,7 @@ def main(picture: Path) -> None:
     questions = questions_made(bundle.puzzle, NUM_PUZZLES)
     options = ServingOptions(engine="cpu", slots=NUM_PUZZLES, cpu_clock=True)
     bench = bundle_bench(bundle, questions, options)
-    bench = replace(bench, rule=replace(bench.rule, max_segments=MAX_SEGMENTS))
+    bench = bench._replace(rule=replace(bench.rule, max_segments=MAX_SEGMENTS))
     recording = record(bench)
     _, counters = served(POLICIES[0], bench, SimulatedEngine(recording, DEVICES[0], 1))
     print(dict(counters.completed), sorted(counters.segments.items()))

@@ -48,11 +48,11 @@ sudoku-hrm() {
         --set base_batch=0 --set lr=1e-3 --set lr_min_ratio=0.02 --set warmup_samples=200000 \
         --set deepening_samples=1000000 --set total_samples=33000000 --set workers=4
     in-half runs/sudoku-hrm/latest runs/sudoku-hrm-half
-    hrm-data build sudoku --csv-test test.csv --train 1000 --test 1500 --difficulty mixed \
+    hrm-data build sudoku --csv-test test.csv --train 1000 --test 2500 --difficulty mixed \
         --seed 72 --out data/sudoku-judge
     hrm-export runs/sudoku-hrm-half --out sudoku-hrm.bundle --name sudoku-hrm \
         --data data/sudoku-judge --calib data/sudoku-judge --max-segments 128 --fp16 --int8 \
-        --held-out 1000 --golden 8 --budget-minutes 70
+        --held-out 2250 --golden 8 --budget-minutes 90
 }
 
 # Rounds a checkpoint to float16, for half the bytes.

@@ -18,6 +18,7 @@ from hrm_benchmarks.command import (
     questions_of,
 )
 from hrm_benchmarks.report import Row, Table, tell
+from hrm_host.reading import counted
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.bundle import Bundle
@@ -84,7 +85,7 @@ def segment(options: SegmentOptions) -> Table:
 
     opened = opened_bundle(options.bundle)
     rows = segments.measure(opened, options)
-    title = f"{opened.manifest.name}, {options.threads} threads, {options.title}"
+    title = f"{opened.manifest.name}, {counted(options.threads, 'thread')}, {options.title}"
     return Table(title=title, columns=segments.COLUMNS, rows=rows, legend=segments.LEGEND)
 
 
@@ -101,8 +102,8 @@ def accuracy(options: AccuracyOptions) -> Table:
     puzzle = accuracy.provable(models)
     rows = _told(accuracy.rows_of(models, puzzle, options), accuracy.PROGRESS)
     at_most = f"up to {options.max_segments or 'all'} segments"
-    engine = f"{options.engine}, {options.threads} threads"
-    title = f"{puzzle.name}, {options.puzzles} puzzles, {at_most}, {engine}"
+    engine = f"{options.engine}, {counted(options.threads, 'thread')}"
+    title = f"{puzzle.name}, {counted(options.puzzles, 'puzzle')}, {at_most}, {engine}"
     return Table(title=title, columns=accuracy.COLUMNS, rows=rows, legend=accuracy.LEGEND)
 
 
@@ -123,7 +124,7 @@ def peers(options: PeerOptions) -> Table:
     num_puzzles = options.puzzles
     loads = [peers.PuzzleLoad.named(name, num_puzzles, options.seed) for name in peers.LOADS]
     rows = peers.rows_of(loads, peers.SERVERS, options)
-    sizes = f"{num_puzzles} puzzles, {options.connections} connections"
+    sizes = f"{counted(num_puzzles, 'puzzle')}, {counted(options.connections, 'connection')}"
     title = f"{sizes}, {options.rate:g} arrivals a second, {options.rounds} rounds"
     return Table(title=title, columns=peers.COLUMNS, rows=rows, legend=peers.LEGEND)
 
@@ -184,6 +185,6 @@ def _speed(options: TrainingOptions, folder: Path) -> Table:
     rows = training.measure(trainers, options)
     first = trainers[0]
     model = f"{options.preset or 'small'}, {first.recipe.puzzle}"
-    sizes = f"batch {options.batch}, {first.num_threads} threads"
+    sizes = f"batch {options.batch}, {counted(first.num_threads, 'thread')}"
     title = f"{model}, {sizes}, {options.title}"
     return Table(title=title, columns=training.COLUMNS, rows=rows, legend=training.LEGEND)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import hrm_edge_runtime
 import hrm_host
@@ -87,8 +88,7 @@ class Peer:
         return json.dumps(question).encode()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PuzzleLoad:
+class PuzzleLoad(NamedTuple):
     """Puzzles of one kind, as text, for one bundle."""
 
     name: str

@@ -8,9 +8,9 @@ round, so that a machine that slows down slows every policy.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
+from hrm_host.reading import counted
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
@@ -45,8 +46,7 @@ host ms: time outside the engine per step
 exact: puzzles with every cell right, under the policy's own halting; proven: by the check"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(NamedTuple):
     name: str
     single: bool = False  # one slot
     batches: bool = True  # waits for the whole batch before the next one starts
@@ -64,8 +64,7 @@ POLICIES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Bench:
+class Bench(NamedTuple):
     """What every policy serves: an engine, the puzzles and the halting rule."""
 
     engine: Engine
@@ -83,13 +82,13 @@ def bundle_bench(bundle: Bundle, questions: Questions, options: ServingOptions) 
     threads = options.threads
     choice = choose(bundle, options.engine, num_slots=slots)
     rule = bundle.manifest.halting_policy(choice.precision)
-    halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
+    halting = f"rule {rule.kind} > {rule.threshold:g} up to {counted(rule.max_segments, 'segment')}"
     clock = time.perf_counter
     seconds = "wall"
     if options.cpu_clock:
         clock = time.process_time
         seconds = "CPU"
-    sizes = f"{slots} slots, {threads} threads, {seconds} seconds"
+    sizes = f"{counted(slots, 'slot')}, {counted(threads, 'thread')}, {seconds} seconds"
     return Bench(
         engine=engine_for(bundle, engine=str(choice), num_slots=slots, num_threads=threads),
         puzzle=bundle.puzzle,

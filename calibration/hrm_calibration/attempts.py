@@ -5,7 +5,6 @@ Finds which kind of further attempt proves more puzzles, and which ARC tasks a m
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -92,8 +91,7 @@ def proven_by(
     return counts
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskScores:
+class TaskScores(NamedTuple):
     """How many tasks there are, and which are right: all of their held-out questions.
 
     `right` by votes of `NUM_ATTEMPTS`; those come first that one attempt answers too.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,7 @@ class LimitedStages(Stages):
         return self.began_s + share * 60 * self.minutes
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Exam:
+class Exam(NamedTuple):
     """A float32 graph, the puzzles that judge its precisions, and what is requested of them.
 
     `calibration` and `held_out` share no puzzle. `identifiers` name the rows of the puzzle table,
@@ -92,8 +91,7 @@ class Exam:
     max_loss: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Traces:
+class Traces(NamedTuple):
     """Golden traces, computed in float64 and stored in float32.
 
     `num_tried` candidates were tried. `rounding` is the largest logit gap of PyTorch's own float32.
@@ -104,8 +102,7 @@ class Traces:
     rounding: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class JudgedForms:
+class JudgedForms(NamedTuple):
     """The forms of a bundle, float32 first, and the golden traces that judged them.
 
     `task_scores` are those of float32; None if the model has no tasks with held-out questions, or

@@ -9,8 +9,8 @@ and a kernel of a convolution [O, I, rows, columns].
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,7 @@ KERNEL_AXES = "kernel_axes"
 """Axes behind the outputs of a kernel."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
+class Site(NamedTuple):
     """A call of a linear layer: the node's name, the tensor it reads and the matrix it uses.
 
     `num_inputs` are the channels that it reads.

@@ -19,6 +19,7 @@ TIMED = ("fp32", "fp16", "int8")
 NOTHING = "–"
 SHOWN_TASKS = 3  # names of right tasks in a list of models
 NOTES = """
+{architectures}
 Held out: the share proven; of ARC, which has no proof, the share right.
 fp32, fp16, int8: ms of a segment; {hrm} models --measure times them on this CPU,
 and --engine auto runs what has a *.
@@ -131,7 +132,18 @@ def _print_table(found: list[dict[str, Any]]) -> None:
         size = f"{model['size_kb']} KB"
         table.add_row(model["name"], board, *_accuracy_cells(model), size, *times)
     Console().print(table)
-    print(NOTES.format(hrm=runnable("hrm"), name=found[0]["name"]))
+    notes = {"hrm": runnable("hrm"), "name": found[0]["name"]}
+    print(NOTES.format(architectures=_architectures(found), **notes))
+
+
+def _architectures(found: list[dict[str, Any]]) -> str:
+    """Which models have which network: the most common one is that of the others."""
+    names: dict[str, list[str]] = {}
+    for model in found:
+        names.setdefault(model["architecture"], []).append(model["name"])
+    *rare, common = sorted(names, key=lambda architecture: len(names[architecture]))
+    parts = [f"{', '.join(names[architecture])}: {architecture}" for architecture in rare]
+    return "; ".join([*parts, f"{'the others' if rare else 'all'}: {common}"])
 
 
 def _accuracy_cells(model: dict[str, Any]) -> tuple[str, str]:
@@ -155,7 +167,7 @@ def _time_cell(model: dict[str, Any], precision: str) -> str:
 def about(name: str) -> dict[str, Any]:
     """Describe a bundle from its files, without opening an engine; None for unknown values."""
     from hrm_edge_runtime.api.served_model import board_size
-    from hrm_edge_runtime.contract.card import accuracy_of
+    from hrm_edge_runtime.contract.card import accuracy_of, architecture_of
     from hrm_edge_runtime.engines import cpu_times
     from hrm_puzzles.puzzle import Described
 
@@ -174,6 +186,7 @@ def about(name: str) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "kind": puzzle.name,
+        "architecture": architecture_of(manifest),
         "board": board,
         "size_kb": round(graph.size_bytes / 1000),
         "segment_ms": cpu_times.kept(bundle),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Command
 
@@ -33,10 +32,6 @@ RUNTIME_BINARY = "package/dist/ort-wasm-simd-threaded.wasm"
 PATIENCE_S = 300.0  # for 33 MB
 
 main = Command("hrm site")
-
-
-class NoRuntimeError(Error, OSError):
-    """onnxruntime-web cannot be downloaded, or is not the pinned one."""
 
 
 @main.command(epilog="Example: hrm site public --bundle sudoku-6x6")
@@ -108,12 +103,12 @@ def _write_runtime(folder: Path, package: bytes) -> None:
         assert script is not None
         assert binary is not None
         (folder / "ort.mjs").write_bytes(script.read())
-        packed = gzip.compress(binary.read(), mtime=0)
+        packed = gzip.compress(binary.read(), compresslevel=6, mtime=0)
         (folder / "ort.bin").write_bytes(packed)
 
 
 def _package(url: str) -> bytes:
-    """Download onnxruntime-web; raises NoRuntimeError unless it is the pinned package."""
+    """Download onnxruntime-web; raises OSError unless it is the pinned package."""
     import httpx
 
     remedy = "pass a --registry that has it"
@@ -121,10 +116,10 @@ def _package(url: str) -> bytes:
         answer = httpx.get(url, follow_redirects=True, timeout=PATIENCE_S).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error).partition("\n")[0]
-        raise NoRuntimeError(f"{url} cannot be downloaded ({reason}); {remedy}.") from error
+        raise OSError(f"{url} cannot be downloaded ({reason}); {remedy}.") from error
     digest = hashlib.sha512(answer.content).digest()
     if base64.b64encode(digest).decode() != RUNTIME_SHA512:
-        raise NoRuntimeError(f"{url} is not the package that npm published; {remedy}.")
+        raise OSError(f"{url} is not the package that npm published; {remedy}.")
     return answer.content
 
 

@@ -29,6 +29,7 @@ from hrm_edge_runtime.engines.engine import Engine, load_blanks, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.profiles import buckets_for
 from hrm_host import atomic, command, machine, memory
+from hrm_host.reading import counted
 from hrm_parity import BUILD_COMMAND
 from hrm_parity.cli import Comparison, ParityOptions, compare_engines
 from hrm_parity.device import try_device
@@ -233,7 +234,7 @@ def _soak(served: _Served, soak_s: float) -> Found:
     seconds = samples[-1]["at_s"]
     faults: list[str] = []
     if counts["failed"]:
-        faults.append(f"{counts['failed']} puzzles got no answer")
+        faults.append(f"{counted(counts['failed'], 'puzzle')} got no answer")
     if growth_mb > MAX_GROWTH_MB:
         faults.append(f"the process grew by {growth_mb} MB during the soak")
     found = {

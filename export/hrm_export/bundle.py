@@ -32,6 +32,7 @@ from hrm_export.contents import Contents
 from hrm_export.torch_engine import SIZES
 from hrm_export.unrolled import unrolled_graph
 from hrm_host import atomic
+from hrm_host.reading import counted
 
 MANY = 8
 """Puzzles of the second batch that is timed."""
@@ -229,10 +230,11 @@ def print_table(page: Page, fp32: Form) -> None:
     console = Console()
     console.print(table)
     report = fp32.parity_on_cpu
+    segments = counted(report.num_segments, "segment")
     lines = [
-        f"Halting {fp32.policy.kind}, at most {fp32.policy.max_segments} segments; "
+        f"Halting {fp32.policy.kind}, at most {counted(fp32.policy.max_segments, 'segment')}; "
         f"{page['num_held_out']} held-out puzzles. "
-        f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of "
+        f"fp32 and PyTorch: same answers, same halting over {segments} of "
         f"{report.num_puzzles} of {fp32.origin['num_candidates']} puzzles (others may amplify "
         "rounding). Times are CPU times of one thread of this machine.",
         f"auto serves {page['auto_on_cpu']} on this CPU: another precision than fp32 must hold its "

@@ -50,6 +50,7 @@ class Contents:
         for key, value in self.meta.items():
             if isinstance(value, str) or (type(value) in (int, float) and np.isfinite(value)):
                 known[key] = value
+        known["architecture"] = self.model.config.family
         known["num_parameters"] = self.model.num_parameters
         for module in (torch, onnx, onnxruntime):
             known[f"exported_with_{module.__name__}"] = str(module.__version__)

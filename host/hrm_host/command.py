@@ -125,11 +125,11 @@ class _Group(TyperGroup):
     """A group whose first word is a command, or else its own argument, before or after options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        has_argument = any(param.param_type_name == "argument" for param in self.params)
-        if has_argument and args and args[0] in self.commands:
-            args = ["", *args]  # leaves the argument empty
-        elif has_argument:
-            ctx.allow_interspersed_args = True
+        options = [param for param in self.params if param.param_type_name == "option"]
+        if args and args[0] in self.commands:
+            self.params = options
+        else:
+            ctx.allow_interspersed_args = len(options) < len(self.params)
         return super().parse_args(ctx, args)
 
 

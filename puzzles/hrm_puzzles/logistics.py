@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hrm_host.reading import counted
 from hrm_puzzles import logistics_generator, tours
 from hrm_puzzles.grid.board import GridShape, num_neighbors_BT
 from hrm_puzzles.grid.notation import cell_of, cells_of, check_keys, numbers_of
@@ -253,7 +254,7 @@ def _check_customers(shape: GridShape, customers: list[int]) -> None:
     if len(customers) > MAX_CUSTOMERS:
         row, col = shape.cell_name(customers[MAX_CUSTOMERS])
         extra = f"one too many at row {row}, column {col}"
-        problem = f"the city has {len(customers)} customers, {extra}"
+        problem = f"the city has {counted(len(customers), 'customer')}, {extra}"
         remedy = f"keep at most {MAX_CUSTOMERS}"
         raise PuzzleError(problem, "too-many-customers", remedy, (row, col))
 

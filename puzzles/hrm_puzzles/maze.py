@@ -189,7 +189,8 @@ class Maze(GridPuzzle):
         return is_nearer_4BRC.argmax(axis=0).reshape(moves_BT.shape)
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        return maze_generator.generate(self.shape, rng, difficulty)
+        question, rating = maze_generator.generate(self.shape, rng, difficulty)
+        return Example(question=question, answer=self.label_of(question), rating=rating)
 
     def label_of(self, question: Grid) -> Grid:
         tokens_T = self.encode(question)

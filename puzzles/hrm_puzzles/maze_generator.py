@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 
 from hrm_puzzles.grid.board import GridShape, bits_of, cells_between, flags_from, levels_from
-from hrm_puzzles.puzzle import Example, Grid, require_difficulty
+from hrm_puzzles.puzzle import Grid, require_difficulty
 
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
 
@@ -26,8 +26,8 @@ OPENINGS = (3, 12)
 NEWEST_SHARES = (0.0, 0.5, 0.9, 1.0)
 
 
-def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Example:
-    """A maze, the first of its shortest paths, and the length of that path in moves."""
+def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> tuple[Grid, int]:
+    """A maze, and the length of its shortest paths in moves."""
     wanted = lengths(shape, difficulty)
     # Python's generator is faster for many single draws.
     draw = Random(int(rng.integers(2**63)))
@@ -47,7 +47,7 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
             stop = min(len(levels), wanted.stop)
             length = draw.randrange(wanted.start, stop)
             goal = _any_of(draw, levels[length])
-            return _example(shape, free, levels[0], goal)
+            return _grid(shape, free, levels[0], goal), length
 
 
 def lengths(shape: GridShape, difficulty: str) -> range:
@@ -96,34 +96,15 @@ def _lengthened(
     return free
 
 
-def _example(shape: GridShape, free: int, start: int, goal: int) -> Example:
-    """The question and its first shortest path, in the order of `Maze.first_path_BT`."""
-    stride = shape.cols + 1
-    between = cells_between(shape, free, start, goal)
-    path = start
-    cell = start
-    for level in between[1:]:
-        for near in (cell >> stride, cell << stride, cell >> 1, cell << 1):
-            if near & level:
-                cell = near
-                break
-        path |= cell
-    ends = ((start, START), (goal, GOAL))
-    question = _grid(shape, free, ends)
-    answer = _grid(shape, free, ((path, PATH), *ends))
-    return Example(question=question, answer=answer, rating=len(between) - 1)
-
-
 def _any_of(draw: Random, cells: int) -> int:
     bits = list(bits_of(cells))
     return 1 << draw.choice(bits)
 
 
-def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> Grid:
-    """A grid of walls and open cells that has each value of `placed` on its set of cells."""
+def _grid(shape: GridShape, free: int, start: int, goal: int) -> Grid:
     grid_T = np.where(flags_from(shape, free), OPEN, WALL).astype(np.int8)
-    for cells, value in placed:
-        grid_T[flags_from(shape, cells)] = value
+    grid_T[flags_from(shape, start)] = START
+    grid_T[flags_from(shape, goal)] = GOAL
     return grid_T.reshape(shape.rows, shape.cols)
 
 

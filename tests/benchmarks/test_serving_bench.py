@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +82,7 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
     served = policies.bundle_bench(bundle, questions, ServingOptions(engine="cpu", slots=4))
-    served = replace(served, rule=HaltingPolicy(kind="learned", max_segments=9))
+    served = served._replace(rule=HaltingPolicy(kind="learned", max_segments=9))
     answers: dict[str, dict[int, tuple[int, bytes]]] = {}
     for policy in policies.POLICIES:
         results, _ = policies.serve(policy, served)

@@ -54,7 +54,7 @@ def test_a_command_has_five_ends(error: BaseException | None, status: int, said:
         ("small --size 2", "small 2 "),
         ("--size 2 small", "small 2 "),
         ("--size 2", "None 2 "),
-        ("status run --size 3", " 1 run 3"),
+        ("status run --size 3", "None 1 run 3"),
     ],
 )
 def test_the_first_word_of_a_group_is_a_command_or_its_own_argument(
@@ -72,6 +72,9 @@ def test_the_first_word_of_a_group_is_a_command_or_its_own_argument(
 
     assert succeeded(app, *words.split()).stdout == printed
     assert CliRunner().invoke(app, ["small", "other"]).exit_code == 2
+    assert (
+        "Usage: hrm-try status " in CliRunner().invoke(app, ["status"], prog_name="hrm-try").stderr
+    )
 
 
 def test_runnable_is_what_a_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

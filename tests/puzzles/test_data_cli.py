@@ -201,7 +201,7 @@ def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path,
     broken[2, 0] = 0
     write_split(tmp_path, "train", rows[1:], broken[1:], puzzle=arc)
     found = run("inspect", tmp_path, "--puzzle", arc.name, code=1).out
-    assert "FAULT: 1 labels of train are wrong, the first at index 1." in found
+    assert "FAULT: train has 1 wrong label, the first at index 1." in found
     assert "\n\ntrain 1\n" in found  # the wrong example is shown
     assert "FAULT: 2 test questions are in train under the same puzzle id." in found
 

@@ -133,10 +133,10 @@ def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path) -> None:
     recipe = DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=2, csv_train=file)
     build(recipe, tmp_path / "built", say=said.append)
     import_file(file, FOUR, tmp_path / "imported", split="train", say=said.append)
-    sentence = f"1 questions of {file} have more than one solution; remove them."
+    sentence = f"questions of {file} with more than one solution: 1; remove them."
     assert said == [sentence, sentence]
     report = inspect(tmp_path / "built")
-    assert report.faults == ["1 questions of train have more than one solution."]
+    assert report.faults == ["train has 1 question with more than one solution."]
 
 
 def page_export(path: Path, count: int) -> Path:

@@ -57,7 +57,7 @@ def test_a_healthy_machine_needs_nothing(tmp_path: Path) -> None:
 
 def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
     problem = "no C++ compiler is found: install one"
-    cpu_only = replace(TRAINER, torch_cuda=None, sees_gpu=False, compile_problem=problem)
+    cpu_only = TRAINER._replace(torch_cuda=None, sees_gpu=False, compile_problem=problem)
     assert examined(machine(tmp_path, {}, {}), cpu_only) == {"torch.compile": "warn"}
 
 
@@ -132,7 +132,7 @@ def test_attention_is_tried_and_a_card_without_kernels_is_a_fault(
 )
 def test_unfit_software_is_a_fault(changes: dict[str, object], remedy: str, tmp_path: Path) -> None:
     computer = machine(tmp_path, {"nvidia-smi": SMI}, {})
-    installed = replace(TRAINER, **changes)  # type: ignore[arg-type]
+    installed = TRAINER._replace(**changes)  # type: ignore[arg-type]
     found = doctor.software_findings(computer, installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert remedy in failed.remedy

@@ -5,7 +5,7 @@ import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hrm_host.doctor import ADD_SWAP, Finding, fail, ok, warn, warn_if
 from hrm_host.machine import Host
@@ -43,8 +43,7 @@ STEADY_DRIVER = (
 Card = Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingSoftware:
+class TrainingSoftware(NamedTuple):
     torch: str | None
     torch_cuda: str | None  # CUDA version that PyTorch was built for
     sees_gpu: bool

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
+BATCH_SIZE = 128  # puzzles that run at once
 LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
 CURVES = ("exact", "proven", "cells", "halting")
 FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
@@ -79,7 +80,6 @@ def evaluate(
     puzzle: Puzzle,
     rows: Batch,
     *,
-    batch_size: int = 128,
     loss: recipe.LossKind = "softmax",
     identifiers: Sequence[str] = (),
     stop: Event | None = None,
@@ -96,7 +96,7 @@ def evaluate(
             "no held-out puzzle has an answer to compare with; validate on a split that has labels"
         )
     rows = rows.rows(has_label_B)
-    found = _joined(_rollouts(model, puzzle, rows, loss, batch_size, stop))
+    found = _joined(_rollouts(model, puzzle, rows, loss, stop))
     curves: dict[str, tuple[float, ...]] = {}
     for name in CURVES:
         shares_S = found[name].mean(1)
@@ -123,17 +123,16 @@ def _rollouts(
     puzzle: Puzzle,
     rows: Batch,
     loss: recipe.LossKind,
-    batch_size: int,
     stop: Event | None,
 ) -> list[_Figures]:
     """The results of every batch, in order; each rank runs its share of the rows."""
     ranks = distributed.ranks()
     mine = np.array_split(np.arange(len(rows.tokens_BT)), ranks.world)[ranks.rank]
     parts: list[_Figures] = []
-    for begin in range(0, len(mine), batch_size):
+    for begin in range(0, len(mine), BATCH_SIZE):
         if stop is not None and stop.is_set():
             break
-        batch = rows.rows(mine[begin : begin + batch_size])
+        batch = rows.rows(mine[begin : begin + BATCH_SIZE])
         parts.append(_rollout(model, puzzle, batch, loss))
     if ranks.any(stop is not None and stop.is_set()):
         raise Stopped
@@ -217,8 +216,7 @@ def _scored(rows: Batch, found: _Figures) -> _Figures:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """The same seeded puzzles at every validation."""
 
     whole: Batch

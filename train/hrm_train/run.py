@@ -55,28 +55,25 @@ class TrainingRun:
         self._saved_at = self._began_s
         self._latest_figures = ""
 
-    def finish(self, stages: Stages) -> Evaluation | None:
-        """Trains to `total_samples` and returns the last validation, or None if a signal came.
+    def finish(self, stages: Stages) -> None:
+        """Trains to `total_samples`, or until a signal comes.
 
         The caller must hold the run's lock (`sole_writer`), since files of killed processes are
         removed.
         """
         is_stopping = False
         with self._until_signalled():
-            evaluation = self._catch_up()
+            self._catch_up()
             while not self._is_over() and not is_stopping:
                 with self._announcing_a_first_step(stages):
                     self.telemetry.add(self.trainer.step())
                 self._report(stages)
                 if self._is_over() or self._every(self.intervals.validate_steps):
-                    evaluation = self._validate()
+                    self._validate()
                 is_stopping = self._agreed(self.stopped_by is not None)
                 if self._is_save_due() or self._is_over() or is_stopping:
                     self.save()
             self.telemetry.close()
-        if self.stopped_by:
-            return None
-        return evaluation
 
     @contextmanager
     def _announcing_a_first_step(self, stages: Stages) -> Generator[None]:
@@ -167,7 +164,7 @@ class TrainingRun:
             return here
         return self._every(self.intervals.log_steps) and ranks.any(here)
 
-    def _catch_up(self) -> Evaluation | None:
+    def _catch_up(self) -> None:
         """Finishes what a killed process left undone: points `best`, and validates if it is due."""
         step = self.trainer.progress.step
         ranks = self.trainer.ranks
@@ -179,14 +176,10 @@ class TrainingRun:
                 self._choose(best["step"])
             is_due &= all(row["step"] != step for row in status.validations(self.path))
         if ranks.any(ranks.is_first and is_due):
-            return self._validate()
-        return None
+            self._validate()
 
-    def _validate(self) -> Evaluation | None:
-        """Runs the due evaluation; saves if the whole set is the best yet.
-
-        Returns None if a signal came.
-        """
+    def _validate(self) -> None:
+        """Runs the due evaluation; saves if the whole set is the best yet. A signal ends it."""
         step = self.trainer.progress.step
         fast = self.held_out.fast
         evaluation = None
@@ -208,7 +201,6 @@ class TrainingRun:
             self.save()
             if self.trainer.ranks.is_first:
                 self._choose(step)
-        return evaluation
 
     def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
         """The evaluation, and whether it is better than all earlier ones of its kind."""

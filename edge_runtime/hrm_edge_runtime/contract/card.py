@@ -15,7 +15,15 @@ from hrm_host.reading import counted
 from hrm_puzzles.puzzle import Described, Puzzle
 
 Z_95 = 1.959964
-ORIGIN = ("data", "data_fingerprint", "samples", "commit", "time", "num_parameters")
+ORIGIN = (
+    "architecture",
+    "num_parameters",
+    "data",
+    "data_fingerprint",
+    "samples",
+    "commit",
+    "time",
+)
 """What a card takes from the provenance; `samples` are those of the last run."""
 PROOF = "An answer is proven if the puzzle's own check accepts it; any other may be wrong."
 NO_PROOF = "No check can prove an answer, so any may be wrong."
@@ -59,6 +67,7 @@ It reads {about}.
 def card_of(manifest: Manifest, puzzle: Puzzle, path: Path) -> str:
     """The card of the bundle in this directory."""
     provenance = manifest.provenance
+    origin = {**provenance, "architecture": architecture_of(manifest)}
     is_shipped = path.parent == SHIPPED_BUNDLES
     made_by = f"tools/train-shipped.sh {manifest.name}" if is_shipped else "hrm-export"
     metrics: list[str] = []
@@ -80,11 +89,16 @@ def card_of(manifest: Manifest, puzzle: Puzzle, path: Path) -> str:
         metrics=", ".join(metrics),
         manifest=manifest,
         about=puzzle.about if isinstance(puzzle, Described) else puzzle.name,
-        origin="\n".join(f"- {key}: {provenance[key]}" for key in ORIGIN if key in provenance),
+        origin="\n".join(f"- {key}: {origin[key]}" for key in ORIGIN if key in origin),
         command=provenance.get("command", made_by),
         rows="\n".join(rows),
         limits="\n".join(f"- {limit}" for limit in limits),
     )
+
+
+def architecture_of(manifest: Manifest) -> str:
+    """The family of its network; bundles that do not say are older, and relational."""
+    return str(manifest.provenance.get("architecture", "relational"))
 
 
 def accuracy_of(manifest: Manifest) -> dict[str, Any]:

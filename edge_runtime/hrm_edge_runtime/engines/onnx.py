@@ -34,6 +34,7 @@ from hrm_edge_runtime.engines.engine import (
     StepOutput,
 )
 from hrm_host.machine import num_cores
+from hrm_host.reading import counted
 
 INSTALL_GPU = (
     "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), "
@@ -197,7 +198,7 @@ class OnnxEngine(Engine):
             self._session.run_with_iobinding(self._bindings[key])
         except Exception as error:  # ONNX Runtime's errors lack a common class of their own
             raise EngineLostError(
-                f"ONNX Runtime failed in a segment of {num_active} slots ({error})"
+                f"ONNX Runtime failed in a segment of {counted(num_active, 'slot')} ({error})"
             ) from error
         self._current = 1 - self._current
         self._inputs["fresh_B"][:num_active] = False

@@ -13,8 +13,8 @@ Example: the grid [[7, 0]] on a canvas of 3 x 3, at the origins (0, 0) and (1, 0
 Shapes: B batch, S side of the canvas, T = S * S, C = 10 colors, K cells with a color.
 """
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,8 +87,7 @@ def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> 
     return (box - FIRST_COLOR).astype(np.int8)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Boxes:
+class Boxes(NamedTuple):
     """The smallest box around the colors of each canvas, [B] each.
 
     Without any color it is the whole canvas.

@@ -11,9 +11,9 @@ import gzip
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath, PurePosixPath
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 
@@ -43,8 +43,7 @@ ByTask = dict[str, object]
 """The examples of each task, as they are in their file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Examples:
+class Examples(NamedTuple):
     """Examples with their source and the text of their license. Nothing in `by_task` is checked."""
 
     path: Path

@@ -4,8 +4,8 @@ Shapes: N examples, T tokens.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,7 @@ def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
     return np.dtype([question, answer, ("rating", "<i4")])
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileContent:
+class FileContent(NamedTuple):
     """The good rows of a file, and what else to say about it.
 
     `names` are the identifiers of the rows, such as ARC tasks. `faults` has a sentence for the
@@ -192,7 +191,7 @@ def ambiguous_text(puzzle: Puzzle, inputs_NT: IntArray, subject: str) -> list[st
     searched = ""
     if count < len(inputs_NT):
         searched = f" ({count} of {len(inputs_NT)} were searched)"
-    return [f"{found} {subject} have more than one solution{searched}; remove them."]
+    return [f"{subject} with more than one solution{searched}: {found}; remove them."]
 
 
 def write_data_set(

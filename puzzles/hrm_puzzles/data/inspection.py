@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import is_list, json_from, text_of
+from hrm_host.reading import counted, is_list, json_from, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import SPLITS, DatasetError, Split, meta_for, open_split, recipe_at
 from hrm_puzzles.data.examples import num_ambiguous_in
@@ -67,14 +67,15 @@ class DatasetReport:
                 found.append(f"the split {name} is missing, and hrm-train needs both.")
         for part in self.splits:
             if part.num_ambiguous:
-                questions = f"{part.num_ambiguous} questions of {part.split}"
-                found.append(f"{questions} have more than one solution.")
+                questions = counted(part.num_ambiguous, "question")
+                found.append(f"{part.split} has {questions} with more than one solution.")
             if part.num_wrong:
                 first = f"the first at index {part.first_wrong}"
-                found.append(f"{part.num_wrong} labels of {part.split} are wrong, {first}.")
+                labels = counted(part.num_wrong, "wrong label")
+                found.append(f"{part.split} has {labels}, {first}.")
             if part.num_out_of_range:
-                values = f"{part.num_out_of_range} values of {part.split}"
-                found.append(f"{values} are outside the vocabulary.")
+                values = counted(part.num_out_of_range, "value")
+                found.append(f"{part.split} has {values} outside the vocabulary.")
             if part.num_puzzle_ids != part.num_names:
                 claimed = f"{part.num_puzzle_ids} puzzle identifiers"
                 found.append(f"{part.split} claims {claimed}, but {part.num_names} have names.")

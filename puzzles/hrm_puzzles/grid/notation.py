@@ -4,7 +4,7 @@ A `Legend` defines the characters of a puzzle. `reading` reads texts. The puzzle
 whether a board is valid. Shapes: R rows, C columns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
@@ -119,12 +119,12 @@ def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
     """Read a list of rows, each a list of characters or of numbers."""
     lists = list(filter(is_list, values))
     cells = list(chain.from_iterable(lists))
-    value_of = _known_values(legend, cells)
-    if not _are_known(value_of, cells):
-        for number, row in enumerate(lists, start=1):
-            for col, cell in enumerate(row, start=1):
-                if not _are_known(value_of, [cell]):
-                    raise bad_character((number, col), cell, legend.described)
+    places = (
+        (row, col)
+        for row, row_cells in enumerate(lists, start=1)
+        for col, _ in enumerate(row_cells, start=1)
+    )
+    value_of = _known_values(legend, cells, places)
     size.rows_of(values)
     kind = "numbers"
     if are_strings(cells) and max(map(len, cells)) <= 1:
@@ -135,11 +135,8 @@ def _from_rows(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
 def _from_flat_list(size: BoardSize, legend: Legend, cells: Sequence[object]) -> Parsed:
     """Read a list of all cells."""
     size.require(cells, size.shape.num_cells, "the list", "values")
-    value_of = _known_values(legend, cells)
-    if not _are_known(value_of, cells):
-        for place, cell in enumerate(cells):
-            if not _are_known(value_of, [cell]):
-                raise bad_character(size.shape.cell_name(place), cell, legend.described)
+    places = map(size.shape.cell_name, range(len(cells)))
+    value_of = _known_values(legend, cells, places)
     return _of_values(size, legend, cells, value_of, "flat")
 
 
@@ -163,18 +160,24 @@ def _of_values(
     return Parsed(grid=grid, notation=notation)
 
 
-def _known_values(legend: Legend, cells: Sequence[object]) -> Mapping[object, int]:
-    """The values of cells: numbers, also whole floats or as text, and characters."""
+def _known_values(
+    legend: Legend, cells: Sequence[object], places: Iterable[Cell]
+) -> Mapping[object, int]:
+    """The values of cells: numbers, also whole floats or as text, and characters.
+
+    Raises PuzzleError for the first cell that is no number, text or null with a value.
+    """
     texts = [cell for cell in cells if isinstance(cell, str)]
     values = values_in(legend, texts)
-    if values is legend.values:
-        return legend.of_scalars
-    return {**legend.of_scalars, **values}
-
-
-def _are_known(value_of: Mapping[object, int], cells: Sequence[object]) -> bool:
-    """Whether all cells are numbers, texts or null with a value."""
-    return SCALARS.issuperset(map(type, cells)) and value_of.keys() >= set(cells)
+    known = legend.of_scalars
+    if values is not legend.values:
+        known = {**known, **values}
+    if SCALARS.issuperset(map(type, cells)) and known.keys() >= set(cells):
+        return known
+    for place, cell in zip(places, cells, strict=True):
+        if type(cell) not in SCALARS or cell not in known:
+            raise bad_character(place, cell, legend.described)
+    return known
 
 
 # JSON objects: a matrix of numbers, and cells given as [row, column] from 0. The answer has one

@@ -8,8 +8,8 @@ A file has the doors of the commands.
 import io
 import json
 import math
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ QUESTIONS: dict[str, object] = {
 }
 
 
-@dataclass(frozen=True)
-class WrittenForm:
+class WrittenForm(NamedTuple):
     """A form with an example, which is bytes only in a file of arrays or of another encoding.
 
     It reads as the question of its kind, or `rejected` is in the sentence about it.

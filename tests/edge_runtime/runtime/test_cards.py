@@ -26,7 +26,9 @@ def card(bundle: Bundle) -> str:
 def test_a_shipped_card_is_that_of_its_manifest_and_hugging_face_reads_it(name: str) -> None:
     bundle = shipped(name)
     text = (bundle.path / CARD_NAME).read_text(encoding="utf-8")
-    assert text == card(bundle), "run python tests/edge_runtime/runtime/test_cards.py"
+    assert text == card(bundle), (
+        "run PYTHONPATH=tests/support python tests/edge_runtime/runtime/test_cards.py"
+    )
     assert CARD_NAME not in bundle.manifest.files
     data = ModelCard(text).data
     assert data.license == "apache-2.0"

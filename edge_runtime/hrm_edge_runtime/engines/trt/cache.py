@@ -33,6 +33,7 @@ from hrm_host import atomic
 from hrm_host.atomic import sha256_of
 from hrm_host.machine import Host, cache_folder
 from hrm_host.memory import GIB
+from hrm_host.reading import counted
 
 INT8_GAIN = 1.1  # INT8 costs solves, so it must be this much faster than the others
 
@@ -164,7 +165,7 @@ def fastest(bundle: Bundle, *, num_slots: int) -> str:
     chosen = fastest_of(built, num_slots)
     if chosen is None:
         raise EngineUnavailableError(
-            f"no TensorRT engine for {num_slots} slots was built here yet: "
+            f"no TensorRT engine for {counted(num_slots, 'slot')} was built here yet: "
             f"`{serve_command(bundle, 'tensorrt', num_slots)}` builds it."
         )
     return chosen
@@ -184,7 +185,7 @@ def verdict(built: list[Built], num_slots: int) -> str:
     step_ms = _ms_by_precision(built, num_slots)
     fastest_first = sorted(step_ms.items(), key=lambda item: item[1])
     times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in fastest_first)
-    text = f"a segment of {num_slots} slots takes {times}"
+    text = f"a segment of {counted(num_slots, 'slot')} takes {times}"
     if "int8" in step_ms and "fp16" in step_ms and step_ms["int8"] * INT8_GAIN >= step_ms["fp16"]:
         text += f"; INT8 is not {INT8_GAIN} times as fast as FP16 on this device"
     for page in built:

@@ -14,7 +14,7 @@ const addressOf = (path) => new URL(path, document.baseURI).href;
 const policy = globalThis.trustedTypes?.createPolicy("site", { createScriptURL: addressOf });
 const scriptAt = (path) => policy?.createScriptURL(path) ?? addressOf(path);
 
-navigator.serviceWorker?.register(scriptAt("offline.js"));
+navigator.serviceWorker?.register(scriptAt("offline.js")).catch(() => {}); // only online, then
 const worker = new Worker(scriptAt("web/js/browser/worker.js"), { type: "module" });
 const lost = new Promise((_, reject) => {
   worker.onerror = () => reject(new Refusal(LOST));
