@@ -5,7 +5,19 @@ from pathlib import Path
 
 import pytest
 from service_tools import Server
-from web_tools import SIZES, Browser, Page, Size, choose, digits, expect, screen, solve, visit
+from web_tools import (
+    LAPTOPS,
+    SIZES,
+    Browser,
+    Page,
+    Size,
+    choose,
+    digits,
+    expect,
+    screen,
+    solve,
+    visit,
+)
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +48,7 @@ def test_a_link_opens_its_puzzle(browser: Browser, site: Server, size: Size) -> 
         page.click("#copy-answer")
         expect(page.locator("#shared")).to_have_text("The answer is copied.")
         assert clipboard(page).replace("\n", "") == digits(page)
-        screen(page, f"sharing-{size[0]}")
+        screen(page, f"sharing-{size[0]}", whole=size in LAPTOPS)
 
 
 def test_a_copied_link_shows_the_same_board(browser: Browser, site: Server) -> None:
