@@ -24,6 +24,7 @@ from hrm_edge_runtime.contract.bundle import (
     PUZZLE_TABLE_NAME,
     TASKS_NAME,
     Bundle,
+    puzzle_of,
 )
 from hrm_edge_runtime.contract.card import card_of
 from hrm_edge_runtime.contract.manifest import CARD_NAME, TaskResults, write_manifest
@@ -61,8 +62,8 @@ def write_bundle(
         write_parity(unfinished, forms)
         fields = manifest_fields(contents, judged, unrolled)
         write_manifest(unfinished, **fields)
-        bundle = Bundle.open(unfinished)
-        card = card_of(bundle.manifest, bundle.puzzle, path)
+        manifest = Bundle.open(unfinished).manifest
+        card = card_of(manifest, puzzle_of(manifest), path)
         (unfinished / CARD_NAME).write_text(card, encoding="utf-8")
 
 

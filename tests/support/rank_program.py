@@ -17,6 +17,7 @@ from train_tools import PUZZLE, SIZES, small_trainer, training_run
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles.data.datasets import open_split
+from hrm_train import status
 from hrm_train.batches import Batch, SplitSource
 from hrm_train.distributed import joined
 from hrm_train.hardware import PRESETS
@@ -97,10 +98,11 @@ def print_validation(data: Path, path: Path) -> None:
     dist.init_process_group = partial(dist.init_process_group, timeout=limit)
     with joined() as ranks:
         run = training_run(path, small_trainer(data, total_samples=16))
-        evaluation = run.finish(Stages())
-        assert evaluation is not None
+        run.finish(Stages())
         if ranks.is_first:
-            print(json.dumps({"loss": evaluation.loss, "cells": evaluation.cells}))
+            last = (path / status.VALIDATIONS).read_text().splitlines()[-1]
+            row = json.loads(last)
+            print(json.dumps({"loss": row["loss"], "cells": row["cells"]}))
 
 
 if __name__ == "__main__":
