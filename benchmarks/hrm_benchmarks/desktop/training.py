@@ -155,7 +155,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     source = batches.open_source(contestant.data, "train", puzzle)
     model = initial(contestant.config)
     if not contestant.is_ours:
-        plain = PlainHRM(contestant.config)
+        plain = plain_model(contestant.config)
         plain.load_state_dict(model.state_dict())
         return PlainTrainer(plain, source, recipe).step
     cpu = replace(hardware.PRESETS["cpu"], compile=contestant.compile)
@@ -174,14 +174,13 @@ def initial(config: HRMConfig) -> HRM:
     return model
 
 
-class PlainHRM(HRM):
+def plain_model(config: HRMConfig) -> HRM:
     """The model over plain blocks; its weights keep their names."""
-
-    def __init__(self, config: HRMConfig) -> None:
-        super().__init__(config)
-        if config.arch != "trm":
-            self.add_module("high_level", Level(config, config.high_layers, PlainBlock))
-        self.add_module("low_level", Level(config, config.low_layers, PlainBlock))
+    model = HRM(config)
+    if config.arch != "trm":
+        model.add_module("high_level", Level(config, config.high_layers, PlainBlock))
+    model.add_module("low_level", Level(config, config.low_layers, PlainBlock))
+    return model
 
 
 class PlainBlock(Block):
@@ -242,7 +241,7 @@ class PlainAdamATan2:
 class PlainTrainer:
     """The published loop: every step draws a whole batch, but only halted slots take their row."""
 
-    def __init__(self, model: PlainHRM, source: batches.SplitSource, recipe: Recipe) -> None:
+    def __init__(self, model: HRM, source: batches.SplitSource, recipe: Recipe) -> None:
         self.model = model
         self.feed = batches.Feed(source, seed=recipe.seed, augment=recipe.augment)
         self.recipe = recipe
