@@ -142,8 +142,10 @@ def _architectures(found: list[dict[str, Any]]) -> str:
     for model in found:
         names.setdefault(model["architecture"], []).append(model["name"])
     *rare, common = sorted(names, key=lambda architecture: len(names[architecture]))
+    if not rare:
+        return f"all: {common}"
     parts = [f"{', '.join(names[architecture])}: {architecture}" for architecture in rare]
-    return "; ".join([*parts, f"{'the others' if rare else 'all'}: {common}"])
+    return f"{'; '.join(parts)}; the others: {common}"
 
 
 def _accuracy_cells(model: dict[str, Any]) -> tuple[str, str]:

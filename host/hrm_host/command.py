@@ -121,7 +121,7 @@ class _Grouped:
                 formatter.write(f"  {example}\n")
 
 
-class _Group(TyperGroup):
+class _CommandGroup(TyperGroup):
     """A group whose first word is a command, or else its own argument, before or after options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -174,7 +174,7 @@ class Command(typer.Typer):
         return self._registering(register, extra or self._extra)
 
     def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
-        register = super().callback(*args, cls=_grouped(_Group, groups), **settings)
+        register = super().callback(*args, cls=_grouped(_CommandGroup, groups), **settings)
         return self._registering(register, self._extra)
 
     def _registering(

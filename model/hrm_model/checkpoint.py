@@ -77,7 +77,7 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
         raise CheckpointError(f"{error}; {_advice(path)}") from error
     if damaged:
         raise CheckpointError(
-            f"{path / damaged} has changed since it was written (its hash differs); {_advice(path)}"
+            f"{path / damaged} is missing or has changed since it was written; {_advice(path)}"
         )
     model = model_of(config)
     try:

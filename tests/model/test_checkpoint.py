@@ -61,7 +61,7 @@ def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved
     content[-5] ^= 1
     weights.write_bytes(content)
     with pytest.raises(
-        CheckpointError, match=r"has changed since it was written .*step_2 is whole"
+        CheckpointError, match=r"is missing or has changed since it was written; .*step_2 is whole"
     ):
         checkpoint.load(weights.parent)
     assert checkpoint.load(saved.parent / "step_2")[1]["step"] == 2
