@@ -190,9 +190,6 @@ class RequestMiddleware:
         if route in QUIET_PATHS and (status < 400 or status == 503):  # 503: not ready yet
             return
         fields: dict[str, object] = {
-            "method": method,
-            "route": route,
-            "status": status,
             "ms": round(1000 * seconds, 3),
             "refused": context.refused,
             "key": context.key,
@@ -206,9 +203,12 @@ class RequestMiddleware:
             fields["halted_by"] = ",".join(sorted(context.halted_by))
             fields["queue_ms"] = round(1000 * context.queue_s, 3)
             fields["compute_ms"] = round(1000 * context.compute_s, 3)
-        shown = [f"{name}: {value}" for name, value in fields.items() if value is not None]
-        words = ", ".join([f"{method} {route} {status}", *shown[3:]])
-        _log.info("%s", words, extra={"fields": fields})
+        words = f"{method} {route} {status}"
+        for name, value in fields.items():
+            if value is not None:
+                words += f", {name}: {value}"
+        request = {"method": method, "route": route, "status": status}
+        _log.info("%s", words, extra={"fields": request | fields})
 
 
 def _pieces(message: Message) -> Iterator[Message]:

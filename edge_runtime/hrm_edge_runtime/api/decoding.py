@@ -25,17 +25,11 @@ WITHOUT_QUOTES = re.compile(r"""\s*(?:'|"?\{\s*(?:\w+\s*:|\\["']|'))""")
 Fields = TypeVar("Fields", bound=BaseModel)
 
 
-def most_values(body: bytes) -> int:
-    """An upper bound of the number of values in a JSON text.
-
-    Each value follows a comma, or begins a list, an object or the text.
-    """
-    return 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
-
-
 def validated(fields: type[Fields], body: bytes) -> Fields:
     """The fields of a body. An invalid body is rejected with 422, which states place and reason."""
-    if most_values(body) > MAX_VALUES:
+    # each value follows a comma, or begins a list, an object or the body
+    most_values = 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
+    if most_values > MAX_VALUES:
         message = f"the JSON may hold more than {MAX_VALUES} values, by its commas and brackets"
         raise invalid("too-many-values", message, "send one puzzle, as text or as rows")
     value = _decoded(body)

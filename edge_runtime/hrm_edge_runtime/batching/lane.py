@@ -103,7 +103,10 @@ class Lane:
         if num_active == 0:
             return ended
         launched_s = self._clock()
-        output = self._run()
+        if self._run_length == 1:
+            output = self.engine.step(num_active)
+        else:
+            output = self._next_output()
         fetched_s = self._clock()
         ended += self._commit(output, fetched_s)
         step_s = fetched_s - launched_s
@@ -183,14 +186,11 @@ class Lane:
             self.engine.move(source, target)
         return expired
 
-    def _run(self) -> StepOutput:
-        """Run one segment over the dense prefix; an engine that runs ahead starts several."""
-        num_rows = len(self.scheduler.dense)
-        if self._run_length == 1:
-            return self.engine.step(num_rows)
+    def _next_output(self) -> StepOutput:
+        """The next segment over the dense prefix, of a run that the engine starts if none is."""
         if self.num_ahead == 0:
             self.num_ahead = self._next_run_length()
-            self._outputs = self.engine.run(num_rows, self.num_ahead)
+            self._outputs = self.engine.run(len(self.scheduler.dense), self.num_ahead)
         self.num_ahead -= 1
         return next(self._outputs)
 
