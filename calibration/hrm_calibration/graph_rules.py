@@ -52,20 +52,16 @@ def element_types(model: ModelProto) -> dict[str, int]:
 
 def check_graph(model: ModelProto) -> None:
     """Raise ValueError for a graph that is not valid ONNX or that TensorRT 10.3 may not read."""
-    _check_valid(model)
-    types = element_types(model)
-    for node in model.graph.node:
-        _check_operator(node, types)
-        _check_one_type(node, types)
-
-
-def _check_valid(model: ModelProto) -> None:
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         problem = f"the graph is not valid ONNX ({reason})"
         raise ValueError(f"{problem}; this is a bug in the exporter; please report it") from error
+    types = element_types(model)
+    for node in model.graph.node:
+        _check_operator(node, types)
+        _check_one_type(node, types)
 
 
 def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:

@@ -254,19 +254,15 @@ def json_answer(
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:
-    """The key that a request sends, known or not; empty without one."""
+    """The key that a request sends, known or not; empty without one. It is Basic's password."""
     authorization = headers.get(b"authorization", b"").decode("latin-1")
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()
-    if scheme.lower() == "basic":
-        return _password(token.strip())
-    return headers.get(b"x-api-key", b"").decode("latin-1")
-
-
-def _password(token: str) -> str:
+    if scheme.lower() != "basic":
+        return headers.get(b"x-api-key", b"").decode("latin-1")
     try:
-        user_and_password = base64.b64decode(token, validate=True).decode("utf-8")
+        user_and_password = base64.b64decode(token.strip(), validate=True).decode("utf-8")
     except ValueError:
         return ""
     return user_and_password.partition(":")[2]

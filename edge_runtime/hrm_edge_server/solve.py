@@ -204,21 +204,21 @@ class SolveService:
             losses_in_a_row=process.losses_in_a_row,
             last_error=without_folders(process.last_error or "") or None,
         )
+        lanes: list[schema.LaneView] = []
+        for model in self.models.values():
+            report = client.lane_manager.reports.get(model.lane)
+            view = schema.LaneView(
+                name=model.name,
+                lane=client.lanes_by_model.get(model.name),
+                memory_bytes=report.memory_bytes if report else None,
+                requests=client.places.num_taken(model.lane),
+            )
+            lanes.append(view)
         return SlotsAnswer(
             engine=engine,
             waiting=client.num_waiting,
             snapshot_age_ms=age_ms,
-            lanes=[self._lane_view(model) for model in self.models.values()],
-        )
-
-    def _lane_view(self, model: ServedModel) -> schema.LaneView:
-        client = self.engine_client
-        report = client.lane_manager.reports.get(model.lane)
-        return schema.LaneView(
-            name=model.name,
-            lane=client.lanes_by_model.get(model.name),
-            memory_bytes=report.memory_bytes if report else None,
-            requests=client.places.num_taken(model.lane),
+            lanes=lanes,
         )
 
     async def parsed(

@@ -94,24 +94,21 @@ def write_graph(file: Path, graph: ModelProto) -> None:
 
 
 def write_data(directory: Path, contents: Contents, judged: JudgedForms) -> None:
-    """Write the puzzle table, the names of its rows, the tasks if there are any, and the traces."""
+    """Write the puzzle table, the names of its rows, the tasks if there are any, and the traces.
+
+    Tasks with right answers come first: a page begins with the first ones.
+    """
     golden = judged.golden
+    tasks = contents.exam.tasks
     np.save(directory / PUZZLE_TABLE_NAME, contents.exam.served.puzzle_table)
     identifiers = json.dumps(list(contents.exam.identifiers))
     (directory / IDENTIFIERS_NAME).write_text(identifiers + "\n")
-    if contents.exam.tasks:
-        text = json.dumps(right_first(contents, judged), separators=(",", ":"))
+    if tasks:
+        right = judged.task_scores.right if judged.task_scores else ()
+        right_first = {name: tasks[name] for name in right} | dict(tasks)
+        text = json.dumps(right_first, separators=(",", ":"))
         (directory / TASKS_NAME).write_text(text + "\n")
     np.savez_compressed(directory / GOLDEN_NAME, allow_pickle=False, **vars(golden))
-
-
-def right_first(contents: Contents, judged: JudgedForms) -> dict[str, Any]:
-    """The tasks, those with right answers first: a page begins with the first ones."""
-    tasks = contents.exam.tasks
-    first: dict[str, Any] = {}
-    if judged.task_scores is not None:
-        first = {name: tasks[name] for name in judged.task_scores.right}
-    return first | dict(tasks)
 
 
 def write_parity(directory: Path, forms: Sequence[Form]) -> None:

@@ -187,20 +187,19 @@ class Lane:
         return expired
 
     def _next_output(self) -> StepOutput:
-        """The next segment over the dense prefix, of a run that the engine starts if none is."""
+        """The next segment over the dense prefix, of a run that the engine starts if none is.
+
+        A run ends when a hypothesis changes an attempt's tokens.
+        """
         if self.num_ahead == 0:
-            self.num_ahead = self._next_run_length()
-            self._outputs = self.engine.run(len(self.scheduler.dense), self.num_ahead)
+            length = self._run_length or self.counters.best_run_length()
+            for attempt in self.scheduler.dense:
+                if attempt.hypotheses is not None:
+                    length = min(length, segments_to_next(attempt.segments))
+            self.num_ahead = length
+            self._outputs = self.engine.run(len(self.scheduler.dense), length)
         self.num_ahead -= 1
         return next(self._outputs)
-
-    def _next_run_length(self) -> int:
-        """Segments of the next run, which ends when a hypothesis changes an attempt's tokens."""
-        length = self._run_length or self.counters.best_run_length()
-        for attempt in self.scheduler.dense:
-            if attempt.hypotheses is not None:
-                length = min(length, segments_to_next(attempt.segments))
-        return length
 
     def _commit(self, output: StepOutput, now: float) -> list[Attempt]:
         """Store a segment's outputs; ends and returns the attempts that halt.

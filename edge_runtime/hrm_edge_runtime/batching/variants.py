@@ -44,7 +44,10 @@ class TaskVariants:
     def _transformed(self, original: TaskVariant, count: int) -> Iterator[TaskVariant]:
         seen = {original.tokens_T.tobytes()}
         for number in range(DRAWS * (count - 1)):
-            symmetry = self._symmetry(number)
+            if number == len(self._drawn):
+                rng = np.random.default_rng(number)
+                self._drawn.append(self._puzzle.symmetry(rng))
+            symmetry = self._drawn[number]
             tokens_T = symmetry.apply(original.tokens_T[None])[0]
             key = tokens_T.tobytes()
             if key not in seen:
@@ -54,12 +57,6 @@ class TaskVariants:
                     puzzle_id=original.puzzle_id,
                     turn_back=_way_back(symmetry),
                 )
-
-    def _symmetry(self, number: int) -> Symmetry:
-        if number == len(self._drawn):
-            rng = np.random.default_rng(number)
-            self._drawn.append(self._puzzle.symmetry(rng))
-        return self._drawn[number]
 
     def _by_name(self, original: TaskVariant, puzzle: Voting) -> Iterator[TaskVariant]:
         """The variants of a task that have their own rows in the puzzle table."""
