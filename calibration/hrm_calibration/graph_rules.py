@@ -69,7 +69,7 @@ def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:
     returned = {types[output] for output in node.output}
     allowed = RETURNED.get(node.op_type, FLOATS)
     if node.op_type not in OPERATORS or not returned <= allowed:
-        names = ", ".join(_type_name(code) for code in sorted(returned))
+        names = ", ".join(map(TensorProto.DataType.Name, sorted(returned)))
         problem = f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read"
         raise ValueError(f"{problem}; use one that it reads")
 
@@ -88,10 +88,7 @@ def _check_one_type(node: NodeProto, types: Mapping[str, int]) -> None:
             kinds.setdefault(formal.type_str, set()).add(types[name])
     for found in kinds.values():
         if len(found) > 1:
-            meeting = {name: _type_name(types[name]) for name in (*node.input, *node.output)}
+            used = (*node.input, *node.output)
+            meeting = {name: TensorProto.DataType.Name(types[name]) for name in used}
             problem = f"{node.name} mixes types ({meeting})"
             raise ValueError(f"{problem}, which a strongly typed network rejects; cast first")
-
-
-def _type_name(code: int) -> str:
-    return TensorProto.DataType.Name(code)

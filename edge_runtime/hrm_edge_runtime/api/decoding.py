@@ -67,19 +67,14 @@ def _decoded(body: bytes) -> object:
         message = f"byte {error.start} of the body is not {encoding.upper().removesuffix('-SIG')}"
         raise invalid("not-utf-8", message, "send JSON in UTF-8") from None
     except json.JSONDecodeError as error:
+        reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        remedy = 'send {"puzzle": ...}'
         if WITHOUT_QUOTES.match(error.doc):
-            raise _lost_quotes() from None
-        place = f"line {error.lineno}, column {error.colno}"
-        message = f"the body is not JSON: {error.msg} at {place}"
-        raise invalid("not-json", message, 'send {"puzzle": ...}') from None
+            reason = "double quotes are missing; the shell may have taken them"
+            remedy = "put the JSON into a file and send that: curl -d @puzzle.json"
+        raise invalid("not-json", f"the body is not JSON: {reason}", remedy) from None
     except RecursionError:
         raise _too_deep() from None
-
-
-def _lost_quotes() -> ServiceError:
-    message = "the body is not JSON: double quotes are missing; the shell may have taken them"
-    remedy = "put the JSON into a file and send that: curl -d @puzzle.json"
-    return invalid("not-json", message, remedy)
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

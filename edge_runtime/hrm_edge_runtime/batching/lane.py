@@ -11,7 +11,6 @@ from itertools import islice
 
 import numpy as np
 
-from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import Scheduler
 from hrm_edge_runtime.batching.stats import (
     NUM_TELLING,
@@ -21,6 +20,7 @@ from hrm_edge_runtime.batching.stats import (
     SlotView,
 )
 from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.batching.variants import is_due, segments_to_next
 from hrm_edge_runtime.contract.halting import decide
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, Puzzle
