@@ -334,7 +334,7 @@ class GuardedProtocol(H11Protocol):
         self._owed = None  # its next step begins now
         self._limits.idle[self] = None
         self.conn.forget_body()
-        self._limits.hold(self, self.conn.num_held)
+        self._limits.hold(self, 0)  # until the events behind it are handled
         super().on_response_complete()
 
     def resume_writing(self) -> None:

@@ -335,7 +335,7 @@ async def remove_model(request: Request) -> Response:
     return answer_of(schema.RemovedAnswer(removed=name))
 
 
-ROUTES = router.routes
+ROUTES = cast("list[APIRoute]", router.routes)
 
 
 @functools.lru_cache(maxsize=1)

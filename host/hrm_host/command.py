@@ -25,6 +25,7 @@ from hrm_host.reading import printable
 
 T = TypeVar("T")
 Groups = Mapping[str, str]
+Registering = Callable[[Callable[..., Any]], Any]
 
 NAMED_WRONGLY = (
     ValueError,
@@ -168,19 +169,14 @@ class Command(typer.Typer):
 
     def command(
         self, *args: Any, groups: Groups | None = None, extra: str = "", **settings: Any
-    ) -> Any:
+    ) -> Registering:
         """As typer's `command`; `groups` maps headings of the help to names of options."""
         register = super().command(*args, cls=_grouped(TyperCommand, groups), **settings)
-        return self._registering(register, extra or self._extra)
+        return lambda function: register(self._guarded(function, extra or self._extra))
 
-    def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
+    def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Registering:
         register = super().callback(*args, cls=_grouped(_CommandGroup, groups), **settings)
-        return self._registering(register, self._extra)
-
-    def _registering(
-        self, register: Callable[[Any], Any], extra: str
-    ) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: register(self._guarded(function, extra))
+        return lambda function: register(self._guarded(function, self._extra))
 
     def _guarded(self, function: Callable[..., T], extra: str) -> Callable[..., T]:
         @wraps(function)

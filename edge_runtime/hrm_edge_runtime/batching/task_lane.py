@@ -15,9 +15,8 @@ from operator import attrgetter
 import numpy as np
 
 from hrm_edge_runtime.batching import lane, stats
-from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.task import Attempt, How, Result, SegmentEvent, Task
-from hrm_edge_runtime.batching.variants import TaskVariant, TaskVariants
+from hrm_edge_runtime.batching.variants import Hypotheses, TaskVariant, TaskVariants
 from hrm_edge_runtime.contract.bundle import Identifiers
 from hrm_edge_runtime.contract.halting import LEARNED
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32

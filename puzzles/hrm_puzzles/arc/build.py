@@ -121,12 +121,15 @@ def build_arc(
 ) -> datasets.BuiltSet:
     """Build a data set at `out`, which must not exist.
 
-    A seed gives the same data set for any number of workers.
+    Until it is complete, its folder has another name, which the same recipe and tasks find again. A
+    seed gives the same data set for any number of workers.
     """
     require_free(out)
     source = _source(recipe, puzzle)
     _check_held_out(recipe, puzzle, source.tasks)
-    unfinished = _unfinished_folder(recipe, source, out)
+    contents = json.dumps([asdict(recipe), _digest_of(source.tasks)], default=str)
+    digest = hashlib.sha256(contents.encode()).hexdigest()
+    unfinished = out.with_name(f".{out.name}.unfinished-{digest[:12]}")
     built = _draw(recipe, puzzle, source, unfinished, num_workers=num_workers, progress=progress)
     publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -177,13 +180,6 @@ def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> Non
         problem = f"the test split would be empty, because {recipe.dataset} has no {required}"
         remedy = "choose other tasks or a larger canvas, or hold tasks out with --hold-out-all"
         raise datasets.DatasetError(f"{problem}; {remedy}.")
-
-
-def _unfinished_folder(recipe: ArcRecipe, source: _Source, out: Path) -> Path:
-    """The folder of a build until it is complete. The same recipe and tasks find it again."""
-    contents = [asdict(recipe), _digest_of(source.tasks)]
-    digest = hashlib.sha256(json.dumps(contents, default=str).encode()).hexdigest()
-    return out.with_name(f".{out.name}.unfinished-{digest[:12]}")
 
 
 def _digest_of(tasks: list[ArcTask]) -> str:
