@@ -248,7 +248,7 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
     """Whether a line is a row, perhaps with a wrong mark: a remark has words or only a number."""
     if not isinstance(puzzle, Lettered):
-        return not line.startswith("# ")
+        return False
     marks = puzzle.legend.row_marks.union(SEPARATORS)
     words = [word for word in REMARK_WORDS.findall(line) if not marks.issuperset(word)]
     return line[0] in marks and not words
