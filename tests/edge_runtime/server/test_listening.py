@@ -31,7 +31,10 @@ def test_all_addresses_are_those_of_both_families() -> None:
         assert answer.status_code == 200
 
 
-def test_an_idle_connection_is_kept_as_long_as_its_header_says() -> None:
+def test_an_idle_connection_is_kept_as_long_as_its_header_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "all")  # as platforms set it; one process serves
     with running(keep_alive_seconds=1) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
