@@ -35,7 +35,7 @@ def content(folder: Path) -> list[Path]:
 
 def kept(folder: Path) -> dict[str, str]:
     """What the folder of uploads holds: links with the names of their bundles."""
-    names: dict[str, str] = {}
+    names = {}
     for path in content(folder):
         if path.is_symlink():
             names[path.name] = read_manifest(path).name
