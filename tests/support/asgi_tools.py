@@ -127,7 +127,7 @@ class Call:
         self.may_send = asyncio.Event()
         self.may_send.set()
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        scope: dict[str, Any] = dict(SCOPE)
+        scope = dict(SCOPE)
         scope["method"] = method
         scope["path"], _, query = path.partition("?")
         scope["raw_path"] = scope["path"].encode()

@@ -84,7 +84,7 @@ CASES = [pytest.param(name, marks=[] if name == "values" else pytest.mark.slow) 
 @contextlib.contextmanager
 def attacking(port: int, name: str) -> Iterator[list[str]]:
     """Attack a server until the block ends; the list grows with each request or piece."""
-    sent: list[str] = []
+    sent = []
     is_over = threading.Event()
 
     def attack() -> None:
@@ -165,7 +165,7 @@ def require_unharmed(server: Server, name: str) -> None:
     """Without the bound on values the memory grows by 53 MiB; the bounds have their own tests."""
     pid = server.process.pid
     before_bytes = resident_bytes(pid)
-    waited_s: list[float] = []
+    waited_s = []
     with attacking(server.port, name) as sent:
         wait_for(lambda: bool(sent))
         while len(sent) < MIN_SENT or len(waited_s) < NUM_PROBES:

@@ -50,7 +50,7 @@ def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
 def test_a_bad_line_fails_alone(server: Server, order: str) -> None:
-    lines: list[bytes] = []
+    lines = []
     for good, bad in zip(LINES, BAD_LINES, strict=True):
         lines += [bad + b"\n", good]
     answers = ask_all(server, b"".join([*lines, b"\n", b"  "]), order)
@@ -111,7 +111,7 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
             yield body[start : start + size]
 
     async def lines(size: int) -> list[tuple[int, object]]:
-        found: list[tuple[int, object]] = []
+        found = []
         async for number, line in lines_of(pieces(size)):
             found.append((number, ServiceError if isinstance(line, ServiceError) else line))
         return found
@@ -139,7 +139,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
 async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "PATIENCE_S", 0.2)
     may_begin = threading.Event()
-    may_wait: list[bool] = []
+    may_wait = []
 
     def lanes() -> Lanes:
         may_begin.wait(60)

@@ -86,7 +86,7 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> Cost:
             connections.enter_context(open_batch(server, lines_each))
         wait_for(lambda: waiting(server) > 100)
         time.sleep(1.0)
-        livez_s: list[float] = []
+        livez_s = []
         before_s = cpu_seconds(server.process.pid)
         for _ in range(NUM_ROUNDS):
             assert server.solve(MAZE, model="mazes").status_code == 200

@@ -51,7 +51,7 @@ class Babbling(ThreadEngine):
     [b"", b"garbage", pickle.dumps(("half",))[:-3], b"cnowhere\nNothing\n.", b"I9999999999x\n."],
 )
 def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) -> None:
-    engines: list[Babbling] = []
+    engines = []
     slow_s = [0.2]
 
     def begin(make_lanes: MakeLanes) -> Babbling:
@@ -230,7 +230,7 @@ async def serve_everybody(server: Server) -> None:
         writer.transport.abort()
         return line.split()[1]
 
-    slow: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    slow = []
     for first in [b"POST /solve HTTP/1.1\r\nhost: x\r\n", request[:-1]] * 250:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(first)

@@ -29,7 +29,7 @@ BATCH = head("POST /solve/batch", "transfer-encoding: chunked")
 def lines_in(answer: bytes) -> list[Any]:
     """The JSON lines of a chunked answer."""
     body = answer.partition(b"\r\n\r\n")[2]
-    lines: list[Any] = []
+    lines = []
     for line in body.split(b"\r\n"):
         if b"{" in line:
             lines += [json.loads(one) for one in line.splitlines()]

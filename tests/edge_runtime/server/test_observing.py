@@ -147,7 +147,7 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
 
 
 def test_every_metric_says_what_it_means(keyless: TestClient) -> None:
-    meanings: list[str] = []
+    meanings = []
     for family in text_string_to_metric_families(keyless.get("/metrics").text):
         if family.name.startswith("hrm_"):
             meanings.append(family.documentation)
@@ -162,14 +162,14 @@ def test_every_expression_of_the_dashboard_names_what_the_server_exports(server:
     # the engine reports ten times a second
     wait_for(lambda: "outcome=" in server.http.get("/metrics").text)
     page = server.http.get("/metrics").text
-    names: set[str] = set()
+    names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", page, re.MULTILINE):
         names.add(name)
         if kind == "histogram":
             names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
     # labels of Prometheus itself, and of boards that have sensors
     labels = {"instance", "le", "rail", "zone", "event", *re.findall(r"(\w+)=\"", page)}
-    found: list[str] = []
+    found = []
 
     def keep(value: dict[str, Any]) -> None:
         found.extend([value["expr"]] if "expr" in value else [])
@@ -200,7 +200,7 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_it_counts_what_it_dropped()
     num_sent = 2000
     for number in range(num_sent):
         log.info("%d %s", number, "x" * 200)
-    numbers: list[int] = []
+    numbers = []
     num_dropped = 0
     with os.fdopen(reader, "rb") as lines:
         while len(numbers) + num_dropped < num_sent:
