@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 from cli_tools import invoked, rejected, succeeded
-from export_tools import engine_of, made_questions
+from export_tools import engine_of
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -35,7 +35,7 @@ from hrm_model.import_cli import main as import_main
 from hrm_model.published import model_from_published
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.data.sources import Questions, questions_made
 
 TOLERANCE = 1e-5  # float32 rounding over 8 segments against float64
 TRM_TOLERANCE = 1e-4  # the same after 128 blocks instead of 48
@@ -704,7 +704,7 @@ def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason:
 def sudoku_data(path: Path, *, num_names: int) -> Path:
     """A data set of the published layout that names so many puzzles, "<blank>" included."""
     kind = registry.get("sudoku-4x4")
-    asked = made_questions(kind, 16)
+    asked = questions_made(kind, 16)
     datasets.write_split(path, "test", asked.tokens_NT, asked.labels_NT, puzzle=kind)
     names = [f"sudoku-{number}" for number in range(1, num_names)]
     datasets.write_identifiers(path, names)
@@ -733,7 +733,7 @@ def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path)
     assert list(bundle.identifiers) == ["<blank>"]
     assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:1].numpy())
     requests: list[SolveRequest] = []
-    for tokens_T in made_questions(bundle.puzzle, 3).tokens_NT:
+    for tokens_T in questions_made(bundle.puzzle, 3).tokens_NT:
         requests.append(SolveRequest(puzzle=bundle.puzzle.decode(tokens_T).tolist()))
     solver = from_bundles([bundle], "cpu", num_slots=2)
     replies = [reply for _, reply in solver.solve_all(requests)]
