@@ -78,5 +78,5 @@ async def house_of(
     engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))
     access = Access(keys=KeyRing(write_key_file(tmp_path)))
     app = create_app(engine_client, models, library, access)
-    async with client_of(app, engine_client) as http:
+    async with client_of(app) as http:
         yield House(app=app, http=http, engine_client=engine_client, folder=folder)

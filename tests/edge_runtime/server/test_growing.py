@@ -38,15 +38,15 @@ def lines_in(answer: bytes) -> list[Any]:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    app, engine_client = app_over(QUICK)
-    async with client_of(app, engine_client), live(app) as port:
+    app = app_over(QUICK)
+    async with client_of(app), live(app) as port:
         yield port
 
 
 @pytest.fixture
 async def slow_port() -> AsyncIterator[int]:
-    app, engine_client = app_over(lambda: QUICK(step_s=1.0))
-    async with client_of(app, engine_client), live(app) as port:
+    app = app_over(lambda: QUICK(step_s=1.0))
+    async with client_of(app), live(app) as port:
         yield port
 
 

@@ -130,8 +130,8 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
 
 
 async def test_without_keys_nobody_changes_what_is_served() -> None:
-    app, engine_client = app_over(QUICK)
-    async with client_of(app, engine_client) as http:
+    app = app_over(QUICK)
+    async with client_of(app) as http:
         refused = await http.put("/models/slow", content=b"")
     assert refused.status_code == 403
     assert "--keys" in refused.json()["error"]["remedy"]

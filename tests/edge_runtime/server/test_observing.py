@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi_tools import QUICK, app_over, lanes_over, serving
+from asgi_tools import app_over, lanes_over, serving
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Script, ScriptedEngine
 from scripted_server import NAME, QUESTION, SOLUTION, examples
 from service_tools import NDJSON, Server, running, wait_for
+from starlette.testclient import TestClient
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
 from hrm_edge_runtime.worker.lanes import Lanes
@@ -32,22 +33,22 @@ def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(JsonLines().format(record)) for record in records]
 
 
-def test_a_sane_request_id_is_kept_and_another_is_replaced() -> None:
-    with serving(*app_over(QUICK)) as http:
+def test_a_sane_request_id_is_kept_and_another_is_replaced(keyless: TestClient) -> None:
+    def given_for(asked: str) -> str:
+        answer = keyless.get("/models", headers=[(b"x-request-id", asked.encode())])
+        return answer.headers["x-request-id"]
 
-        def given_for(asked: str) -> str:
-            answer = http.get("/models", headers=[(b"x-request-id", asked.encode())])
-            return answer.headers["x-request-id"]
-
-        for sane in ("job-17.a_B", "x" * 64):
-            assert given_for(sane) == sane
-        for other in ("x" * 65, "two words", "a\u00e4", ""):
-            assert re.fullmatch(r"[0-9a-f]{32}", given_for(other))
+    for sane in ("job-17.a_B", "x" * 64):
+        assert given_for(sane) == sane
+    for other in ("x" * 65, "two words", "a\u00e4", ""):
+        assert re.fullmatch(r"[0-9a-f]{32}", given_for(other))
 
 
-def test_an_answer_logs_one_line_as_documented(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
-        answer = http.post("/solve", json={"puzzle": QUESTION}, headers=TRACED)
+def test_an_answer_logs_one_line_as_documented(
+    keyless: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    answer = keyless.post("/solve", json={"puzzle": QUESTION}, headers=TRACED)
     assert answer.json()["solution"] == SOLUTION
     (line,) = access_lines(caplog)
     assert (line["method"], line["route"], line["status"]) == ("POST", "/solve", 200)
@@ -59,17 +60,19 @@ def test_an_answer_logs_one_line_as_documented(caplog: pytest.LogCaptureFixture)
     assert set(line) | {"request", "key"} == set(json.loads(shown))
 
 
-def test_rejections_and_batches_are_logged_and_probes_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_and_batches_are_logged_and_probes_not(
+    keyless: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     lines = [json.dumps({"puzzle": question}) for question in list(examples())[:3]]
-    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
-        for probe in ("/livez", "/readyz", "/metrics"):
-            http.get(probe)
-        http.post("/solve", json={"puzzle": CLASH})
-        http.post("/solve/batch", content="\n".join(lines), headers=NDJSON)
-        for path in (f"/models/{NAME}/card", "/models/secret/tasks", "/nothing/secret-path"):
-            http.get(path)
-        http.put("/models/secret", content=b"no admin")
-        scraped = http.get("/metrics").text
+    caplog.set_level(logging.INFO)
+    for probe in ("/livez", "/readyz", "/metrics"):
+        keyless.get(probe)
+    keyless.post("/solve", json={"puzzle": CLASH})
+    keyless.post("/solve/batch", content="\n".join(lines), headers=NDJSON)
+    for path in (f"/models/{NAME}/card", "/models/secret/tasks", "/nothing/secret-path"):
+        keyless.get(path)
+    keyless.put("/models/secret", content=b"no admin")
+    scraped = keyless.get("/metrics").text
     refused, batch, *named, nothing, put = access_lines(caplog)
     templates = [line["route"] for line in (*named, put)]
     assert templates == ["/models/{name}/card", "/models/{name}/tasks", "/models/{name}"]
@@ -80,12 +83,14 @@ def test_rejections_and_batches_are_logged_and_probes_not(caplog: pytest.LogCapt
     assert (nothing["route"], nothing["refused"]) == ("other", "not-found")
 
 
-def test_no_line_holds_a_puzzle_a_path_or_a_header(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_line_holds_a_puzzle_a_path_or_a_header(
+    keyless: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     bearer = {"authorization": "Bearer a-secret-key"}
-    with caplog.at_level(logging.DEBUG), serving(*app_over(QUICK)) as http:
-        for puzzle in (QUESTION, CLASH, {"deep": [QUESTION]}, f"{QUESTION}9"):
-            http.post("/solve", json={"puzzle": puzzle}, headers=bearer)
-        http.get(f"/{QUESTION}?key=a-secret-key")
+    caplog.set_level(logging.DEBUG)
+    for puzzle in (QUESTION, CLASH, {"deep": [QUESTION]}, f"{QUESTION}9"):
+        keyless.post("/solve", json={"puzzle": puzzle}, headers=bearer)
+    keyless.get(f"/{QUESTION}?key=a-secret-key")
     log = ""
     for record in caplog.records:
         if record.name.startswith("hrm"):
@@ -130,7 +135,8 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
         script = Script(answer_T=np.full(16, 99, np.int32))  # no token of this model
         return lanes_over(ScriptedEngine(num_slots=2, seq_len=16, play=lambda _: script))
 
-    with caplog.at_level(logging.INFO), serving(*app_over(garbled)) as http:
+    caplog.set_level(logging.INFO)
+    with serving(app_over(garbled)) as http:
         named = {"x-request-id": "job-9"}
         answer = http.post("/solve", json={"puzzle": QUESTION}, headers=named)
     assert answer.status_code == 500
@@ -140,10 +146,9 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
     assert line["refused"] == "engine-failed"
 
 
-def test_every_metric_says_what_it_means() -> None:
-    app, _ = app_over(QUICK)
+def test_every_metric_says_what_it_means(keyless: TestClient) -> None:
     meanings: list[str] = []
-    for family in text_string_to_metric_families(app.state.service.metrics.page().decode()):
+    for family in text_string_to_metric_families(keyless.get("/metrics").text):
         if family.name.startswith("hrm_"):
             meanings.append(family.documentation)
             assert re.fullmatch(r"[A-Z1].+\.", family.documentation), family.name
