@@ -58,7 +58,7 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
 
 def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path: Path) -> None:
     """A key counts for itself, wherever it comes from; a request without one counts by address."""
-    with board_with(None) as board, proxy(tmp_path, [board], SECRET, limit=20) as url:
+    with board_with() as board, proxy(tmp_path, [board], SECRET, limit=20) as url:
         for key in ("first", "second", None):
             headers = {} if key is None else {"x-api-key": key}
             with httpx.Client(base_url=url, headers=headers) as http:
@@ -74,7 +74,7 @@ def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path:
 
 @pytest.mark.slow
 def test_a_board_joins_by_its_name(tmp_path: Path) -> None:
-    with board_with(None) as first, board_with(None) as second:
+    with board_with() as first, board_with() as second:
         boards = [first]
         with proxy(tmp_path, boards, SECRET) as url:
             boards.append(second)
@@ -92,7 +92,7 @@ def test_two_boards_solve_a_file_almost_twice_as_fast_as_one(tmp_path: Path) -> 
     seconds = []
     for num_boards in (1, 2):
         with contextlib.ExitStack() as stack:
-            boards = [stack.enter_context(board_with(None)) for _ in range(num_boards)]
+            boards = [stack.enter_context(board_with()) for _ in range(num_boards)]
             url = stack.enter_context(proxy(tmp_path, boards, SECRET))
             client = stack.enter_context(hrm_edge.Client(url, patience_s=PATIENCE_S))
             begin_s = time.monotonic()
@@ -107,14 +107,13 @@ def fleet(folder: Path) -> Generator[tuple[str, list[Server]]]:
     keys = folder / "keys"
     write_keys(keys, [Key(label="fleet", sha256=hash_of(SECRET))])
     with contextlib.ExitStack() as stack:
-        boards = [stack.enter_context(board_with(keys)) for _ in range(NUM_BOARDS)]
+        boards = [stack.enter_context(board_with(keys=keys)) for _ in range(NUM_BOARDS)]
         url = stack.enter_context(proxy(folder, boards, SECRET))
         yield url, boards
 
 
 @contextlib.contextmanager
-def board_with(keys: Path | None) -> Generator[Server]:
-    options = {} if keys is None else {"keys": keys}
+def board_with(**options: Path) -> Generator[Server]:
     with starting(step_s=STEP_S, segments=SEGMENTS, slots=SLOTS, queue_limit=4, **options) as board:
         board.http.headers.update(OWN_KEY)
         board.wait_until_ready()

@@ -177,14 +177,13 @@ def head(route: str, *headers: str, version: str = "1.1") -> bytes:
 
 
 def ask_and_stay(
-    server: Server, puzzle: str, route: str = "/solve", key: str = "none", **fields: object
+    server: Server, puzzle: str, route: str = "/solve", num_lines: int = 1, **fields: object
 ) -> socket.socket:
-    """Send a request by hand; the caller reads or closes the connection."""
-    body = json.dumps({"puzzle": puzzle, **fields}).encode()
-    media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
-    headers = (f"x-api-key: {key}", f"content-type: {media_type}", f"content-length: {len(body)}")
+    """Send a request by hand, to /solve/batch several times; read or close the connection."""
+    line = json.dumps({"puzzle": puzzle, **fields}) + "\n"
+    body = num_lines * line.encode()
     connection = socket.create_connection(("127.0.0.1", server.port))
-    connection.sendall(head(f"POST {route}", *headers) + body)
+    connection.sendall(head(f"POST {route}", f"content-length: {len(body)}") + body)
     return connection
 
 

@@ -10,10 +10,22 @@ from pathlib import Path
 
 import httpx
 import pytest
-from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
+from cli_tools import invoked
+from click.testing import Result
+from odd_server import (
+    MODEL,
+    OPEN,
+    REFUSAL,
+    SOLVED,
+    Reply,
+    body,
+    lines,
+    odd_server,
+    refused,
+    solved,
+)
 from scripted_server import QUESTION
 from service_tools import free_port, secure_server, wait_for
-from typer.testing import CliRunner, Result
 
 import hrm_edge
 from hrm_edge import connection, requests
@@ -164,7 +176,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 
 def solve_at(url: str, *options: object) -> Result:
-    return CliRunner().invoke(main, [QUESTION, "--url", url, *map(str, options)])
+    return invoked(main, QUESTION, "--url", url, *options)
 
 
 @pytest.mark.process
@@ -200,17 +212,13 @@ def test_a_file_without_certificates_is_one_sentence(content: str | None, tmp_pa
 BELL = "\x1b]52;c;ZXZpbA==\x07"
 
 
-def push(*arguments: object) -> Result:
-    return CliRunner().invoke(push_main, list(map(str, arguments)))
-
-
 @pytest.mark.parametrize("status", [200, 413, 422, 502])
 def test_a_push_prints_nothing_raw(status: int) -> None:
     error = {"error": refused(1, reason=BELL, message=BELL, remedy=BELL)["error"]}
     answer = {"model": {**MODEL, "name": BELL}, "replaced": False, "evicted": [BELL]}
     content = json.dumps(answer if status == 200 else error)
     with odd_server(body(content, status, Via=BELL)) as url:
-        done = push("sudoku-6x6", url, "--name", f"a{BELL}")
+        done = invoked(push_main, "sudoku-6x6", url, "--name", f"a{BELL}")
     assert (done.exit_code == 0) == (status == 200)
     assert "\x1b" not in done.output
 
@@ -222,7 +230,7 @@ def test_a_push_follows_no_links(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes((bundle / name).read_bytes())
     (bundle / name).unlink()
     (bundle / name).symlink_to(tmp_path / "secret")
-    done = push(bundle, "http://127.0.0.1:9")
+    done = invoked(push_main, bundle, "http://127.0.0.1:9")
     assert done.exit_code == 2
     assert "no answer" not in done.stderr
 
@@ -235,7 +243,7 @@ def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) ->
     def reply(handler: BaseHTTPRequestHandler) -> None:
         in_progress.add(threading.get_ident())
         counts.append(len(in_progress))
-        time.sleep(0.2)
+        time.sleep(0.05)
         in_progress.remove(threading.get_ident())
         lines(*[solved(number, SOLVED) for number in range(1, 33)])(handler)
 
@@ -247,16 +255,11 @@ def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) ->
 
 def answered(piece: requests.Piece) -> Iterator[requests.Numbered]:
     for position in reversed(piece):
-        time.sleep(0.001 * (position % 3))
-        yield position, refusal()
-
-
-def refusal() -> hrm_edge.Refusal:
-    return hrm_edge.Refusal.model_validate(refused(1)["error"])
+        yield position, REFUSAL
 
 
 def some_pieces(count: int) -> Iterator[requests.Piece]:
-    return requests.pieces_of([refusal()] * count)
+    return requests.pieces_of([REFUSAL] * count)
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 33, 500])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from typer.testing import CliRunner
+from cli_tools import invoked
 
 from hrm_edge import commands
 
@@ -130,10 +130,8 @@ def helps(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", "80")
     application = application_of(name)
     shown = typer.main.get_command(application)
-    texts = [CliRunner().invoke(application, ["--help"]).stdout]
-    for subcommand in getattr(shown, "commands", {}):
-        texts.append(CliRunner().invoke(application, [subcommand, "--help"]).stdout)
-    return texts
+    lines = [[], *([name] for name in getattr(shown, "commands", {}))]
+    return [invoked(application, *line, "--help").stdout for line in lines]
 
 
 @pytest.mark.parametrize("name", NAMES)

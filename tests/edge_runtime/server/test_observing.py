@@ -14,7 +14,7 @@ from asgi_tools import app_over, lanes_over, serving
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Script, ScriptedEngine
 from scripted_server import NAME, QUESTION, SOLUTION, examples
-from service_tools import NDJSON, Server, running, wait_for
+from service_tools import NDJSON, Server, wait_for
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
@@ -109,18 +109,6 @@ def test_a_log_line_stays_one_line_whatever_is_in_it() -> None:
     record.request = "r-1"
     line = TextLines().format(record)
     assert line.endswith("INFO added a\\r\\nb\\x1b[2Jc\\u2028 of \u201cwords\u201d [r-1]")
-
-
-@pytest.mark.process
-def test_both_processes_of_a_server_write_json() -> None:
-    with running(log="json") as server:
-        named = {"x-request-id": "from-outside"}
-        server.http.post("/solve", json={"puzzle": QUESTION}, headers=named)
-        wait_for(lambda: "from-outside" in server.log)
-        lines = list(map(json.loads, server.log.splitlines()))
-    (line,) = filter(lambda line: line.get("request") == "from-outside", lines)
-    assert (line["logger"], line["route"]) == ("hrm_edge_runtime.access", "/solve")
-    assert any("engine ready" in line["message"] for line in lines)
 
 
 def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCaptureFixture) -> None:
