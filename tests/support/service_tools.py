@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -207,23 +204,3 @@ def is_gone(pid: int) -> bool:
     except OSError:
         return True
     return state in "ZX"
-
-
-CERTIFICATE = (
-    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-    "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
-)
-
-
-@contextlib.contextmanager
-def secure_server(folder: Path) -> Iterator[Server]:
-    """A server with a certificate of its own: `cert.pem` in the folder."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on this machine to make a certificate with")
-    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
-    command = scripted_command(tls_cert=folder / "cert.pem", tls_key=folder / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(folder / "cert.pem"))
-    with Server(command, "https", verify=trusting) as server:
-        server.wait_until_ready()
-        yield server

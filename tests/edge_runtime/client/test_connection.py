@@ -1,7 +1,12 @@
 """What stands between a client and its server: proxies, certificates, and other people's errors."""
 
+import contextlib
 import json
+import select
 import shutil
+import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -25,13 +30,14 @@ from odd_server import (
     solved,
 )
 from scripted_server import QUESTION
-from service_tools import free_port, secure_server, wait_for
+from service_tools import Server, free_port, scripted_command, wait_for
 
 import hrm_edge
 from hrm_edge import connection, requests
 from hrm_edge.cli import main
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_server.connections import HEADER_SECONDS
 
 PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
 ANOTHER_SHAPE = '{"error": "upstream connect error"}'
@@ -167,12 +173,41 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
     assert "secret" not in str(raised.value)
 
 
+CERTIFICATE = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+    "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
+)
+
+
 @pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a server with a certificate of its own, and the certificate."""
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on this machine to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
-    with secure_server(folder) as server:
-        yield server.url, folder / "cert.pem"
+    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
+    return folder / "cert.pem"
+
+
+@pytest.fixture(scope="module")
+def secure(certificate: Path) -> Iterator[Server]:
+    """A server with a certificate of its own."""
+    key = certificate.with_name("key.pem")
+    command = scripted_command(tls_cert=certificate, tls_key=key)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with Server(command, "https", verify=trusting) as server:
+        server.wait_until_ready()
+        yield server
+
+
+@pytest.mark.slow
+def test_handshake_that_does_not_come_is_cut_off(secure: Server) -> None:
+    with socket.create_connection(("127.0.0.1", secure.port)) as silent:
+        assert secure.solve(QUESTION).status_code == 200
+        assert not select.select([silent], [], [], 0)[0], "the server still waits for it"
+        silent.settimeout(5 * HEADER_SECONDS)
+        with contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""
 
 
 def solve_at(url: str, *options: object) -> Result:
@@ -181,9 +216,9 @@ def solve_at(url: str, *options: object) -> Result:
 
 @pytest.mark.process
 def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
-    secure: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    secure: Server, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, certificate = secure
+    url = secure.url
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     untrusted = solve_at(url)
     assert (untrusted.exit_code, untrusted.stderr.count("\n")) == (3, 1)

@@ -14,6 +14,7 @@ import anyio
 import pytest
 from asgi_tools import live
 from service_tools import starting, wait_for
+from starlette.requests import Request
 
 from hrm_edge_server import connections
 from hrm_edge_server.growing import CUT
@@ -79,10 +80,7 @@ class House:
         if path == "/large":
             body = b"." * LARGE_BYTES
         if path == "/echo":
-            body = b""
-            while (message := await receive())["more_body"]:
-                body += message["body"]
-            body += message["body"]
+            body = await Request(scope, receive).body()
             self.headers = scope["headers"]
         length = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": length})

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from asgi_tools import QUICK, app_of_two, app_over, client_of, engine_of, lanes_over, serving
+from asgi_tools import QUICK, app_over, client_of, engine_of, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_engine import ScriptedEngine, ThreadEngine
 from scripted_server import PUZZLE, QUESTION
@@ -182,7 +182,7 @@ async def test_requests_are_rejected_without_threads(monkeypatch: pytest.MonkeyP
         raise RuntimeError("can't start new thread")
 
     requests = [("POST", "/solve"), ("GET", "/puzzle?kind=sudoku-4x4"), ("POST", "/solve/batch")]
-    async with client_of(app_of_two()) as http:
+    async with client_of(app_over(QUICK)) as http:
         with monkeypatch.context() as broken:
             broken.setattr("threading.Thread.start", fail)
             refused = [await http.request(*request, content=body) for request in requests]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from asgi_tools import QUICK, app_over, client_of, exchanged, live
+from asgi_tools import QUICK, app_over, client_of, live
 from scripted_server import QUESTION
 from service_tools import head
 
@@ -34,6 +34,15 @@ def lines_in(answer: bytes) -> list[Any]:
         if b"{" in line:
             lines += [json.loads(one) for one in line.splitlines()]
     return lines
+
+
+async def exchanged(port: int, content: bytes) -> bytes:
+    """Send content over one connection; read until the server ends it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(content)
+    answer = await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+    return answer
 
 
 @pytest.fixture

@@ -4,19 +4,15 @@ import contextlib
 import http.client
 import json
 import os
-import select
 import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 from scripted_server import QUESTION
-from service_tools import PATIENCE_S, ask_and_stay, head, running, secure_server, starting, wait_for
-
-from hrm_edge_server.connections import HEADER_SECONDS
+from service_tools import PATIENCE_S, ask_and_stay, head, running, starting, wait_for
 
 pytestmark = pytest.mark.process
 LINE = json.dumps({"puzzle": QUESTION}).encode() + b"\n"
@@ -95,16 +91,3 @@ def test_a_second_signal_ends_the_server_without_a_traceback() -> None:
         server.process.send_signal(signal.SIGTERM)
         server.exit_status()
     assert "Traceback" not in server.log
-
-
-@pytest.mark.slow
-def test_handshake_that_does_not_come_is_cut_off(tmp_path: Path) -> None:
-    with (
-        secure_server(tmp_path) as secure,
-        socket.create_connection(("127.0.0.1", secure.port)) as silent,
-    ):
-        assert secure.solve(QUESTION).status_code == 200
-        assert not select.select([silent], [], [], 0)[0], "the server still waits for it"
-        silent.settimeout(5 * HEADER_SECONDS)
-        with contextlib.suppress(ConnectionError):
-            assert silent.recv(1) == b""

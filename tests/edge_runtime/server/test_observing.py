@@ -150,12 +150,8 @@ def test_every_expression_of_the_dashboard_names_what_the_server_exports(server:
             names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
     # labels of Prometheus itself, and of boards that have sensors
     labels = {"instance", "le", "rail", "zone", "event", *re.findall(r"(\w+)=\"", page)}
-    found = []
-
-    def keep(value: dict[str, Any]) -> None:
-        found.extend([value["expr"]] if "expr" in value else [])
-
-    json.loads(DASHBOARD.read_text(), object_hook=keep)
+    dashboard = json.dumps(json.loads(DASHBOARD.read_text()), indent=1)
+    found = re.findall(r'"expr": "(.*)"', dashboard)
     assert len(found) >= 20
     for expression in found:
         used = set(re.findall(r"\b(?:hrm|process)_\w+", expression))
