@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calibration_tools import questions
-from cli_tools import invoked, rejected, succeeded
+from cli_tools import rejected, succeeded
 from echo_bundle import write_echo_bundle
 from export_tools import relational_sizes, small_model
 
@@ -48,9 +48,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_of(*arguments: object) -> dict[str, Any]:
-    result = invoked(app, *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(succeeded(app, *arguments, "--json").stdout)
 
 
 def test_the_table_has_a_row_per_policy(bundle: Path, data: Path) -> None:
@@ -106,8 +104,7 @@ def test_variants_of_a_task_vote(tmp_path: Path) -> None:
 def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "test.csv"
     file.write_text("mine,start,end,cost\nmine,12343412214343.1,1234341221434321,3\n")
-    result = invoked(app, bundle, "--data", file, "--columns", "start,end,cost")
-    assert result.exit_code == 0, result.output
+    result = succeeded(app, bundle, "--data", file, "--columns", "start,end,cost")
     for word in ("all (1)", "1-9 (1)", "verified", "learned", "calibrated", "fixed"):
         assert word in result.stdout
 

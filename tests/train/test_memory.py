@@ -37,7 +37,6 @@ BASELINE = replace(DEEP, arch="transformer", max_segments=1)
 RECIPE = Recipe(window=1)
 STABLE = replace(RECIPE, loss="stablemax")
 RIGHT = 0.2  # what an estimate may be off by
-no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
 
 def step_of(config: HRMConfig, rows: int, dtype: torch.dtype, recompute: bool) -> tuple[HRM, Slots]:
@@ -84,7 +83,6 @@ def test_the_estimate_is_the_peak_of_a_step(
 
 
 @pytest.mark.gpu
-@no_gpu
 @pytest.mark.parametrize("preset", ["log", "published"])
 def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
     preset: str, tmp_path: Path, record_property: Callable[[str, object], None]

@@ -13,7 +13,6 @@ import rank_program
 import torch
 from arc_tasks import write_tasks
 from cli_tools import succeeded
-from typer.testing import CliRunner
 
 from hrm_model import checkpoint
 from hrm_model.families import model_of
@@ -155,7 +154,7 @@ def test_a_dry_run_tells_steps_rate_and_hours_and_writes_nothing(
     options = ["--dry-run", "--hw", "rtx4090", "--puzzle", "sudoku", "--samples-per-s", "100"]
     for setting in ("batch_size=192", "total_samples=1920000", "warmup_samples=19200"):
         options += ["--set", setting]
-    shown = CliRunner().invoke(app, options).stdout
+    shown = succeeded(app, *options).stdout
     assert "10,000 steps of 192 puzzles, 1,920,000 samples; lr 2.5e-05" in shown
     assert "speed: as given\nat 100 samples/s: 5.3 h\n" in shown
     assert list(tmp_path.iterdir()) == []
