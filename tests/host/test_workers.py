@@ -9,7 +9,6 @@ import pytest
 from service_tools import is_gone, wait_for
 
 from hrm_host.memory import MIB
-from hrm_host.workers import results_of
 
 pytestmark = pytest.mark.process
 PARENT = """
@@ -29,12 +28,6 @@ if __name__ == "__main__":
             print(*set(workers), flush=True)
             time.sleep(600)
 """
-
-
-def test_results_are_the_same_with_and_without_workers() -> None:
-    for num_workers in (1, 2):
-        found = results_of(abs, [-3, 1, -2], num_workers=num_workers)
-        assert sorted(found) == [1, 2, 3]
 
 
 def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:

@@ -39,14 +39,6 @@ STABLE = replace(RECIPE, loss="stablemax")
 RIGHT = 0.2  # what an estimate may be off by
 
 
-def step_of(config: HRMConfig, rows: int, dtype: torch.dtype, recompute: bool) -> tuple[HRM, Slots]:
-    torch.manual_seed(0)
-    model = model_of(config)
-    if recompute:
-        recompute_blocks(model)
-    return model, Slots.empty(model, rows, torch.device("cpu"), dtype)
-
-
 def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     """The most that was allocated at once during a step, beside what existed before."""
     vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
@@ -78,7 +70,11 @@ def test_the_estimate_is_the_peak_of_a_step(
     config: HRMConfig, recipe: Recipe, rows: int, dtype: torch.dtype, recompute: bool
 ) -> None:
     found = estimate(config, recipe, dtype=dtype, slots=rows, micro_batch=rows, recompute=recompute)
-    model, slots = step_of(config, rows, dtype, recompute)
+    torch.manual_seed(0)
+    model = model_of(config)
+    if recompute:
+        recompute_blocks(model)
+    slots = Slots.empty(model, rows, torch.device("cpu"), dtype)
     assert found.activations == pytest.approx(peak_bytes(model, slots, recipe), rel=RIGHT)
 
 

@@ -27,12 +27,6 @@ MODELS = [("sudoku-6x6", "fp32"), ("sudoku-6x6", "int8"), ("sudoku", "fp32"), ("
 Said = tuple[bytes, ...]
 
 
-@cache
-def engine_of(name: str, precision: str, num_slots: int, num_threads: int = 1) -> OnnxEngine:
-    """Opened once; what it computed before must not matter either."""
-    return new_engine(name, precision, num_slots, num_threads)
-
-
 def new_engine(name: str, precision: str, num_slots: int, num_threads: int = 1) -> OnnxEngine:
     return engine_from_bundle(
         shipped(name),
@@ -41,6 +35,10 @@ def new_engine(name: str, precision: str, num_slots: int, num_threads: int = 1) 
         num_threads=num_threads,
         want_logits=True,
     )
+
+
+engine_of = cache(new_engine)
+"""Opened once; what it computed before must not matter either."""
 
 
 def question(name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
