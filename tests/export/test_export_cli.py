@@ -15,7 +15,7 @@ import pytest
 import torch
 from cli_tools import invoked, rejected, succeeded
 from click.testing import Result
-from export_tools import TRM_MIXER, relational_sizes, replayed, small_model
+from export_tools import TRM_MIXER, data_set, relational_sizes, replayed, small_model
 from train_tools import small_trainer
 
 from hrm_calibration.rollouts import run_questions
@@ -53,13 +53,6 @@ FAKES = Path(__file__).parents[1] / "support" / "fakes"
 def saved(path: Path, puzzle: object = "sudoku-4x4", **changes: Any) -> Path:
     model = small_model(**{**PLAIN, **changes})
     checkpoint.save(path, model, {"puzzle": puzzle, "step": 12})
-    return path
-
-
-def data_set(path: Path, count: int, split: str = "test", **options: Any) -> Path:
-    asked = questions_made(SUDOKU, count)
-    datasets.write_split(path, split, asked.tokens_NT, asked.labels_NT, puzzle=SUDOKU, **options)
-    datasets.write_identifiers(path)
     return path
 
 
@@ -173,7 +166,7 @@ NETWORKS = [(PLAIN, ()), (TRM, ("--loop", "unrolled=4")), (TRANSFORMER, ())]
 @pytest.mark.parametrize(("sizes", "loop"), NETWORKS, ids=["hrm", "trm", "transformer"])
 def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_path: Path) -> None:
     hardware = replace(PRESETS["cpu"], compile=False, precision="fp32")
-    data = data_set(tmp_path / "data", 32, split="train")
+    data = data_set(tmp_path / "data", SUDOKU, 32, split="train")
     recipe = {"warmup_samples": 0, "total_samples": 320}
     trainer = small_trainer(data, hardware, small_model(**sizes).config, **recipe)
     losses = [float(trainer.step().loss) for _ in range(4)]
@@ -212,7 +205,7 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
 @pytest.mark.parametrize(("limit", "traced"), [(9, 4), (2, 2)])
 def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) -> None:
     """A puzzle may run longer or shorter than in training."""
-    data = data_set(tmp_path / "data", 9)
+    data = data_set(tmp_path / "data", SUDOKU, 9)
     halting = ("--policy", "learned", "--threshold", "0.5", "--max-segments", str(limit))
     options = ("--name", "mine", *halting, "--data", str(data), "--device", "cpu")
     bundle = bundle_of(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options)
@@ -228,7 +221,7 @@ def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) 
 
 def test_json_holds_every_precision_and_the_times_by_which_auto_chooses(tmp_path: Path) -> None:
     source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
-    data = data_set(tmp_path / "data", 80)
+    data = data_set(tmp_path / "data", SUDOKU, 80)
     out = tmp_path / "one.bundle"
     forms = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
     found = json.loads(exported(source, out, *forms, "--json").stdout)
@@ -308,7 +301,7 @@ def parts_of(options: Options, data: Path | None = None) -> tuple[Questions, Que
 
 
 def test_calibration_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = data_set(tmp_path, 20)
+    data = data_set(tmp_path, SUDOKU, 20)
     calibration, held_out = parts_of(Options(int8=True, calib=str(data)))
     assert (len(calibration), len(held_out)) == (5, 15)
     monkeypatch.setattr("hrm_export.inputs.MAX_PUZZLES", 25)
@@ -323,7 +316,7 @@ def test_puzzles_with_ids_the_model_does_not_know_are_rejected(tmp_path: Path) -
     originals = datasets.Layout.of_originals(4)
     ids_N = np.arange(4, dtype=np.int32)
     layout = replace(originals, puzzle_ids=ids_N, num_puzzle_ids=4)
-    data = data_set(tmp_path, 4, layout=layout)
+    data = data_set(tmp_path, SUDOKU, 4, layout=layout)
     saying = "ids up to 3, but the model knows 1; give the data set"
     with pytest.raises(datasets.DatasetError, match=saying):
         parts_of(Options(data=data), data)

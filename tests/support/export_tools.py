@@ -1,5 +1,6 @@
 """Small real models, and ways to run their graphs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.report import ParityReport
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.data import datasets
+from hrm_puzzles.data.sources import Questions, questions_made
+from hrm_puzzles.puzzle import Puzzle
 
 GAIN = 0.7
 """Scales all matrices. A fresh model amplifies rounding, which would hide what the tests compare; a
@@ -83,6 +86,21 @@ def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
     tokens_NT = rng.integers(1, config.vocab_size, shape, dtype=np.int32)
     ids_N = rng.integers(0, config.num_puzzle_ids, count, dtype=np.int32)
     return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, source="here")
+
+
+def data_set(
+    path: Path,
+    puzzle: Puzzle,
+    count: int,
+    split: str = "test",
+    names: Sequence[str] = (),
+    **options: Any,
+) -> Path:
+    """Write a data set of fresh puzzles, whose ids have these names beside "<blank>"."""
+    asked = questions_made(puzzle, count)
+    datasets.write_split(path, split, asked.tokens_NT, asked.labels_NT, puzzle=puzzle, **options)
+    datasets.write_identifiers(path, names)
+    return path
 
 
 def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Path) -> OnnxEngine:
