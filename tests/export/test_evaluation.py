@@ -19,7 +19,6 @@ from hrm_model import checkpoint
 from hrm_parity.accuracy import ModelScore, SideBySide
 from hrm_parity.outcomes import Score, loss_interval, paired
 from hrm_puzzles import registry
-from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
 from hrm_train.batches import open_source
@@ -90,7 +89,6 @@ def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path
 
 def test_variants_of_a_task_vote(tmp_path: Path) -> None:
     arc = registry.get("arc-7x7")
-    assert isinstance(arc, Arc)
     recipe = ArcRecipe(puzzle="arc-7x7", tasks="0d3d703e", augment=2, hold_out_all=True)
     build_arc(recipe, arc, tmp_path / "data")
     num_ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids

@@ -15,17 +15,15 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from hrm_calibration.graph_rules import check_graph, element_types
-from hrm_calibration.half import float32_nodes, half_graph, record_ranges
+from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.quantize import call_sites, quantize
 from hrm_calibration.rollouts import run_questions
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.operators import OPERATORS
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
-from hrm_export.contents import served_graph
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
 from hrm_export.unrolled import unrolled_graph
-from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -234,12 +232,6 @@ NORMS = {"square", "mean", "steady", "rms", "norm"}
 HALF_TOLERANCE = 0.1  # a hundred roundings to 11 bits of values near 4, in each of 16 segments
 
 
-def ranges_of(model: HRM) -> dict[str, float]:
-    policy = HaltingPolicy(kind="fixed", max_segments=4)
-    served = served_graph(model, SUDOKU, policy)
-    return record_ranges(served, tools.random_questions(model, 6))
-
-
 def computed_in_float(model: onnx.ModelProto) -> set[str]:
     types = element_types(model)
     names: set[str] = set()
@@ -270,7 +262,7 @@ def test_within_the_range_of_float16_every_normalization_and_nothing_else_stays_
     model = tools.small_model()
     graph = segment_graph(model)
     assert norms_of(graph)
-    assert float32_nodes(graph, ranges_of(model)) == norms_of(graph)
+    assert float32_nodes(graph, tools.ranges_of(model, SUDOKU, 4)) == norms_of(graph)
 
 
 def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -289,7 +281,7 @@ def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     inputs = tools.random_inputs(model, 2)
     truth = logits_of(graph, inputs)
     spoilt = logits_of(half_graph(graph, ()), inputs)
-    kept_ones = float32_nodes(graph, ranges_of(model))
+    kept_ones = float32_nodes(graph, tools.ranges_of(model, SUDOKU, 4))
     kept = logits_of(half_graph(graph, kept_ones), inputs)
     assert np.abs(spoilt - truth).max() > 5 * HALF_TOLERANCE
     # sums in the hundreds are rounded in float16 beside it

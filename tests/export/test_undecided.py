@@ -62,7 +62,6 @@ def test_the_doubt_names_the_loss_and_the_puzzles_that_would_decide() -> None:
     exact = result(2000, 20, 0)
     assert num_deciding(exact, 1.0) is None
     doubt = doubt_about(exact, 1.0)
-    assert doubt is not None
     assert doubt.endswith("more than 1,000,000 puzzles would decide")
 
 

@@ -112,10 +112,10 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     answers = tmp_path / "answers.json"
     build(DataRecipe(puzzle="sudoku-4x4", num_train=16, num_test=8), data)
     training = ["train", "--puzzle", "sudoku-4x4", "--data", data, "--run", run, "--hw", "cpu"]
-    for size in ("max_segments=4", "batch_size=8", "total_samples=800", "warmup_samples=80"):
+    for size in ("max_segments=4", "batch_size=8", "total_samples=320", "warmup_samples=32"):
         training += ["--set", size]
     seen = shown(command(*training), columns=80)
-    assert_bars(seen, "training", "/800")
+    assert_bars(seen, "training", "/320")
     after_bars = seen.split(CLEARED)[-1]
     last_line = STYLED.sub("", after_bars).rstrip().splitlines()[-1]
     assert re.match(rf"next: \S*hrm-export {run}/best", last_line), seen

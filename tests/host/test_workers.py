@@ -37,7 +37,6 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     command = [sys.executable, str(script)]
     silent = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=silent, text=True) as parent:
-        assert parent.stdout is not None
         workers = [int(word) for word in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)
     assert workers

@@ -17,7 +17,6 @@ from hrm_model.families import model_of
 from hrm_model.geometry import on_board, widened
 from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles import registry
-from hrm_puzzles.grid.board import GridSymmetry
 from hrm_puzzles.puzzle import RIGHT
 
 SIZES = HRMConfig(
@@ -101,8 +100,6 @@ def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[st
     learn(one_cycle.think(carry, tokens(2), vector_BE))
     for name, parameter in model.low_level.named_parameters():
         expected = one_cycle.low_level.get_parameter(name).grad
-        assert parameter.grad is not None
-        assert expected is not None
         assert torch.equal(parameter.grad, expected)
     assert not any("high_level" in name for name in model.state_dict())
 
@@ -152,7 +149,6 @@ def test_digits_lines_bands_and_transposition_are_symmetries(name: str, seed: in
     puzzle = registry.get(name)
     model = relational_model(name)
     symmetry = puzzle.symmetry(rng)
-    assert isinstance(symmetry, GridSymmetry)
     tokens_BT = rng.integers(1, puzzle.vocab_size, (2, puzzle.seq_len))
     plain = thought(model, torch.from_numpy(tokens_BT))
     moved = thought(model, torch.from_numpy(symmetry.apply(tokens_BT)))
@@ -200,7 +196,6 @@ def test_a_widened_model_answers_alike_and_learns(puzzle: str, random_start: boo
     learn(wide.segment(wide.start(2), tokens_BT, ids(2)))
     for block in wide.high_level.layers:
         gradient = block.out_proj.weight.grad
-        assert gradient is not None
         assert (gradient.abs().sum(1) > 0).all()
 
 
@@ -269,7 +264,6 @@ def test_gradients_pass_every_cycle() -> None:
     carry = carry._replace(z_low_BND=carry.z_low_BND.clone().requires_grad_())
     tokens_BT = torch.ones((1, 64), dtype=torch.int64)
     learn(model.think(carry, tokens_BT, torch.zeros(1, 0)))
-    assert carry.z_low_BND.grad is not None
     assert carry.z_low_BND.grad.abs().sum() > 0
 
 
@@ -321,8 +315,6 @@ def of(
     y = step(x, change)
     weighted = y * weight[..., : y.shape[-1]]
     weighted.float().sum().backward()
-    assert x.grad is not None
-    assert change.grad is not None
     return y.detach(), x.grad, change.grad
 
 

@@ -9,8 +9,11 @@ import onnx
 import onnxruntime as ort
 import torch
 
+from hrm_calibration.half import record_ranges
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_export.contents import served_graph
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -112,6 +115,12 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
     for slot, puzzle_id in enumerate(questions.puzzle_ids_N.tolist()):
         engine.load(slot, questions.tokens_NT[slot], table[puzzle_id])
     return engine
+
+
+def ranges_of(model: HRM, puzzle: Puzzle, segments: int = 1) -> dict[str, float]:
+    """The ranges that random questions reach in so many segments."""
+    policy = HaltingPolicy(kind="fixed", max_segments=segments)
+    return record_ranges(served_graph(model, puzzle, policy), random_questions(model, 4))
 
 
 def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:

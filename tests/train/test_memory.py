@@ -47,7 +47,6 @@ def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         loss = window_loss(model, slots, vector_BE, recipe, model.config.max_segments).loss
         loss.backward()
-    assert seen.profiler is not None
     events = seen.profiler.kineto_results.events()
     changes = [event for event in events if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -134,8 +134,7 @@ def test_named_variants_of_a_task_are_frames_that_turn_answers_back() -> None:
     assert np.array_equal(puzzle.decode(answer_T), turned.apply(grid.T))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scene:
+class Scene(NamedTuple):
     """The course of every frame, questions, and the tasks to cancel by the step before."""
 
     engine: Seer
@@ -210,7 +209,7 @@ def holds_a_proof(scene: Scene, task: Task) -> bool:
 
 
 @given(scenes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: Scene) -> None:
     lane = lane_over(scene.engine, run_length=scene.run_length)
     results, cancelled, events = play(lane, scene)
@@ -224,7 +223,6 @@ def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: 
         assert one.deadline_s is not None or set(num_shown) <= {1}
         if result.verified:
             right_T = tokens(one.task_id + 50)
-            assert result.answer_T is not None
             assert result.answer_T.tolist() == right_T.tolist()
         elif result.halted_by == "max_segments":
             assert result.status == "unfinished"
@@ -235,7 +233,7 @@ def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: 
 
 
 @given(scenes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_closing_a_vote_early_never_changes_the_winner(scene: Scene) -> None:
     lane = lane_over(scene.engine, VOTING)
     for one in scene.tasks:
@@ -250,5 +248,4 @@ def test_closing_a_vote_early_never_changes_the_winner(scene: Scene) -> None:
             else:
                 full.cast(one.task_id, -1.0)  # without a halt, the engine answers its question
         answer_T = results[one.task_id].answer_T
-        assert answer_T is not None
         assert full.rank(int(answer_T[0])) == full.rank(full.leader())
