@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from hrm_calibration import int8
-from hrm_calibration.int8 import calibrate
+from hrm_calibration.int8 import calibrate, for_cpus
 from hrm_calibration.quantize import call_sites, quantize, unsigned
 from hrm_calibration.ranges import NUM_BINS, Histogram, scale_of
 from hrm_calibration.rollouts import ServedGraph
@@ -41,9 +41,9 @@ def largest_step(graph: onnx.ModelProto) -> int:
 
 def test_one_calibration_serves_both_widths_and_a_kept_budget_ranks_no_matrix() -> None:
     found = calibrate(SERVED, questions(16), budget=1.0)
-    narrow = found.for_cpus(GRAPH)
+    narrow = for_cpus(GRAPH, found.scales, found.weight_only)
     assert list(found.scales) == SITES
-    assert largest_step(found.signed(GRAPH)) == 127
+    assert largest_step(quantize(GRAPH, found.scales)) == 127
     assert largest_step(narrow) == 64
     seven_bits = quantize(GRAPH, found.scales, weight_bits=7)
     assert narrow == unsigned(seven_bits)

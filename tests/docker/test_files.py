@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from board_tree import board
@@ -71,7 +70,7 @@ def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: 
 
 def settings(*names: str) -> dict[str, list[str]]:
     """Return what systemd reads from a unit and its drop-ins, in this order."""
-    found: dict[str, list[str]] = {}
+    found = {}
     for name in names:
         for line in (FOLDER / name).read_text().splitlines():
             if line and line[0] not in "#[":
@@ -115,7 +114,7 @@ def test_the_jetson_image_requests_the_gpu_and_installs_no_compiler() -> None:
 
 
 def requirements_on(board: dict[str, str], texts: Iterable[str]) -> dict[str, SpecifierSet]:
-    found: dict[str, SpecifierSet] = {}
+    found = {}
     for text in texts:
         one = Requirement(text)
         if one.marker is None or one.marker.evaluate(board):
@@ -216,7 +215,7 @@ def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: s
 def test_composed_container_is_closed() -> None:
     yaml = pytest.importorskip("yaml")
     content = yaml.safe_load((FOLDER / "compose.yaml").read_text())
-    service: dict[str, Any] = content["services"]["hrm"]
+    service = content["services"]["hrm"]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -383,7 +382,7 @@ def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
     job = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}
     script = ["sh", str(FOLDER / "slurm" / "train.sh")]
     options = ["--data", f"{tmp_path}/data", *TRAINING.split()]
-    weights: list[bytes] = []
+    weights = []
     for name in ("quiet", "disturbed"):
         run = tmp_path / name
         variables = {**with_hrm_data, **job, "RANKS": "2", "PORT": str(free_port())}

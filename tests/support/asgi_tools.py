@@ -3,24 +3,24 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
 import numpy as np
 import uvicorn
 from scripted_engine import ScriptedEngine, ThreadEngine, ready_lane
-from scripted_server import LANE, NAME, PUZZLE, no_library, scripted_lanes, scripted_model
+from scripted_server import NAME, PUZZLE, no_library, scripted_lanes, scripted_model
 from service_tools import wait_for
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes
-from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_server.middleware import Access
 from hrm_edge_server.server import create_app
@@ -54,24 +54,26 @@ def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lan
 
 
 def app_over(
-    make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
-) -> tuple[Starlette, EngineClient]:
-    make_engine = functools.partial(ThreadEngine, make_lanes)
-    engine_client = EngineClient(make_engine, {LANE: PLACES})
-    access = Access(keys=keys, origins=origins)
-    return create_app(
-        engine_client, [scripted_model(num_slots=2)], no_library(), access
-    ), engine_client
+    make_lanes: MakeLanes,
+    *more: ServedModel,
+    begin: Callable[[MakeLanes], ThreadEngine] = ThreadEngine,
+    **access: Any,
+) -> Starlette:
+    """Return an application of the scripted Sudokus and of more models, with this access."""
+    models = [scripted_model(num_slots=2), *more]
+    make_engine = functools.partial(begin, make_lanes)
+    engine_client = EngineClient(make_engine, {model.lane: PLACES for model in models})
+    return create_app(engine_client, models, no_library(), Access(**access))
 
 
-def app_of_two() -> tuple[Starlette, EngineClient]:
+def engine_of(app: Starlette) -> EngineClient:
+    return app.state.service.engine_client
+
+
+def app_of_two() -> Starlette:
     """Return an application of the scripted Sudokus and of mazes answered with their questions."""
-    make_engine = functools.partial(ThreadEngine, two_lanes)
-    engine_client = EngineClient(make_engine, {LANE: PLACES, LaneKey(MAZES): PLACES})
     mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
-    return create_app(
-        engine_client, [scripted_model(num_slots=2), mazes], no_library()
-    ), engine_client
+    return app_over(two_lanes, mazes)
 
 
 def two_lanes() -> Lanes:
@@ -80,28 +82,23 @@ def two_lanes() -> Lanes:
 
 
 @contextlib.asynccontextmanager
-async def client_of(
-    app: Starlette, engine_client: EngineClient | None = None
-) -> AsyncIterator[httpx.AsyncClient]:
-    """Run the application and yield a client; with `engine_client`, wait until it is ready."""
+async def client_of(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+    """Run the application and yield a client when it is ready."""
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://test") as http,
     ):
-        if engine_client is not None:
-            await until(lambda: engine_client.state == "ready")
+        await until(lambda: engine_of(app).state == "ready")
         yield http
 
 
 @contextlib.contextmanager
-def serving(
-    app: Starlette, engine_client: EngineClient, *, until_ready: bool = True
-) -> Iterator[TestClient]:
+def serving(app: Starlette, *, until_ready: bool = True) -> Iterator[TestClient]:
     """Run the application in a thread of its own; the client works from any thread."""
     with TestClient(app, base_url="http://test", follow_redirects=False) as http:
         if until_ready:
-            wait_for(lambda: engine_client.state == "ready")
+            wait_for(lambda: engine_of(app).state == "ready")
         yield http
 
 
@@ -122,8 +119,6 @@ class Call:
         app: Starlette,
         path: str,
         headers: Mapping[str, str],
-        *,
-        query: str = "",
         method: str = "POST",
     ) -> None:
         self.status = 0
@@ -132,10 +127,10 @@ class Call:
         self.may_send = asyncio.Event()
         self.may_send.set()
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        scope: dict[str, Any] = dict(SCOPE)
+        scope = dict(SCOPE)
         scope["method"] = method
-        scope["path"] = path
-        scope["raw_path"] = path.encode()
+        scope["path"], _, query = path.partition("?")
+        scope["raw_path"] = scope["path"].encode()
         scope["query_string"] = query.encode()
         scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))

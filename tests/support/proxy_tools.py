@@ -17,7 +17,6 @@ from service_tools import Server, free_port, wait_for
 FOLDER = Path(__file__).parents[2] / "docker"
 CONFIGURATION = FOLDER / "haproxy.cfg"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
-HAPROXY = shutil.which("haproxy", path=PATH)
 COMMANDS = {  # of a proxy for one board, by the name of its configuration
     "nginx.conf": ["nginx", "-p", "FOLDER", "-e", "stderr", "-g", "daemon off; pid pid;", "-c"],
     "Caddyfile": ["caddy", "run", "--adapter", "caddyfile", "--config"],
@@ -26,12 +25,15 @@ BELOW = {  # what puts the board of a configuration under a path
     "nginx.conf": {"location / {": "location /hrm/ {", "http://board;": "http://board/;"},
     "Caddyfile": {"reverse_proxy": "handle_path /hrm/* {\nreverse_proxy", "\n}\n": "\n}\n}\n"},
 }
-needs_haproxy = pytest.mark.skipif(
-    HAPROXY is None, reason="no haproxy on this machine: install the package haproxy"
-)
-
-
 SRV, ADDRESS = 33, 1
+
+
+def installed(program: str) -> str:
+    """Return the path of a program, or skip the test."""
+    path = shutil.which(program, path=PATH)
+    if path is None:
+        pytest.skip(f"no {program} on this machine: install the package {program}")
+    return path
 
 
 @contextlib.contextmanager
@@ -46,7 +48,7 @@ def proxy(
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     configuration = folder / "haproxy.cfg"
-    command = [str(HAPROXY), "-db", "-f", str(configuration)]
+    command = [installed("haproxy"), "-db", "-f", str(configuration)]
     names = {"HRM_FLEET_BOARDS": "_http._tcp.boards.test", "HRM_FLEET_KEY": secret}
     with name_server(boards) as name_port:
         own = {
@@ -55,7 +57,7 @@ def proxy(
             "gt 50000": f"gt {limit}",
         }
         configuration.write_text(replaced(CONFIGURATION, own))
-        with proxy_process(command, url, {**os.environ, **names}, secret):
+        with proxy_process(command, url, **names):
             yield url
 
 
@@ -89,7 +91,7 @@ def _named(message: bytes, boards: Sequence[Server]) -> bytes:
     """Answer a message of DNS with one question (RFC 1035, RFC 2782)."""
     end = message.index(0, 12) + 5  # the name's last byte, type and class
     (kind,) = struct.unpack(">H", message[end - 4 : end - 2])
-    data: list[bytes] = []
+    data = []
     if kind == SRV:
         for number, board in enumerate(boards, start=1):
             target = b"\6board%d\4test\0" % number
@@ -103,23 +105,21 @@ def _named(message: bytes, boards: Sequence[Server]) -> bytes:
 
 
 @contextlib.contextmanager
-def proxy_process(
-    command: list[str], url: str, environment: dict[str, str], secret: str = ""
-) -> Iterator[None]:
+def proxy_process(command: list[str], url: str, **environment: str) -> Iterator[None]:
     """Run a proxy; begins when a server behind it is ready."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, env=environment, **quiet)
-    with process, httpx.Client(headers={"x-api-key": secret}) as http:
+    with subprocess.Popen(command, env={**os.environ, **environment}, **quiet) as process:
         try:
-            wait_for(lambda: _answers(http, f"{url}/readyz"))
+            wait_for(lambda: _answers(f"{url}/readyz"))
             yield
         finally:
             process.terminate()
 
 
-def _answers(http: httpx.Client, url: str) -> bool:
+def _answers(url: str) -> bool:
     try:
-        return http.get(url).status_code == 200
+        # a key of its own, so that the tests' requests alone count against their limits
+        return httpx.get(url, headers={"x-api-key": "waiting"}).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -128,22 +128,18 @@ def _answers(http: httpx.Client, url: str) -> bool:
 def proxied(name: str, board: Server, folder: Path, *, is_below: bool = False) -> Iterator[str]:
     """Run a proxy, and yield the board's address behind it, at the root or below /hrm/."""
     if name == CONFIGURATION.name:
-        if HAPROXY is None:
-            pytest.skip(needs_haproxy.kwargs["reason"])
         with proxy(folder, [board], "none") as url:
             yield url
         return
     program, *options = COMMANDS[name]
-    path = shutil.which(program, path=PATH)
-    if path is None:
-        pytest.skip(f"no {program} on this machine: install the package {program}")
     port = free_port()
     changes = {":8000": f":{board.port}", "8080": str(port)}
+    url = f"http://127.0.0.1:{port}"
     if is_below:
         changes |= BELOW[name]
+        url += "/hrm"
     (folder / name).write_text(replaced(FOLDER / name, changes))
     arguments = [option.replace("FOLDER", str(folder)) for option in options]
-    url = f"http://127.0.0.1:{port}/hrm" if is_below else f"http://127.0.0.1:{port}"
-    home = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-    with proxy_process([path, *arguments, str(folder / name)], url, home):
+    command = [installed(program), *arguments, str(folder / name)]
+    with proxy_process(command, url, HOME=str(folder), XDG_DATA_HOME=str(folder)):
         yield url

@@ -28,13 +28,13 @@ NUM_WARM_UP_STEPS = 2
 NAME = "scripted"
 LANE = LaneKey(NAME)
 MAX_SEGMENTS = 16
-PUZZLE: Puzzle = registry.get("sudoku-4x4")
+PUZZLE = registry.get("sudoku-4x4")
 
 
 def examples() -> dict[str, str]:
     """Return eight questions with their answers, as text; the same in every process."""
     rng = np.random.default_rng(4)
-    answers: dict[str, str] = {}
+    answers = {}
     for _ in range(8):
         example = PUZZLE.generate(rng, "easy")
         question = _text(example.question).replace("0", ".")
@@ -53,7 +53,7 @@ def scripted_lanes(
     *, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float
 ) -> Lanes:
     """Make the one lane after `load_s`; runs in the engine process."""
-    scripts: dict[bytes, Script] = {}
+    scripts = {}
     for question, answer in examples().items():
         script = Script(answer_T=_tokens(answer), segments=segments)
         scripts[_tokens(question).tobytes()] = script

@@ -167,6 +167,9 @@ def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Res
         yield futures
 
 
+CRUMBS = b"1\r\n\n\r\n" * 20_000  # pieces of a body in chunks
+
+
 def head(route: str, *headers: str, version: str = "1.1") -> bytes:
     """The head of a request; the route has its method, as `POST /solve`."""
     lines = [f"{route} HTTP/{version}", "host: x", *headers]

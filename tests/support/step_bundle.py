@@ -34,7 +34,7 @@ def write_step_bundle(
 ) -> Path:
     """Write a bundle of one to three graphs of one function: float32, float16 and INT8."""
     path.mkdir()
-    precisions: dict[str, str] = {}
+    precisions = {}
     for precision, graph in zip(PRECISIONS, graphs, strict=False):
         precisions[precision] = f"step.{precision}.onnx"
         onnx.save(graph, path / precisions[precision])
@@ -57,7 +57,7 @@ def write_step_bundle(
 
 
 def _sizes(graph: onnx.ModelProto) -> dict[str, Any]:
-    shape_of: dict[str, list[int]] = {}
+    shape_of = {}
     for value in (*graph.graph.input, *graph.graph.output):
         dims = value.type.tensor_type.shape.dim
         shape_of[value.name] = [dim.dim_value for dim in dims]

@@ -80,7 +80,7 @@ def _constants() -> dict[str, np.ndarray]:
     def weights(*shape: int) -> np.ndarray:
         return rng.normal(size=shape).astype(np.float32)
 
-    constants: dict[str, np.ndarray] = {}
+    constants = {}
     constants["embedding_VD"] = weights(VOCAB_SIZE, WIDTH)
     constants["mixing_NN"] = weights(NUM_POSITIONS, NUM_POSITIONS) / np.float32(4)
     constants["low_DD"] = weights(WIDTH, WIDTH)
@@ -122,7 +122,7 @@ def _traces(graph: Path, table_PE: np.ndarray, rng: np.random.Generator) -> dict
     engine = OnnxEngine(graph, num_slots=NUM_TRACES, num_threads=1, want_logits=True)
     for slot, puzzle_id in enumerate(puzzle_ids_B):
         engine.load(slot, tokens_BT[slot], table_PE[puzzle_id])
-    steps: dict[str, list[np.ndarray]] = {name: [] for name in TRACE_OF}
+    steps = {name: [] for name in TRACE_OF}
     for _ in range(MAX_SEGMENTS):
         output = engine.step(NUM_TRACES)
         for name, field in TRACE_OF.items():

@@ -49,10 +49,9 @@ def require_answers(server: Server, num_requests: int) -> None:
     ):
         batches = pool.submit(client.solve_many, questions)
         singles = pool.map(client.solve, questions)
+        solutions = [SOLUTIONS[question] for question in questions]
         for replies in (singles, batches.result()):
-            for question, reply in zip(questions, replies, strict=True):
-                assert isinstance(reply, hrm_edge.Answer), reply
-                assert reply.solution == SOLUTIONS[question]
+            assert [reply.solution for reply in replies] == solutions
 
 
 def num_descriptors(pid: int) -> int:

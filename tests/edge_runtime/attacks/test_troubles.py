@@ -6,21 +6,21 @@ exactly once: what is refused for a while is sent again. `/livez` answers throug
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from attackers import CHUNKED, CRUMBS, endless
 from bundle_tools import archived, shipped
 from key_tools import ADMIN, write_key_file
-from service_tools import Server, hrm_serve, seconds_of_livez, wait_for
+from service_tools import CRUMBS, Server, head, hrm_serve, seconds_of_livez, wait_for
 
 import hrm_edge
 from hrm_puzzles.data.sources import questions_made
@@ -45,7 +45,7 @@ MANY_ROUNDS = pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(3600
 
 def known_solutions() -> dict[str, str]:
     puzzle = shipped(MODEL).puzzle
-    solutions: dict[str, str] = {}
+    solutions = {}
     for question in questions_made(puzzle, NUM_PUZZLES, difficulty="easy", seed=0):
         asked = puzzle.asked(puzzle.decode(question.tokens_T), "")
         solutions[str(asked)] = str(puzzle.asked(puzzle.decode(question.labels_T), ""))
@@ -73,19 +73,19 @@ def test_in_all_troubles_each_request_is_answered_once_and_correctly(
 
 def in_trouble(server: Server, num_rounds: int) -> None:
     """Make every trouble in each round, in a random order."""
-    rng = random.Random(0)
+    troubles = num_rounds * TROUBLES
+    random.Random(0).shuffle(troubles)
     is_over = threading.Event()
-    answered: list[str] = []
-    livez_s: list[float] = []
+    answered = []
+    livez_s = []
 
     def send(size: int) -> None:
         while not is_over.is_set():
             puzzles = random.choices([*SOLUTIONS], k=size)
             replies = client.solve_many(puzzles) if size > 1 else [client.solve(puzzles[0])]
-            for puzzle, reply in zip(puzzles, replies, strict=True):
-                assert isinstance(reply, hrm_edge.Answer), reply
-                assert reply.solution == SOLUTIONS[puzzle]
-                answered.append(puzzle)
+            solutions = [SOLUTIONS[puzzle] for puzzle in puzzles]
+            assert [reply.solution for reply in replies] == solutions
+            answered.extend(solutions)
 
     sizes = [1] * NUM_SINGLES + [LINES] * NUM_STREAMS
     with (
@@ -93,15 +93,13 @@ def in_trouble(server: Server, num_rounds: int) -> None:
         ThreadPoolExecutor(len(sizes)) as pool,
     ):
         sending = [pool.submit(send, size) for size in sizes]
-        troubles = Troubles(server)
         try:
-            for _ in range(num_rounds):
-                for trouble in troubles.shuffled(rng):
-                    trouble()
+            for trouble in troubles:
+                with contextlib.ExitStack() as visitors:
+                    make_trouble(trouble, server, visitors)
                     goal = len(answered) + ANSWERS_BETWEEN
                     while len(answered) < goal and not any(one.done() for one in sending):
                         livez_s.append(seconds_of_livez(server))
-                    troubles.leave()
         finally:
             is_over.set()
         for one in sending:
@@ -109,74 +107,48 @@ def in_trouble(server: Server, num_rounds: int) -> None:
     assert np.percentile(livez_s, 99) < PROMISED_S
 
 
-class Troubles:
-    """The faults, one method each; `leave` ends the connections that the last one has opened."""
+def batch(num_lines: int) -> bytes:
+    """Return a batch that ends before its promised length."""
+    question = next(iter(SOLUTIONS))
+    lines = num_lines * f'{{"puzzle":"{question}"}}\n'.encode()
+    return head("POST /solve/batch", AS_ADMIN, f"content-length: {len(lines) + 1}") + lines
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._visitors: list[socket.socket] = []
 
-    def shuffled(self, rng: random.Random) -> list[Callable[[], None]]:
-        troubles = [
-            self.kill,
-            self.stop,
-            self.reload,
-            self.flood,
-            self.crumble,
-            self.read_slowly,
-            self.leave_early,
-        ]
-        rng.shuffle(troubles)
-        return troubles
+AS_ADMIN = f"x-api-key: {ADMIN}"
+CHUNKED = head("POST /solve/batch", AS_ADMIN, "transfer-encoding: chunked")
+LEAVE_EARLY = (batch(1), LEAVING)
+RELOAD = "reload"
+VISITS = [
+    (b"GET / HT", FLOOD),
+    (CHUNKED + CRUMBS, CRUMBLING),
+    (batch(200 * NUM_PUZZLES), 1),  # whose answers nobody reads
+    LEAVE_EARLY,
+]
+"""What a visitor sends, and how many visitors come."""
+TROUBLES = [signal.SIGKILL, signal.SIGSTOP, RELOAD, *VISITS]
 
-    def kill(self) -> None:
-        self._lose_engine(signal.SIGKILL)
 
-    def stop(self) -> None:
-        self._lose_engine(signal.SIGSTOP)
-
-    def _lose_engine(self, number: int) -> None:
-        engine = self._server.slots()["engine"]
-        os.kill(engine["pid"], number)
-        wait_for(lambda: self._server.slots()["engine"]["losses"] > engine["losses"])
-        self._server.wait_until_ready()
-
-    def reload(self) -> None:
+def make_trouble(trouble: Any, server: Server, visitors: contextlib.ExitStack) -> None:
+    if isinstance(trouble, signal.Signals):
+        lose_engine(server, trouble)
+    elif trouble == RELOAD:
         content = archived(shipped(MODEL).path)
         headers = {"content-type": "application/x-tar"}
-        answer = self._server.http.put(f"/models/{MODEL}", content=content, headers=headers)
+        answer = server.http.put(f"/models/{MODEL}", content=content, headers=headers)
         assert answer.status_code == 200
-
-    def flood(self) -> None:
-        self._visit(b"GET / HT", FLOOD)
-
-    def crumble(self) -> None:
-        first = endless("/solve/batch", f"x-api-key: {ADMIN}", CHUNKED)
-        self._visit(first + CRUMBS, CRUMBLING)
-
-    def read_slowly(self) -> None:
-        self._visit(self._batch(200 * NUM_PUZZLES), 1)
-
-    def leave_early(self) -> None:
-        self._visit(self._batch(1), LEAVING)
-        self.leave()
-
-    def leave(self) -> None:
-        for connection in self._visitors:
-            connection.close()
-        self._visitors.clear()
-
-    def _batch(self, num_lines: int) -> bytes:
-        """Return a batch that ends before its promised length."""
-        question = next(iter(SOLUTIONS))
-        lines = num_lines * f'{{"puzzle":"{question}"}}\n'.encode()
-        length = f"content-length: {len(lines) + 1}"
-        return endless("/solve/batch", f"x-api-key: {ADMIN}", length) + lines
-
-    def _visit(self, content: bytes, count: int) -> None:
-        """Connect and send the content, and read nothing."""
+    else:
+        content, count = trouble
         for _ in range(count):
-            connection = socket.create_connection(("127.0.0.1", self._server.port))
-            self._visitors.append(connection)
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            visitors.enter_context(connection)
             connection.setblocking(False)
             connection.send(content)  # as much of it as fits
+        if trouble == LEAVE_EARLY:
+            visitors.close()
+
+
+def lose_engine(server: Server, number: int) -> None:
+    engine = server.slots()["engine"]
+    os.kill(engine["pid"], number)
+    wait_for(lambda: server.slots()["engine"]["losses"] > engine["losses"])
+    server.wait_until_ready()

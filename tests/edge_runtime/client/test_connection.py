@@ -70,7 +70,7 @@ def test_an_error_in_our_shape_and_other_answers_of_a_proxy_are_told_apart(
 
 
 DEAD = "http://127.0.0.1:9"
-ENVIRONMENTS: dict[str, dict[str, str]] = {
+ENVIRONMENTS = {
     "http": {"http_proxy": DEAD},
     "a network": {"http_proxy": DEAD, "no_proxy": "localhost,127.0.0.0/8,::1"},
     "brackets": {"http_proxy": DEAD, "no_proxy": "localhost,127.0.0.1,[::1]"},
@@ -105,7 +105,7 @@ def test_no_proxy_stands_between_a_client_and_its_own_machine(
 def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    asked = []
 
     def proxy(handler: BaseHTTPRequestHandler) -> None:
         asked.append(handler.path)
@@ -229,8 +229,8 @@ def test_a_push_follows_no_links(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 1), (3, 3), (None, 4)])
 def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) -> None:
-    in_progress: set[int] = set()
-    counts: list[int] = []
+    in_progress = set()
+    counts = []
 
     def reply(handler: BaseHTTPRequestHandler) -> None:
         in_progress.add(threading.get_ident())
@@ -273,7 +273,7 @@ def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
             go_on.wait(30)
         yield from answered(piece)
 
-    found: set[int] = set()
+    found = set()
     for position, _ in requests.merged(send, some_pieces(2_000), 2):
         found.add(position)
         if len(found) == (requests.MAX_AHEAD * 2 - 1) * requests.NUM_PUZZLES:
@@ -282,7 +282,7 @@ def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
 
 
 def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads() -> None:
-    sent: list[int] = []
+    sent = []
 
     def send(piece: requests.Piece) -> Iterator[requests.Numbered]:
         sent.extend(piece)

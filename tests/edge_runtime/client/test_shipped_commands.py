@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from bundle_tools import shipped
@@ -141,7 +140,7 @@ STUCK = (  # held-out puzzles on which one plain attempt is undecided after 60 s
 def test_the_9x9_model_proves_with_hypotheses_what_it_leaves_undecided_without() -> None:
     bundle = shipped("sudoku")
     solver = from_bundles([bundle], "cpu:fp32", num_threads=1)
-    ways: tuple[Literal["plain", "hypotheses"], ...] = ("plain", "hypotheses")
+    ways = ("plain", "hypotheses")
     proven = dict.fromkeys(ways, 0)
     for how in ways:
         requests = [SolveRequest(puzzle=puzzle, how=how, max_segments=60) for puzzle in STUCK]

@@ -26,7 +26,7 @@ from hrm_edge.output import Tally, continued, summary
 from hrm_edge.puzzles import Entry, SolvingError, entries_of, numbered
 from hrm_edge.requests import RequestOrRefusal
 from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
-from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_puzzles import registry
 from hrm_puzzles.reading.records import records_in
 
@@ -71,7 +71,7 @@ def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None
 
 
 def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
-    asked: list[SolveRequest] = []
+    asked = []
 
     def backwards(requests: Iterable[RequestOrRefusal]) -> Iterator[tuple[int, Reply]]:
         for position, request in reversed(list(enumerate(requests))):
@@ -234,7 +234,7 @@ def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
 
 
 def test_retry_after_is_honored() -> None:
-    moments: list[float] = []
+    moments = []
 
     def list_models(handler: BaseHTTPRequestHandler) -> None:
         moments.append(time.monotonic())

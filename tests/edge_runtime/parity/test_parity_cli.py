@@ -22,7 +22,7 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_parity.cli import main as app
 from hrm_parity.outcomes import Outcomes
-from hrm_parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged
+from hrm_parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged, undecided
 from hrm_parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
@@ -255,19 +255,23 @@ def test_one_changed_value_breaks_a_gate_in_its_segment_alone(
     assert {one.segment for one in breaks(report)} - {None} == {index[0] + 1}
 
 
-@pytest.mark.parametrize(("num_changed", "is_broken"), [(2, False), (3, True)])
+@pytest.mark.parametrize(("num_changed", "is_broken"), [(3, False), (5, True)])
 def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken: bool) -> None:
-    """Of five puzzles that neither side solves, some differ in their last segment alone."""
+    """Of five puzzles that neither side solves, some differ in their last segment alone.
+
+    Three of five may be chance, which the verdict says.
+    """
     golden = bundle.golden()
     golden.answer_SBT[-1, :num_changed, 0] += 1
     found = compared(bundle, golden, "fixed")
     assert found.exact.num_lost == 0
     assert found.num_different_halts == 0
-    broken = ["share of different_final_answers at the end: 0.6 where 0.5 is allowed"]
+    broken = ["share of different_final_answers at the end: 1 where 0.5 is allowed"]
     expected = broken if is_broken else []
     for precision, kind in itertools.product(("fp16", "int8"), ("golden", "live")):
         gates = GATES[precision][kind]
         assert [str(one) for one in breaks(found, gates)] == expected
+        assert ("different_final_answers" in undecided(found, gates)) is not is_broken
 
 
 def test_a_measure_without_values_is_named(bundle: Bundle) -> None:

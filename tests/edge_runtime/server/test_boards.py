@@ -1,15 +1,11 @@
 """Fresh boards over HTTP, labels that are checked, and the model that fits a board best."""
 
-import functools
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from asgi_tools import QUICK, app_over, serving
 from bundle_tools import shipped
 from cell_sets import open_maze
-from scripted_engine import ThreadEngine
-from scripted_server import LANE, NAME, no_library, scripted_model
+from scripted_server import NAME
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.api.errors import ServiceError
@@ -19,8 +15,6 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import CARD_NAME
 from hrm_edge_runtime.contract.shipped import shipped_bundles
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_server.server import create_app
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import is_held_out_N
 from hrm_puzzles.puzzle import RIGHT, Puzzle
@@ -29,42 +23,36 @@ LINE = "S.G.\n####\n####\n####"
 FIELD = "S..G\n....\n####\n####"
 
 
-@pytest.fixture(scope="module")
-def http() -> Iterator[TestClient]:
-    with serving(*app_over(QUICK), until_ready=False) as http:
-        yield http
-
-
 def tokens_1T(puzzle: Puzzle, notation: object) -> np.ndarray:
     return puzzle.encode(puzzle.parse(notation).grid)[None].astype(np.uint8)
 
 
-def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: TestClient) -> None:
-    kinds = http.get("/kinds").json()["kinds"]
+def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(keyless: TestClient) -> None:
+    kinds = keyless.get("/kinds").json()["kinds"]
     assert {"sudoku", "maze", "logistics"} <= {kind["kind"] for kind in kinds}
     for kind in kinds:
         puzzle = registry.get(kind["kind"])
         assert kind["rows"] * kind["cols"] == puzzle.seq_len
         for difficulty in kind["difficulties"]:
             asked = {"kind": kind["kind"], "difficulty": difficulty, "seed": 5}
-            made = http.get("/puzzle", params=asked).json()
+            made = keyless.get("/puzzle", params=asked).json()
             question_1T = tokens_1T(puzzle, made["puzzle"])
             answer_1T = tokens_1T(puzzle, made["solution"])
             assert puzzle.check_BT(question_1T, answer_1T).tolist() == [RIGHT], made
 
 
-def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: TestClient) -> None:
+def test_a_seed_makes_the_same_puzzle_again_and_none_another(keyless: TestClient) -> None:
     asked = {"kind": "maze-8x8", "difficulty": "hard"}
-    first = http.get("/puzzle", params=asked).json()
-    assert http.get("/puzzle", params={**asked, "seed": first["seed"]}).json() == first
-    assert http.get("/puzzle", params=asked).json()["puzzle"] != first["puzzle"]
+    first = keyless.get("/puzzle", params=asked).json()
+    assert keyless.get("/puzzle", params={**asked, "seed": first["seed"]}).json() == first
+    assert keyless.get("/puzzle", params=asked).json()["puzzle"] != first["puzzle"]
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-def test_held_out_puzzles_are_in_no_training_set(http: TestClient, held_out: bool) -> None:
+def test_held_out_puzzles_are_in_no_training_set(keyless: TestClient, held_out: bool) -> None:
     puzzle = registry.get("sudoku-4x4")
     for _ in range(6):
-        made = http.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
+        made = keyless.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
         question_1T = tokens_1T(puzzle, made["puzzle"])
         answer_1T = tokens_1T(puzzle, made["solution"])
         assert is_held_out_N(puzzle, question_1T, answer_1T).tolist() == [held_out]
@@ -80,9 +68,9 @@ def test_held_out_puzzles_are_in_no_training_set(http: TestClient, held_out: boo
     ],
 )
 def test_what_cannot_be_made_has_a_remedy(
-    http: TestClient, params: dict[str, str], words: str
+    keyless: TestClient, params: dict[str, str], words: str
 ) -> None:
-    refused = http.get("/puzzle", params=params)
+    refused = keyless.get("/puzzle", params=params)
     assert refused.status_code == 422
     error = refused.json()["error"]
     assert words in f"{error['message']}; {error['remedy']}"
@@ -100,9 +88,9 @@ def test_what_cannot_be_made_has_a_remedy(
     ],
 )
 def test_labels_are_checked(
-    http: TestClient, kind: str, puzzle: object, solution: object, message: str
+    keyless: TestClient, kind: str, puzzle: object, solution: object, message: str
 ) -> None:
-    judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
+    judged = keyless.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
     assert judged.status_code == (200 if "verified" in message else 422)
     assert message in judged.text
 
@@ -110,10 +98,8 @@ def test_labels_are_checked(
 def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once() -> None:
     bundle = shipped("arc-7x7")
     arc = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
-    client = EngineClient(functools.partial(ThreadEngine, QUICK), {LANE: 10, arc.lane: 1})
-    app = create_app(client, [arc, scripted_model(num_slots=2)], no_library())
-    with serving(app, client, until_ready=False) as http:
-        view = http.get("/models").json()["models"][0]
+    with serving(app_over(QUICK, arc)) as http:
+        view = http.get("/models").json()["models"][1]
         tasks = http.get("/models/arc-7x7/tasks").json()
         assert (len(tasks), view["tasks"], view["identifiers"]) == (76, 76, len(bundle.identifiers))
         right = view["held_out_tasks"]["right"]

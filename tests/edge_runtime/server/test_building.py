@@ -43,7 +43,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def serve(tiny_bundle: Path, gate: Path) -> Iterator[Serve]:
     """Starts a server of bundles by their names, `tiny` or `second`, with further options."""
-    started: list[Server] = []
+    started = []
     folder = gate.parent
     copytree(tiny_bundle, folder / "tiny.bundle")
     second = Bundle.open(copytree(tiny_bundle, folder / "second.bundle"))

@@ -16,6 +16,7 @@ from asgi_tools import live
 from service_tools import starting, wait_for
 
 from hrm_edge_server import connections
+from hrm_edge_server.body import HEADER_BYTES
 from hrm_edge_server.growing import CUT
 
 SHORT_S = 0.3
@@ -241,7 +242,7 @@ async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes) ->
     [
         (b"/busy ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
         (b"/slow ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
-        (b"/busy ", b"x" * 2 * connections.HEADER_BYTES, b""),
+        (b"/busy ", b"x" * 2 * HEADER_BYTES, b""),
     ],
 )
 async def test_nonsense_ahead_never_shows_in_an_answer(
@@ -261,8 +262,8 @@ async def test_nonsense_ahead_never_shows_in_an_answer(
 @pytest.mark.parametrize(
     "behind",
     [
-        b"0\r\n" + b"x: y\r\n" * connections.HEADER_BYTES,
-        b"1;" + b"y" * 2 * connections.HEADER_BYTES,
+        b"0\r\n" + b"x: y\r\n" * HEADER_BYTES,
+        b"1;" + b"y" * 2 * HEADER_BYTES,
     ],
 )
 async def test_trailers_are_bounded_as_headers_are(behind: bytes) -> None:

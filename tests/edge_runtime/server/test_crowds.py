@@ -63,8 +63,8 @@ async def test_a_line_waits_for_its_place_however_long_that_takes(
 ) -> None:
     monkeypatch.setattr(batch, "PATIENCE_S", 0.05)
     monkeypatch.setattr(admission, "LOOK_AGAIN_S", 0.02)
-    app, engine_client = app_over(lambda: QUICK(step_s=0.02))
-    async with client_of(app, engine_client) as http:
+    app = app_over(lambda: QUICK(step_s=0.02))
+    async with client_of(app) as http:
         body = lines(40, puzzle=QUESTION)
         answer = await http.post("/solve/batch", content=body, headers=NDJSON)
         answers = [json.loads(line) for line in answer.text.splitlines()]
@@ -86,7 +86,7 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> Cost:
             connections.enter_context(open_batch(server, lines_each))
         wait_for(lambda: waiting(server) > 100)
         time.sleep(1.0)
-        livez_s: list[float] = []
+        livez_s = []
         before_s = cpu_seconds(server.process.pid)
         for _ in range(NUM_ROUNDS):
             assert server.solve(MAZE, model="mazes").status_code == 200

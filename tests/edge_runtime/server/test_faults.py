@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import pickle
@@ -18,18 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from asgi_tools import QUICK, app_of_two, app_over, client_of, lanes_over, serving
+from asgi_tools import QUICK, app_of_two, app_over, client_of, engine_of, lanes_over, serving
 from echo_bundle import write_echo_bundle
 from scripted_engine import ScriptedEngine, ThreadEngine
-from scripted_server import LANE, PUZZLE, QUESTION, no_library, scripted_model
-from service_tools import NDJSON, Server, head, refusal, running, wait_for
+from scripted_server import PUZZLE, QUESTION
+from service_tools import Server, head, refusal, running, wait_for
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.worker import process
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_server.server import create_app
+from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes
 from hrm_host import system
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
@@ -37,8 +34,8 @@ BODY = {"puzzle": QUESTION}
 NUM_CONNECTIONS = 2000
 
 
-def is_served(http: TestClient, client: EngineClient) -> bool:
-    wait_for(lambda: client.state == "ready")
+def is_served(http: TestClient) -> bool:
+    wait_for(lambda: engine_of(http.app).state == "ready")
     return http.post("/solve", json=BODY).status_code == 200
 
 
@@ -54,22 +51,24 @@ class Babbling(ThreadEngine):
     [b"", b"garbage", pickle.dumps(("half",))[:-3], b"cnowhere\nNothing\n.", b"I9999999999x\n."],
 )
 def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) -> None:
-    engines: list[Babbling] = []
+    engines = []
+    slow_s = [0.2]
 
-    def begin() -> Babbling:
-        step_s = 0.0 if engines else 0.2
-        engines.append(Babbling(functools.partial(QUICK, step_s=step_s, segments=16)))
+    def begin(make_lanes: MakeLanes) -> Babbling:
+        engines.append(Babbling(make_lanes))
         return engines[-1]
 
-    client = EngineClient(begin, {LANE: 10})
-    app = create_app(client, [scripted_model(num_slots=2)], no_library())
-    with ThreadPoolExecutor(1) as pool, serving(app, client) as http:
+    def lanes() -> Lanes:
+        return QUICK(step_s=slow_s.pop() if slow_s else 0.0, segments=16)
+
+    app = app_over(lanes, begin=begin)
+    with ThreadPoolExecutor(1) as pool, serving(app) as http:
         asked = pool.submit(http.post, "/solve", json=BODY)
-        wait_for(lambda: client.num_waiting == 1)
+        wait_for(lambda: engine_of(app).num_waiting == 1)
         engines[0].say(raw)
         assert refusal(asked.result(10)) == (503, "engine-lost")
         wait_for(lambda: len(engines) == 2)
-        assert is_served(http, client)
+        assert is_served(http)
 
 
 class WrongShape(ScriptedEngine):
@@ -88,11 +87,12 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
     def lanes() -> Lanes:
         return first.pop() if first else QUICK()
 
-    app, client = app_over(lanes)
-    with serving(app, client, until_ready=False) as http:
+    app = app_over(lanes)
+    client = engine_of(app)
+    with serving(app, until_ready=False) as http:
         wait_for(lambda: client.state == "ready" or client.process.num_losses > 0)
         assert refusal(http.post("/solve", json=BODY)) == (503, "engine-lost")
-        assert is_served(http, client)
+        assert is_served(http)
 
 
 def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +107,15 @@ def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.Monke
             is_over.wait(60)
         return QUICK()
 
-    app, client = app_over(lanes)
-    with serving(app, client, until_ready=False) as http:
-        wait_for(lambda: client.process.losses_in_a_row == 2)
-        assert client.process.retry_after_s > process.FIRST_BACKOFF_S
+    app = app_over(lanes)
+    starting = engine_of(app).process
+    with serving(app, until_ready=False) as http:
+        wait_for(lambda: starting.losses_in_a_row == 2)
+        assert starting.retry_after_s > process.FIRST_BACKOFF_S
         refused = http.get("/readyz")
         assert refusal(refused) == (503, "engine-lost")
         assert "did not open its models within 0.2 s" in refused.json()["error"]["message"]
-        assert is_served(http, client)
+        assert is_served(http)
         is_over.set()
 
 
@@ -175,24 +176,17 @@ def test_a_server_outlives_a_truncated_bundle(bundle: Path) -> None:
 
 
 async def test_requests_are_rejected_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    app, engine_client = app_of_two()
     body = json.dumps(BODY)
 
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async with client_of(app, engine_client) as http:
+    requests = [("POST", "/solve"), ("GET", "/puzzle?kind=sudoku-4x4"), ("POST", "/solve/batch")]
+    async with client_of(app_of_two()) as http:
         with monkeypatch.context() as broken:
             broken.setattr("threading.Thread.start", fail)
-            refused = [
-                await http.post("/solve", content=body),
-                await http.get("/puzzle?kind=sudoku-4x4"),
-                await http.post("/solve/batch", content=body, headers=NDJSON),
-            ]
-        answered = [
-            await http.post("/solve", content=body),
-            await http.get("/puzzle?kind=sudoku-4x4"),
-        ]
+            refused = [await http.request(*request, content=body) for request in requests]
+        answered = [await http.request(*request, content=body) for request in requests]
     for answer, status in zip(refused, (503, 503, 200), strict=True):
         assert answer.status_code == status
         assert answer.json()["error"]["reason"] == "out-of-threads"
@@ -236,7 +230,7 @@ async def serve_everybody(server: Server) -> None:
         writer.transport.abort()
         return line.split()[1]
 
-    slow: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    slow = []
     for first in [b"POST /solve HTTP/1.1\r\nhost: x\r\n", request[:-1]] * 250:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(first)

@@ -29,7 +29,7 @@ BATCH = head("POST /solve/batch", "transfer-encoding: chunked")
 def lines_in(answer: bytes) -> list[Any]:
     """The JSON lines of a chunked answer."""
     body = answer.partition(b"\r\n\r\n")[2]
-    lines: list[Any] = []
+    lines = []
     for line in body.split(b"\r\n"):
         if b"{" in line:
             lines += [json.loads(one) for one in line.splitlines()]
@@ -38,15 +38,15 @@ def lines_in(answer: bytes) -> list[Any]:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    app, engine_client = app_over(QUICK)
-    async with client_of(app, engine_client), live(app) as port:
+    app = app_over(QUICK)
+    async with client_of(app), live(app) as port:
         yield port
 
 
 @pytest.fixture
 async def slow_port() -> AsyncIterator[int]:
-    app, engine_client = app_over(lambda: QUICK(step_s=1.0))
-    async with client_of(app, engine_client), live(app) as port:
+    app = app_over(lambda: QUICK(step_s=1.0))
+    async with client_of(app), live(app) as port:
         yield port
 
 

@@ -9,7 +9,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -206,7 +206,7 @@ def of_held_bytes(server: Server) -> str:
     begun = head("POST /solve", JSON_TYPE, f"content-length: {64 * KIB}") + b" " * 62 * KIB
     with contextlib.ExitStack() as held:
         answered = held.enter_context(selectors.DefaultSelector())
-        refused: list[tuple[selectors.SelectorKey, int]] = []
+        refused = []
         while not refused:
             assert len(answered.get_map()) < 2000, "none was refused"
             connection = held.enter_context(connected(server))
@@ -218,7 +218,7 @@ def of_held_bytes(server: Server) -> str:
     return status_and_rule(answer)
 
 
-PROBES: dict[str, Callable[[Server], str]] = {
+PROBES = {
     "header-bytes": lambda to: outcome_of(to, head("GET /", "x: " + "y" * 17 * KIB)),
     "header-time": lambda to: outcome_of(to, b"GET / HT"),
     "trailer-bytes": lambda to: of_chunks(to, b"1\r\nx\r\n0\r\nx: ", b"y" * 21 * KIB),
@@ -254,7 +254,7 @@ WAITING = ("header-time", "body-time", "unread-body", "connections", "upload-byt
 LINE = json.dumps({"puzzle": QUESTION}).encode()
 CHUNKED = "transfer-encoding: chunked"
 BATCH = head("POST /solve/batch", CHUNKED)
-WITHIN: dict[str, bytes] = {
+WITHIN = {
     "header-bytes": head("GET /")[:-2] + b"x: " + b"y" * 16_000,
     "header-time": b"GET / HT",
     "trailer-bytes": head("POST /solve", JSON_TYPE, CHUNKED)
@@ -343,7 +343,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def outcomes(server: Server) -> Iterator[dict[str, Future[str]]]:
     with ThreadPoolExecutor(len(WAITING)) as waiting, ThreadPoolExecutor(1) as in_turn:
-        started: dict[str, Future[str]] = {}
+        started = {}
         for name, probe in PROBES.items():
             pool = waiting if name in WAITING else in_turn
             started[name] = pool.submit(probe, server)

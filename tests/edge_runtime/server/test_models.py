@@ -1,13 +1,12 @@
 """Models that come and go while the server runs: who answers, and what is refused."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
@@ -21,7 +20,6 @@ from service_tools import Server, command, hrm_serve, refusal, wait_for
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_server.uploads import UploadFolder, Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -41,15 +39,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnnxEngine, "step", step)
 
 
-@contextlib.asynccontextmanager
-async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
+def echo_house(tmp_path: Path) -> AbstractAsyncContextManager[House]:
     """It serves one echo model, `slow`, which takes a second over what it cannot solve."""
-    folder = tmp_path / "bundles"
-    folder.mkdir()
-    bundle = write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY)
-    uploads = Uploads(UploadFolder(tmp_path / "uploads"))
-    async with house_of(tmp_path, bundle, folder, uploads) as house:
-        yield house
+    return house_of(tmp_path, "slow", max_segments=MANY)
 
 
 async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path: Path) -> None:
@@ -130,8 +122,8 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
 
 
 async def test_without_keys_nobody_changes_what_is_served() -> None:
-    app, engine_client = app_over(QUICK)
-    async with client_of(app, engine_client) as http:
+    app = app_over(QUICK)
+    async with client_of(app) as http:
         refused = await http.put("/models/slow", content=b"")
     assert refused.status_code == 403
     assert "--keys" in refused.json()["error"]["remedy"]

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi_tools import QUICK, app_over, lanes_over, serving
+from asgi_tools import app_over, lanes_over, serving
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Script, ScriptedEngine
 from scripted_server import NAME, QUESTION, SOLUTION, examples
 from service_tools import NDJSON, Server, running, wait_for
+from starlette.testclient import TestClient
 
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
 from hrm_edge_runtime.worker.lanes import Lanes
@@ -32,22 +33,22 @@ def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(JsonLines().format(record)) for record in records]
 
 
-def test_a_sane_request_id_is_kept_and_another_is_replaced() -> None:
-    with serving(*app_over(QUICK)) as http:
+def test_a_sane_request_id_is_kept_and_another_is_replaced(keyless: TestClient) -> None:
+    def given_for(asked: str) -> str:
+        answer = keyless.get("/models", headers=[(b"x-request-id", asked.encode())])
+        return answer.headers["x-request-id"]
 
-        def given_for(asked: str) -> str:
-            answer = http.get("/models", headers=[(b"x-request-id", asked.encode())])
-            return answer.headers["x-request-id"]
-
-        for sane in ("job-17.a_B", "x" * 64):
-            assert given_for(sane) == sane
-        for other in ("x" * 65, "two words", "a\u00e4", ""):
-            assert re.fullmatch(r"[0-9a-f]{32}", given_for(other))
+    for sane in ("job-17.a_B", "x" * 64):
+        assert given_for(sane) == sane
+    for other in ("x" * 65, "two words", "a\u00e4", ""):
+        assert re.fullmatch(r"[0-9a-f]{32}", given_for(other))
 
 
-def test_an_answer_logs_one_line_as_documented(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
-        answer = http.post("/solve", json={"puzzle": QUESTION}, headers=TRACED)
+def test_an_answer_logs_one_line_as_documented(
+    keyless: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    answer = keyless.post("/solve", json={"puzzle": QUESTION}, headers=TRACED)
     assert answer.json()["solution"] == SOLUTION
     (line,) = access_lines(caplog)
     assert (line["method"], line["route"], line["status"]) == ("POST", "/solve", 200)
@@ -59,26 +60,37 @@ def test_an_answer_logs_one_line_as_documented(caplog: pytest.LogCaptureFixture)
     assert set(line) | {"request", "key"} == set(json.loads(shown))
 
 
-def test_rejections_and_batches_are_logged_and_probes_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_and_batches_are_logged_and_probes_not(
+    keyless: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     lines = [json.dumps({"puzzle": question}) for question in list(examples())[:3]]
-    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
-        for probe in ("/livez", "/readyz", "/metrics"):
-            http.get(probe)
-        http.post("/solve", json={"puzzle": CLASH})
-        http.post("/solve/batch", content="\n".join(lines), headers=NDJSON)
-        http.get("/nothing/secret-path")
-    refused, batch, nothing = access_lines(caplog)
+    caplog.set_level(logging.INFO)
+    for probe in ("/livez", "/readyz", "/metrics"):
+        keyless.get(probe)
+    keyless.post("/solve", json={"puzzle": CLASH})
+    keyless.post("/solve/batch", content="\n".join(lines), headers=NDJSON)
+    for path in (f"/models/{NAME}/card", "/models/secret/tasks", "/nothing/secret-path"):
+        keyless.get(path)
+    keyless.put("/models/secret", content=b"no admin")
+    scraped = keyless.get("/metrics").text
+    refused, batch, *named, nothing, put = access_lines(caplog)
+    templates = [line["route"] for line in (*named, put)]
+    assert templates == ["/models/{name}/card", "/models/{name}/tasks", "/models/{name}"]
+    assert 'hrm_http_requests_total{route="/models/{name}/card",status="200"} 1.0' in scraped
+    assert "secret" not in scraped
     assert (refused["status"], refused["refused"]) == (422, "bad-puzzle")
     assert (batch["puzzles"], batch["segments"], batch["model"]) == (3, 6, NAME)
     assert (nothing["route"], nothing["refused"]) == ("other", "not-found")
 
 
-def test_no_line_holds_a_puzzle_a_path_or_a_header(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_line_holds_a_puzzle_a_path_or_a_header(
+    keyless: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     bearer = {"authorization": "Bearer a-secret-key"}
-    with caplog.at_level(logging.DEBUG), serving(*app_over(QUICK)) as http:
-        for puzzle in (QUESTION, CLASH, {"deep": [QUESTION]}, f"{QUESTION}9"):
-            http.post("/solve", json={"puzzle": puzzle}, headers=bearer)
-        http.get(f"/{QUESTION}?key=a-secret-key")
+    caplog.set_level(logging.DEBUG)
+    for puzzle in (QUESTION, CLASH, {"deep": [QUESTION]}, f"{QUESTION}9"):
+        keyless.post("/solve", json={"puzzle": puzzle}, headers=bearer)
+    keyless.get(f"/{QUESTION}?key=a-secret-key")
     log = ""
     for record in caplog.records:
         if record.name.startswith("hrm"):
@@ -123,7 +135,8 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
         script = Script(answer_T=np.full(16, 99, np.int32))  # no token of this model
         return lanes_over(ScriptedEngine(num_slots=2, seq_len=16, play=lambda _: script))
 
-    with caplog.at_level(logging.INFO), serving(*app_over(garbled)) as http:
+    caplog.set_level(logging.INFO)
+    with serving(app_over(garbled)) as http:
         named = {"x-request-id": "job-9"}
         answer = http.post("/solve", json={"puzzle": QUESTION}, headers=named)
     assert answer.status_code == 500
@@ -133,10 +146,9 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
     assert line["refused"] == "engine-failed"
 
 
-def test_every_metric_says_what_it_means() -> None:
-    app, _ = app_over(QUICK)
-    meanings: list[str] = []
-    for family in text_string_to_metric_families(app.state.service.metrics.page().decode()):
+def test_every_metric_says_what_it_means(keyless: TestClient) -> None:
+    meanings = []
+    for family in text_string_to_metric_families(keyless.get("/metrics").text):
         if family.name.startswith("hrm_"):
             meanings.append(family.documentation)
             assert re.fullmatch(r"[A-Z1].+\.", family.documentation), family.name
@@ -150,14 +162,14 @@ def test_every_expression_of_the_dashboard_names_what_the_server_exports(server:
     # the engine reports ten times a second
     wait_for(lambda: "outcome=" in server.http.get("/metrics").text)
     page = server.http.get("/metrics").text
-    names: set[str] = set()
+    names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", page, re.MULTILINE):
         names.add(name)
         if kind == "histogram":
             names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
     # labels of Prometheus itself, and of boards that have sensors
     labels = {"instance", "le", "rail", "zone", "event", *re.findall(r"(\w+)=\"", page)}
-    found: list[str] = []
+    found = []
 
     def keep(value: dict[str, Any]) -> None:
         found.extend([value["expr"]] if "expr" in value else [])
@@ -188,7 +200,7 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_it_counts_what_it_dropped()
     num_sent = 2000
     for number in range(num_sent):
         log.info("%d %s", number, "x" * 200)
-    numbers: list[int] = []
+    numbers = []
     num_dropped = 0
     with os.fdopen(reader, "rb") as lines:
         while len(numbers) + num_dropped < num_sent:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi_tools import MAZE, MAZES, PLACES, QUICK, app_of_two, app_over, serving, until
+from asgi_tools import MAZE, MAZES, PLACES, QUICK, app_of_two, app_over, engine_of, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ThreadEngine
@@ -36,7 +36,7 @@ def answer_to(http: TestClient, puzzle: object, **fields: object) -> Any:
 
 
 def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
-    with serving(*app_of_two()) as http:
+    with serving(app_of_two()) as http:
         assert answer_to(http, QUESTION)["model"] == NAME
         assert answer_to(http, MAZE_QUESTION)["model"] == MAZES
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
@@ -54,8 +54,8 @@ def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
 
 
 def test_models_and_slots_list_every_lane() -> None:
-    app, engine_client = app_of_two()
-    with serving(app, engine_client) as http:
+    app = app_of_two()
+    with serving(app) as http:
         for puzzle in (QUESTION, MAZE_QUESTION):
             answer_to(http, puzzle)
         sudokus, mazes = http.get("/models").json()["models"]
@@ -63,7 +63,7 @@ def test_models_and_slots_list_every_lane() -> None:
         assert (mazes["name"], mazes["rows"], mazes["max_attempts"]) == (MAZES, 8, 1)
         assert mazes["sample"] == MAZE_QUESTION
         assert sudokus["identifiers"] == 1
-        wait_for(lambda: num_steps(engine_client) == 3 + 2)
+        wait_for(lambda: num_steps(engine_of(app)) == 3 + 2)
         ours, theirs = http.get("/slots").json()["lanes"]
         assert (ours["name"], ours["lane"]["completed"]) == (NAME, {"proven": 1})
         assert (theirs["name"], theirs["lane"]["completed"]) == (MAZES, {"max_segments": 1})
@@ -74,15 +74,16 @@ def num_steps(engine_client: EngineClient) -> int:
 
 
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
-    app, engine_client = app_of_two()
-    with serving(app, engine_client) as http:
+    app = app_of_two()
+    places = engine_of(app).places[LANE]
+    with serving(app) as http:
         for _ in range(PLACES):
-            engine_client.places[LANE].take()
+            places.take()
         refused = answer_to(http, QUESTION)
         assert refused["error"]["reason"] == "queue-full"
         assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == MAZES
         for _ in range(PLACES):
-            engine_client.places[LANE].leave()
+            places.leave()
 
 
 @pytest.mark.parametrize(
@@ -131,14 +132,14 @@ def test_a_long_start_is_logged(
         wait_for(lambda: said in caplog.text)
         return QUICK()
 
-    with serving(*app_over(lanes)) as http:
+    with serving(app_over(lanes)) as http:
         assert http.get("/readyz").status_code == 200
     assert caplog.text.count(said) == 1
 
 
 def test_without_a_model_that_can_answer_the_server_is_not_ready() -> None:
-    app, engine_client = app_over(QUICK)
-    with serving(app, engine_client) as http:
+    app = app_over(QUICK)
+    with serving(app) as http:
         app.state.service.models.clear()
         unready = http.get("/readyz")
         assert (unready.status_code, unready.json()["state"]) == (503, "no-model")

@@ -55,7 +55,7 @@ def window(browser: Browser) -> Iterator[Page]:
 @pytest.fixture
 def page(window: Page, site: Server) -> Iterator[Page]:
     """The page as a new visitor finds it; a failing script or a breach of the policy fails it."""
-    faults: list[str] = []
+    faults = []
 
     def note(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(REFUSED):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from key_tools import ADMIN, write_key_file
-from proxy_tools import COMMANDS, needs_haproxy, proxied, proxy
+from proxy_tools import COMMANDS, proxied, proxy
 from service_tools import Server, hrm_serve
 from web_tools import BOARD, Browser, Page, Request, new_page, paste, solve
 
@@ -46,7 +46,6 @@ def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarde
         page.wait_for_selector("#operations:visible")
 
 
-@needs_haproxy
 @pytest.mark.parametrize("path", ["", "/hrm/"])
 def test_the_page_works_behind_the_proxy(
     browser: Browser, guarded: Server, path: str, tmp_path: Path
@@ -61,7 +60,7 @@ def test_the_page_works_behind_the_proxy(
 def test_the_page_works_under_a_path(
     browser: Browser, guarded: Server, name: str, tmp_path: Path
 ) -> None:
-    outside: list[str] = []
+    outside = []
 
     def note(request: Request) -> None:
         if not request.url.startswith(f"{url}/"):

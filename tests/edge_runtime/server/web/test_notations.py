@@ -25,7 +25,7 @@ READ = """async ([model, text]) => {
 LINE = "314...5..41.24...5..314....6.113.2.4"
 MAZE = "#...#S..\n#.#####.\n#...#.#.\n#.#.#.#.\n#.#.....\n#.#####.\n#..G..#.\n########"
 CITY = "#.##42\n#2##2#\n#C4D.C\n#.##.#\n#.##.#\n#C4C.."
-VARIANTS: list[tuple[str, object]] = [
+VARIANTS = [
     ("sudoku-6x6", LINE.replace(".", "0")),
     ("sudoku-6x6", LINE.replace(".", " ")),
     ("sudoku-6x6", "#A somebody\n[Puzzle]\n" + "\r\n".join(textwrap.wrap(LINE, 6))),
@@ -43,7 +43,7 @@ VARIANTS: list[tuple[str, object]] = [
         {"task": "a", "train": [], "test": [{"input": [[1]]}, {"input": [[7]]}], "index": 1},
     ),
 ]
-UNSOUND: list[tuple[str, object]] = [
+UNSOUND = [
     ("sudoku-6x6", "x" * 36),
     ("sudoku-6x6", [[7] * 6] * 6),
     ("maze-8x8", MAZE.replace("S", "x")),
@@ -55,7 +55,7 @@ UNSOUND: list[tuple[str, object]] = [
 
 
 WALLED = "#######\nS.....#\n#####.#\nG.....#\n#######"
-SERVERS_OWN: list[str] = [
+SERVERS_OWN = [
     "\n".join(f"    {line}" for line in WALLED.split("\n")),
     "\n".join(f"    {line}" for line in WALLED.replace(".", " ").split("\n")),
     "\n".join(" ".join(line) for line in WALLED.split("\n")),
