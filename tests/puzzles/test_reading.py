@@ -79,7 +79,7 @@ def one_line_mazes(count: int) -> list[str]:
     mazes: list[str] = []
     while len(mazes) < count:
         question = SMALL.generate(rng, "medium").question
-        line = str(SMALL.asked(question, "")).replace("\n", "").replace(".", " ")
+        line = SMALL.asked(question, "").replace("\n", "").replace(".", " ")
         if len(mazes) % 2 or line.startswith("# "):
             mazes.append(line)
     return mazes
@@ -104,7 +104,7 @@ def hexadecimal(text: str) -> str:
 def test_a_zero_that_can_be_a_digit_is_one_sentence() -> None:
     large = registry.get("sudoku-16x16")
     example = large.generate(np.random.default_rng(1), "easy")
-    text = hexadecimal(str(large.asked(example.question, "")))
+    text = hexadecimal(large.asked(example.question, ""))
     lines = [text[start : start + 16] for start in range(0, 256, 16)]
     numbers = (example.question - 1).tolist()
     nulls = [[None if value < 0 else value for value in row] for row in numbers]
