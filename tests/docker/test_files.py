@@ -341,6 +341,7 @@ Environment = dict[str, str]
 RECIPE = "sudoku-4x4 --train 200 --test 70"
 PROGRAMS = {
     "hrm-data": '#!/bin/sh\nexec {python} -c "from hrm_puzzles.cli import main; main()" "$@"\n',
+    "hrm-train": '#!/bin/sh\nexec {python} -c "from hrm_train.cli import main; main()" "$@"\n',
     "scontrol": "#!/bin/sh\necho localhost\n",
     "srun": '#!/bin/sh\nexec "$@"\n',
     "torchrun": '#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n',
@@ -349,7 +350,7 @@ PROGRAMS = {
 
 @pytest.fixture
 def of_a_cluster(tmp_path: Path) -> Environment:
-    """An environment whose PATH has `hrm-data`, and what a cluster has."""
+    """An environment whose PATH has two of our commands, and what a cluster has."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, content in PROGRAMS.items():
