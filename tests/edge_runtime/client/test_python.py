@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_tools import invoked
 from key_tools import USER, write_key_file
 from odd_server import Reply, body, odd_server
 from service_tools import free_port, hrm_serve
 
 import hrm_edge
 from hrm_edge import solvers, solving
+from hrm_edge.cli import main
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice, prepare
@@ -100,7 +102,9 @@ def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str) -> 
 
 
 @pytest.mark.process
-def test_key_from_argument_or_environment(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_from_argument_environment_or_file(
+    served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HRM_API_KEY", raising=False)
     with hrm_edge.Client(served) as client, pytest.raises(hrm_edge.ServerError) as refused:
         client.models()
@@ -111,6 +115,12 @@ def test_key_from_argument_or_environment(served: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("HRM_API_KEY", "another")
     with hrm_edge.Client(served, api_key=USER) as client:
         assert len(client.models()) == 1
+    without = invoked(main, SUDOKU, "--url", served)
+    assert without.exit_code == 3
+    assert without.stderr.startswith("hrm-solve: this server requires a key")
+    (tmp_path / "key").write_text(f"{USER}\n")
+    known = invoked(main, SUDOKU, "--url", served, "--key-file", tmp_path / "key")
+    assert (known.exit_code, known.stdout[:9]) == (0, "534678912"), known.stderr
 
 
 ODD_STREAMS = {

@@ -5,8 +5,8 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from bundle_tools import archived, restate
@@ -25,15 +25,14 @@ RENAMED_STEP = ECHO_STEP.replace("q_halt_B", "q_stop_B")
 TAR = {"content-type": "application/x-tar"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """A change that the server must refuse with one of these statuses."""
 
     statuses: tuple[int, ...] = (422,)
     method: str = "PUT"
     name: str = "second"
     content: bytes = b""
-    headers: dict[str, str] = field(default_factory=lambda: TAR)
+    headers: dict[str, str] = TAR
     message: str = ""
 
 
