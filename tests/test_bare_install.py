@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from service_tools import Server
 
-from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 
 pytestmark = pytest.mark.process
@@ -77,12 +76,6 @@ def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(
     assert ended.stdout.count("proven to keep every rule") == 3
     _, _, next_steps = ended.stdout.partition("Next:\n")
     assert len(next_steps.splitlines()) == 3
-
-
-def test_its_models_are_listed(bare: Path, tmp_path: Path) -> None:
-    command = [bare / "hrm", "models", "--json"]
-    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert {model["name"] for model in json.loads(listed.stdout)} == set(shipped_bundles())
 
 
 def test_no_package_of_the_desktop_is_installed_there(bare: Path) -> None:

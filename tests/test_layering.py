@@ -147,6 +147,17 @@ from hrm_edge_runtime.contract.shipped import find_bundle
 Bundle.open(find_bundle())
 """
 )
+SERVE_SOLVE_AND_BUILD = (
+    SERVE
+    + """
+from hrm_edge_server import cli
+from hrm_parity import acceptance, trt_build
+from hrm_parity import cli as comparison
+from hrm_edge import output, solvers
+from hrm_edge_runtime.engines import factory
+"""
+)
+ENGINES = {"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib"}
 LIST = 'print(*sorted({name.partition(".")[0] for name in sys.modules}))'
 
 
@@ -156,8 +167,9 @@ LIST = 'print(*sorted({name.partition(".")[0] for name in sys.modules}))'
     [
         (SERVE_SOLVE_AND_MEASURE, {"torch", "safetensors", "onnx"}),
         (SERVE, {"rich", "statistics", "matplotlib"}),  # imports are most of a server's start
+        (SERVE_SOLVE_AND_BUILD, ENGINES),
     ],
-    ids=["no torch", "nothing that draws"],
+    ids=["no torch", "nothing that draws", "no engine before one is chosen"],
 )
 def test_the_server_loads_nothing_that_a_board_lacks(program: str, unwanted: set[str]) -> None:
     command = [sys.executable, "-c", program + LIST]

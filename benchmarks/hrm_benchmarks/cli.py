@@ -16,6 +16,7 @@ from hrm_benchmarks.command import (
     measured,
     opened_bundle,
     questions_of,
+    texts_of,
 )
 from hrm_benchmarks.report import Row, Table, tell
 from hrm_host.reading import counted
@@ -63,9 +64,9 @@ def _served_through_http(
 
     engine = (f"--engine={options.engine}", f"--slots={options.slots}")
     arguments = (*engine, f"--threads={options.threads}")
-    bodies = load.bodies_of(bundle.puzzle, questions)
+    texts = texts_of(bundle.puzzle, questions)
     with load.running(load.serve_command(str(bundle.path), *arguments)) as server:
-        rows = asyncio.run(load.measured(server, bodies, options))
+        rows = asyncio.run(load.measured(server, texts, options))
     title = f"{bundle.manifest.name}, {' '.join(arguments)}, {questions.title}"
     return Table(title=title, columns=load.COLUMNS, rows=rows, legend=load.LEGEND)
 

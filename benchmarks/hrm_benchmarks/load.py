@@ -26,10 +26,8 @@ import aiohttp
 import httpx
 import numpy as np
 
-from hrm_benchmarks.command import ServingOptions, texts_of
+from hrm_benchmarks.command import ServingOptions
 from hrm_benchmarks.report import Row, tell
-from hrm_puzzles.data.sources import Questions
-from hrm_puzzles.puzzle import Puzzle
 
 READY_S = 120.0  # seconds; a start takes 2 s, but building a TensorRT engine takes longer
 LEAVE_S = 60.0  # seconds; a server drains its requests before it ends
@@ -72,7 +70,8 @@ def running(command: Sequence[str]) -> Generator[RunningServer]:
 
     Raises ValueError if the server does not become ready or does not end.
     """
-    port = _free_port()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     arguments = [*command, "--port", str(port)]
     with (
@@ -96,28 +95,19 @@ def running(command: Sequence[str]) -> Generator[RunningServer]:
             process.wait(LEAVE_S)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def _wait_until_ready(
     process: subprocess.Popen[bytes], http: httpx.Client, log: TextIO, give_up_s: float
 ) -> None:
-    while not _is_ready(http):
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            if http.get("/readyz").status_code == 200:
+                return
         has_ended = process.poll() is not None
         if has_ended or time.monotonic() > give_up_s:
             log.seek(0)
             log_tail = log.read()[-400:].strip() or "nothing"
             raise ValueError(f"the server did not become ready; its log ends: {log_tail}")
         time.sleep(0.005)
-
-
-def _is_ready(http: httpx.Client) -> bool:
-    try:
-        return http.get("/readyz").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 class RunningServer:
@@ -279,19 +269,15 @@ def percentiles_ms(prefix: str, replies: Sequence[Reply]) -> Row:
     return {f"{prefix}p50_ms": p50_ms, f"{prefix}p99_ms": p99_ms}
 
 
-def bodies_of(puzzle: Puzzle, questions: Questions) -> list[bytes]:
-    """Return the questions as bodies of POST /solve."""
-    return [json.dumps({"puzzle": text}).encode() for text in texts_of(puzzle, questions)]
-
-
 async def measured(
-    server: RunningServer, bodies: Sequence[bytes], options: ServingOptions
+    server: RunningServer, texts: Iterable[object], options: ServingOptions
 ) -> list[Row]:
     """Return a row for batches and one for single puzzles, both at full speed.
 
     The singles have the latencies of an open loop at `SHARE` of their speed.
     """
     seconds = options.seconds
+    bodies = [json.dumps({"puzzle": text}).encode() for text in texts]
     async with session(server.url) as http:
         await batches(http, bodies, min(WARM_UP_S, seconds))
         tell("/solve/batch")

@@ -3,7 +3,6 @@
 Finds which kind of further attempt proves more puzzles, and which ARC tasks a model answers right.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -113,19 +112,23 @@ def task_scores(
     `tasks` holds pairs of input and output by task, then by split.
     """
     names = Identifiers(identifiers)
-    questions = list(_questions(served, tasks, names))
+    questions, answers = _questions(served, tasks, names)
     if not questions:
         return None
     right: dict[int, list[str]] = {}
-    task_names = dict.fromkeys(one.name for one in questions)
+    task_names = dict.fromkeys(name for name, _ in answers)
     with served.engine(served.graph, num_slots=NUM_ATTEMPTS) as engine:
         for num_attempts in (1, NUM_ATTEMPTS):
-            asked = [one.task._replace(num_attempts=num_attempts) for one in questions]
+            asked = [one._replace(num_attempts=num_attempts) for one in questions]
             show = partial(stages.show, f"tasks, attempts: {num_attempts}")
             is_right = dict.fromkeys(task_names, True)
             for result in answered(engine, served, asked, show, names):
-                question = questions[result.task_id]
-                is_right[question.name] &= _is_right(result, question.answer, served)
+                name, answer = answers[result.task_id]
+                found_T = result.answer_T
+                is_equal = found_T is not None and np.array_equal(
+                    served.puzzle.decode(found_T), answer
+                )
+                is_right[name] &= is_equal
             right[num_attempts] = [name for name in is_right if is_right[name]]
     return TaskScores(
         num_tasks=len(task_names),
@@ -134,36 +137,26 @@ def task_scores(
     )
 
 
-class _Question(NamedTuple):
-    """A held-out question of the ARC task `name`, as a task of the lane."""
-
-    name: str
-    answer: Grid
-    task: Task
-
-
 def _questions(
     served: ServedGraph,
     tasks: Mapping[str, Any],
     names: Identifiers,
-) -> Iterator[_Question]:
-    numbers = itertools.count()
+) -> tuple[list[Task], list[tuple[str, Grid]]]:
+    """The held-out questions for a lane, and for each the name of its ARC task and its answer."""
+    questions: list[Task] = []
+    answers: list[tuple[str, Grid]] = []
     for name, splits in tasks.items():
         row = names.row_of(name)
         assert row is not None, "the tasks of a bundle are rows of its table"
         for pair in splits["test"]:
             question = np.array(pair["input"], np.int8)
             task = Task(
-                task_id=next(numbers),
+                task_id=len(questions),
                 tokens_T=served.puzzle.encode(question),
                 policy=served.policy,
                 arrival_s=0.0,
                 puzzle_id=row,
             )
-            yield _Question(name, np.array(pair["output"], np.int8), task)
-
-
-def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:
-    if result.answer_T is None:
-        return False
-    return np.array_equal(served.puzzle.decode(result.answer_T), answer)
+            questions.append(task)
+            answers.append((name, np.array(pair["output"], np.int8)))
+    return questions, answers

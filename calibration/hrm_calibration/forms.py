@@ -14,7 +14,8 @@ from onnx import ModelProto
 
 from hrm_calibration.graph_rules import check_graph
 from hrm_calibration.half import float32_nodes, half_graph
-from hrm_calibration.int8 import calibrate
+from hrm_calibration.int8 import calibrate, for_cpus
+from hrm_calibration.quantize import quantize
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_host.progress import Stages
@@ -132,11 +133,11 @@ def make_int8(
 ) -> Graphs:
     """INT8 graphs: between the INT8 products, float16 for TensorRT and float32 for CPUs."""
     found = calibrate(served, questions, budget=budget, stages=stages)
-    signed = found.signed(served.graph)
+    signed = quantize(served.graph, found.scales, weight_only=found.weight_only)
     kept = float32_nodes(signed, ranges)
     portable = half_graph(signed, kept)
     check_graph(portable)
-    narrow = found.for_cpus(served.graph)
+    narrow = for_cpus(served.graph, found.scales, found.weight_only)
     return Graphs(
         precision="int8",
         files={"step.int8.onnx": portable, "step.int8.cpu.onnx": narrow},

@@ -52,20 +52,16 @@ def element_types(model: ModelProto) -> dict[str, int]:
 
 def check_graph(model: ModelProto) -> None:
     """Raise ValueError for a graph that is not valid ONNX or that TensorRT 10.3 may not read."""
-    _check_valid(model)
-    types = element_types(model)
-    for node in model.graph.node:
-        _check_operator(node, types)
-        _check_one_type(node, types)
-
-
-def _check_valid(model: ModelProto) -> None:
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         problem = f"the graph is not valid ONNX ({reason})"
         raise ValueError(f"{problem}; this is a bug in the exporter; please report it") from error
+    types = element_types(model)
+    for node in model.graph.node:
+        _check_operator(node, types)
+        _check_one_type(node, types)
 
 
 def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:
@@ -73,7 +69,7 @@ def _check_operator(node: NodeProto, types: Mapping[str, int]) -> None:
     returned = {types[output] for output in node.output}
     allowed = RETURNED.get(node.op_type, FLOATS)
     if node.op_type not in OPERATORS or not returned <= allowed:
-        names = ", ".join(_type_name(code) for code in sorted(returned))
+        names = ", ".join(map(TensorProto.DataType.Name, sorted(returned)))
         problem = f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read"
         raise ValueError(f"{problem}; use one that it reads")
 
@@ -92,10 +88,7 @@ def _check_one_type(node: NodeProto, types: Mapping[str, int]) -> None:
             kinds.setdefault(formal.type_str, set()).add(types[name])
     for found in kinds.values():
         if len(found) > 1:
-            meeting = {name: _type_name(types[name]) for name in (*node.input, *node.output)}
+            used = (*node.input, *node.output)
+            meeting = {name: TensorProto.DataType.Name(types[name]) for name in used}
             problem = f"{node.name} mixes types ({meeting})"
             raise ValueError(f"{problem}, which a strongly typed network rejects; cast first")
-
-
-def _type_name(code: int) -> str:
-    return TensorProto.DataType.Name(code)

@@ -85,7 +85,10 @@ def float32_nodes(graph: ModelProto, ranges: Mapping[str, float]) -> frozenset[s
     NVIDIA's builder warns of overflow in every float16 normalization; in float32 it builds the same
     number of kernels. `ranges` may be those of the graph before it was quantized.
     """
-    amplifies = _amplifies_rounding(graph.graph)
+    operators = {node.op_type for node in graph.graph.node}
+    has_attention = {"Conv", "Softmax"} <= operators  # over images
+    # INT8 rounds more than float16 beside it
+    amplifies = has_attention and operators.isdisjoint(QUANTIZERS)
     names: set[str] = set()
     for node in graph.graph.node:
         local_name = node.name.rpartition("/")[2]
@@ -93,12 +96,6 @@ def float32_nodes(graph: ModelProto, ranges: Mapping[str, float]) -> frozenset[s
         if is_exact or _needs_single(node, graph.graph, ranges):
             names.add(node.name)
     return frozenset(names)
-
-
-def _amplifies_rounding(graph: GraphProto) -> bool:
-    """Whether a graph has attention over images. INT8 rounds more than float16 beside it."""
-    operators = {node.op_type for node in graph.node}
-    return {"Conv", "Softmax"} <= operators and operators.isdisjoint(QUANTIZERS)
 
 
 def _needs_single(node: NodeProto, graph: GraphProto, ranges: Mapping[str, float]) -> bool:

@@ -50,13 +50,6 @@ class Calibration:
     def weight_only(self) -> list[str]:
         return list(self.ranking)[: len(self.losses) - 1]
 
-    def signed(self, graph: ModelProto) -> ModelProto:
-        """The form for TensorRT."""
-        return quantize(graph, self.scales, weight_only=self.weight_only)
-
-    def for_cpus(self, graph: ModelProto) -> ModelProto:
-        return for_cpus(graph, self.scales, self.weight_only)
-
     def as_json(self) -> dict[str, Any]:
         """Everything but the scales, which the graph holds."""
         return {

@@ -138,7 +138,9 @@ class Metrics(Collector):
         """The engine and the board at the moment of a scrape."""
         lanes = self._engine_client.lanes_by_model
         yield from self._engine()
-        yield from _lane_figures(lanes)
+        for kind, name, text, attribute in _LANE_FIGURES:
+            values = {model: getattr(lane, attribute) for model, lane in lanes.items()}
+            yield _filled(kind(name, text, labels=["model"]), values)
         yield from _ended_attempts(lanes)
         yield self._memory()
         yield from self._board()
@@ -191,12 +193,6 @@ def _filled(family: _Gauge | _Counter, values: Mapping[str, float]) -> Metric:
     for label, value in values.items():
         family.add_metric([label], value)
     return family
-
-
-def _lane_figures(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
-    for kind, name, text, attribute in _LANE_FIGURES:
-        values = {model: getattr(lane, attribute) for model, lane in lanes.items()}
-        yield _filled(kind(name, text, labels=["model"]), values)
 
 
 def _ended_attempts(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:

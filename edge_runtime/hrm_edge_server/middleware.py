@@ -17,10 +17,11 @@ import logging
 import math
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hrm_edge_runtime.api.errors import AGAIN, JSON, SAFE_HEADERS, ServiceError, as_json
@@ -95,7 +96,7 @@ class RequestMiddleware:
         app: ASGIApp,
         *,
         metrics: Metrics,
-        routes: Collection[str],
+        routes: Sequence[Route],
         access: Access,
     ) -> None:
         self._app = app
@@ -113,8 +114,7 @@ class RequestMiddleware:
         # If a name occurs twice, the first one wins.
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         method = scope["method"]
-        path = scope["path"]
-        route = path if path in self._routes else "other"
+        route = self._route_of(scope["path"])
         context = logs.begin_request(headers)
         status = 0
 
@@ -131,7 +131,7 @@ class RequestMiddleware:
                 await send(piece)
 
         try:
-            app = self._refusal(scope, headers, context) or self._app
+            app = self._refusal(scope, route, headers, context) or self._app
             if method == "HEAD":  # routes know only GET, and uvicorn drops the body
                 scope = {**scope, "method": "GET"}
             await app(scope, receive, send_with_headers)
@@ -148,9 +148,17 @@ class RequestMiddleware:
             status = status or 500
             self._report(method, route, status, time.monotonic() - began_s, context)
 
+    def _route_of(self, path: str) -> str:
+        """The template of the route that takes a path: a label of metrics and of the log."""
+        for route in self._routes:
+            if route.path_regex.match(path):
+                return route.path
+        return "other"
+
     def _refusal(
         self,
         scope: Scope,
+        route: str,
         headers: Mapping[bytes, bytes],
         context: logs.RequestContext,
     ) -> Response | None:
@@ -162,12 +170,10 @@ class RequestMiddleware:
             return None
         key = self._keys.find(_secret(headers))
         if key is None:
-            return None if scope["path"] in OPEN_PATHS else _challenge()
+            return None if route in OPEN_PATHS else _challenge()
         scope.setdefault("state", {})["key"] = key
         context.key = key.label
-        # A route also matches its path with a line break at the end.
-        is_metered = scope["path"].rstrip("\n") in METERED_PATHS
-        if is_metered and key.bucket is not None:
+        if route in METERED_PATHS and key.bucket is not None:
             return _rate_refusal(key.bucket)
         return None
 
@@ -184,9 +190,6 @@ class RequestMiddleware:
         if route in QUIET_PATHS and (status < 400 or status == 503):  # 503: not ready yet
             return
         fields: dict[str, object] = {
-            "method": method,
-            "route": route,
-            "status": status,
             "ms": round(1000 * seconds, 3),
             "refused": context.refused,
             "key": context.key,
@@ -200,9 +203,12 @@ class RequestMiddleware:
             fields["halted_by"] = ",".join(sorted(context.halted_by))
             fields["queue_ms"] = round(1000 * context.queue_s, 3)
             fields["compute_ms"] = round(1000 * context.compute_s, 3)
-        shown = [f"{name}: {value}" for name, value in fields.items() if value is not None]
-        words = ", ".join([f"{method} {route} {status}", *shown[3:]])
-        _log.info("%s", words, extra={"fields": fields})
+        words = f"{method} {route} {status}"
+        for name, value in fields.items():
+            if value is not None:
+                words += f", {name}: {value}"
+        request = {"method": method, "route": route, "status": status}
+        _log.info("%s", words, extra={"fields": request | fields})
 
 
 def _pieces(message: Message) -> Iterator[Message]:
@@ -248,19 +254,15 @@ def json_answer(
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:
-    """The key that a request sends, known or not; empty without one."""
+    """The key that a request sends, known or not; empty without one. It is Basic's password."""
     authorization = headers.get(b"authorization", b"").decode("latin-1")
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()
-    if scheme.lower() == "basic":
-        return _password(token.strip())
-    return headers.get(b"x-api-key", b"").decode("latin-1")
-
-
-def _password(token: str) -> str:
+    if scheme.lower() != "basic":
+        return headers.get(b"x-api-key", b"").decode("latin-1")
     try:
-        user_and_password = base64.b64decode(token, validate=True).decode("utf-8")
+        user_and_password = base64.b64decode(token.strip(), validate=True).decode("utf-8")
     except ValueError:
         return ""
     return user_and_password.partition(":")[2]

@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any, cast
 
 import uvicorn
-from fastapi.routing import APIRoute
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -279,8 +278,7 @@ def create_app(
 
 
 def _middleware(service: SolveService, access: Access) -> list[Middleware]:
-    paths = frozenset(route.path for route in ROUTES if isinstance(route, APIRoute))
-    entrance = Middleware(RequestMiddleware, metrics=service.metrics, routes=paths, access=access)
+    entrance = Middleware(RequestMiddleware, metrics=service.metrics, routes=ROUTES, access=access)
     if not access.origins:
         return [entrance]
     cors = Middleware(

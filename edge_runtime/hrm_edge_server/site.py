@@ -59,7 +59,12 @@ def write_site(
 
     bundles = [Bundle.open(find_bundle(name)) for name in bundle or DEFAULT_BUNDLES]
     for opened in bundles:
-        _require_solved(opened)
+        kind = opened.puzzle.name
+        if kind not in SUDOKUS and kind.partition("-")[0] != "maze":
+            raise ValueError(
+                f"{opened.manifest.name} solves {kind}, which the page cannot check in a browser; "
+                "choose bundles of Sudokus or mazes"
+            )
     atomic.require_free(out)
     package = _package(f"{registry.rstrip('/')}/{RUNTIME}")
     with atomic.new_directory(out) as folder:
@@ -68,15 +73,6 @@ def write_site(
         _write_models(folder, bundles)
         _write_offline(folder)
     print(f"{out} is ready for any static host; to try it: python3 -m http.server -d {out}")
-
-
-def _require_solved(bundle: "Bundle") -> None:
-    kind = bundle.puzzle.name
-    if kind not in SUDOKUS and kind.partition("-")[0] != "maze":
-        raise ValueError(
-            f"{bundle.manifest.name} solves {kind}, which the page cannot check in a browser; "
-            "choose bundles of Sudokus or mazes"
-        )
 
 
 def _write_page(folder: Path) -> None:

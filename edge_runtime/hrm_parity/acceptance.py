@@ -253,14 +253,13 @@ def _soak(served: _Served, soak_s: float) -> Found:
 def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
     host = machine.Host()
     account = memory.read_memory()
-    clocks = host.gpu_clocks()
     return {
         "at_s": round(at_s, 1),
         "step_ms": round(1e3 * lane.counters.mean_step_s, 3),
         "rss_mb": memory.resident_bytes() // memory.MIB or None,
         "available_mb": None if account is None else account.available_mb,
         "temperature_c": host.hottest_c(),
-        "gpu_mhz": [clock.now_hz // 10**6 for clock in clocks],
+        "gpu_mhz": [now_mhz for now_mhz, _ in host.gpu_mhz()],
     }
 
 

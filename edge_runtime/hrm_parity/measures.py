@@ -55,10 +55,13 @@ def output_measures(
     theirs_BX = _logits_BX(reference)
     is_other_BT = candidate.answer_BT != reference.answer_BT
     with np.errstate(all="ignore"):
+        # q_halt ranks votes; the margin may hide a wrong head
+        margin_gap_B = _sound(np.abs(candidate.halt_margin_B - reference.halt_margin_B))
+        q_halt_gap_B = _sound(np.abs(candidate.q_halt_B - reference.q_halt_B))
         return {
             "logit_gap": _sound(logit_gap_B(ours_BX, theirs_BX)),
             "logit_drift": _drift_B(ours_BX, theirs_BX),
-            "halting_gap": _halting_gap_B(reference, candidate),
+            "halting_gap": np.maximum(margin_gap_B, q_halt_gap_B),
             "different_cells": is_other_BT.mean(axis=1),
             "different_answers": is_other_BT.any(axis=1).astype(np.float64),
             "different_stops": differ_B.astype(np.float64),
@@ -75,13 +78,6 @@ def logit_gap_B(
     gap_B = np.abs(candidate_BX - reference_BX).max(axis=1)
     largest_B = np.abs(reference_BX).max(axis=1)
     return gap_B / np.maximum(1, largest_B / LARGE)
-
-
-def _halting_gap_B(reference: StepOutput, candidate: StepOutput) -> Float64:
-    """Larger gap of q_halt and margin: q_halt ranks votes; the margin may hide a wrong head."""
-    margin_gap_B = np.abs(candidate.halt_margin_B - reference.halt_margin_B)
-    q_halt_gap_B = np.abs(candidate.q_halt_B - reference.q_halt_B)
-    return np.maximum(_sound(margin_gap_B), _sound(q_halt_gap_B))
 
 
 def carry_measures(reference: Engine, candidate: Engine, num_active: int) -> dict[Measure, Float64]:

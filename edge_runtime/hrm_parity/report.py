@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter
 
+from hrm_edge_runtime.contract.card import interval
 from hrm_host.reading import counted
 from hrm_parity.measures import MEASURES, Column, Figure, Int64, Measure
 from hrm_parity.outcomes import Outcomes, Paired, paired
@@ -27,7 +28,7 @@ from hrm_parity.outcomes import Outcomes, Paired, paired
 MOST_SHOWN = 7
 """Columns of the table; as many as a terminal is wide."""
 ENOUGH_PUZZLES = 2000
-"""With fewer puzzles a loss breaks its gate only if its whole confidence interval does."""
+"""With fewer, a loss or a share of other answers breaks its gate if its whole interval does."""
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Kind = Literal["golden", "live", "unrolled"]
 AtTheEnd = Literal[
@@ -276,15 +277,25 @@ def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> I
 
 def _end_breaks(report: ParityReport, gates: Gates) -> Iterator[Break]:
     losses = report.losses()
+    intervals = _intervals(report)
     for name, value in report.at_the_end().items():
         limit = gates.end.get(name, math.inf)
-        unit = "share"
-        is_certain = True
-        if name in losses:
-            unit = "points"
-            is_certain = report.num_puzzles >= ENOUGH_PUZZLES or 100 * losses[name].low > limit
-        if is_certain and value > limit:
+        unit = "points" if name in losses else "share"
+        low, _ = intervals.get(name, (value, value))
+        if min(low, value) > limit:
             yield Break(gate=f"{unit} of {name}", value=value, limit=limit)
+
+
+def _intervals(report: ParityReport) -> dict[AtTheEnd, tuple[float, float]]:
+    """The bounds at 95 % of what chance decides; empty if the puzzles are enough."""
+    found: dict[AtTheEnd, tuple[float, float]] = {}
+    if report.num_puzzles >= ENOUGH_PUZZLES:
+        return found
+    others = report.num_different_final_answers / report.num_puzzles
+    found["different_final_answers"] = interval(others, report.num_puzzles)
+    for name, pair in report.losses().items():
+        found[name] = (100 * pair.low, 100 * pair.high)
+    return found
 
 
 def not_judged(report: ParityReport, gates: Gates) -> list[str]:
@@ -297,12 +308,9 @@ def not_judged(report: ParityReport, gates: Gates) -> list[str]:
 
 
 def undecided(report: ParityReport, gates: Gates) -> list[str]:
-    """Losses that hold their gate although so few puzzles could also hide a larger loss."""
+    """Figures at the end that so few puzzles leave on either side of their limit."""
     found: list[str] = []
-    if report.num_puzzles >= ENOUGH_PUZZLES:
-        return found
-    for name, pair in report.losses().items():
-        limit = gates.end.get(name, math.inf)
-        if 100 * pair.loss <= limit < 100 * pair.high:
+    for name, (low, high) in _intervals(report).items():
+        if low <= gates.end.get(name, math.inf) < high:
             found.append(name)
     return found

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 from rich.console import Console
 from rich.table import Table
 
@@ -56,10 +55,9 @@ def write_bundle(
     with atomic.new_directory(path) as unfinished:
         for form in forms:
             for name, graph in form.files.items():
-                write_graph(unfinished / name, graph)
+                (unfinished / name).write_bytes(graph.SerializeToString(deterministic=True))
         unrolled = write_unrolled(unfinished, forms, num_unrolled)
         write_data(unfinished, contents, judged)
-        write_parity(unfinished, forms)
         fields = manifest_fields(contents, judged, unrolled)
         write_manifest(unfinished, **fields)
         manifest = Bundle.open(unfinished).manifest
@@ -84,38 +82,27 @@ def write_unrolled(
         graph = unrolled_graph(form.portable, form.policy, count)
         check_graph(graph)
         name = f"unrolled.{form.precision}.onnx"
-        write_graph(directory / name, graph)
+        (directory / name).write_bytes(graph.SerializeToString(deterministic=True))
         names[form.precision] = name
     return names
 
 
-def write_graph(file: Path, graph: ModelProto) -> None:
-    file.write_bytes(graph.SerializeToString(deterministic=True))
-
-
 def write_data(directory: Path, contents: Contents, judged: JudgedForms) -> None:
-    """Write the puzzle table, the names of its rows, the tasks if there are any, and the traces."""
-    golden = judged.golden
+    """Write the puzzle table, the names of its rows, tasks if there are any, traces and parity.
+
+    Tasks with right answers come first: a page begins with the first ones.
+    """
+    tasks = contents.exam.tasks
     np.save(directory / PUZZLE_TABLE_NAME, contents.exam.served.puzzle_table)
     identifiers = json.dumps(list(contents.exam.identifiers))
     (directory / IDENTIFIERS_NAME).write_text(identifiers + "\n")
-    if contents.exam.tasks:
-        text = json.dumps(right_first(contents, judged), separators=(",", ":"))
+    if tasks:
+        right = judged.task_scores.right if judged.task_scores else ()
+        right_first = {name: tasks[name] for name in right} | dict(tasks)
+        text = json.dumps(right_first, separators=(",", ":"))
         (directory / TASKS_NAME).write_text(text + "\n")
-    np.savez_compressed(directory / GOLDEN_NAME, allow_pickle=False, **vars(golden))
-
-
-def right_first(contents: Contents, judged: JudgedForms) -> dict[str, Any]:
-    """The tasks, those with right answers first: a page begins with the first ones."""
-    tasks = contents.exam.tasks
-    first: dict[str, Any] = {}
-    if judged.task_scores is not None:
-        first = {name: tasks[name] for name in judged.task_scores.right}
-    return first | dict(tasks)
-
-
-def write_parity(directory: Path, forms: Sequence[Form]) -> None:
-    pages = {form.precision: form.as_json() for form in forms}
+    np.savez_compressed(directory / GOLDEN_NAME, allow_pickle=False, **vars(judged.golden))
+    pages = {form.precision: form.as_json() for form in judged.forms}
     (directory / "parity.json").write_text(json.dumps(pages, indent=2) + "\n")
 
 

@@ -137,12 +137,12 @@ def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
     return names
 
 
-def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
-    """The original pairs of each task, without its variants, by split.
+def tasks_of(data: Path | None, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
+    """The original pairs of each task, without its variants, by split; none without a data set.
 
     Demonstrations only: the generated examples of a task would be most of the bundle.
     """
-    if not isinstance(puzzle, Voting):
+    if data is None or not isinstance(puzzle, Voting):
         return {}
     named: dict[int, str] = {}
     for row, name in enumerate(identifiers):

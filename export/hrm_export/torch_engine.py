@@ -138,9 +138,10 @@ def record(
 
 def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
     """Whether, up to each segment, rounding is far from changing parity, answers or halts."""
-    answers_SB = answers_agree_SB(golden, other)
-    halts_SB = halts_agree_SB(golden, other, threshold)
-    return np.logical_and.accumulate(answers_SB & halts_SB, axis=0)
+    gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
+    distance_SB = np.abs(golden.halt_margin_SB - threshold)
+    halts_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * gap_SB
+    return np.logical_and.accumulate(answers_agree_SB(golden, other) & halts_SB, axis=0)
 
 
 def answers_agree_SB(golden: Golden, other: Golden) -> NDArray[np.bool_]:
@@ -161,12 +162,6 @@ def logit_gap_SB(ours: Golden, reference: Golden) -> NDArray[np.floating]:
     reference_NX = reference.logits_SBTV.reshape(num_rows, -1)
     gap_N = measures.logit_gap_B(ours_NX, reference_NX)
     return gap_N.reshape(num_segments, num_puzzles)
-
-
-def halts_agree_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
-    gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
-    distance_SB = np.abs(golden.halt_margin_SB - threshold)
-    return np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * gap_SB
 
 
 def torch_device(device: str, option: str) -> str:

@@ -25,6 +25,7 @@ from hrm_host.reading import printable
 
 T = TypeVar("T")
 Groups = Mapping[str, str]
+Registering = Callable[[Callable[..., Any]], Any]
 
 NAMED_WRONGLY = (
     ValueError,
@@ -168,19 +169,14 @@ class Command(typer.Typer):
 
     def command(
         self, *args: Any, groups: Groups | None = None, extra: str = "", **settings: Any
-    ) -> Any:
+    ) -> Registering:
         """As typer's `command`; `groups` maps headings of the help to names of options."""
         register = super().command(*args, cls=_grouped(TyperCommand, groups), **settings)
-        return self._registering(register, extra or self._extra)
+        return lambda function: register(self._guarded(function, extra or self._extra))
 
-    def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
+    def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Registering:
         register = super().callback(*args, cls=_grouped(_CommandGroup, groups), **settings)
-        return self._registering(register, self._extra)
-
-    def _registering(
-        self, register: Callable[[Any], Any], extra: str
-    ) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: register(self._guarded(function, extra))
+        return lambda function: register(self._guarded(function, self._extra))
 
     def _guarded(self, function: Callable[..., T], extra: str) -> Callable[..., T]:
         @wraps(function)
@@ -201,7 +197,10 @@ class Command(typer.Typer):
                 if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
                     raise
                 default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
-                self._end(getattr(error, "exit_status", default), _sentence_of(error))
+                sentence = str(error)
+                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                    sentence += "; make room there"
+                self._end(getattr(error, "exit_status", default), sentence)
 
         return guarded
 
@@ -216,12 +215,6 @@ def missing_package(error: ModuleNotFoundError, extra: str) -> str:
     if error.name is None or error.name.startswith("hrm_"):
         raise error
     return f"{error.name} is not installed: run pip install 'hrm-edge[{extra}]'."
-
-
-def _sentence_of(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"{error}; make room there"
-    return str(error)
 
 
 def _grouped(kind: type[Any], groups: Groups | None) -> Any:

@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from hrm_host import groups
 
@@ -112,13 +111,6 @@ def cpu_seconds(pid: int | None) -> float:
     return (int(user_ticks) + int(system_ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-class GpuClock(NamedTuple):
-    """Frequencies of the GPU's devfreq device."""
-
-    now_hz: int
-    max_hz: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """Reads files below a root and runs commands; tests pass their own.
@@ -199,19 +191,20 @@ class Host:
             return "unknown"
         return found[1].strip()
 
-    def gpu_clocks(self) -> Iterator[GpuClock]:
+    def gpu_mhz(self) -> Iterator[tuple[int, int]]:
+        """Frequencies of each of the GPU's devfreq devices: now, and at most."""
         for path in self.paths("sys/class/devfreq/*gpu*/cur_freq"):
             now_hz = self.number(path)
             max_hz = self.number(path.parent / "max_freq")
             if now_hz is not None and max_hz is not None:
-                yield GpuClock(now_hz=now_hz, max_hz=max_hz)
+                yield now_hz // 10**6, max_hz // 10**6
 
     def facts(self) -> dict[str, str]:
         """The facts that determine the speed of this machine, for a report."""
         facts = {"power_mode": self.power_mode(), "cpu_cores": str(os.cpu_count() or 1)}
-        for clock in self.gpu_clocks():
-            facts["gpu_cur_mhz"] = str(clock.now_hz // 10**6)
-            facts["gpu_max_mhz"] = str(clock.max_hz // 10**6)
+        for now_mhz, max_mhz in self.gpu_mhz():
+            facts["gpu_cur_mhz"] = str(now_mhz)
+            facts["gpu_max_mhz"] = str(max_mhz)
         if self.model is not None:
             facts["model"] = self.model
         if self.jetson_release is not None:

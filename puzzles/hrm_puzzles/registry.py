@@ -18,28 +18,28 @@ from hrm_puzzles.sudoku.sudoku import Sudoku
 
 GROUP = "hrm_edge.puzzles"
 
-_BUILT_IN: dict[str, Puzzle] = {
-    "sudoku": Sudoku(name="sudoku", box_rows=3, box_cols=3),
-    "sudoku-6x6": Sudoku(name="sudoku-6x6", box_rows=2, box_cols=3),
-    "sudoku-4x4": Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
-    "maze": Maze(name="maze", rows=30, cols=30),
-    "maze-14x14": Maze(name="maze-14x14", rows=14, cols=14),
-    "maze-10x10": Maze(name="maze-10x10", rows=10, cols=10),
-    "maze-8x8": Maze(name="maze-8x8", rows=8, cols=8),
-    "logistics": Logistics(name="logistics", rows=10, cols=10),
-    "logistics-6x6": Logistics(name="logistics-6x6", rows=6, cols=6),
-    "arc": Arc(name="arc", side=30),
-    "arc-15x15": Arc(name="arc-15x15", side=15),
-    "arc-10x10": Arc(name="arc-10x10", side=10),
-    "arc-7x7": Arc(name="arc-7x7", side=7),
-}
-
+_LISTED: tuple[Puzzle, ...] = (
+    Sudoku(name="sudoku", box_rows=3, box_cols=3),
+    Sudoku(name="sudoku-6x6", box_rows=2, box_cols=3),
+    Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
+    Maze(name="maze", rows=30, cols=30),
+    Maze(name="maze-14x14", rows=14, cols=14),
+    Maze(name="maze-10x10", rows=10, cols=10),
+    Maze(name="maze-8x8", rows=8, cols=8),
+    Logistics(name="logistics", rows=10, cols=10),
+    Logistics(name="logistics-6x6", rows=6, cols=6),
+    Arc(name="arc", side=30),
+    Arc(name="arc-15x15", side=15),
+    Arc(name="arc-10x10", side=10),
+    Arc(name="arc-7x7", side=7),
+)
 # `get` knows these names, as it knows the sizes of mazes. They are not listed, because they have
 # neither a shipped model nor a board on the page.
-_UNLISTED: dict[str, Puzzle] = {
-    "sudoku-12x12": Sudoku(name="sudoku-12x12", box_rows=3, box_cols=4),
-    "sudoku-16x16": Sudoku(name="sudoku-16x16", box_rows=4, box_cols=4),
-}
+_UNLISTED: tuple[Puzzle, ...] = (
+    Sudoku(name="sudoku-12x12", box_rows=3, box_cols=4),
+    Sudoku(name="sudoku-16x16", box_rows=4, box_cols=4),
+)
+_BUILT_IN = {puzzle.name: puzzle for puzzle in (*_LISTED, *_UNLISTED)}
 
 _SIZED = re.compile(r"(maze|logistics)-([1-9]\d?)x([1-9]\d?)")
 _FULL_SIZES = {
@@ -53,7 +53,7 @@ _FULL_SIZES = {
 def names() -> list[str]:
     """Every name that `get` knows, built-in ones first."""
     others = _entry_points().keys() - _BUILT_IN.keys()
-    return [*_BUILT_IN, *sorted(others)]
+    return [*(puzzle.name for puzzle in _LISTED), *sorted(others)]
 
 
 def names_from(incomplete: str) -> list[str]:
@@ -65,15 +65,13 @@ def get(name: str) -> Puzzle:
     """The puzzle of a name. Raises PuzzleError with all known names for an unknown one.
 
     Mazes and cities of any supported size have a name, such as maze-12x20, and so have Sudokus of
-    12x12 and 16x16. An entry point loads a
-    Puzzle, or a callable without arguments that makes one. It cannot replace a built-in name, and
-    a geometry that does not fit the puzzle raises PuzzleError.
+    12x12 and 16x16. An entry point loads a Puzzle, or a callable without arguments that makes one.
+    It cannot replace a built-in name, and a geometry that does not fit the puzzle raises
+    PuzzleError.
     """
     name = _FULL_SIZES.get(name, name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    if name in _UNLISTED:
-        return _UNLISTED[name]
     puzzle = _sized(name)
     if puzzle is not None:
         return puzzle

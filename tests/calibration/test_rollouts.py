@@ -1,6 +1,6 @@
 """Calibration records what serving computes: the same answers, every segment that is reached."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from calibration_tools import SUDOKU, questions, run, scripted, small_graph, table
+from calibration_tools import SUDOKU, questions, run, small_graph, table
+from scripted_engine import Script, ScriptedEngine
 
 from hrm_calibration import rollouts
 from hrm_calibration.quantize import call_sites, with_outputs
@@ -35,6 +36,18 @@ def onnx_engine(path: Path, num_slots: int, provider: Provider = CPU) -> OnnxEng
     file = path / "step.onnx"
     file.write_bytes(GRAPH.SerializeToString())
     return OnnxEngine(file, num_slots=num_slots, num_threads=1, provider=provider)
+
+
+def scripted(
+    tokens_NT: np.ndarray, answers_NT: np.ndarray, segments: Sequence[int], num_slots: int
+) -> ScriptedEngine:
+    """Return an engine that is sure of these answers after so many segments."""
+    scripts: dict[bytes, Script] = {}
+    for tokens_T, answer_T, count in zip(tokens_NT, answers_NT, segments, strict=True):
+        scripts[tokens_T.tobytes()] = Script(answer_T=answer_T, segments=count)
+    return ScriptedEngine(
+        num_slots=num_slots, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()]
+    )
 
 
 def same(one: Outcomes, other: Outcomes) -> bool:

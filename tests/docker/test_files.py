@@ -17,8 +17,7 @@ from board_tree import board
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from service_tools import Server, command, free_port, running
-from torchrun_tools import TRAINING, children_of
-from train_tools import weights_of
+from train_tools import TRAINING, children_of, weights_of
 
 from hrm_host.machine import Host
 from hrm_puzzles.data.datasets import fingerprint

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from service_tools import Server, running
@@ -31,6 +32,12 @@ def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real bundle directory; read it only, copy it to change it."""
     return write_tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny.bundle")
+
+
+@pytest.fixture
+def copied(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny bundle, to be changed."""
+    return copytree(tiny_bundle, tmp_path / "tiny.bundle")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hrm_edge_runtime.engines import cpu_times
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of their own, because an export keeps the times that it measures, briefly here."""
     folder = tmp_path_factory.mktemp("cache")

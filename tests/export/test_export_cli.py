@@ -15,7 +15,7 @@ import pytest
 import torch
 from cli_tools import invoked, rejected, succeeded
 from click.testing import Result
-from export_tools import TRM_MIXER, made_questions, relational_sizes, replayed, small_model
+from export_tools import TRM_MIXER, relational_sizes, replayed, small_model
 from train_tools import small_trainer
 
 from hrm_calibration.rollouts import run_questions
@@ -38,7 +38,7 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.arc.tasks import read_tasks
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_train.batches import open_source
 from hrm_train.hardware import PRESETS
 
@@ -57,7 +57,7 @@ def saved(path: Path, puzzle: object = "sudoku-4x4", **changes: Any) -> Path:
 
 
 def data_set(path: Path, count: int, split: str = "test", **options: Any) -> Path:
-    asked = made_questions(SUDOKU, count)
+    asked = questions_made(SUDOKU, count)
     datasets.write_split(path, split, asked.tokens_NT, asked.labels_NT, puzzle=SUDOKU, **options)
     datasets.write_identifiers(path)
     return path
@@ -82,7 +82,7 @@ def assert_rejected(source: Path, out: Path, *options: str, saying: str) -> None
 
 
 def assert_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
-    asked = made_questions(SUDOKU, 5)
+    asked = questions_made(SUDOKU, 5)
     truth = record(model, asked)
     engine = engine_from_bundle(bundle, num_slots=2, num_threads=1)
     policy = bundle.manifest.halting_policy()
@@ -152,7 +152,7 @@ def test_build_engine_keeps_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Over the stand-in for TensorRT and PyCUDA; the second time without either."""
-    source = saved(tmp_path / "step_12")
+    source = saved(tmp_path / "step_12", **QUICK)
     here = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), here]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -193,7 +193,7 @@ def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_
         engines.append("unrolled:fp16")
     assert_answers_as_pytorch_does(bundle, trainer.averaged_model().cpu())
     asked: list[SolveRequest] = []
-    for tokens_T in made_questions(SUDOKU, 3).tokens_NT:
+    for tokens_T in questions_made(SUDOKU, 3).tokens_NT:
         asked.append(SolveRequest(puzzle=SUDOKU.decode(tokens_T).tolist()))
     for engine in engines:
         solver = from_bundles([bundle], engine)
@@ -228,7 +228,7 @@ def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) 
     assert bundle.manifest.curves["fp32"].threshold == 0.5
     golden = bundle.golden()
     assert len(golden.answer_SBT) == traced
-    held_out = {tokens_T.tobytes() for tokens_T in made_questions(SUDOKU, 9).tokens_NT}
+    held_out = {tokens_T.tobytes() for tokens_T in questions_made(SUDOKU, 9).tokens_NT}
     assert {tokens_T.tobytes() for tokens_T in golden.tokens_BT} <= held_out
 
 

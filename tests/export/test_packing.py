@@ -188,7 +188,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     unread = replace(contents, exam=contents.exam._replace(served=served))
     with pytest.raises(ValueError, match="does not load"):
         written(tmp_path / "small.bundle", unread)
-    monkeypatch.setattr("hrm_export.bundle.write_parity", None)  # fails behind the graphs
+    monkeypatch.setattr("hrm_export.bundle.write_data", None)  # fails behind the graphs
     with pytest.raises(TypeError):
         written(tmp_path / "small.bundle", contents)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Published checkpoints and those of HRM-v2: formulas in numpy, hostile files, answers."""
+"""Published checkpoints and those of HRM-v2: formulas in float64, hostile files, answers."""
 
 import io
 import json
@@ -14,22 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import published_tools as published
 import pytest
 import torch
 import yaml
 from cli_tools import invoked, rejected, succeeded
-from export_tools import engine_of, made_questions
-from published_tools import (
-    SEGMENTS,
-    SEQ_LEN,
-    WIDTH,
-    Array,
-    Arrays,
-    architecture,
-    published_state,
-    tensors_of,
-)
+from export_tools import engine_of
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -46,23 +35,109 @@ from hrm_model.import_cli import main as import_main
 from hrm_model.published import model_from_published
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.data.sources import Questions, questions_made
 
 TOLERANCE = 1e-5  # float32 rounding over 8 segments against float64
 TRM_TOLERANCE = 1e-4  # the same after 128 blocks instead of 48
+SEQ_LEN = 16  # of 4x4 Sudoku
+VOCAB = 6
+WIDTH = 32
+HEADS = 4
+LAYERS = 2
+IDS = 3
+INNER = 256
+SEGMENTS = 8
+TRM_PREFIX = 16
+WEIGHTS = "step_100"
+SETTINGS = "all_config.yaml"
+TABLE = "inner.puzzle_emb.weights"
+State = dict[str, Tensor]
 
 
-def write_published(
-    directory: Path,
+def architecture(positions: str = "rope", cycles: tuple[int, int] = (2, 2)) -> dict[str, Any]:
+    return {
+        "name": "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1",
+        "loss": {"name": "losses@ACTLossHead", "loss_type": "stablemax_cross_entropy"},
+        "H_cycles": cycles[0],
+        "L_cycles": cycles[1],
+        "H_layers": LAYERS,
+        "L_layers": LAYERS,
+        "hidden_size": WIDTH,
+        "num_heads": HEADS,
+        "expansion": 4,
+        "puzzle_emb_ndim": 40,
+        "pos_encodings": positions,
+        "halt_max_steps": SEGMENTS,
+        "halt_exploration_prob": 0.1,
+    }
+
+
+class Weights:
+    """Random weights under their published names."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.state: State = {}
+
+    def add(self, name: str, *shape: int, spread: float) -> None:
+        self.state[f"inner.{name}"] = spread * torch.randn(shape, generator=self.generator)
+
+    def matrix(self, name: str, outputs: int, inputs: int, gain: float = 0.7) -> None:
+        """At a gain of 1 an untrained recurrence is chaotic: no implementation agrees to 1e-5."""
+        self.add(f"{name}.weight", outputs, inputs, spread=gain * inputs**-0.5)
+
+
+def published_state(
     positions: str = "rope",
-    prefix: str = "_orig_mod.model.",
-    cycles: tuple[int, int] = (2, 2),
-) -> Arrays:
-    state = published.published_state(positions)
-    torch.save(tensors_of(state, prefix), directory / "step_100")
-    settings = {"arch": architecture(positions, cycles), "seed": 0}
-    (directory / "all_config.yaml").write_text(yaml.safe_dump(settings))
+    prefix: int = 2,
+    levels: str = "HL",
+    seed: int = 7,
+    vocab: int = VOCAB,
+    table: tuple[int, int] = (IDS, 40),
+) -> State:
+    """Return weights; `table` is the shape of the puzzle table, which is left out if empty."""
+    weights = Weights(seed)
+    spread = WIDTH**-0.5
+    weights.add("H_init", WIDTH, spread=1)
+    weights.add("L_init", WIDTH, spread=1)
+    weights.add("embed_tokens.embedding_weight", vocab, WIDTH, spread=spread)
+    weights.add("lm_head.weight", vocab, WIDTH, spread=spread)
+    weights.add("q_head.weight", 2, WIDTH, spread=0.3)
+    weights.add("q_head.bias", 2, spread=1)
+    if table[1]:
+        weights.add("puzzle_emb.weights", *table, spread=0.3)
+    if positions == "learned":
+        weights.add("embed_pos.embedding_weight", SEQ_LEN + prefix, WIDTH, spread=spread)
+    for level in levels:
+        for layer in range(LAYERS):
+            key = f"{level}_level.layers.{layer}"
+            weights.matrix(f"{key}.self_attn.qkv_proj", 3 * WIDTH, WIDTH)
+            weights.matrix(f"{key}.self_attn.o_proj", WIDTH, WIDTH)
+            weights.matrix(f"{key}.mlp.gate_up_proj", 2 * INNER, WIDTH)
+            weights.matrix(f"{key}.mlp.down_proj", WIDTH, INNER)
+    return weights.state
+
+
+def prefixed(state: State, prefix: str) -> State:
+    return {prefix + name: tensor for name, tensor in state.items()}
+
+
+def write_settings(directory: Path, arch: object) -> None:
+    (directory / SETTINGS).write_text(yaml.safe_dump({"arch": arch, "seed": 0}))
+
+
+def write_published(directory: Path, positions: str = "rope", **arch: Any) -> State:
+    state = published_state(positions)
+    torch.save(prefixed(state, "_orig_mod.model."), directory / WEIGHTS)
+    write_settings(directory, architecture(positions, **arch))
     return state
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The directory of a published run."""
+    write_published(tmp_path)
+    return tmp_path
 
 
 class Reference:
@@ -70,105 +145,95 @@ class Reference:
 
     prefix = 2  # 40 values need two prefix positions of 32
 
-    def __init__(self, state: Arrays, positions: str, cycles: tuple[int, int]) -> None:
+    def __init__(self, state: State, positions: str, cycles: tuple[int, int]) -> None:
         self.cycles = cycles
         self.positions = positions
-        self.w: Arrays = {}
-        for name, array in state.items():
-            self.w[name.removeprefix("inner.")] = array.astype(np.float64)
+        self.w: State = {}
+        for name, tensor in state.items():
+            self.w[name.removeprefix("inner.")] = tensor.double()
 
-    def rms(self, x: Array) -> Array:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    def rms(self, x: Tensor) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
 
-    def rope(self, x: Array) -> Array:
+    def rope(self, x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
-        frequencies = 10000.0 ** (-np.arange(half) / half)
-        angle = np.arange(len(x))[:, None] * frequencies
-        twice = np.concatenate([angle, angle], 1)
-        turned = np.concatenate([-x[:, half:], x[:, :half]], 1)
-        return x * np.cos(twice) + turned * np.sin(twice)
+        frequencies = 10000.0 ** (-torch.arange(half).double() / half)
+        angle = torch.arange(x.shape[-2])[:, None] * frequencies
+        twice = torch.cat([angle, angle], 1)
+        turned = torch.cat([-x[..., half:], x[..., :half]], -1)
+        return x * twice.cos() + turned * twice.sin()
 
-    def attention(self, key: str, x: Array) -> Array:
-        size = published.WIDTH // published.HEADS
+    def attention(self, key: str, x: Tensor) -> Tensor:
         qkv = x @ self.w[key + "self_attn.qkv_proj.weight"].T
-        qkv_3HND = qkv.reshape(len(x), 3, published.HEADS, size).transpose(1, 2, 0, 3)
-        mixed: list[Array] = []
-        for q, k, v in zip(*qkv_3HND, strict=True):
-            if self.positions == "rope":
-                q = self.rope(q)
-                k = self.rope(k)
-            score = q @ k.T / np.sqrt(size)
-            weight = np.exp(score - score.max(-1, keepdims=True))
-            share = weight / weight.sum(-1, keepdims=True)
-            mixed.append(share @ v)
-        return np.concatenate(mixed, 1) @ self.w[key + "self_attn.o_proj.weight"].T
+        q, k, v = qkv.unflatten(1, (3, HEADS, -1)).permute(1, 2, 0, 3)
+        if self.positions == "rope":
+            q = self.rope(q)
+            k = self.rope(k)
+        score = q @ k.mT / q.shape[-1] ** 0.5
+        mixed = score.softmax(-1) @ v
+        return mixed.transpose(0, 1).flatten(1) @ self.w[key + "self_attn.o_proj.weight"].T
 
-    def mlp(self, key: str, x: Array) -> Array:
-        both = x @ self.w[f"{key}.gate_up_proj.weight"].T
-        gate = both[:, : published.INNER]
-        up = both[:, published.INNER :]
-        inner = gate / (1 + np.exp(-gate)) * up
-        return inner @ self.w[f"{key}.down_proj.weight"].T
+    def mlp(self, key: str, x: Tensor) -> Tensor:
+        gate, up = (x @ self.w[f"{key}.gate_up_proj.weight"].T).chunk(2, -1)
+        return (gate * gate.sigmoid() * up) @ self.w[f"{key}.down_proj.weight"].T
 
-    def level(self, name: str, state: Array, injection: Array) -> Array:
+    def level(self, name: str, state: Tensor, injection: Tensor) -> Tensor:
         h = state + injection
-        for layer in range(published.LAYERS):
+        for layer in range(LAYERS):
             key = f"{name}_level.layers.{layer}."
             h = self.rms(h + self.attention(key, h))
             h = self.rms(h + self.mlp(key + "mlp", h))
         return h
 
-    def embed(self, tokens: Array, puzzle_id: int) -> Array:
-        vector = np.zeros(self.prefix * published.WIDTH)
+    def embed(self, tokens: Tensor, puzzle_id: int) -> Tensor:
+        vector = torch.zeros(self.prefix * WIDTH, dtype=torch.float64)
         vector[:40] = self.w["puzzle_emb.weights"][puzzle_id]
         cells = self.w["embed_tokens.embedding_weight"][tokens]
-        x = np.concatenate([vector.reshape(self.prefix, published.WIDTH), cells])
+        x = torch.cat([vector.reshape(self.prefix, WIDTH), cells])
         if self.positions == "learned":
-            x = np.sqrt(0.5) * (x + self.w["embed_pos.embedding_weight"])
-        return np.sqrt(published.WIDTH) * x
+            x = 0.5**0.5 * (x + self.w["embed_pos.embedding_weight"])
+        return WIDTH**0.5 * x
 
-    def run(self, tokens: Array, puzzle_id: int) -> list[tuple[Array, Array]]:
+    def run(self, tokens: Tensor, puzzle_id: int) -> tuple[Tensor, Tensor]:
+        """Return logits and both halting values of every segment."""
         x = self.embed(tokens, puzzle_id)
-        z_high = np.broadcast_to(self.w["H_init"], x.shape)
-        z_low = np.broadcast_to(self.w["L_init"], x.shape)
-        outputs: list[tuple[Array, Array]] = []
+        z_high = self.w["H_init"].expand_as(x)
+        z_low = self.w["L_init"].expand_as(x)
+        logits: list[Tensor] = []
+        q: list[Tensor] = []
         for _ in range(SEGMENTS):
             for _ in range(self.cycles[0]):
                 for _ in range(self.cycles[1]):
                     z_low = self.level("L", z_low, z_high + x)
                 z_high = self.level("H", z_high, z_low)
-            q = self.w["q_head.weight"] @ z_high[0] + self.w["q_head.bias"]
-            logits = z_high[self.prefix :] @ self.w["lm_head.weight"].T
-            outputs.append((logits, q))
-        return outputs
-
-    def run_all(self, tokens_BT: Array) -> list[list[tuple[Array, Array]]]:
-        return [self.run(row, puzzle_id) for puzzle_id, row in enumerate(tokens_BT)]
+            q.append(self.w["q_head.weight"] @ z_high[0] + self.w["q_head.bias"])
+            logits.append(z_high[self.prefix :] @ self.w["lm_head.weight"].T)
+        return torch.stack(logits), torch.stack(q)
 
 
 def assert_computes(reference: Reference, model: HRM, tolerance: float, folder: Path) -> None:
     """PyTorch and the step graph compute the formulas, and halt by the model's own rule."""
-    tokens_BT = np.random.default_rng(1).integers(1, published.VOCAB, (3, SEQ_LEN), dtype=np.int32)
+    tokens_BT = np.random.default_rng(1).integers(1, VOCAB, (3, SEQ_LEN), dtype=np.int32)
     ids_B = np.arange(3, dtype=np.int32)
     questions = Questions(
         tokens_NT=tokens_BT, labels_NT=tokens_BT, puzzle_ids_N=ids_B, source="here"
     )
     engine = engine_of(segment_graph(model), model, questions, folder)
     trace = record(model, questions)
-    near = partial(pytest.approx, rel=0, abs=tolerance)
-    expected = reference.run_all(tokens_BT)
+    assert_near = partial(np.testing.assert_allclose, rtol=0, atol=tolerance)
+    rows = [reference.run(torch.from_numpy(row_T), row) for row, row_T in enumerate(tokens_BT)]
+    logits_SBTV = torch.stack([logits for logits, _ in rows], 1)
+    q_halt_SB, q_continue_SB = torch.stack([q for _, q in rows], 1).unbind(-1)
+    is_alone = model.config.halt_rule == "q_halt"
+    margin_SB = q_halt_SB if is_alone else q_halt_SB - q_continue_SB
+    assert_near(trace.logits_SBTV, logits_SBTV)
+    assert_near(trace.q_halt_SB, q_halt_SB)
+    assert_near(trace.halt_margin_SB, margin_SB)
     for segment in range(SEGMENTS):
         step = engine.step(3)
-        assert step.logits_BTV is not None
-        for row in range(3):
-            logits, (q_halt, q_continue) = expected[row][segment]
-            margin = q_halt if model.config.halt_rule == "q_halt" else q_halt - q_continue
-            assert trace.logits_SBTV[segment, row] == near(logits)
-            assert step.logits_BTV[row] == near(logits)
-            assert trace.q_halt_SB[segment, row] == near(q_halt)
-            assert step.q_halt_B[row] == near(q_halt)
-            assert trace.halt_margin_SB[segment, row] == near(margin)
-            assert step.halt_margin_B[row] == near(margin)
+        assert_near(step.logits_BTV, logits_SBTV[segment])
+        assert_near(step.q_halt_B, q_halt_SB[segment])
+        assert_near(step.halt_margin_B, margin_SB[segment])
 
 
 @pytest.mark.parametrize(
@@ -184,11 +249,11 @@ def test_segments_equal_formulas(tmp_path: Path, positions: str, cycles: tuple[i
 class TrmReference(Reference):
     """One level for both; `mlp_t` is a SwiGLU over positions in place of attention."""
 
-    prefix = published.TRM_PREFIX
+    prefix = TRM_PREFIX
 
-    def level(self, _: str, state: Array, injection: Array) -> Array:
+    def level(self, _: str, state: Tensor, injection: Tensor) -> Tensor:
         h = state + injection
-        for layer in range(published.LAYERS):
+        for layer in range(LAYERS):
             key = f"L_level.layers.{layer}."
             if key + "mlp_t.down_proj.weight" in self.w:
                 h = self.rms(h.T + self.mlp(key + "mlp_t", h.T)).T
@@ -198,24 +263,23 @@ class TrmReference(Reference):
         return h
 
 
-def write_trm(directory: Path, positions: str, *, mixes: bool, alone: bool) -> Arrays:
-    num_positions = published.TRM_PREFIX + SEQ_LEN
-    state = published.published_state(positions, prefix=published.TRM_PREFIX, levels="L")
+def write_trm(directory: Path, positions: str, *, mixes: bool, alone: bool) -> State:
+    num_positions = TRM_PREFIX + SEQ_LEN
+    state = published_state(positions, prefix=TRM_PREFIX, levels="L")
     if mixes:
-        state = {name: array for name, array in state.items() if "self_attn" not in name}
-        mixer = published.Weights(8)
-        for layer in range(published.LAYERS):
+        state = {name: tensor for name, tensor in state.items() if "self_attn" not in name}
+        mixer = Weights(8)
+        for layer in range(LAYERS):
             key = f"L_level.layers.{layer}.mlp_t"
-            mixer.matrix(f"{key}.gate_up_proj", 2 * published.INNER, num_positions, gain=0.5)
-            mixer.matrix(f"{key}.down_proj", num_positions, published.INNER, gain=0.5)
+            mixer.matrix(f"{key}.gate_up_proj", 2 * INNER, num_positions, gain=0.5)
+            mixer.matrix(f"{key}.down_proj", num_positions, INNER, gain=0.5)
         state |= mixer.state
     arch = architecture(positions, (2, 3))
     arch |= {"name": "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1"}
-    arch |= {"H_layers": 0, "mlp_t": mixes, "puzzle_emb_len": published.TRM_PREFIX}
+    arch |= {"H_layers": 0, "mlp_t": mixes, "puzzle_emb_len": TRM_PREFIX}
     arch |= {"no_ACT_continue": alone, "forward_dtype": "bfloat16"}
-    settings = {"arch": arch, "ema": True, "data_paths": ["x"]}
-    torch.save(tensors_of(state, "_orig_mod.model."), directory / "step_9")
-    (directory / "all_config.yaml").write_text(yaml.safe_dump(settings))
+    torch.save(prefixed(state, "_orig_mod.model."), directory / "step_9")
+    write_settings(directory, arch)
     return state
 
 
@@ -255,19 +319,16 @@ PREFIXES = (
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes_come_in_any_order(tmp_path: Path, prefix: str) -> None:
-    state = write_published(tmp_path, prefix=prefix)
-    for source in (tmp_path, tmp_path / "step_100"):
-        model = model_from_published(source, SEQ_LEN)
-        assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
+    state = write_published(tmp_path)
+    torch.save(prefixed(state, prefix), tmp_path / WEIGHTS)
+    for source in (tmp_path, tmp_path / WEIGHTS):
+        assert torch.equal(model_from_published(source, SEQ_LEN).puzzle_table, state[TABLE])
 
 
-def run_with(directory: Path, **changes: object) -> Path:
-    """A published run whose settings have these changes; None removes a setting."""
-    write_published(directory)
-    arch = {**architecture("rope", (2, 2)), **changes}
-    kept = {name: value for name, value in arch.items() if value is not None}
-    (directory / SETTINGS).write_text(yaml.safe_dump({"arch": kept}))
-    return directory
+def change_settings(run: Path, **changes: object) -> None:
+    """Write other settings; None removes one."""
+    arch = {**architecture(), **changes}
+    write_settings(run, {name: value for name, value in arch.items() if value is not None})
 
 
 REJECTED = {
@@ -290,8 +351,8 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("setting", REJECTED)
-def test_a_setting_that_is_not_understood_is_rejected_by_name(setting: str, tmp_path: Path) -> None:
-    run = run_with(tmp_path, **{setting: REJECTED[setting]})
+def test_a_setting_that_is_not_understood_is_rejected_by_name(setting: str, run: Path) -> None:
+    change_settings(run, **{setting: REJECTED[setting]})
     with pytest.raises(CheckpointError, match=rf"all_config.yaml: .*\b{setting}\b"):
         model_from_published(run, SEQ_LEN)
 
@@ -308,12 +369,13 @@ ACCEPTED: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_settings_that_change_nothing_are_read(name: str, tmp_path: Path) -> None:
-    config = model_from_published(run_with(tmp_path, **ACCEPTED[name]), SEQ_LEN).config
+def test_settings_that_change_nothing_are_read(name: str, run: Path) -> None:
+    change_settings(run, **ACCEPTED[name])
+    config = model_from_published(run, SEQ_LEN).config
     assert (config.arch, config.halt_rule, config.rms_norm_eps) == ("hrm", "difference", 1e-5)
 
 
-def wrapped(kind: str, state: dict[str, Tensor]) -> dict[str, Any]:
+def wrapped(kind: str, state: State) -> dict[str, Any]:
     """A state as trainers save it, raw or averaged."""
     return {
         "model_state_dict": {"model_state_dict": state, "epoch": 3},
@@ -334,55 +396,51 @@ AVERAGED = ("ema_state_dict", "ema", "model_ema", "shadow", "prefix", "swa", "li
 
 
 @pytest.mark.parametrize("kind", [*RAW, *AVERAGED])
-def test_a_state_is_unwrapped_and_of_two_one_must_be_chosen(kind: str, tmp_path: Path) -> None:
-    write_published(tmp_path)
-    raw = tensors_of(published_state(seed=9), "model.")
-    average = tensors_of(published_state(seed=10), "module.")
+def test_a_state_is_unwrapped_and_of_two_one_must_be_chosen(kind: str, run: Path) -> None:
+    raw = prefixed(published_state(seed=9), "model.")
+    average = prefixed(published_state(seed=10), "module.")
 
     def table_of(contents: dict[str, Any], weights: Any = None) -> Tensor:
-        torch.save(contents, tmp_path / "step_100")
-        return model_from_published(tmp_path, SEQ_LEN, weights=weights).puzzle_table
+        torch.save(contents, run / WEIGHTS)
+        return model_from_published(run, SEQ_LEN, weights=weights).puzzle_table
 
     averaged = wrapped(kind, average)
-    assert torch.equal(table_of(averaged), average["module.inner.puzzle_emb.weights"])
+    assert torch.equal(table_of(averaged), average[f"module.{TABLE}"])
     if kind in RAW:
         return
     both = {"state_dict": {**raw, **averaged.pop("state_dict", {})}, **averaged}
     with pytest.raises(CheckpointError, match="--weights raw or --weights average"):
         table_of(both)
-    assert torch.equal(table_of(both, "raw"), raw["model.inner.puzzle_emb.weights"])
-    assert torch.equal(table_of(both, "average"), average["module.inner.puzzle_emb.weights"])
+    assert torch.equal(table_of(both, "raw"), raw[f"model.{TABLE}"])
+    assert torch.equal(table_of(both, "average"), average[f"module.{TABLE}"])
 
 
-def test_an_average_of_parameters_takes_the_buffers_of_the_raw_weights(tmp_path: Path) -> None:
-    write_published(tmp_path)
-    raw = tensors_of(published_state(seed=9))
-    average = tensors_of(published_state(seed=10))
-    for name in ("inner.H_init", "inner.L_init", "inner.puzzle_emb.weights"):
+def test_an_average_of_parameters_takes_the_buffers_of_the_raw_weights(run: Path) -> None:
+    raw = published_state(seed=9)
+    average = published_state(seed=10)
+    for name in ("inner.H_init", "inner.L_init", TABLE):
         del average[name]
-    torch.save({"model": raw, "ema": average}, tmp_path / "step_100")
-    model = model_from_published(tmp_path, SEQ_LEN, weights="average")
+    torch.save({"model": raw, "ema": average}, run / WEIGHTS)
+    model = model_from_published(run, SEQ_LEN, weights="average")
     assert torch.equal(model.high_init, raw["inner.H_init"])
     assert torch.equal(model.lm_head.weight, average["inner.lm_head.weight"])
-    torch.save(raw, tmp_path / "step_100")
+    torch.save(raw, run / WEIGHTS)
     with pytest.raises(CheckpointError, match="holds only raw weights; omit --weights average"):
-        model_from_published(tmp_path, SEQ_LEN, weights="average")
+        model_from_published(run, SEQ_LEN, weights="average")
 
 
 @pytest.mark.parametrize("name", ["step_100_ema", "model_ema.safetensors", "ema.pt"])
-def test_of_a_raw_and_an_averaged_file_one_must_be_named(name: str, tmp_path: Path) -> None:
-    write_published(tmp_path)
-    (tmp_path / name).write_bytes(b"an average")
+def test_of_a_raw_and_an_averaged_file_one_must_be_named(name: str, run: Path) -> None:
+    (run / name).write_bytes(b"an average")
     with pytest.raises(CheckpointError, match=f"step_100 and {name}; choose one with --file"):
-        model_from_published(tmp_path, SEQ_LEN)
-    assert model_from_published(tmp_path, SEQ_LEN, "step_100")
+        model_from_published(run, SEQ_LEN)
+    assert model_from_published(run, SEQ_LEN, WEIGHTS)
 
 
-def test_keys_that_are_found_are_named(tmp_path: Path) -> None:
-    write_published(tmp_path)
-    torch.save({"network": {}, "epoch": 3}, tmp_path / "step_100")
+def test_keys_that_are_found_are_named(run: Path) -> None:
+    torch.save({"network": {}, "epoch": 3}, run / WEIGHTS)
     with pytest.raises(CheckpointError, match="holds epoch, network; expected named tensors"):
-        model_from_published(tmp_path, SEQ_LEN)
+        model_from_published(run, SEQ_LEN)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "last.ckpt"])
@@ -390,39 +448,35 @@ def test_keys_that_are_found_are_named(tmp_path: Path) -> None:
 def test_a_folder_holds_weights_and_settings_beside_them(
     name: str, settings: str, tmp_path: Path
 ) -> None:
-    state = tensors_of(published_state(), "model.")
+    state = published_state()
     if name.endswith(".safetensors"):
         save_file(state, tmp_path / name)
     else:
         torch.save(state, tmp_path / name)
-    arch = architecture("rope", (2, 2))
+    arch = architecture()
     text = json.dumps(arch) if settings.endswith("json") else yaml.safe_dump({"arch": arch})
     (tmp_path / settings).write_text(text)
-    model = model_from_published(tmp_path, SEQ_LEN)
-    assert torch.equal(model.puzzle_table, state["model.inner.puzzle_emb.weights"])
+    assert torch.equal(model_from_published(tmp_path, SEQ_LEN).puzzle_table, state[TABLE])
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, "parameters"])
-def test_numbers_of_other_widths_and_parameters_are_read(kind: Any, tmp_path: Path) -> None:
-    write_published(tmp_path)
-    state = tensors_of(published_state())
+def test_numbers_of_other_widths_and_parameters_are_read(kind: Any, run: Path) -> None:
+    state = published_state()
     if kind == "parameters":
         saved = {name: torch.nn.Parameter(tensor) for name, tensor in state.items()}
     else:
         saved = {name: tensor.to(kind) for name, tensor in state.items()}
-    torch.save(saved, tmp_path / "step_100")
-    model = model_from_published(tmp_path, SEQ_LEN)
+    torch.save(saved, run / WEIGHTS)
+    model = model_from_published(run, SEQ_LEN)
     expected = saved["inner.lm_head.weight"].detach().float()
     assert torch.equal(model.lm_head.weight, expected)
 
 
-def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> None:
-    write_published(tmp_path)
-    later = published.published_state(seed=8)
-    torch.save(tensors_of(later), tmp_path / "step_1000")
-    (tmp_path / "step_100_all_preds.0").write_bytes(b"predictions, not weights")
-    model = model_from_published(tmp_path, SEQ_LEN)
-    assert np.array_equal(model.puzzle_table.numpy(), later["inner.puzzle_emb.weights"])
+def test_the_last_step_is_the_one_with_the_largest_number(run: Path) -> None:
+    later = published_state(seed=8)
+    torch.save(later, run / "step_1000")
+    (run / "step_100_all_preds.0").write_bytes(b"predictions, not weights")
+    assert torch.equal(model_from_published(run, SEQ_LEN).puzzle_table, later[TABLE])
 
 
 @pytest.mark.parametrize(
@@ -431,7 +485,7 @@ def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> Non
         ("hidden 32", "{}", "all_config.yaml cannot be read"),
         ({}, "{}", "lacks num_heads"),
         (
-            {**architecture("rope", (2, 2)), "seq_len": 81},
+            {**architecture(), "seq_len": 81},
             "{}",
             "is for 81 tokens, but the puzzle has 16",
         ),
@@ -440,8 +494,8 @@ def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> Non
     ],
 )
 def test_bad_settings_rejected(tmp_path: Path, settings: object, names: str, reason: str) -> None:
-    named: dict[str, Tensor] = {}
-    for name, tensor in tensors_of(published.published_state()).items():
+    named: State = {}
+    for name, tensor in published_state().items():
         named[names.format(name.removeprefix("inner."))] = tensor
     torch.save({"model_config": settings, "model_state_dict": named}, tmp_path / "hrm-v2.pt")
     with pytest.raises(CheckpointError, match=reason):
@@ -481,7 +535,7 @@ def test_a_hub_name_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     there = tmp_path / "there"
     there.mkdir()
     state = write_published(there)
-    (there / "step_100").rename(there / "checkpoint")
+    (there / WEIGHTS).rename(there / "checkpoint")
     here = type("Here", (Hub,), {"files": there})
     options = ["--puzzle", "sudoku-4x4", "--out", str(tmp_path / "out")]
     with ThreadingHTTPServer(("127.0.0.1", 0), here) as server:
@@ -500,7 +554,7 @@ def test_a_hub_name_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert re.search(r"cannot fetch hub:org/loop \(Exceeded .*redirects", looped.output)
     assert imported.exit_code == 0, imported.output
     model, meta = checkpoint.load(tmp_path / "out")
-    assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
+    assert torch.equal(model.puzzle_table, state[TABLE])
     assert (meta["puzzle"], meta["imported_from"]) == ("sudoku-4x4", "name")
 
 
@@ -520,19 +574,14 @@ def doubling_yaml() -> str:
 
 def cut() -> bytes:
     whole = io.BytesIO()
-    torch.save(tensors_of(published.published_state()), whole)
+    torch.save(published_state(), whole)
     return whole.getvalue()[:-100]
 
 
-def with_embedding(change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    tensors = tensors_of(published.published_state())
+def with_embedding(change: Callable[[Tensor], Tensor]) -> State:
+    state = published_state()
     name = "inner.embed_tokens.embedding_weight"
-    return {**tensors, name: change(tensors[name])}
-
-
-def twice() -> dict[str, Tensor]:
-    """The same names under another prefix."""
-    return tensors_of(published.published_state(seed=8), "model.")
+    return {**state, name: change(state[name])}
 
 
 def nested(tensor: Tensor) -> Tensor:
@@ -540,8 +589,6 @@ def nested(tensor: Tensor) -> Tensor:
     return torch.nested.nested_tensor(rows, layout=torch.jagged)
 
 
-WEIGHTS = "step_100"
-SETTINGS = "all_config.yaml"
 FLOAT4 = torch.float4_e2m1fn_x2
 HOSTILE: dict[str, tuple[str, object]] = {
     "no weights": (WEIGHTS, None),
@@ -558,9 +605,9 @@ HOSTILE: dict[str, tuple[str, object]] = {
     "whole numbers": (WEIGHTS, with_embedding(lambda tensor: tensor.to(torch.int64))),
     "complex": (WEIGHTS, with_embedding(lambda tensor: tensor.to(torch.complex64))),
     "no tensor": (WEIGHTS, {"model": {"inner.H_init": 1.0}}),
-    "a name twice": (WEIGHTS, {**with_embedding(lambda it: it), **twice()}),
+    "a name twice": (WEIGHTS, {**published_state(), **prefixed(published_state(), "model.")}),
     "on no device": (WEIGHTS, with_embedding(lambda tensor: tensor.to("meta"))),
-    "larger than the file": (WEIGHTS, with_embedding(lambda _: torch.zeros(1).expand(1 << 24, 32))),
+    "larger than the file": (WEIGHTS, with_embedding(lambda _: torch.zeros(1).expand(1 << 20, 32))),
     "no settings": (SETTINGS, None),
     "another model": (SETTINGS, "arch: {name: recursive_reasoning.trm_singlez@TRM}"),
     "deep": (SETTINGS, "[" * 5000),
@@ -571,21 +618,20 @@ HOSTILE: dict[str, tuple[str, object]] = {
 
 @pytest.mark.parametrize(("name", "content"), HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_run_is_rejected(
-    name: str, content: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, content: object, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_published(tmp_path)
+    monkeypatch.chdir(run)
     if content is None:
-        (tmp_path / name).unlink()
+        (run / name).unlink()
     elif isinstance(content, str):
-        (tmp_path / name).write_text(content)
+        (run / name).write_text(content)
     elif isinstance(content, bytes):
-        (tmp_path / name).write_bytes(content)
+        (run / name).write_bytes(content)
     else:
-        torch.save(content, tmp_path / name)
-    rejected(import_main, tmp_path, "--puzzle", "sudoku-4x4", "--out", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "was-run").exists()
+        torch.save(content, run / name)
+    rejected(import_main, run, "--puzzle", "sudoku-4x4", "--out", "out")
+    assert not (run / "out").exists()
+    assert not (run / "was-run").exists()
 
 
 NUM_ROWS = 1000  # rows of the Sudoku script's table. Its data set names one puzzle
@@ -594,7 +640,7 @@ FEW = ("--golden", "2", "--held-out", "8")
 
 def model_config(puzzle: str, *, num_puzzle_ids: int, puzzle_emb_ndim: int) -> dict[str, Any]:
     kind = registry.get(puzzle)
-    settings = architecture("rope", (2, 2))
+    settings = architecture()
     del settings["name"], settings["loss"]
     settings["seq_len"] = kind.seq_len
     settings["vocab_size"] = kind.vocab_size
@@ -603,41 +649,30 @@ def model_config(puzzle: str, *, num_puzzle_ids: int, puzzle_emb_ndim: int) -> d
     return settings
 
 
-def state_of(config: dict[str, Any]) -> dict[str, Tensor]:
+def state_of(config: dict[str, Any]) -> State:
     shape = (config["num_puzzle_identifiers"], config["puzzle_emb_ndim"])
-    state = tensors_of(published_state(vocab=config["vocab_size"], table=shape))
+    state = published_state(vocab=config["vocab_size"], table=shape)
     for name in ("inner.H_init", "inner.L_init"):
         state[name] = state[name].bfloat16()
     return state
 
 
 def write_maze(file: Path, **changes: Any) -> Path:
-    """`checkpoint_final.pt` of the maze script: no puzzle table, and the optimizer's state."""
-    config = model_config("maze-8x8", num_puzzle_ids=1, puzzle_emb_ndim=0) | changes
+    """`checkpoint_final.pt` of the maze script: no puzzle table, and the optimizer's state.
+
+    Its settings have these changes; None removes one.
+    """
+    config = model_config("maze-8x8", num_puzzle_ids=1, puzzle_emb_ndim=0)
+    stated = {name: value for name, value in {**config, **changes}.items() if value is not None}
     moments = {"step": torch.tensor(1.0), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2)}
     content = {
-        "model_config": config,
+        "model_config": stated,
         "model_state_dict": state_of(config),
         "optimizer_state_dict": {"state": {0: moments}, "param_groups": [{"lr": 1e-4}]},
         "step": 3200,
     }
-    file.parent.mkdir(parents=True, exist_ok=True)
     torch.save(content, file)
     return file
-
-
-def ran(app: Any, *arguments: object) -> str:
-    return succeeded(app, *arguments).stdout
-
-
-def questions_of(bundle: Bundle) -> list[object]:
-    puzzle = bundle.puzzle
-    tokens_NT = made_questions(puzzle, 3).tokens_NT
-    return [puzzle.asked(puzzle.decode(tokens_T), "<blank>") for tokens_T in tokens_NT]
-
-
-def names_of(bundle: Bundle) -> list[str]:
-    return [bundle.identifiers[row] for row in range(len(bundle.identifiers))]
 
 
 def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path) -> None:
@@ -646,11 +681,8 @@ def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path)
     model = model_from_published(tmp_path, 64)
     assert model.puzzle_table.shape == (1, 0)
     assert model.config.num_positions == 64
-    file = write_maze(tmp_path / "checkpoint_final.pt")
-    content = torch.load(file, weights_only=True)
-    for name in ("expansion", "pos_encodings", "puzzle_emb_ndim"):
-        del content["model_config"][name]
-    torch.save(content, file)
+    defaults = dict.fromkeys(("expansion", "pos_encodings", "puzzle_emb_ndim"))
+    file = write_maze(tmp_path / "checkpoint_final.pt", **defaults)
     config = model_from_published(file, 64).config
     assert (config.expansion, config.positions, config.puzzle_vector_size) == (4.0, "rope", 0)
 
@@ -664,10 +696,7 @@ def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path)
     ],
 )
 def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason: str) -> None:
-    file = write_maze(tmp_path / "checkpoint_final.pt")
-    content = torch.load(file, weights_only=True)
-    content["model_config"]["puzzle_emb_ndim"] = ndim
-    torch.save(content, file)
+    file = write_maze(tmp_path / "checkpoint_final.pt", puzzle_emb_ndim=ndim)
     with pytest.raises(CheckpointError, match=reason):
         model_from_published(file, 64)
 
@@ -675,7 +704,7 @@ def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason:
 def sudoku_data(path: Path, *, num_names: int) -> Path:
     """A data set of the published layout that names so many puzzles, "<blank>" included."""
     kind = registry.get("sudoku-4x4")
-    asked = made_questions(kind, 16)
+    asked = questions_made(kind, 16)
     datasets.write_split(path, "test", asked.tokens_NT, asked.labels_NT, puzzle=kind)
     names = [f"sudoku-{number}" for number in range(1, num_names)]
     datasets.write_identifiers(path, names)
@@ -690,20 +719,22 @@ def imported_sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = model_config("sudoku-4x4", num_puzzle_ids=NUM_ROWS, puzzle_emb_ndim=WIDTH)
     content = {"model_config": config, "model_state_dict": state_of(config), "step": 100}
     torch.save(content, source)
-    said = ran(import_main, source, "--puzzle", "sudoku-4x4", "--out", folder / "imported")
-    assert f"hrm-export {folder / 'imported'} --puzzle-ids 1" in said
+    ended = succeeded(import_main, source, "--puzzle", "sudoku-4x4", "--out", folder / "imported")
+    assert f"hrm-export {folder / 'imported'} --puzzle-ids 1" in ended.stdout
     return folder / "imported"
 
 
 def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path) -> None:
     out = tmp_path / "sudoku.bundle"
-    ran(export_main, imported_sudoku, "--puzzle-ids", 1, "--out", out, *FEW)
+    succeeded(export_main, imported_sudoku, "--puzzle-ids", 1, "--out", out, *FEW)
     bundle = Bundle.open(out)
     model, _ = checkpoint.load(imported_sudoku)
     assert model.config.num_puzzle_ids == NUM_ROWS
-    assert names_of(bundle) == ["<blank>"]
+    assert list(bundle.identifiers) == ["<blank>"]
     assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:1].numpy())
-    requests = [SolveRequest(puzzle=question) for question in questions_of(bundle)]
+    requests: list[SolveRequest] = []
+    for tokens_T in questions_made(bundle.puzzle, 3).tokens_NT:
+        requests.append(SolveRequest(puzzle=bundle.puzzle.decode(tokens_T).tolist()))
     solver = from_bundles([bundle], "cpu", num_slots=2)
     replies = [reply for _, reply in solver.solve_all(requests)]
     assert all(isinstance(reply, SolveAnswer) for reply in replies)
@@ -711,12 +742,13 @@ def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path)
 
 def test_rows_are_named_by_the_data_set(imported_sudoku: Path, tmp_path: Path) -> None:
     data = sudoku_data(tmp_path / "data", num_names=NUM_ROWS)
-    ran(export_main, imported_sudoku, "--data", data, "--out", tmp_path / "named", *FEW)
-    ran(export_main, imported_sudoku, "--puzzle-ids", 3, "--out", tmp_path / "numbered", *FEW)
+    succeeded(export_main, imported_sudoku, "--data", data, "--out", tmp_path / "named", *FEW)
+    numbered = ("--puzzle-ids", 3, "--out", tmp_path / "numbered")
+    succeeded(export_main, imported_sudoku, *numbered, *FEW)
     named = Bundle.open(tmp_path / "named")
     assert len(named.identifiers) == NUM_ROWS
     assert named.identifiers[7] == "sudoku-7"
-    assert names_of(Bundle.open(tmp_path / "numbered")) == ["<blank>", "1", "2"]
+    assert list(Bundle.open(tmp_path / "numbered").identifiers) == ["<blank>", "1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import install
-from typer.testing import CliRunner
+from cli_tools import invoked, succeeded
 
 from hrm_puzzles import cli, conformance, registry
 from hrm_puzzles.conformance import findings, samples_of
@@ -123,23 +123,17 @@ def test_a_broken_law_is_found(law: str, latin: type[Any]) -> None:
     assert sentence_of(law) in faults
 
 
-def checked() -> tuple[int, str]:
-    done = CliRunner().invoke(cli.main, ["check", "latin-5x5"])
-    return done.exit_code, done.output
-
-
 def test_the_puzzle_of_the_page_keeps_every_law(latin: type[Any]) -> None:
     del latin
-    status, output = checked()
-    assert status == 0, output
-    assert output.count("kept ") == len(BREACHES)
+    printed = succeeded(cli.main, "check", "latin-5x5").output
+    assert printed.count("kept ") == len(BREACHES)
 
 
 def test_a_broken_law_is_printed(latin: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latin, "check_BT", always_right)
-    status, output = checked()
-    assert status == 1
-    assert "BROKEN  `check_BT` disproves an answer with any one cell changed" in output
+    ended = invoked(cli.main, "check", "latin-5x5")
+    assert ended.exit_code == 1
+    assert "BROKEN  `check_BT` disproves an answer with any one cell changed" in ended.output
 
 
 GEOMETRIES = [

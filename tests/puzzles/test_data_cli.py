@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from arc_tasks import write_tasks
+from cli_tools import invoked
+from click.testing import Result
 from service_tools import command, wait_for
 
 from hrm_puzzles import cli, registry
@@ -24,26 +24,11 @@ HEADER = "source,question,answer,rating"
 ROWS = ["made,1.3.34122143432.,1234341221434321,0", "made,.234341221434321,1234341221434321,3"]
 
 
-class Printed(NamedTuple):
-    out: str
-    err: str
-
-
-Run = Callable[..., Printed]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command to its end, see that it ends with a code, and give what it printed."""
-
-    def printed(*arguments: object, code: int = 0) -> Printed:
-        monkeypatch.setattr(sys, "argv", ["hrm-data", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        assert int(caught.value.code or 0) == code
-        return Printed(*capsys.readouterr())
-
-    return printed
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run the command to its end, and see that it ends with a code."""
+    ended = invoked(cli.main, *arguments)
+    assert ended.exit_code == code, ended.output
+    return ended
 
 
 def csv_files(folder: Path) -> tuple[Path, Path]:
@@ -63,7 +48,7 @@ def test_the_city_set_has_the_published_counts() -> None:
     assert usual_counts(registry.get("logistics")) == (960, 400)
 
 
-def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path, run: Run) -> None:
+def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path) -> None:
     train, test = csv_files(tmp_path)
     files = ("--csv-train", train, "--csv-test", test)
     run("build", "sudoku-4x4", "--out", tmp_path / "a", *files)
@@ -72,7 +57,7 @@ def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path, run: Run)
     assert num_examples(tmp_path / "b") == 5
 
 
-def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, run: Run) -> None:
+def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path) -> None:
     train, test = csv_files(tmp_path)
     rows = [ROWS[0].replace(",0", f",{rating}") for rating in range(20)]
     train.write_text("\n".join([HEADER, *rows]))
@@ -88,7 +73,7 @@ def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, run: Run) -
 
 
 def test_hub_sets_are_built_if_the_client_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     csv_files(tmp_path)
 
@@ -119,45 +104,45 @@ READERS = {
 
 @pytest.mark.parametrize("content", NONSENSE, ids=["deep", "number", "zeros", "bytes"])
 @pytest.mark.parametrize("reader", READERS)
-def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path, run: Run) -> None:
+def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "tasks" / "training" / "a.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
     paths = {"TASKS": tmp_path / "tasks", "FILE": file}
     arguments = [paths.get(argument, argument) for argument in READERS[reader]]
-    message = run(*arguments, "--out", tmp_path / "data", code=2).err
+    message = run(*arguments, "--out", tmp_path / "data", code=2).stderr
     assert message.count("\n") == 1, message
     assert "a.json" in message
 
 
 @pytest.mark.parametrize("content", [DEEP, b"[5]", b'{"sets": 5}'], ids=["deep", "list", "object"])
-def test_nonsense_in_a_data_set_is_one_sentence(content: bytes, tmp_path: Path, run: Run) -> None:
+def test_nonsense_in_a_data_set_is_one_sentence(content: bytes, tmp_path: Path) -> None:
     out = tmp_path / "data"
     inspect = ("inspect", out)
     run("build", "sudoku-4x4", "--out", out, "--train", 1, "--test", 1)
     for name in ("recipe.json", "identifiers.json"):
         (out / name).write_bytes(content)
-        assert run(*inspect, "--puzzle", "sudoku-4x4").err == ""
+        assert run(*inspect, "--puzzle", "sudoku-4x4").stderr == ""
     named = "does not name its puzzle; name one of sudoku, sudoku-6x6"
-    assert named in run(*inspect, code=2).err
+    assert named in run(*inspect, code=2).stderr
     file = out / "train" / "dataset.json"
     meta = json.loads(file.read_text())
     for text in (content.decode(), json.dumps({**meta, "sets": 5})):
         file.write_text(text)
-        assert run(*inspect, "--puzzle", "sudoku-4x4", code=2).err.count("\n") == 1
+        assert run(*inspect, "--puzzle", "sudoku-4x4", code=2).stderr.count("\n") == 1
 
 
 def exported(task: str) -> dict[str, object]:
     return {"puzzle": {"task": task, "input": [[1]]}, "solution": [[2]]}
 
 
-def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path, run: Run) -> None:
+def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path) -> None:
     bad_name = "\x1b[31m\u202e"
     out = tmp_path / "data"
     file = tmp_path / "x.json"
     file.write_text(json.dumps([exported("good"), exported(bad_name)]))
     printed = run("import", file, "arc-7x7", "--split", "train", "--out", out, code=1)
-    assert r"'\x1b[31m\u202e' is not the name of a task" in printed.err
+    assert r"'\x1b[31m\u202e' is not the name of a task" in printed.stderr
 
 
 @pytest.mark.parametrize(
@@ -170,13 +155,13 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path, run: Run)
     ],
 )
 def test_options_without_effect(
-    puzzle: str, options: tuple[str, ...], said: str, tmp_path: Path, run: Run
+    puzzle: str, options: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    assert said in run("build", puzzle, "--out", tmp_path / "data", *options, code=2).err
+    assert said in run("build", puzzle, "--out", tmp_path / "data", *options, code=2).stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_arc_is_built_and_inspected(tmp_path: Path, run: Run) -> None:
+def test_arc_is_built_and_inspected(tmp_path: Path) -> None:
     pair = {"input": [[1, 2]], "output": [[2], [1]]}
     other = {"input": [[3, 3]], "output": [[3], [3]]}
     third = {"input": [[5]], "output": [[6, 6]]}
@@ -185,14 +170,14 @@ def test_arc_is_built_and_inspected(tmp_path: Path, run: Run) -> None:
     tasks = write_tasks(tmp_path / "tasks", contents)
     out = tmp_path / "data"
     printed = run("build", "arc-10x10", "--out", out, "--dataset", tasks, "--augment", 5)
-    assert "2 tasks in 12 variants" in printed.out
-    report = json.loads(run("inspect", out, "--json").out)
+    assert "2 tasks in 12 variants" in printed.stdout
+    report = json.loads(run("inspect", out, "--json").stdout)
     assert report["puzzle"] == "arc-10x10"
     assert (report["num_shared"], report["num_equivalent"]) == (0, 6)
-    assert "train 0, puzzle id 1" in run("inspect", out).out
+    assert "train 0, puzzle id 1" in run("inspect", out).stdout
 
 
-def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path, run: Run) -> None:
+def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path) -> None:
     arc = registry.get("arc-10x10")
     grids = [np.full((2, 3), value, dtype=np.int8) for value in range(3)]
     rows = np.stack([arc.encode(grid) for grid in grids])
@@ -200,51 +185,51 @@ def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path,
     broken = rows.copy()
     broken[2, 0] = 0
     write_split(tmp_path, "train", rows[1:], broken[1:], puzzle=arc)
-    found = run("inspect", tmp_path, "--puzzle", arc.name, code=1).out
+    found = run("inspect", tmp_path, "--puzzle", arc.name, code=1).stdout
     assert "FAULT: train has 1 wrong label, the first at index 1." in found
     assert "\n\ntrain 1\n" in found  # the wrong example is shown
     assert "FAULT: 2 test questions are in train under the same puzzle id." in found
 
 
-def test_what_interrupted_builds_left_is_named_and_kept(tmp_path: Path, run: Run) -> None:
+def test_what_interrupted_builds_left_is_named_and_kept(tmp_path: Path) -> None:
     build = ("build", "sudoku-4x4", "--train", 4, "--test", 2, "--out")
     names = (".mine.tmp-123456789", ".mine.chunks-0123456789ab", ".other.tmp-1")
     killed, stopped, foreign = [tmp_path / name for name in names]
     for folder in (killed, stopped, foreign):
         folder.mkdir()
-    said = run(*build, tmp_path / "mine").err
+    said = run(*build, tmp_path / "mine").stderr
     left = "is left from an interrupted build"
     assert f"{killed} {left}: remove it, unless that build still runs\n" in said
     assert f"{stopped} {left}: the same command continues it; otherwise remove it" in said
     assert str(foreign) not in said
     assert killed.exists()
     assert stopped.exists()
-    assert "interrupted" not in run(*build, tmp_path / "yours").err
+    assert "interrupted" not in run(*build, tmp_path / "yours").stderr
 
 
 @pytest.mark.process
-def test_a_killed_build_goes_on(tmp_path: Path, run: Run) -> None:
-    recipe = ("build", "sudoku-6x6", "--train", 1000, "--test", 10, "--out")
+def test_a_killed_build_goes_on(tmp_path: Path) -> None:
+    recipe = ("build", "sudoku-6x6", "--train", 500, "--test", 10, "--out")
     process = subprocess.Popen(command("data", *recipe, tmp_path / "x"), start_new_session=True)
     wait_for(lambda: len(list(tmp_path.glob(".x.chunks-*/train-*.npy"))) > 1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "x").exists()
-    assert "the same command continues it" in run(*recipe, tmp_path / "x").err
+    assert "the same command continues it" in run(*recipe, tmp_path / "x").stderr
     run(*recipe, tmp_path / "whole")
     assert fingerprint(tmp_path / "x") == fingerprint(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole", "x"]
 
 
-def test_command_builds_and_inspects(tmp_path: Path, run: Run) -> None:
+def test_command_builds_and_inspects(tmp_path: Path) -> None:
     out = tmp_path / "data"
     build = ("build", "sudoku-4x4", "--out", out, "--train", 9, "--test", 4, "--json")
-    assert json.loads(run(*build).out)["num_train"] == 9
-    report = json.loads(run("inspect", out, "--json").out)
+    assert json.loads(run(*build).stdout)["num_train"] == 9
+    report = json.loads(run("inspect", out, "--json").stdout)
     assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
-    said = run("inspect", out).out
+    said = run("inspect", out).stdout
     assert "no faults" in said
     assert "------+------" in said
-    assert "already exists" in run(*build, code=2).err
-    message = run("inspect", out, "--puzzle", "sudoku", code=2).err
+    assert "already exists" in run(*build, code=2).stderr
+    message = run("inspect", out, "--puzzle", "sudoku", code=2).stderr
     assert "has 16 positions of 6 tokens, but sudoku has 81 of 11; choose another" in message

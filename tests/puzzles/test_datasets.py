@@ -42,11 +42,11 @@ META = {
     "mean_puzzle_examples": 1.5,
     "sets": ["all"],
 }
-TRM = {"total_puzzles": 2}
+TRM = {"total_puzzles": 2, "ignore_label_id": None}
 FILLED_NT = np.where(INPUTS_NT == 1, LABELS_NT, 0)[:3]  # the labels of open cells alone
 
 
-def published(path: Path, dtype: type = np.uint8, **meta: int | None) -> Path:
+def published(path: Path, dtype: type, **meta: int | None) -> Path:
     """A data set as the builders of HRM and TRM write it, with two examples in puzzle 2."""
     directory = path / "test"
     directory.mkdir(parents=True)
@@ -79,8 +79,12 @@ def test_written_files_are_the_published_layout(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("dtype", "meta"), [(np.int64, {}), (np.uint8, TRM)], ids=["HRM", "TRM"])
-def test_both_published_layouts_are_read(tmp_path: Path, dtype: type, meta: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "meta", "ignored"), [(np.int64, {}, -100), (np.uint8, TRM, 0)], ids=["HRM", "TRM"]
+)
+def test_both_published_layouts_are_read(
+    tmp_path: Path, dtype: type, meta: dict[str, int | None], ignored: int
+) -> None:
     split = open_split(published(tmp_path, dtype, **meta), "test")
     assert split.puzzle_ids_N.tolist() == [1, 2, 2]
     assert split.puzzle_offsets.tolist() == [0, 1, 3]
@@ -88,15 +92,9 @@ def test_both_published_layouts_are_read(tmp_path: Path, dtype: type, meta: dict
     assert split.meta.total_puzzles == meta.get("total_puzzles")
     assert split.ratings_N is None
     assert isinstance(split.inputs_NT, np.memmap)
-    assert split.inputs(slice(None)).dtype == split.labels(slice(None)).dtype == np.int32
-
-
-def test_ignored_labels_become_minus_100_and_only_when_there_is_such_an_id(tmp_path: Path) -> None:
-    ignoring = open_split(published(tmp_path / "a"), "test")
-    plain = open_split(published(tmp_path / "b", ignore_label_id=None), "test")
-    skipped_NT = np.where(FILLED_NT == 0, -100, FILLED_NT)
-    assert (ignoring.labels(slice(None)) == skipped_NT).all()
-    assert (plain.labels(slice(None)) == FILLED_NT).all()
+    labels_NT = split.labels(slice(None))
+    assert split.inputs(slice(None)).dtype == labels_NT.dtype == np.int32
+    assert (labels_NT == np.where(FILLED_NT == 0, ignored, FILLED_NT)).all()
 
 
 DISAGREEING = [
@@ -152,7 +150,7 @@ def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
-@pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6", "sudoku-12x12"])
+@pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6"])
 def test_test_split_shares_no_class_with_training(tmp_path: Path, puzzle: str) -> None:
     kind = registry.get(puzzle)
     classes: dict[str, set[int]] = {"train": set(), "test": set()}
@@ -209,10 +207,15 @@ def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> None:
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
     build(DataRecipe(puzzle="sudoku-4x4", num_train=8, num_test=4), tmp_path / "good")
-    assert inspect(tmp_path / "good").faults == []
-    test = open_split(tmp_path / "good", "test")
+    return tmp_path / "good"
+
+
+def test_inspection_finds_wrong_labels_and_shared_questions(data: Path, tmp_path: Path) -> None:
+    assert inspect(data).faults == []
+    test = open_split(data, "test")
     inputs_NT = test.inputs(slice(None))
     labels_NT = test.labels(slice(None))
     write_split(tmp_path / "bad", "test", inputs_NT, labels_NT, puzzle=PUZZLE)
@@ -225,11 +228,7 @@ def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("ignored", [0, -100])
-def test_inspection_judges_only_the_labels_that_training_counts(
-    tmp_path: Path, ignored: int
-) -> None:
-    data = tmp_path / "data"
-    build(DataRecipe(puzzle="sudoku-4x4", num_train=8, num_test=4), data)
+def test_inspection_judges_only_the_labels_that_training_counts(data: Path, ignored: int) -> None:
     for split in ("train", "test"):
         inputs_NT = open_split(data, split).inputs(slice(None))
         labels_NT = open_split(data, split).labels(slice(None))
@@ -242,9 +241,7 @@ def test_inspection_judges_only_the_labels_that_training_counts(
 
 
 @pytest.mark.parametrize("claimed", [0, 2, 10**9])
-def test_inspection_finds_identifiers_without_names(tmp_path: Path, claimed: int) -> None:
-    data = tmp_path / "data"
-    build(DataRecipe(puzzle="sudoku-4x4", num_train=8, num_test=4), data)
+def test_inspection_finds_identifiers_without_names(data: Path, claimed: int) -> None:
     file = data / "train" / "dataset.json"
     meta = json.loads(file.read_text())
     file.write_text(json.dumps({**meta, "num_puzzle_identifiers": claimed}))

@@ -94,11 +94,6 @@ def test_tokens_and_boxes_are_the_published_ones() -> None:
     assert (MAZES[0].decode(tokens_T) == grid).all()
 
 
-def test_boards_too_large_are_rejected() -> None:
-    with pytest.raises(ValueError, match="choose sides from 4 to 30"):
-        Maze(name="maze", rows=9, cols=31)
-
-
 @given(seed=seeds)
 @settings(max_examples=6)
 def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int) -> None:

@@ -24,16 +24,12 @@ SMALL = registry.get("maze-8x8")
 WALLED = "#######\nS.....#\n#####.#\nG.....#\n#######"
 LINES = WALLED.split("\n")
 SAME_GEOMETRY = {
-    "indent": "\n".join(f"    {line}" for line in LINES),
     "tabs": "\n".join(f"\t{line}" for line in LINES),
     "blanks after every line": "\n".join(f"{line}   " for line in LINES),
     "one blank after a line of dots": WALLED.replace("#\nG", "# \nG"),
-    "one blank after a line of spaces": WALLED.replace(".", " ").replace("#\nG", "# \nG"),
     "trimmed lines": "\n".join(line.rstrip() for line in WALLED.replace(".", " ").split("\n")),
     "a quoted block": "\n" + "\n".join(f"    {line}" for line in LINES) + "\n    ",
     "carriage returns": WALLED.replace("\n", "\r\n"),
-    "old carriage returns": WALLED.replace("\n", "\r"),
-    "spaces between cells": "\n".join(" ".join(line) for line in LINES),
 }
 
 
@@ -45,7 +41,6 @@ def test_trimming_never_changes_the_geometry_of_a_maze(text: str) -> None:
 
 
 TWO_SHAPES = {
-    "an indent of spaces": "\n".join(f"  {line}" for line in WALLED.replace(".", " ").split("\n")),
     "an open first column": " S#\n  #\n G#",
     "an open last column": "#S  \n#   \n#G  ",
     "an open last row": "#####\n#S G#\n     ",
@@ -155,7 +150,7 @@ def page_export(path: Path, count: int) -> Path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("count", [1, 3, 30])
+@pytest.mark.parametrize("count", [1, 30])
 def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: int) -> None:
     file = page_export(tmp_path / "maze-8x8.ndjson", count)
     out = tmp_path / "data"
@@ -170,18 +165,10 @@ def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: i
         import_file(file, SMALL, out)
     assert inspect(out).faults == []
     assert min(len(open_split(out, "train")), len(open_split(out, "test"))) >= 1
-    options = (
-        "--hw",
-        "cpu",
-        "--set",
-        "total_samples=8",
-        "--set",
-        "batch_size=4",
-        "--preset",
-        "small",
-    )
-    train = command("train", "--puzzle", "maze-8x8", "--data", out, "--run", tmp_path / "run")
-    done = subprocess.run([*train, *options], check=False, capture_output=True, text=True)
+    places = ("--puzzle", "maze-8x8", "--data", out, "--run", tmp_path / "run")
+    sizes = "--hw cpu --preset small --set total_samples=8 --set batch_size=4"
+    train = command("train", *places, *sizes.split())
+    done = subprocess.run(train, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csv_shapes import SHAPES, csv_of, made
 
 from hrm_host.progress import unheard
 from hrm_puzzles import registry
@@ -16,7 +15,7 @@ from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.data.sources import Questions, find_questions, is_held_out_N, questions_made
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import Example, Puzzle
 from hrm_puzzles.reading.record import PuzzleRecord
 from hrm_puzzles.reading.records import records_in
 from hrm_puzzles.sudoku.sudoku import Sudoku
@@ -115,18 +114,39 @@ def test_a_name_of_another_puzzle_is_refused(name: str) -> None:
 OPEN = "1.3.34122143432."
 
 
-each_shape = pytest.mark.parametrize(("puzzle", "header", "row"), SHAPES.values(), ids=SHAPES)
+MAZE = registry.get("maze-8x8")
+CITY = registry.get("logistics-6x6")
+SUDOKU = registry.get("sudoku-6x6")
+SHAPES = {
+    "a million games": (SUDOKU, "quizzes,solutions", "{zeros},{a}"),
+    "Sudoku-Extreme": (SUDOKU, "source,question,answer,rating", "made,{q},{a},{r}"),
+    "Maze-Hard": (MAZE, "source,question,answer,rating", "made,{q},{a},{r}"),
+    "answer first": (SUDOKU, "No.;Lösung;Start", "7;{a};{q}"),
+    "tabs": (MAZE, "Puzzle\tSolution\t", "{q}\t{a}\t"),
+    "questions alone": (MAZE, "puzzle", "{q}"),
+    "cities": (CITY, "id,city,tour,cost", "7,{q},{a},{r}"),
+    "cities alone": (CITY, "", "7,{q}"),
+}
 
 
-@each_shape
+def filled(row: str, puzzle: Puzzle, example: Example) -> str:
+    """A row in the shape of a well-known data set with the values of an example."""
+    question = str(puzzle.asked(example.question, "")).replace("\n", "")
+    answer = str(puzzle.asked(example.answer, "")).replace("\n", "")
+    return row.format(q=question, zeros=question.replace(".", "0"), a=answer, r=example.rating)
+
+
+@pytest.mark.parametrize(("puzzle", "header", "row"), SHAPES.values(), ids=SHAPES)
 def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_path: Path) -> None:
-    file = tmp_path / "rows.csv"
-    file.write_text(csv_of(puzzle, header, row), encoding="utf-8")
+    rng = np.random.default_rng(5)
+    examples = [puzzle.generate(rng, "easy") for _ in range(6)]
+    lines = [filled(row, puzzle, example) for example in examples]
+    file = written(tmp_path, *filter(None, [header]), *lines)
     recipe = DataRecipe(puzzle=puzzle.name, num_train=0, num_test=1, csv_train=file)
     assert build(recipe, tmp_path / "data").num_train == 6
     split = open_split(tmp_path / "data", "train")
-    inputs = [puzzle.encode(example.question).tolist() for example in made(puzzle)]
-    labels = [puzzle.encode(example.answer).tolist() for example in made(puzzle)]
+    inputs = [puzzle.encode(example.question).tolist() for example in examples]
+    labels = [puzzle.encode(example.answer).tolist() for example in examples]
     held_out = find_questions(str(file), puzzle, count=6, progress=unheard)
     assert held_out.tokens_NT.tolist() == inputs
     assert held_out.labels_NT.tolist() == labels
@@ -174,13 +194,10 @@ def test_blank_lines_part_the_boards_of_a_text(text: str, boards: list[str]) -> 
 
 
 def test_text_boards_are_labelled_or_rejected_by_the_exact_solver(tmp_path: Path) -> None:
-    file = tmp_path / "boards.txt"
-    file.write_text(f"{BOARD}\n\n{BOARD}\n", encoding="utf-8")
-    rows = read_examples(file, SMALL).rows
+    rows = read_examples(written(tmp_path, BOARD, "", BOARD), SMALL).rows
     assert rows["labels"].tolist() == [SMALL.encode(SMALL.parse(SOLVED).grid).tolist()] * 2
-    file.write_text(f"{OPEN}\n{'.' * 16}\n", encoding="utf-8")
     with pytest.raises(DatasetError, match="line 2: the puzzle has more than one solution"):
-        read_examples(file, SMALL)
+        read_examples(written(tmp_path, OPEN, "." * 16), SMALL)
 
 
 TWO_COLUMNS = "puzzle,solution"
@@ -193,12 +210,8 @@ def test_a_short_row_is_a_fault_of_its_own() -> None:
     assert short.remedy == "write at least 2, as in the first row"
 
 
-BAD_FILE = f"{HEADER}\n{GOOD}\nmade,12,{SOLVED},1\n{GOOD}\nmade,{OPEN},{OPEN},1\n"
-
-
 def test_all_bad_rows_are_listed_and_can_be_omitted(tmp_path: Path) -> None:
-    file = tmp_path / "rows.csv"
-    file.write_text(BAD_FILE)
+    file = written(tmp_path, HEADER, GOOD, f"made,12,{SOLVED},1", GOOD, f"made,{OPEN},{OPEN},1")
     saying = r"2 rows are bad \(line 3, line 5\); correct them, or omit them with hrm-data build"
     with pytest.raises(DatasetError, match=saying):
         read_examples(file, SMALL)

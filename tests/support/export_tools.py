@@ -17,8 +17,7 @@ from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.report import ParityReport
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.data.sources import Questions, questions_made
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.data.sources import Questions
 
 GAIN = 0.7
 """Scales all matrices. A fresh model amplifies rounding, which would hide what the tests compare; a
@@ -84,10 +83,6 @@ def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
     tokens_NT = rng.integers(1, config.vocab_size, shape, dtype=np.int32)
     ids_N = rng.integers(0, config.num_puzzle_ids, count, dtype=np.int32)
     return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, source="here")
-
-
-def made_questions(puzzle: Puzzle, count: int) -> Questions:
-    return questions_made(puzzle, count, progress=lambda _done, _total: None)
 
 
 def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Path) -> OnnxEngine:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
@@ -40,6 +41,11 @@ SIZES = HRMConfig(
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard"])
 STEP_SAMPLES = 16  # batch_size times window
+TRAINING = (
+    "--puzzle sudoku-4x4 --hw cpu --preset small --set hidden_size=32 --set puzzle_vector_size=32 "
+    "--set max_segments=4 --set batch_size=8 --set total_samples=4800 --checkpoint-steps 20"
+)
+"""Of a short training under torchrun."""
 
 
 def small_trainer(
@@ -51,6 +57,10 @@ def small_trainer(
     model = model_of(config)
     source = open_source(data, "train", PUZZLE)
     return Trainer(model, source, recipe, hardware)
+
+
+def losses(trainer: Trainer, num_steps: int) -> list[float]:
+    return [float(trainer.step().loss) for _ in range(num_steps)]
 
 
 def training_run(
@@ -108,6 +118,11 @@ def _hrm_train(arguments: list[str], log: Path, largest_file: int | None) -> Non
 
     sys.argv = ["hrm-train", *arguments]
     main()
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(child) for child in file.read_text().split()]
 
 
 def latest(run: Path) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import sys
@@ -15,11 +14,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cli_tools import succeeded
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from train_tools import fresh, small_trainer, training_run
 
-from hrm_host.progress import Stages, stages_on
+from hrm_host.progress import Stages
 from hrm_train import meter, run, telemetry
 from hrm_train.cli import main as app
 from hrm_train.evaluate import HEADER
@@ -82,17 +80,6 @@ def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path) -> None:
     assert events.Scalars("train/lr")[-1].value == pytest.approx(1e-3, rel=0.5)
     assert events.Scalars("train/loss")[-1].step == 160
     assert events.Tags()["images"] == ["val/boards"]
-
-
-def test_a_pipe_gets_lines(data: Path, tmp_path: Path) -> None:
-    console = Console(file=io.StringIO(), force_terminal=False, width=200)
-    with stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
-        small_run(data, tmp_path, 60).finish(stages)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "samples/s, loss " in shown
-    first, last = shown.splitlines()
-    assert first.startswith("training: 0 of 480, the first step also compiles")
-    assert last.startswith("training: 480 done in ")
 
 
 def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -134,10 +134,13 @@ class Trainer:
         return Offer(*moved)
 
     def _learn(self) -> tuple[StepSums, Tensor]:
-        """Returns the sums and the puzzle vectors' gradients."""
+        """Returns the sums over all micro-batches and the puzzle vectors' gradients."""
         results = self._fitting(lambda: [self._learn_part(part) for part in self._parts])
         sums, gradients = zip(*results, strict=True)
-        return _added(sums), torch.cat(gradients)
+        rows = [torch.stack([*vars(part).values()]) for part in sums]
+        totals = torch.stack(rows).sum(0)
+        added = StepSums(**dict(zip(StepSums.__dataclass_fields__, totals, strict=True)))
+        return added, torch.cat(gradients)
 
     def _fitting(self, work: Callable[[], T]) -> T:
         """Returns what `work` returns; while memory runs out, halves the micro-batch first."""
@@ -323,11 +326,3 @@ class Trainer:
             state[name] = torch.cat([saved, state[name][len(saved) :]])
         self._parts = [Slots.from_state(state)]
         self.regroup(micro_batch)
-
-
-def _added(parts: Sequence[StepSums]) -> StepSums:
-    """The sums of several micro-batches."""
-    rows = [torch.stack([*vars(part).values()]) for part in parts]
-    totals = torch.stack(rows).sum(0)
-    names = StepSums.__dataclass_fields__
-    return StepSums(**dict(zip(names, totals, strict=True)))

@@ -131,9 +131,6 @@ class TrainingRun:
                     write(self.path)
         self._saved_at = time.monotonic()
 
-    def _choose(self, step: int) -> None:
-        checkpoints.choose(self.path, step, keep=self.intervals.keep)
-
     def _meta_now(self) -> dict[str, Any]:
         progress = self.trainer.progress
         best = status.best_validation(self.path, "whole", progress.step)
@@ -173,7 +170,7 @@ class TrainingRun:
             checkpoints.sweep(self.path)
             best = status.best_validation(self.path, "whole", step)
             if best is not None and (self.path / f"step_{best['step']}").exists():
-                self._choose(best["step"])
+                checkpoints.choose(self.path, best["step"], keep=self.intervals.keep)
             is_due &= all(row["step"] != step for row in status.validations(self.path))
         if ranks.any(ranks.is_first and is_due):
             self._validate()
@@ -200,7 +197,7 @@ class TrainingRun:
         if is_best:
             self.save()
             if self.trainer.ranks.is_first:
-                self._choose(step)
+                checkpoints.choose(self.path, step, keep=self.intervals.keep)
 
     def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
         """The evaluation, and whether it is better than all earlier ones of its kind."""

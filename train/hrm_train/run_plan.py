@@ -158,9 +158,13 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
 
 def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> RunPlan:
     init = values["init"]
+    data = Path(values["data"])
+    absolute = Path(values.get("absolute_data", data))  # older runs lack it
+    if absolute.exists() and absolute != data.absolute():  # the run began in another directory
+        data = absolute
     return RunPlan(
         run=run,
-        data=_data_of(values),
+        data=data,
         hardware=machine or Hardware(**values["hardware"]),
         recipe=Recipe(**values["recipe"]),
         config=HRMConfig.from_mapping(values["model"]),
@@ -168,15 +172,6 @@ def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> R
         intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
         events=tuple(values.get("events", [])),
     )
-
-
-def _data_of(values: dict[str, Any]) -> Path:
-    """The data of a run: the path as it was given, or the absolute one from another directory."""
-    given = Path(values["data"])
-    absolute = Path(values.get("absolute_data", given))  # older runs lack it
-    if absolute.exists() and absolute != given.absolute():
-        return absolute
-    return given
 
 
 def trainer_from(plan: RunPlan) -> Trainer:

@@ -133,14 +133,11 @@ def segment_loss(
         shown_BT = labels_BT
     smoothing = recipe.label_smoothing
     answer = answer_loss_B(output.logits_BTV, shown_BT, recipe.loss, smoothing).sum()
-    halt = _binary_loss(q_halt_B, exact_B.to(q_halt_B.dtype))
+    halting_loss = partial(F.binary_cross_entropy_with_logits, reduction="sum")
+    halt = halting_loss(q_halt_B, exact_B.to(q_halt_B.dtype))
     if target_continue_B is not None:
-        halt = halt + _binary_loss(output.q_continue_B, target_continue_B)
+        halt = halt + halting_loss(output.q_continue_B, target_continue_B)
     return SegmentLoss(answer + recipe.halt_weight * halt, answer, right_BT)
-
-
-def _binary_loss(q_B: Tensor, target_B: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(q_B, target_B, reduction="sum")
 
 
 def answer_loss_B(

@@ -145,12 +145,9 @@ def trained(
 
 def at_best_width(family: HRMConfig) -> HRMConfig:
     """Return the sizes at the width that comes closest to PARAMETERS."""
-    configs = [_at_width(family, width) for width in WIDTHS]
+    configs: list[HRMConfig] = []
+    for width in WIDTHS:
+        hidden_size = family.num_symbols * width
+        vector_size = hidden_size if family.puzzle_vector_size else 0
+        configs.append(replace(family, hidden_size=hidden_size, puzzle_vector_size=vector_size))
     return min(configs, key=lambda config: abs(num_parameters_of(config) - PARAMETERS))
-
-
-def _at_width(config: HRMConfig, width: int) -> HRMConfig:
-    hidden_size = config.num_symbols * width
-    if not config.puzzle_vector_size:
-        return replace(config, hidden_size=hidden_size)
-    return replace(config, hidden_size=hidden_size, puzzle_vector_size=hidden_size)

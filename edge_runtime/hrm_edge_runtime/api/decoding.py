@@ -25,17 +25,11 @@ WITHOUT_QUOTES = re.compile(r"""\s*(?:'|"?\{\s*(?:\w+\s*:|\\["']|'))""")
 Fields = TypeVar("Fields", bound=BaseModel)
 
 
-def most_values(body: bytes) -> int:
-    """An upper bound of the number of values in a JSON text.
-
-    Each value follows a comma, or begins a list, an object or the text.
-    """
-    return 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
-
-
 def validated(fields: type[Fields], body: bytes) -> Fields:
     """The fields of a body. An invalid body is rejected with 422, which states place and reason."""
-    if most_values(body) > MAX_VALUES:
+    # each value follows a comma, or begins a list, an object or the body
+    most_values = 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
+    if most_values > MAX_VALUES:
         message = f"the JSON may hold more than {MAX_VALUES} values, by its commas and brackets"
         raise invalid("too-many-values", message, "send one puzzle, as text or as rows")
     value = _decoded(body)
@@ -73,19 +67,14 @@ def _decoded(body: bytes) -> object:
         message = f"byte {error.start} of the body is not {encoding.upper().removesuffix('-SIG')}"
         raise invalid("not-utf-8", message, "send JSON in UTF-8") from None
     except json.JSONDecodeError as error:
+        reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        remedy = 'send {"puzzle": ...}'
         if WITHOUT_QUOTES.match(error.doc):
-            raise _lost_quotes() from None
-        place = f"line {error.lineno}, column {error.colno}"
-        message = f"the body is not JSON: {error.msg} at {place}"
-        raise invalid("not-json", message, 'send {"puzzle": ...}') from None
+            reason = "double quotes are missing; the shell may have taken them"
+            remedy = "put the JSON into a file and send that: curl -d @puzzle.json"
+        raise invalid("not-json", f"the body is not JSON: {reason}", remedy) from None
     except RecursionError:
         raise _too_deep() from None
-
-
-def _lost_quotes() -> ServiceError:
-    message = "the body is not JSON: double quotes are missing; the shell may have taken them"
-    remedy = "put the JSON into a file and send that: curl -d @puzzle.json"
-    return invalid("not-json", message, remedy)
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

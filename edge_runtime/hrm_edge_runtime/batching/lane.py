@@ -11,7 +11,6 @@ from itertools import islice
 
 import numpy as np
 
-from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import Scheduler
 from hrm_edge_runtime.batching.stats import (
     NUM_TELLING,
@@ -21,6 +20,7 @@ from hrm_edge_runtime.batching.stats import (
     SlotView,
 )
 from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.batching.variants import is_due, segments_to_next
 from hrm_edge_runtime.contract.halting import decide
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, Puzzle
@@ -103,7 +103,10 @@ class Lane:
         if num_active == 0:
             return ended
         launched_s = self._clock()
-        output = self._run()
+        if self._run_length == 1:
+            output = self.engine.step(num_active)
+        else:
+            output = self._next_output()
         fetched_s = self._clock()
         ended += self._commit(output, fetched_s)
         step_s = fetched_s - launched_s
@@ -183,24 +186,20 @@ class Lane:
             self.engine.move(source, target)
         return expired
 
-    def _run(self) -> StepOutput:
-        """Run one segment over the dense prefix; an engine that runs ahead starts several."""
-        num_rows = len(self.scheduler.dense)
-        if self._run_length == 1:
-            return self.engine.step(num_rows)
+    def _next_output(self) -> StepOutput:
+        """The next segment over the dense prefix, of a run that the engine starts if none is.
+
+        A run ends when a hypothesis changes an attempt's tokens.
+        """
         if self.num_ahead == 0:
-            self.num_ahead = self._next_run_length()
-            self._outputs = self.engine.run(num_rows, self.num_ahead)
+            length = self._run_length or self.counters.best_run_length()
+            for attempt in self.scheduler.dense:
+                if attempt.hypotheses is not None:
+                    length = min(length, segments_to_next(attempt.segments))
+            self.num_ahead = length
+            self._outputs = self.engine.run(len(self.scheduler.dense), length)
         self.num_ahead -= 1
         return next(self._outputs)
-
-    def _next_run_length(self) -> int:
-        """Segments of the next run, which ends when a hypothesis changes an attempt's tokens."""
-        length = self._run_length or self.counters.best_run_length()
-        for attempt in self.scheduler.dense:
-            if attempt.hypotheses is not None:
-                length = min(length, segments_to_next(attempt.segments))
-        return length
 
     def _commit(self, output: StepOutput, now: float) -> list[Attempt]:
         """Store a segment's outputs; ends and returns the attempts that halt.

@@ -7,8 +7,8 @@ is more urgent.
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.stats import Outcome, Status
+from hrm_edge_runtime.batching.variants import Hypotheses
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Float32, Int32
 

@@ -16,12 +16,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.manifest import (
-    BundleError,
-    FileEntry,
-    Manifest,
-    read_manifest,
-)
+from hrm_edge_runtime.contract.manifest import BundleError, FileEntry, Manifest, read_manifest
 from hrm_edge_runtime.contract.operators import check_operators
 from hrm_host.atomic import sha256_of
 from hrm_host.reading import is_printable, json_from, printable, text_of

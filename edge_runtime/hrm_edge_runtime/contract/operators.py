@@ -114,19 +114,16 @@ def check_operators(file: Path) -> None:
 
 def _problem_of(message: memoryview) -> str | None:
     try:
-        _check_model(_fields(message))
+        model = _fields(message)
+        if TRAINING_INFO in model or FUNCTIONS in model:
+            return f"holds functions{NOT_WRITTEN}"
+        for opset in model.get(OPSET_IMPORT, ()):
+            _check_domain(_fields(opset), OPSET_DOMAIN)
+        for graph in model.get(GRAPH, ()):
+            _check_graph(_fields(graph))
     except ValueError as error:
         return str(error)  # the error itself would keep the file mapped
     return None
-
-
-def _check_model(model: Message) -> None:
-    if TRAINING_INFO in model or FUNCTIONS in model:
-        raise ValueError(f"holds functions{NOT_WRITTEN}")
-    for opset in model.get(OPSET_IMPORT, ()):
-        _check_domain(_fields(opset), OPSET_DOMAIN)
-    for graph in model.get(GRAPH, ()):
-        _check_graph(_fields(graph))
 
 
 def _check_graph(graph: Message) -> None:

@@ -241,8 +241,7 @@ def power_mode(machine: Host) -> Finding:
 def gpu_clock(mode: str, machine: Host) -> Finding:
     """The highest GPU clock that the fastest mode allows, beside the module's own."""
     for module, module_mhz in GPU_MHZ.items():
-        for clock in machine.gpu_clocks():
-            max_mhz = clock.max_hz // 10**6
+        for _, max_mhz in machine.gpu_mhz():
             if module in (machine.model or "") and max_mhz < CLOCK_SHARE * module_mhz:
                 text = f"{mode} without Super clocks: the GPU gets {max_mhz} of {module_mhz} MHz"
                 remedy = "flash JetPack 6.2 or 7.2.1 or newer with the board's Super configuration"

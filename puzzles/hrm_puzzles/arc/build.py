@@ -31,7 +31,6 @@ from hrm_puzzles.arc.examples import (
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
 from hrm_puzzles.arc.variants import Pair, Variant, drawn_VET, variants_of
 from hrm_puzzles.data import datasets
-from hrm_puzzles.puzzle import Int64Array
 
 BLOCK = 256  # variants that are drawn at once; a few megabytes
 MOST_DRAWN = 4096  # examples drawn at once; a task of RE-ARC has 1,000 per variant
@@ -121,12 +120,15 @@ def build_arc(
 ) -> datasets.BuiltSet:
     """Build a data set at `out`, which must not exist.
 
-    A seed gives the same data set for any number of workers.
+    Until it is complete, its folder has another name, which the same recipe and tasks find again. A
+    seed gives the same data set for any number of workers.
     """
     require_free(out)
     source = _source(recipe, puzzle)
     _check_held_out(recipe, puzzle, source.tasks)
-    unfinished = _unfinished_folder(recipe, source, out)
+    contents = json.dumps([asdict(recipe), _digest_of(source.tasks)], default=str)
+    digest = hashlib.sha256(contents.encode()).hexdigest()
+    unfinished = out.with_name(f".{out.name}.unfinished-{digest[:12]}")
     built = _draw(recipe, puzzle, source, unfinished, num_workers=num_workers, progress=progress)
     publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -177,13 +179,6 @@ def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> Non
         problem = f"the test split would be empty, because {recipe.dataset} has no {required}"
         remedy = "choose other tasks or a larger canvas, or hold tasks out with --hold-out-all"
         raise datasets.DatasetError(f"{problem}; {remedy}.")
-
-
-def _unfinished_folder(recipe: ArcRecipe, source: _Source, out: Path) -> Path:
-    """The folder of a build until it is complete. The same recipe and tasks find it again."""
-    contents = [asdict(recipe), _digest_of(source.tasks)]
-    digest = hashlib.sha256(json.dumps(contents, default=str).encode()).hexdigest()
-    return out.with_name(f".{out.name}.unfinished-{digest[:12]}")
 
 
 def _digest_of(tasks: list[ArcTask]) -> str:
@@ -268,15 +263,10 @@ def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> datasets.Lay
     puzzle_ids = np.flatnonzero(in_split) + 1
     return datasets.Layout(
         puzzle_ids=puzzle_ids.astype(np.int32),
-        puzzle_offsets=_offsets(num_examples[in_split]),
-        group_offsets=_offsets(num_variants[num_pairs > 0]),
+        puzzle_offsets=np.append(0, np.cumsum(num_examples[in_split])),
+        group_offsets=np.append(0, np.cumsum(num_variants[num_pairs > 0])),
         num_puzzle_ids=len(num_examples) + 1,
     )
-
-
-def _offsets(sizes: Int64Array) -> Int64Array:
-    """The start of each part, and the end of the last one."""
-    return np.append(0, np.cumsum(sizes))
 
 
 def _pairs(task: ArcTask, split: str) -> tuple[Pair, ...]:

@@ -168,10 +168,9 @@ def pair_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Ar
 def sums_by_turn_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
     """For each turn, pair and color, the sum of the numbers of its places after the turn."""
     num_turns = len(FLIPS_OF_TURN)
-    question_numbers, answer_numbers = _place_numbers()
     sums_TBC = np.zeros((num_turns, len(inputs_BT), NUM_COLORS))
-    _add_sums(sums_TBC, inputs_BT, question_numbers, side)
-    _add_sums(sums_TBC, labels_BT, answer_numbers, side)
+    _add_sums(sums_TBC, inputs_BT, _place_numbers(salt=3), side)
+    _add_sums(sums_TBC, labels_BT, _place_numbers(salt=4), side)
     return sums_TBC.astype(np.uint64)
 
 
@@ -207,12 +206,8 @@ def _add_sums(
 
 
 @cache
-def _place_numbers() -> tuple[FloatArray, FloatArray]:
-    """A random number for each place of a question, and one for each place of an answer."""
+def _place_numbers(salt: int) -> FloatArray:
+    """A random number for each place of a canvas; questions and answers have other salts."""
     places = np.arange(LARGEST_CANVAS**2, dtype=np.uint64)
-    return _numbers_of(places, salt=3), _numbers_of(places, salt=4)
-
-
-def _numbers_of(places: UInt64Array, salt: int) -> FloatArray:
     numbers = mixed(places, salt) >> UNUSED_BITS
     return numbers.astype(np.float64).reshape(LARGEST_CANVAS, LARGEST_CANVAS)

@@ -94,18 +94,15 @@ def variants_of(
         drawn = (Variant(turn=turn) for turn in range(1, NUM_TURNS))
     found: dict[tuple[bytes, ...], Variant] = {}
     for variant in chain([Variant()], drawn):
-        images = sorted(_image(pair, variant) for pair in pairs)
-        found.setdefault(tuple(images), variant)
+        images: list[bytes] = []
+        for pair in pairs:
+            question, answer = map(variant.apply, pair)
+            shapes = bytes(question.shape + answer.shape)
+            images.append(shapes + question.tobytes() + answer.tobytes())
+        found.setdefault(tuple(sorted(images)), variant)
         if len(found) > count:
             break
     return list(found.values())
-
-
-def _image(pair: Pair, variant: Variant) -> bytes:
-    """The shapes and the cells of a pair under a variant."""
-    question, answer = map(variant.apply, pair)
-    shapes = bytes(question.shape + answer.shape)
-    return shapes + question.tobytes() + answer.tobytes()
 
 
 def _drawn(rng: np.random.Generator, count: int) -> Iterator[Variant]:

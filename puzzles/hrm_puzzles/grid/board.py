@@ -19,7 +19,7 @@ Shapes: B boards, R rows, C columns, T = R * C cells, K symmetries.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class GridShape:
     rows: int
     cols: int
 
-    @property
+    @cached_property
     def num_cells(self) -> int:
         return self.rows * self.cols
 

@@ -12,8 +12,8 @@ from string import ascii_uppercase
 import numpy as np
 
 from hrm_puzzles.grid.board import GridShape
-from hrm_puzzles.grid.notation import parsed, written
-from hrm_puzzles.puzzle import Grid, Int32Array, IntpArray, Notation, Parsed
+from hrm_puzzles.grid.notation import parsed
+from hrm_puzzles.puzzle import Grid, Int32Array, IntpArray, Parsed
 from hrm_puzzles.reading.frames import parsed_framed
 from hrm_puzzles.reading.legend import BoardSize, Cell, Legend
 
@@ -97,9 +97,6 @@ class SudokuBoard:
         """Reads any notation and does not judge the board; `grid.notation` lists the errors."""
         from_text = partial(parsed_framed, self.size, self.legend, self.box_cols)
         return partial(parsed, self.size, self.legend, from_text)
-
-    def write(self, grid: Grid, notation: Notation) -> object:
-        return written(self.legend, grid, notation)
 
     def cell_name(self, cell: int) -> Cell:
         return self.size.shape.cell_name(cell)

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from hrm_puzzles.grid.board import GridSymmetry, mixed
+from hrm_puzzles.grid.notation import written
 from hrm_puzzles.puzzle import (
     RIGHT,
     WRONG,
@@ -23,6 +24,7 @@ from hrm_puzzles.puzzle import (
     Int32Array,
     IntArray,
     IntpArray,
+    Notation,
     Parsed,
     UInt64Array,
     require_difficulty,
@@ -98,6 +100,9 @@ class Sudoku(SudokuBoard):
         """The question as one line of text with a dot for each blank."""
         digits = grid.reshape(-1).tolist()
         return "".join(map(self.legend.characters.__getitem__, digits))
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        return written(self.legend, grid, notation)
 
     @property
     def about(self) -> str:

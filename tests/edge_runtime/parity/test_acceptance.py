@@ -1,14 +1,13 @@
 """The acceptance run on the CPU: parity, bench and soak in one JSON, and what makes it fail."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from bundle_tools import restate
-from typer.testing import CliRunner
+from cli_tools import invoked
 
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_parity import acceptance
@@ -21,7 +20,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accepted(bundle: Path, out: Path, *more: object) -> tuple[int, dict[str, Any]]:
     options = ["--engine", "cpu", "--threads", 1, "--soak-minutes", 0.005, "--out", out, *more]
-    done = CliRunner().invoke(acceptance.app, [str(bundle), *map(str, options)])
+    done = invoked(acceptance.app, bundle, *options)
     findings = json.loads(out.read_text())
     findings["line"] = done.stdout
     return done.exit_code, findings
@@ -85,14 +84,12 @@ def test_parts_fail_alone(
     assert "nowhere.bundle" in findings["faults"][0]
 
 
-def test_an_engine_that_says_something_else_fails(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "tiny.bundle"))
-    with np.load(bundle / "golden.npz") as golden:
+def test_an_engine_that_says_something_else_fails(copied: Path, tmp_path: Path) -> None:
+    with np.load(copied / "golden.npz") as golden:
         arrays = {**golden, "logits_SBTV": golden["logits_SBTV"] + 1}
-    np.savez(bundle / "golden.npz", allow_pickle=False, **arrays)
-    restate(bundle)
-    status, findings = accepted(bundle, tmp_path / "acceptance.json")
-    assert status == 1
-    assert findings["passed"] is False
+    np.savez(copied / "golden.npz", allow_pickle=False, **arrays)
+    restate(copied)
+    status, findings = accepted(copied, tmp_path / "acceptance.json")
+    assert (status, findings["passed"]) == (1, False)
     assert findings["faults"]
     assert findings["soak"]["puzzles"] >= 5

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import restate
+from cli_tools import invoked
+from click.testing import Result
 from scripted_engine import ScriptedEngine
-from typer.testing import CliRunner, Result
 
-from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle, Golden
+from hrm_edge_runtime.contract.halting import PolicyKind
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_parity.cli import main as app
 from hrm_parity.outcomes import Outcomes
-from hrm_parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged
+from hrm_parity.report import GATES, GOLDEN_FP32, ParityReport, breaks, not_judged, undecided
 from hrm_parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
@@ -30,13 +32,7 @@ SUDOKU = registry.get("sudoku-4x4")
 
 
 def parity(bundle: Path, *arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(bundle), "--threads", "1", *map(str, arguments)])
-
-
-@pytest.fixture
-def copied(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A bundle to change."""
-    return Path(shutil.copytree(tiny_bundle, tmp_path / "copied.bundle"))
+    return invoked(app, bundle, "--threads=1", *arguments)
 
 
 @pytest.fixture
@@ -176,12 +172,19 @@ def golden_report(bundle: Bundle, candidate: Side) -> ParityReport:
     return report_on(golden_of(bundle), candidate, golden_questions(bundle.golden()), bundle)
 
 
-def fresh(bundle: Bundle, num_puzzles: int, seed: int = 0) -> Questions:
-    return questions_made(bundle.puzzle, num_puzzles, seed=seed)
+def compared(bundle: Bundle, golden: Golden, kind: PolicyKind) -> ParityReport:
+    """The report on an engine that loads all puzzles at once, beside these traces."""
+    return compare(
+        golden,
+        engine_of(bundle, len(golden.tokens_BT)),
+        puzzle_table=bundle.puzzle_table,
+        puzzle=bundle.puzzle,
+        policy=replace(bundle.manifest.halting_policy(), kind=kind),
+    )
 
 
 def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> None:
-    questions = fresh(bundle, 7, seed=3)
+    questions = questions_made(bundle.puzzle, 7, seed=3)
     reports: list[ParityReport] = []
     for num_slots in (1, 2, 7):
         honest = side(bundle, num_slots=num_slots)
@@ -199,7 +202,7 @@ def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
     learned = replace(bundle.manifest.halting_policy(), kind="learned")
     early = replace(side(bundle), policy=learned)
     late = replace(side(bundle), policy=replace(learned, threshold=2.0))
-    report = report_on(early, late, fresh(bundle, 20), bundle, to_the_end=False)
+    report = report_on(early, late, questions_made(bundle.puzzle, 20), bundle, to_the_end=False)
     num_halted_S = np.cumsum(report.as_json()["candidate_halts"])  # the later of the two
     assert report.num_running_S.tolist() == [20, *(20 - num_halted_S[:-1])]
     assert report.num_different_halts > 0
@@ -247,36 +250,28 @@ def test_one_changed_value_breaks_a_gate_in_its_segment_alone(
     golden = bundle.golden()
     array = getattr(golden, name).copy()
     array[index] += by
-    report = compare(
-        replace(golden, **{name: array}),
-        engine_of(bundle, 8),
-        puzzle_table=bundle.puzzle_table,
-        puzzle=bundle.puzzle,
-        policy=replace(bundle.manifest.halting_policy(), kind="learned"),
-    )
+    report = compared(bundle, replace(golden, **{name: array}), "learned")
     assert report.num_different_halts == num_different_halts
     assert {one.segment for one in breaks(report)} - {None} == {index[0] + 1}
 
 
-@pytest.mark.parametrize(("num_changed", "is_broken"), [(2, False), (3, True)])
+@pytest.mark.parametrize(("num_changed", "is_broken"), [(3, False), (5, True)])
 def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken: bool) -> None:
-    """Of five puzzles that neither side solves, some differ in their last segment alone."""
+    """Of five puzzles that neither side solves, some differ in their last segment alone.
+
+    Three of five may be chance, which the verdict says.
+    """
     golden = bundle.golden()
     golden.answer_SBT[-1, :num_changed, 0] += 1
-    found = compare(
-        golden,
-        engine_of(bundle, 5),
-        puzzle_table=bundle.puzzle_table,
-        puzzle=bundle.puzzle,
-        policy=replace(bundle.manifest.halting_policy(), kind="fixed"),
-    )
+    found = compared(bundle, golden, "fixed")
     assert found.exact.num_lost == 0
     assert found.num_different_halts == 0
-    broken = ["share of different_final_answers at the end: 0.6 where 0.5 is allowed"]
+    broken = ["share of different_final_answers at the end: 1 where 0.5 is allowed"]
     expected = broken if is_broken else []
     for precision, kind in itertools.product(("fp16", "int8"), ("golden", "live")):
         gates = GATES[precision][kind]
         assert [str(one) for one in breaks(found, gates)] == expected
+        assert ("different_final_answers" in undecided(found, gates)) is not is_broken
 
 
 def test_a_measure_without_values_is_named(bundle: Bundle) -> None:

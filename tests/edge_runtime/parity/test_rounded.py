@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bundle_tools import shipped
-from typer.testing import CliRunner
+from cli_tools import succeeded
 
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -52,9 +52,7 @@ def test_a_shipped_float16_form_drifts_less_than_its_gate(name: str, engine_name
 
 
 def test_a_float32_form_agrees_with_pytorch() -> None:
-    arguments = ["arc-7x7", "--engine", "rounded16:fp32"]
-    ended = CliRunner().invoke(app, arguments)
-    assert ended.exit_code == 0, ended.output
+    succeeded(app, "arc-7x7", "--engine", "rounded16:fp32")
 
 
 def test_a_sum_is_rounded_after_every_few_products() -> None:

@@ -30,9 +30,8 @@ Change = Callable[[Path], object]
 
 
 @pytest.fixture
-def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny bundle, to be spoilt."""
-    return Path(shutil.copytree(tiny_bundle, tmp_path / "spoilt.bundle"))
+def bundle(copied: Path) -> Path:
+    return copied
 
 
 def edit(bundle: Path, change: Callable[[Fields], object]) -> None:

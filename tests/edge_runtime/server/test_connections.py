@@ -17,6 +17,7 @@ from service_tools import starting, wait_for
 from starlette.requests import Request
 
 from hrm_edge_server import connections
+from hrm_edge_server.body import HEADER_BYTES
 from hrm_edge_server.growing import CUT
 
 SHORT_S = 0.3
@@ -233,7 +234,7 @@ async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes) ->
     [
         (b"/busy ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
         (b"/slow ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
-        (b"/busy ", b"x" * 2 * connections.HEADER_BYTES, b""),
+        (b"/busy ", b"x" * 2 * HEADER_BYTES, b""),
     ],
 )
 async def test_nonsense_ahead_never_shows_in_an_answer(
@@ -335,8 +336,8 @@ async def test_the_connection_that_holds_the_most_makes_room() -> None:
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
         (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
         (b"GET /" + b"y" * 20_000, 431),
-        (ONE_BYTE + b"0\r\n" + b"x: y\r\n" * connections.HEADER_BYTES, 431),
-        (ONE_BYTE + b"1;" + b"y" * 2 * connections.HEADER_BYTES, 431),
+        (ONE_BYTE + b"0\r\n" + b"x: y\r\n" * HEADER_BYTES, 431),
+        (ONE_BYTE + b"1;" + b"y" * 2 * HEADER_BYTES, 431),
     ],
 )
 async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int) -> None:

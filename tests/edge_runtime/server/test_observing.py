@@ -69,8 +69,15 @@ def test_rejections_and_batches_are_logged_and_probes_not(
         keyless.get(probe)
     keyless.post("/solve", json={"puzzle": CLASH})
     keyless.post("/solve/batch", content="\n".join(lines), headers=NDJSON)
-    keyless.get("/nothing/secret-path")
-    refused, batch, nothing = access_lines(caplog)
+    for path in (f"/models/{NAME}/card", "/models/secret/tasks", "/nothing/secret-path"):
+        keyless.get(path)
+    keyless.put("/models/secret", content=b"no admin")
+    scraped = keyless.get("/metrics").text
+    refused, batch, *named, nothing, put = access_lines(caplog)
+    templates = [line["route"] for line in (*named, put)]
+    assert templates == ["/models/{name}/card", "/models/{name}/tasks", "/models/{name}"]
+    assert 'hrm_http_requests_total{route="/models/{name}/card",status="200"} 1.0' in scraped
+    assert "secret" not in scraped
     assert (refused["status"], refused["refused"]) == (422, "bad-puzzle")
     assert (batch["puzzles"], batch["segments"], batch["model"]) == (3, 6, NAME)
     assert (nothing["route"], nothing["refused"]) == ("other", "not-found")

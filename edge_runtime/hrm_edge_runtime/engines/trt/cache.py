@@ -240,7 +240,10 @@ def covering(key: EngineKey) -> Built | None:
     if exact is not None:
         return exact
     larger: list[Built] = []
-    for page in _pages():
+    for file in sorted(plan_folder().glob("*.json")):
+        page = _read(file)
+        if page is None:
+            continue
         is_alike = replace(page.key, buckets=key.buckets, profiles=key.profiles) == key
         if is_alike and page.key.buckets[-1] >= key.buckets[-1]:
             larger.append(page)
@@ -268,11 +271,6 @@ def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
 def file_of(key: EngineKey, kind: str) -> Path:
     """The plan, page or failure of an engine: `kind` is the ending of its name."""
     return plan_folder() / f"{key.name}.{kind}"
-
-
-def _pages() -> list[Built]:
-    pages = [_read(file) for file in sorted(plan_folder().glob("*.json"))]
-    return [page for page in pages if page is not None]
 
 
 def _read(file: Path) -> Built | None:

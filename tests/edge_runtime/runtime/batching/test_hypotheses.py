@@ -19,9 +19,9 @@ from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.batching.hypotheses import PERIOD, START, Hypotheses
 from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.batching.variants import PERIOD, START, Hypotheses
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 from stand_ins import BUILD_COMMAND, FAKES, SetUp, forget_stand_ins
@@ -47,5 +46,5 @@ def device(
 
 
 @pytest.fixture
-def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    return Bundle.open(copytree(tiny_bundle, tmp_path / "tiny.bundle"))
+def bundle(copied: Path) -> Bundle:
+    return Bundle.open(copied)

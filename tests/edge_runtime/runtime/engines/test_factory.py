@@ -83,28 +83,6 @@ def test_a_graph_that_is_not_a_step_graph_is_rejected(
         OnnxEngine(tmp_path / "step.onnx", num_slots=1)
 
 
-WITHOUT_ONNX_RUNTIME = """
-import sys
-from hrm_edge_server import cli
-from hrm_parity import acceptance
-from hrm_edge import output, solvers
-from hrm_edge_runtime.engines import factory
-from hrm_parity import trt_build as build
-from hrm_parity import cli as comparison
-from hrm_edge_server import server
-from hrm_edge_runtime.worker import loop
-late = {"onnxruntime", "tensorrt", "pycuda", "cuda", "matplotlib"}
-print(sorted(late & set(sys.modules)))
-"""
-
-
-@pytest.mark.process
-def test_what_a_jetson_runs_asks_for_no_engine_before_one_is_chosen() -> None:
-    command = [sys.executable, "-c", WITHOUT_ONNX_RUNTIME]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "[]"
-
-
 def test_without_tensorrt_or_a_driver_the_remedy_is_named(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     with pytest.raises(EngineUnavailableError, match="TensorRT is not installed for this Python"):

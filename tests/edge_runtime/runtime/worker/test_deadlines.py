@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import Script, ScriptedEngine
-from scripted_server import PUZZLE, QUESTION, SOLUTION, scripted_model
+from scripted_server import PUZZLE, QUESTION, scripted_model
 from service_tools import PATIENCE_S, Server, ask_and_stay, running, wait_for
 
 from hrm_edge.client import Client
@@ -210,26 +210,3 @@ def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
     )
     policy = HaltingPolicy(kind="learned", max_segments=16)
     return parsed.task._replace(policy=policy, **fields)
-
-
-def test_an_answer_in_the_question_notation(server: Server) -> None:
-    said = server.solve(QUESTION).json()
-    names = (
-        "solution status how verified segments halted_by margin queue_ms compute_ms "
-        "model attempts total_segments votes vote_share route"
-    )
-    assert list(said) == names.split()
-    assert said["solution"] == SOLUTION
-    assert said["status"] == "proven"
-    assert said["verified"] is True
-    assert said["segments"] == 3
-    assert said["halted_by"] == "proven"
-    in_rows = server.solve(rows_of(QUESTION)).json()
-    assert in_rows["solution"] == rows_of(SOLUTION)
-    said = server.solve(QUESTION, max_segments=1, policy="fixed").json()
-    assert (said["verified"], said["halted_by"]) == (False, "max_segments")
-
-
-def rows_of(text: str) -> list[list[int]]:
-    cells = np.array(list(text.replace(".", "0")), np.int8)
-    return cells.reshape(4, 4).tolist()

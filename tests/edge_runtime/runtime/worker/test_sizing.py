@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -94,12 +93,11 @@ def test_malformed_figures_are_remeasured(tiny_bundle: Path, cache: Path, conten
     assert figures.step_times(4) == {1: 0.5}
 
 
-def test_figures_in_a_bundle_are_ignored(tiny_bundle: Path, tmp_path: Path, cache: Path) -> None:
+def test_figures_in_a_bundle_are_ignored(copied: Path, cache: Path) -> None:
     """A bundle may come from a stranger: a million slots fill memory, a pipe blocks a reader."""
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "tiny.bundle"))
-    (bundle.path / "engines").mkdir()
-    os.mkfifo(bundle.path / "engines" / "steps.json")
-    figures = step_times.StepTimesFile(bundle, CHOICE, 1)
+    (copied / "engines").mkdir()
+    os.mkfifo(copied / "engines" / "steps.json")
+    figures = step_times.StepTimesFile(Bundle.open(copied), CHOICE, 1)
     assert figures.step_times(4) == {}
     figures.keep_step_times({1: 0.01, 1_000_000: 0.01})
     assert figures.step_times(4) == {1: 0.01}
