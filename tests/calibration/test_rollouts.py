@@ -15,7 +15,6 @@ from hrm_calibration import rollouts
 from hrm_calibration.quantize import call_sites, with_outputs
 from hrm_calibration.rollouts import ServedGraph, recording_engine, session_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
-from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
 from hrm_parity.halting_curve import (
     Rollout,
@@ -68,7 +67,6 @@ def test_recorder_lane_and_whole_rollouts_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(num_gpus() == 0, reason="no CUDA device on this machine")
 def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path) -> None:
     if CUDA.name not in onnxruntime.get_available_providers():
         pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")

@@ -14,24 +14,22 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 import pytest
 import torch
 from bundle_tools import shipped
-from export_tools import random_questions
+from export_tools import ranges_of
 
-from hrm_calibration.half import float32_nodes, half_graph, record_ranges
+from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.quantize import call_sites, quantize
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.engines.trt.api import ShapeRange, plan_from_onnx
 from hrm_edge_runtime.engines.trt.profiles import Profile
-from hrm_export.contents import served_graph
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages
@@ -83,8 +81,7 @@ MOST_BYTES_OF_MIXERS = 1.7  # the same for mixers: measured 1.64
 TARGET = "86"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figures:
+class Figures(NamedTuple):
     """One plan; weights and kernels of all profiles come from the builder's log.
 
     `num_kernels` is that of the profile that has most. `targets` are the architectures whose code
@@ -108,8 +105,6 @@ def is_installed() -> bool:
 def load_rtx() -> Any:
     """Open the libraries of the other wheel and return the bindings, which replace `tensorrt`."""
     spec = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
-    assert spec is not None
-    assert spec.origin is not None
     folder = Path(spec.origin).parent
     for pattern in LIBRARIES:
         library = min(folder.glob(pattern))
@@ -134,7 +129,7 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
     """
     model = _model("sudoku")
     step = segment_graph(model)
-    ranges = _ranges(model)
+    ranges = ranges_of(model, registry.get("sudoku"))
     scales = _scales(step, ranges)
     signed = quantize(step, scales)
     down = [site.weight for site in call_sites(step) if "down" in site.weight]
@@ -154,7 +149,7 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
     for name, changes in TRMS.items():
         model = _model("sudoku", **TRM, **changes)
         step = segment_graph(model)
-        ranges = _ranges(model)
+        ranges = ranges_of(model, registry.get("sudoku"))
         signed = quantize(step, _scales(step, ranges))
         yield f"{name}, fp16", _half(step, ranges)
         yield f"{name}, int8, rest fp16", _half(signed, ranges)
@@ -241,12 +236,6 @@ def _ranges_of(graph: onnx.ModelProto, profile: Profile) -> Mapping[str, ShapeRa
             (profile.min_rows, *row), (profile.best_rows, *row), (profile.max_rows, *row)
         )
     return ranges
-
-
-def _ranges(model: HRM) -> dict[str, float]:
-    policy = HaltingPolicy(kind="fixed", max_segments=1)
-    served = served_graph(model, registry.get("sudoku"), policy)
-    return record_ranges(served, random_questions(model, 2))
 
 
 def _scales(step: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, float]:

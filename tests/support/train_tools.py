@@ -52,7 +52,7 @@ def small_trainer(
     data: Path, hardware: Hardware = PRESETS["cpu"], config: HRMConfig = SIZES, **settings: object
 ) -> Trainer:
     sizes = {"batch_size": 8, "warmup_samples": 64, **settings}
-    recipe = Recipe(puzzle=PUZZLE.name, **sizes)  # type: ignore[arg-type]
+    recipe = Recipe(puzzle=PUZZLE.name, **sizes)
     torch.manual_seed(recipe.seed)
     model = model_of(config)
     source = open_source(data, "train", PUZZLE)
@@ -73,7 +73,7 @@ def training_run(
     """Return a run; without `held`, it validates on the whole test split."""
     path.mkdir(exist_ok=True)
     held = held or held_out(open_source(trainer.feed.source.path, "test", PUZZLE), 40, seed=0)
-    chosen = Intervals(**intervals)  # type: ignore[arg-type]
+    chosen = Intervals(**intervals)
     meta = {"puzzle": PUZZLE.name}
     return TrainingRun(path, trainer, held, chosen, meta, writers)
 

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import rank_program
@@ -108,8 +107,7 @@ def torchrun(
     return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(NamedTuple):
     """A network namespace; `link` is its end of the cable."""
 
     name: str

@@ -50,6 +50,9 @@ FAULTS = [
     (f"solve {SOLVED} --bundle BUNDLE --policy guess", "the field 'policy' is not valid"),
     (f"solve {SOLVED} --url http://127.0.0.1:9", "no answer from http://127.0.0.1:9"),
     ("solve nosuch.txt", "file nosuch.txt does not exist: give an existing file or a puzzle"),
+    ("solve a.opensudoku", "file a.opensudoku does not exist: give an existing file or a puzzle"),
+    ("solve .", ". is a directory, a device or a pipe: give a plain file, or - and redirect it"),
+    ("solve /dev/null", "/dev/null is a directory, a device or a pipe: give a plain file, or -"),
 ]
 
 

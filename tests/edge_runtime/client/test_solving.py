@@ -1,5 +1,6 @@
 """`hrm-solve` over many puzzles: every form is read, and every puzzle ends once."""
 
+import io
 import json
 import os
 import random
@@ -23,7 +24,14 @@ from hrm_edge.client import Client, RetryPolicy
 from hrm_edge.connection import read_key
 from hrm_edge.errors import UnavailableError
 from hrm_edge.output import Tally, continued, summary
-from hrm_edge.puzzles import Entry, SolvingError, entries_of, numbered
+from hrm_edge.puzzles import (
+    Entry,
+    SolvingError,
+    entries_of,
+    is_many,
+    numbered,
+    require_file,
+)
 from hrm_edge.requests import RequestOrRefusal
 from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
 from hrm_edge_runtime.api.schema import ErrorDetail
@@ -36,6 +44,20 @@ CSV = "source,question,answer,rating\n"
 def test_a_solution_in_the_file_is_known_and_never_sent() -> None:
     (entry,) = numbered(records_in([CSV, f"a,{OPEN},{SOLVED},7"], [PUZZLE], name="the text"))
     assert (entry.known, dict(entry.fields)) == (SOLVED, {"puzzle": OPEN})
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_standard_input_is_read_as_a_file(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO(f"{OPEN}\r\n{OPEN}\r\n".encode(encoding))
+    piped = io.TextIOWrapper(io.BufferedReader(content), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", piped)
+    assert [entry.puzzle for entry in entries_of("-", [PUZZLE])] == [OPEN, OPEN]
+
+
+@pytest.mark.parametrize("text", ["盤" * 240, f"║{'═' * 200}║\n{OPEN}", "." * 252 + ".ABC"])
+def test_a_board_is_not_taken_for_the_name_of_a_file(text: str) -> None:
+    require_file(text)
+    assert not is_many(text)
 
 
 def test_a_long_file_is_read_while_it_is_solved() -> None:

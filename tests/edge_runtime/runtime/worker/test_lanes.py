@@ -7,7 +7,7 @@ import contextlib
 import multiprocessing
 import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from asgi_tools import PLACES, QUICK, app_over, engine_of, lanes_over, serving, until
@@ -26,7 +26,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.worker import messages, process
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
 from hrm_edge_runtime.worker.loop import FairTurns
 from hrm_puzzles import registry
 
@@ -134,9 +134,7 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
     async with EngineClient(Deaf, {}, stall_s=0.2) as client:
         await until(lambda: client.state == "ready")
         with pytest.raises(NoAnswerError, match="engine-lost"):
-            await asyncio.wait_for(
-                client.lane_manager.load(LaneKey("a"), cast(MakeLane, QUICK), beside=True), 60
-            )
+            await asyncio.wait_for(client.lane_manager.load(LaneKey("a"), QUICK, beside=True), 60)
 
 
 def test_a_long_start_is_logged(
@@ -179,7 +177,7 @@ def test_a_lane_that_was_idle_has_saved_nothing() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.floats(0.02, 1.0), min_size=2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_busy_lanes_get_the_same_time_within_one_dear_step(costs: dict[str, float]) -> None:
     total_s = 10 * max(costs.values())
     turns = FairTurns(costs)
