@@ -90,13 +90,16 @@ def contents_of(
         int8_budget=options.int8_budget,
         max_loss=options.max_loss,
     )
+    generated: list[str] = []
+    if data is not None:
+        generated += num_by_task_in(data)
     command = printable(without_folders(shlex.join(["hrm-export", *sys.argv[1:]])))
     return Contents(
         name=options.name or out.stem,
         model=model.to(provider.device or "cpu"),
         exam=exam,
         meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name, "command": command},
-        generated=list(num_by_task_in(data)) if data else (),
+        generated=generated,
     )
 
 

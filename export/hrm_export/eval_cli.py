@@ -107,10 +107,10 @@ def evaluate_command(options: EvaluationOptions) -> None:
         else:
             other = options.opened(options.other)
             with closing(other.engine):
-                ours, theirs = subject.puzzle.name, other.puzzle.name
-                if theirs != ours:
+                if other.puzzle.name != subject.puzzle.name:
+                    solved = f"{subject.name} solves {subject.puzzle.name}"
                     raise ValueError(
-                        f"{subject.name} solves {ours} and {other.name} {theirs}; "
+                        f"{solved} and {other.name} {other.puzzle.name}; "
                         "give two models of one board, or --board"
                     )
                 others = other.rollout(questions, stages)

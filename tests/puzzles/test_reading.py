@@ -94,6 +94,28 @@ def test_a_maze_that_begins_like_a_remark_is_read(tmp_path: Path) -> None:
     assert len(read_examples(file, SMALL).rows) == 200
 
 
+CLOSED = "######\n#S.G.#\n#....#\n######"
+ONE_LINE = "".join(["#" * 8, "#S....G#", *["#......#"] * 5, "#" * 8])
+PARTED = {
+    "a line each": (ONE_LINE, "\n"),
+    "blank lines": (CLOSED, "\n\n"),
+    "remarks": (CLOSED, "\n# the next\n"),
+    "numbers": (CLOSED, "\n# 2\n"),
+    "headings": (CLOSED, "\nMaze 2\n"),
+}
+
+
+@pytest.mark.parametrize(("board", "between"), PARTED.values(), ids=PARTED)
+def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(
+    board: str, between: str, tmp_path: Path
+) -> None:
+    boards = [board, "#?" + board[2:], board[:-1] + "Q", board]
+    file = tmp_path / "boards.txt"
+    file.write_text(between.join(boards))
+    kind = SMALL if board == ONE_LINE else MAZE
+    assert [record.question for record in records_at(file, [kind])] == boards
+
+
 def hexadecimal(text: str) -> str:
     """A 16x16 board with the digits 0 to F."""
     return "".join(

@@ -88,12 +88,11 @@ def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
         def do_GET(self) -> None:
             self._reply(models or usual)
 
-        def do_PUT(self) -> None:
-            self.do_POST()
-
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self._reply(batch)
+
+        do_PUT = do_POST
 
         def end_headers(self) -> None:
             self.send_header("Connection", "close")

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from asgi_tools import QUICK, Call, app_over, client_of, until
+from asgi_tools import Call, until
 from bundle_tools import archived
 from echo_bundle import LONG_STEP, write_echo_bundle
 from house import SOLVED, UPLOAD, House, house_of
 from key_tools import ADMIN, AS_USER, write_key_file
 from service_tools import Server, command, hrm_serve, refusal, wait_for
+from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
@@ -112,19 +113,14 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
             await asyncio.wait_for(asyncio.gather(*(batch.task for batch in batches)), 60)
             for batch in batches:
                 answers = list(map(json.loads, batch.body.splitlines()))
-                answers.sort(key=lambda answer: answer["line"])
-                for number, answer in enumerate(answers, start=1):
-                    assert answer["line"] == number
-                    assert answer["answer"]["segments"] == 2
-                assert len(answers) == 50
+                assert sorted(answer["line"] for answer in answers) == list(range(1, 51))
+                assert {answer["answer"]["segments"] for answer in answers} == {2}
         assert house.engine_client.process.num_losses == 0
         await until(lambda: len(house.lanes) == 1)
 
 
-async def test_without_keys_nobody_changes_what_is_served() -> None:
-    app = app_over(QUICK)
-    async with client_of(app) as http:
-        refused = await http.put("/models/slow", content=b"")
+def test_without_keys_nobody_changes_what_is_served(keyless: TestClient) -> None:
+    refused = keyless.put("/models/slow", content=b"")
     assert refused.status_code == 403
     assert "--keys" in refused.json()["error"]["remedy"]
 

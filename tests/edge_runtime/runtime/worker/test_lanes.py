@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi_tools import MAZE, MAZES, PLACES, QUICK, app_of_two, app_over, engine_of, serving, until
+from asgi_tools import PLACES, QUICK, app_over, engine_of, lanes_over, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_engine import ThreadEngine
-from scripted_server import LANE, NAME, QUESTION
+from scripted_engine import ScriptedEngine, ThreadEngine
+from scripted_server import LANE, NAME, QUESTION, scripted_model
 from service_tools import wait_for
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.api.request import parse_request
@@ -25,8 +26,22 @@ from hrm_edge_runtime.worker import messages, process
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
 from hrm_edge_runtime.worker.loop import FairTurns
+from hrm_puzzles import registry
 
+MAZE = registry.get("maze-8x8")
+MAZES = "mazes"
 MAZE_QUESTION = MAZE.sample([])
+
+
+def app_of_two() -> Starlette:
+    """Return an application of the scripted Sudokus and of mazes answered with their questions."""
+    mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
+    return app_over(two_lanes, mazes)
+
+
+def two_lanes() -> Lanes:
+    echo = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
+    return {**QUICK(), **lanes_over(echo, MAZE, MAZES)}
 
 
 def answer_to(http: TestClient, puzzle: object, **fields: object) -> Any:

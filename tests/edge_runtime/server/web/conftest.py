@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from web_tools import Browser, ConsoleMessage, Error, Page
 
 MODELS = ("sudoku-6x6", "sudoku", "maze-8x8", "logistics-6x6", "arc-7x7", "arc-15x15")
+CLIPBOARD = ["clipboard-read", "clipboard-write"]
 REFUSED = "Failed to load resource"  # how the browser notes each 4xx and 5xx that a test provokes
 
 
@@ -48,7 +49,8 @@ def window(browser: Browser) -> Iterator[Page]:
     """One window for all tests: a new one for each would cost a process and half a second."""
     from web_tools import new_page
 
-    with new_page(browser, viewport={"width": 1200, "height": 900}, accept_downloads=True) as page:
+    size = {"width": 1200, "height": 900}
+    with new_page(browser, viewport=size, permissions=CLIPBOARD) as page:
         yield page
 
 
