@@ -32,7 +32,7 @@ def has_gpu() -> bool:
 
 
 def uses_browser(item: pytest.Item) -> bool:
-    fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
+    fixtures = getattr(item, "fixturenames", ())
     return "browser" in fixtures
 
 

@@ -16,7 +16,7 @@ from hrm_edge_runtime.api.schema import ErrorDetail
 
 PYPROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
 PACKAGES = sorted(set(re.findall(r'"\w+/(hrm_\w+)",', PYPROJECT)))
-SAMPLES: dict[object, object] = {
+SAMPLES = {
     str: "text",
     int: 503,
     float: 1.5,
@@ -36,7 +36,7 @@ def modules() -> Iterator[str]:
 
 def exceptions() -> list[type[Exception]]:
     """Every exception class that a module of this project defines."""
-    found: dict[str, type[Exception]] = {}
+    found = {}
     for name in modules():
         for value in vars(importlib.import_module(name)).values():
             is_own = inspect.isclass(value) and value.__module__.partition(".")[0] in PACKAGES
@@ -56,7 +56,7 @@ def instance_of(kind: type[Exception]) -> Exception:
     if not inspect.isfunction(kind.__init__):  # that of a built-in exception
         return kind("what; remedy.")
     hints = get_type_hints(kind.__init__)
-    arguments: list[object] = []
+    arguments = []
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.default is parameter.empty:
             arguments.append(sample_of(hints[name]))

@@ -90,10 +90,10 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
     bench = policies.bundle_bench(bundle, questions, ServingOptions(engine="cpu", slots=4))
     bench = bench._replace(rule=HaltingPolicy(kind="learned", max_segments=9))
-    answers: dict[str, dict[int, tuple[int, bytes]]] = {}
+    answers = {}
     for policy in policies.POLICIES:
         results, _ = policies.serve(policy, bench)
-        answer_of: dict[int, tuple[int, bytes]] = {}
+        answer_of = {}
         for result in results:
             answer = np.asarray(result.answer_T).tobytes()
             answer_of[result.attempt_id] = (result.segments, answer)
@@ -238,7 +238,7 @@ def seconds_of_policies(num_slots: int) -> dict[str, float]:
     for question in questions:
         unsolved = [question.tokens_T] * (question.index % MAX_SEGMENTS)
         recording[question.tokens_T.tobytes()] = [*unsolved, question.labels_T]
-    seconds: dict[str, float] = {}
+    seconds = {}
     for policy in policies.POLICIES:
         engine = SimulatedEngine(recording, device, num_slots)
         rule = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)

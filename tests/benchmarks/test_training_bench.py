@@ -90,7 +90,7 @@ def test_a_smaller_part_is_in_a_larger_one_and_draws_nothing_else(tmp_path: Path
     build(DataRecipe(puzzle=PUZZLE, num_train=32, num_test=4), tmp_path / "data")
     whole = open_source(tmp_path / "data", "train", registry.get(PUZZLE))
     chances_B2 = np.zeros((64, 2))
-    drawn: list[set[int]] = []
+    drawn = []
     for count in (4, 8, 32):
         part = PartOfSource(whole, count, seed=1)
         groups_B = np.arange(64) % count

@@ -58,7 +58,7 @@ def lone_product() -> onnx.ModelProto:
 
 
 def producers(graph: onnx.ModelProto) -> Nodes:
-    makers: Nodes = {}
+    makers = {}
     for node in graph.graph.node:
         for output in node.output:
             makers[output] = node
@@ -71,7 +71,7 @@ def stored(graph: onnx.ModelProto) -> Tensors:
 
 def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> None:
     parts = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
-    expected: dict[str, int] = {}
+    expected = {}
     for part in parts:
         expected[f"low_level.layers.0.{part}.weight"] = 4
         expected[f"high_level.layers.0.{part}.weight"] = 2
@@ -92,11 +92,11 @@ def test_every_linear_product_and_nothing_else_reads_int8() -> None:
         scale = numpy_helper.to_array(tensors[f"{site.name}/scale"])
         assert scale == np.float32(SCALES[site.name])
     onnx.checker.check_model(SIGNED, full_check=True)
-    rounded: set[str] = set()
+    rounded = set()
     for node in SIGNED.graph.node:
         if node.op_type == "DequantizeLinear":
             rounded.add(node.output[0])
-    readers: set[str] = set()
+    readers = set()
     for node in SIGNED.graph.node:
         if not rounded.isdisjoint(node.input):
             readers.add(node.op_type)

@@ -41,7 +41,7 @@ def scripted(
     tokens_NT: np.ndarray, answers_NT: np.ndarray, segments: Sequence[int], num_slots: int
 ) -> ScriptedEngine:
     """Return an engine that is sure of these answers after so many segments."""
-    scripts: dict[bytes, Script] = {}
+    scripts = {}
     for tokens_T, answer_T, count in zip(tokens_NT, answers_NT, segments, strict=True):
         scripts[tokens_T.tobytes()] = Script(answer_T=answer_T, segments=count)
     return ScriptedEngine(
@@ -100,7 +100,7 @@ def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
 
 def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
     """One fresh puzzle: the first low layer reads the sum of state, input and high state."""
-    seen: list[dict[str, np.ndarray]] = []
+    seen = []
 
     def observe(arrays: Mapping[str, Any]) -> None:
         seen.append({name: rows.copy() for name, rows in arrays.items()})
@@ -189,7 +189,7 @@ def three_puzzles() -> Rollout:
 
 
 def test_the_curve_has_a_point_for_every_margin() -> None:
-    points: dict[float, tuple[float, float]] = {}
+    points = {}
     for point in learned_curve(three_puzzles()):
         score = point.total
         points[point.policy.threshold] = (score.mean_segments, score.exact)

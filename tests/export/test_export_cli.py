@@ -178,7 +178,7 @@ def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_
         assert set(bundle.manifest.unrolled) == {"fp32", "fp16", "int8"}
         engines.append("unrolled:fp16")
     assert_answers_as_pytorch_does(bundle, trainer.averaged_model().cpu())
-    asked: list[SolveRequest] = []
+    asked = []
     for tokens_T in questions_made(SUDOKU, 3).tokens_NT:
         asked.append(SolveRequest(puzzle=SUDOKU.decode(tokens_T).tolist()))
     for engine in engines:

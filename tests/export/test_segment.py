@@ -1,7 +1,5 @@
 """The step graph and its other forms agree with PyTorch; faulty graphs are rejected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,7 @@ from hrm_export.torch_engine import record
 from hrm_export.unrolled import unrolled_graph
 from hrm_puzzles import registry
 
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "rotary": {"positions": "rope"},
     "no-prefix-learned": {"positions": "learned", "puzzle_vector_size": 0},
     "padded-prefix-of-two": {"positions": "rope", "puzzle_vector_size": 40},
@@ -80,7 +78,7 @@ def test_garbage_in_the_carry_of_a_fresh_row_never_leaks() -> None:
 
 def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
     """Values of each stored array but single numbers; half and single floats count alike."""
-    sizes: dict[str, int] = {}
+    sizes = {}
     for tensor in model.graph.initializer:
         if tensor.dims and tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16):
             assert tensor.name not in sizes
@@ -105,7 +103,7 @@ def test_every_weight_is_stored_once_however_often_it_is_used() -> None:
 
 
 def test_the_list_of_operators_is_what_the_graphs_use() -> None:
-    used: set[str] = set()
+    used = set()
     for changes in MODELS.values():
         graph = segment_graph(tools.small_model(**changes)).graph
         used.update(node.op_type for node in graph.node)
@@ -146,7 +144,7 @@ def adding(operator: str, *inputs: str) -> Change:
     return lambda model: add_node(model, operator, *inputs)
 
 
-FAULTS: dict[str, tuple[Change, str]] = {
+FAULTS = {
     "unknown operator": (adding("Gelu", "logits_BTV"), "surplus is Gelu giving FLOAT"),
     "unknown type": (adding("Mul", "answer_BT", "answer_BT"), "surplus is Mul giving INT32"),
     "half meets float": (halve, "meeting mixes types|not valid ONNX"),
@@ -234,7 +232,7 @@ HALF_TOLERANCE = 0.1  # a hundred roundings to 11 bits of values near 4, in each
 
 def computed_in_float(model: onnx.ModelProto) -> set[str]:
     types = element_types(model)
-    names: set[str] = set()
+    names = set()
     for node in model.graph.node:
         if node.op_type != "Cast" and types[node.output[0]] == TensorProto.FLOAT:
             names.add(node.name)

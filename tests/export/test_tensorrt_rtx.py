@@ -42,7 +42,7 @@ LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
 LARGE = (Profile.fixed(1), Profile.fixed(8))
 SMALL = (Profile(min_rows=1, best_rows=8, max_rows=16),)
 NUM_UNROLLED = 2
-TRM: dict[str, Any] = {
+TRM = {
     "arch": "trm",
     "high_cycles": 3,
     "low_cycles": 6,
@@ -51,8 +51,8 @@ TRM: dict[str, Any] = {
     "puzzle_positions": 16,
     "halt_rule": "q_halt",
 }
-MIXERS: dict[str, Any] = {"blocks": "mixer", "positions": "none"}
-TRMS: dict[str, dict[str, Any]] = {"trm": {}, "trm of mixers": MIXERS}
+MIXERS = {"blocks": "mixer", "positions": "none"}
+TRMS = {"trm": {}, "trm of mixers": MIXERS}
 FUSED_ATTENTION = re.compile(rb"_gemm_mha_v2_0x[0-9a-f]+")
 TARGETS = re.compile(rb"sm_?(\d{2,3})\b")
 NAMES_PER_ATTENTION = 3  # times that the plan spells the name of a fused attention
@@ -202,7 +202,7 @@ class _Log(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.records: list[logging.LogRecord] = []
+        self.records = []
         self.emit = self.records.append
 
 
@@ -229,7 +229,7 @@ def _aim(trt: Any, config: Any) -> None:
 
 
 def _ranges_of(graph: onnx.ModelProto, profile: Profile) -> Mapping[str, ShapeRange]:
-    ranges: dict[str, ShapeRange] = {}
+    ranges = {}
     for value in graph.graph.input:
         _, *row = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         ranges[value.name] = ShapeRange(
@@ -239,7 +239,7 @@ def _ranges_of(graph: onnx.ModelProto, profile: Profile) -> Mapping[str, ShapeRa
 
 
 def _scales(step: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, float]:
-    scales: dict[str, float] = {}
+    scales = {}
     for site in call_sites(step):
         largest = ranges.get(site.tensor, 127.0)
         scales[site.name] = largest / 127

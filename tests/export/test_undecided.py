@@ -91,7 +91,7 @@ def test_an_undecided_precision_is_marked(undecided: tuple[Path, str]) -> None:
         assert doubt.startswith("loss ")
         assert f"{precision} is undecided: {doubt}" in said
     assert "auto serves fp32 on this CPU" in said
-    cells: dict[str, str] = {}
+    cells = {}
     for line in said.splitlines():
         name, _, text = line.strip("│ ").partition("│")
         cells[name.strip()] = text

@@ -76,7 +76,7 @@ class Weights:
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
-        self.state: State = {}
+        self.state = {}
 
     def add(self, name: str, *shape: int, spread: float) -> None:
         self.state[f"inner.{name}"] = spread * torch.randn(shape, generator=self.generator)
@@ -147,7 +147,7 @@ class Reference:
     def __init__(self, state: State, positions: str, cycles: tuple[int, int]) -> None:
         self.cycles = cycles
         self.positions = positions
-        self.w: State = {}
+        self.w = {}
         for name, tensor in state.items():
             self.w[name.removeprefix("inner.")] = tensor.double()
 
@@ -198,8 +198,8 @@ class Reference:
         x = self.embed(tokens, puzzle_id)
         z_high = self.w["H_init"].expand_as(x)
         z_low = self.w["L_init"].expand_as(x)
-        logits: list[Tensor] = []
-        q: list[Tensor] = []
+        logits = []
+        q = []
         for _ in range(SEGMENTS):
             for _ in range(self.cycles[0]):
                 for _ in range(self.cycles[1]):
@@ -356,7 +356,7 @@ def test_a_setting_that_is_not_understood_is_rejected_by_name(setting: str, run:
         model_from_published(run, SEQ_LEN)
 
 
-ACCEPTED: dict[str, dict[str, object]] = {
+ACCEPTED = {
     "off": {"causal": False, "pre_norm": False, "use_qk_norm": False, "mlp_t": False},
     "TRM's HRM": {"name": "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1"},
     "no name": {"name": None},
@@ -493,7 +493,7 @@ def test_the_last_step_is_the_one_with_the_largest_number(run: Path) -> None:
     ],
 )
 def test_bad_settings_rejected(tmp_path: Path, settings: object, names: str, reason: str) -> None:
-    named: State = {}
+    named = {}
     for name, tensor in published_state().items():
         named[names.format(name.removeprefix("inner."))] = tensor
     torch.save({"model_config": settings, "model_state_dict": named}, tmp_path / "hrm-v2.pt")
@@ -589,7 +589,7 @@ def nested(tensor: Tensor) -> Tensor:
 
 
 FLOAT4 = torch.float4_e2m1fn_x2
-HOSTILE: dict[str, tuple[str, object]] = {
+HOSTILE = {
     "no weights": (WEIGHTS, None),
     "weights cut before their end": (WEIGHTS, cut()),
     "a plain pickle": (WEIGHTS, pickle.dumps(Hostile())),
@@ -721,7 +721,7 @@ def test_a_large_table_exports_a_few_numbered_rows(imported_sudoku: Path, tmp_pa
     assert model.config.num_puzzle_ids == NUM_ROWS
     assert list(bundle.identifiers) == ["<blank>", "1", "2"]
     assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:3].numpy())
-    requests: list[SolveRequest] = []
+    requests = []
     for tokens_T in questions_made(bundle.puzzle, 3).tokens_NT:
         requests.append(SolveRequest(puzzle=bundle.puzzle.decode(tokens_T).tolist()))
     solver = from_bundles([bundle], "cpu", num_slots=2)

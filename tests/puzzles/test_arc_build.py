@@ -128,7 +128,7 @@ def test_result_depends_on_the_seed_alone(folder: Path, tmp_path: Path) -> None:
 def test_a_build_continues(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = build_arc(recipe(folder), SMALL, tmp_path / "whole")
     write_task = arc_build._write_task
-    written: list[str] = []
+    written = []
     limit = 2
 
     def counted(job: arc_build._Job, **rest: Any) -> None:

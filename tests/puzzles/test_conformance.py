@@ -32,7 +32,7 @@ def test_every_puzzle_keeps_every_law(name: str) -> None:
 @pytest.mark.parametrize("name", ["sudoku", "maze-6x9", "logistics-6x6"])
 def test_sixty_puzzles_have_sixty_hashes(name: str) -> None:
     puzzle = registry.get(name)
-    hashes: set[int] = set()
+    hashes = set()
     for seed in range(5):
         samples = samples_of(puzzle, seed)
         hashes.update(puzzle.equivalence_hash_B(samples.inputs_BT, samples.labels_BT).tolist())

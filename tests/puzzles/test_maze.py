@@ -204,7 +204,7 @@ def test_hard_mazes_of_30x30_are_like_the_published_ones() -> None:
     starts = [lengths(GENERATED[2].shape, difficulty).start for difficulty in DIFFICULTIES]
     assert starts == [2, 13, 26]
     rng = np.random.default_rng(3)
-    has_open_square: set[bool] = set()
+    has_open_square = set()
     for _ in range(12):
         is_free = GENERATED[3].generate(rng, "hard").question != WALL
         rows = is_free[:-1] & is_free[1:]

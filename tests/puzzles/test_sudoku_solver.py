@@ -13,7 +13,7 @@ BOARD_6 = SudokuBoard(box_rows=2, box_cols=3)
 BOARD_4 = SudokuBoard(box_rows=2, box_cols=2)
 BOARDS = [BOARD_4, BOARD_6, BOARD_9]
 NAMES = ["sudoku-4x4", "sudoku-6x6", "sudoku"]
-CASES: list[tuple[str, str]] = []
+CASES = []
 for board_name in NAMES:
     for level in registry.get(board_name).difficulties:
         if level != "extreme":  # takes far too long
@@ -30,7 +30,7 @@ RATED = [
 
 
 def peers_of(board: SudokuBoard) -> list[set[int]]:
-    peers: list[set[int]] = [set() for _ in range(board.num_cells)]
+    peers = [set() for _ in range(board.num_cells)]
     for unit in board.units_US.tolist():
         for cell in unit:
             peers[cell] |= set(unit) - {cell}
@@ -39,7 +39,7 @@ def peers_of(board: SudokuBoard) -> list[set[int]]:
 
 def plain_count(board: SudokuBoard, cells: list[int], limit: int = 2) -> int:
     """Solutions up to a limit, by trying digits in the cell with the fewest."""
-    options: dict[int, set[int]] = {}
+    options = {}
     for cell, peers in enumerate(peers_of(board)):
         if not cells[cell]:
             seen = {cells[peer] for peer in peers}
@@ -74,7 +74,7 @@ def has_clash(board: SudokuBoard, cells: list[int]) -> bool:
 @pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: f"{board.side}x{board.side}")
 def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard) -> None:
     rng = np.random.default_rng(7)
-    counts: set[int] = set()
+    counts = set()
     for _ in range(60):
         digits = rng.integers(1, board.side + 1, board.num_cells)
         is_given = rng.random(board.num_cells) < 0.25

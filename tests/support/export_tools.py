@@ -28,7 +28,7 @@ from hrm_puzzles.puzzle import Puzzle
 GAIN = 0.7
 """Scales all matrices. A fresh model amplifies rounding, which would hide what the tests compare; a
 trained model does not."""
-TRM: dict[str, Any] = {
+TRM = {
     "arch": "trm",
     "high_layers": 2,
     "puzzle_positions": 3,
@@ -36,8 +36,8 @@ TRM: dict[str, Any] = {
     "max_segments": 8,
 }
 """Changes that make `small_model` a TRM."""
-TRM_MIXER: dict[str, Any] = {**TRM, "blocks": "mixer", "positions": "none"}
-SIZES: dict[str, Any] = {
+TRM_MIXER = {**TRM, "blocks": "mixer", "positions": "none"}
+SIZES = {
     "vocab_size": 6,
     "seq_len": 16,
     "hidden_size": 32,
@@ -67,7 +67,7 @@ def relational_sizes(puzzle: str) -> dict[str, Any]:
     """Return changes that give `small_model` relational blocks of this puzzle."""
     kind = registry.get(puzzle)
     geometry = kind.geometry
-    sizes: dict[str, Any] = {"blocks": "relational", "expansion": 2.0, "halt_rule": "q_halt"}
+    sizes = {"blocks": "relational", "expansion": 2.0, "halt_rule": "q_halt"}
     sizes["board"] = geometry.board
     sizes["num_symbols"] = geometry.num_symbols
     sizes["num_fixed"] = geometry.num_fixed
@@ -146,7 +146,7 @@ def random_inputs(model: HRM, count: int, seed: int = 0) -> dict[str, np.ndarray
     questions = random_questions(model, count, seed)
     table = model.puzzle_table.numpy()
     carry = (count, config.num_positions, config.hidden_size)
-    inputs: dict[str, np.ndarray] = {}
+    inputs = {}
     inputs["tokens_BT"] = questions.tokens_NT
     inputs["puzzle_vector_BE"] = table[questions.puzzle_ids_N]
     inputs["fresh_B"] = np.zeros(count, np.bool_)

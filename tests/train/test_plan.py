@@ -399,7 +399,7 @@ def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: P
 def test_every_setting_that_a_page_or_a_script_names_exists() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     known = {field.name for record in RECORDS.values() for field in dataclasses.fields(record)}
-    named: set[str] = set()
+    named = set()
     for file in listed.stdout.splitlines():
         is_history = file.startswith(("benchmarks/results/", "CHANGELOG", "tests/"))
         if file.endswith((".md", ".sh", ".yaml")) and not is_history:

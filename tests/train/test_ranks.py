@@ -21,7 +21,7 @@ from train_tools import TRAINING, children_of, losses, weights_of
 
 from hrm_train.distributed import Ranks, joined
 
-PROGRAM: str = rank_program.__file__
+PROGRAM = rank_program.__file__
 ROUNDING = 1e-5  # float32 sums in another order
 LIMIT_S = 500
 
@@ -38,7 +38,7 @@ def on_two_ranks(*arguments: Path | str) -> str:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     command = [sys.executable, PROGRAM, *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes: list[subprocess.Popen[str]] = []
+    processes = []
     for rank in "01":
         variables = {**os.environ, **meeting, "RANK": rank, "LOCAL_RANK": rank}
         processes.append(subprocess.Popen(command, env=variables, text=True, **pipes))
@@ -206,7 +206,7 @@ def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(
 ) -> None:
     run = tmp_path / "disturbed"
     with two_machines() as machines, contextlib.ExitStack() as stack:
-        agents: list[subprocess.Popen[str]] = []
+        agents = []
         for machine in machines:
             one = stack.enter_context(agent(machine, machines[0], data, run))
             stack.callback(one.kill)  # if the test fails; its ranks end with it

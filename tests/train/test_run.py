@@ -144,7 +144,7 @@ def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
     run.finish(Stages())
     history = validations(run.path)
     evaluated = {row["step"] for row in history if row["kind"] == "whole"}
-    expected: set[int] = set()
+    expected = set()
     best = (-1.0, 0.0)
     for row in history:
         if row["kind"] == "whole":

@@ -1,7 +1,5 @@
 """What a run measures and reports: phases, tags, figures, one-time warnings, and its speed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -50,8 +48,8 @@ def test_a_slow_first_step_is_announced_again_and_again(
 ) -> None:
     monkeypatch.setattr(run, "SLOW_STEP_S", 0.05)
     training = small_run(data, tmp_path, 2)
-    slow: list[str] = []
-    slow_before: list[int] = []  # each step
+    slow = []
+    slow_before = []  # each step
 
     def listen(line: str) -> None:
         if line.startswith("the first step still runs after"):
@@ -93,7 +91,7 @@ def test_a_resumed_run_keeps_its_history_in_wandb(
     mode: str, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offline a start is a run of its own in one group, online it continues the same run."""
-    starts: list[dict[str, str]] = []
+    starts = []
     library = SimpleNamespace(init=lambda **options: starts.append(options))
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv("WANDB_MODE", mode)

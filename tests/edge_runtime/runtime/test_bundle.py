@@ -113,7 +113,7 @@ def unlisted(name: str) -> Change:
 
 
 OUTSIDE = {"../other": {"sha256": "0" * 64, "size_bytes": 1}}
-FAULTS: dict[str, tuple[Change, str]] = {
+FAULTS = {
     "no directory": (shutil.rmtree, "not a bundle directory"),
     "no manifest": (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json is missing"),
     "cut off": (holding(b"{"), NO_JSON),
@@ -170,7 +170,7 @@ def test_each_fault_is_refused_in_one_sentence(bundle: Path, name: str) -> None:
 EVIL = "\x1b[31mred, two\nlines, c1\x9b, turned\u202e, isolated\u2066\u200f, separated\u2028\x7f"
 
 
-EVIL_FIELDS: list[Fields] = [
+EVIL_FIELDS = [
     {"name": EVIL},
     {"precisions": {EVIL: "step.fp32.onnx"}},
     {"provenance": {"solved": EVIL}},

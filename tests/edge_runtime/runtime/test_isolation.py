@@ -78,7 +78,7 @@ class Strangers:
 
 def course(engine: OnnxEngine, slot: int, others: Strangers | None = None) -> list[Said]:
     """What a slot answers in each of its next segments, while others leave and arrive."""
-    said: list[Said] = []
+    said = []
     for _ in range(NUM_SEGMENTS):
         if others:
             slot = others.change(slot)

@@ -33,7 +33,7 @@ __version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
 SCRATCH_BYTES = 4096  # of each row
 RAISES_FOR_A_PROFILE = (10, 13)  # the bindings before it crash if TensorRT rejects a profile
 
-NUMPY_OF: dict[str, Any] = {
+NUMPY_OF = {
     "tensor(int32)": np.int32,
     "tensor(float)": np.float32,
     "tensor(bool)": np.bool_,
@@ -108,7 +108,7 @@ class Builder:
 
 def _on_another_thread(work: Callable[[], Any]) -> Any:
     """Run `work` on a thread that `threading` does not know, as TensorRT's builder does."""
-    ended: Future[Any] = Future()
+    ended = Future()
 
     def run() -> None:
         try:
@@ -127,7 +127,7 @@ class INetworkDefinition:
 
 class IOptimizationProfile:
     def __init__(self) -> None:
-        self._shapes: dict[str, list[list[int]]] = {}
+        self._shapes = {}
 
     def set_shape(self, input: str, min: Dims, opt: Dims, max: Dims) -> None:
         for selector, shape in enumerate((min, opt, max)):
@@ -149,10 +149,10 @@ class IBuilderConfig:
 
     def __init__(self, logger: ILogger) -> None:
         self._logger = logger
-        self._profiles: list[IOptimizationProfile] = []
-        self._cleared: set[str] = set()
-        self._limits: dict[str, int] = {}
-        self._timing_cache: ITimingCache | None = None
+        self._profiles = []
+        self._cleared = set()
+        self._limits = {}
+        self._timing_cache = None
 
     def set_memory_pool_limit(self, pool: MemoryPoolType, pool_size: Size) -> None:
         self._limits[pool.name] = pool_size
@@ -192,7 +192,7 @@ class OnnxParser:
     def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
         assert logger is not None
         self._network = network
-        self._errors: list[ParserError] = []
+        self._errors = []
 
     @property
     def num_errors(self) -> int:
@@ -321,9 +321,9 @@ class EngineInspector:
 class IExecutionContext:
     def __init__(self, engine: ICudaEngine) -> None:
         self._engine = engine
-        self._addresses: dict[str, int] = {}
-        self._shapes: dict[str, list[int]] = {}
-        self._profile: dict[str, list[list[int]]] = {}
+        self._addresses = {}
+        self._shapes = {}
+        self._profile = {}
         self._memory_bytes = 0
 
     def update_device_memory_size_for_shapes(self) -> Size:

@@ -1,7 +1,5 @@
 """The laws of attempts: one answer per question, no work past it, no false proof, no vain vote."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import NamedTuple
 
@@ -55,7 +53,7 @@ def frames_of(value: int, count: int) -> list[int]:
 
 
 def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
-    courses: dict[int, Course] = {}
+    courses = {}
     for number, frame in enumerate(frames_of(3, 5)):
         segments = 1 if number < 3 else 4
         courses[frame] = Course(segments=segments, answer=frame)
@@ -147,13 +145,13 @@ class Scene(NamedTuple):
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    courses: dict[int, Course] = {}
+    courses = {}
     for frame in range(100):
         segments = int(rng.integers(1, MAX_SEGMENTS + 2))
         added = int(rng.choice([0, 1, 2, 50]))  # 50 is right
         courses[frame] = Course(segments=segments, answer=(frame + added) % 100)
     patience = st.none() | st.integers(1, 12).map(float)
-    tasks: list[Task] = []
+    tasks = []
     for number in range(draw(st.integers(1, 6))):
         num_attempts = draw(st.integers(1, 6))
         deadline_s = draw(patience)
@@ -174,9 +172,9 @@ def play(lane: TaskLane, scene: Scene) -> tuple[dict[int, Result], set[int], lis
 
     In runs of one segment, the engine does no work for a question that is concluded.
     """
-    results: dict[int, Result] = {}
-    cancelled: set[int] = set()
-    events: list[SegmentEvent] = []
+    results = {}
+    cancelled = set()
+    events = []
     engine = scene.engine
     for one in scene.tasks:
         lane.submit(one)

@@ -60,7 +60,7 @@ def task(task_id: int, *, guesses: bool, **more: Any) -> Task:
 
 
 def said(results: Mapping[int, Result]) -> Said:
-    answers: Said = {}
+    answers = {}
     for key, one in results.items():
         if one.answer_T is not None:
             cost = (one.segments, one.total_segments)
@@ -92,8 +92,8 @@ def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_a_full_board_none(
 
 
 def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_runs() -> None:
-    plain: Said = {}
-    guessing: Said = {}
+    plain = {}
+    guessing = {}
     for number in OTHERS:
         plain |= alone(task(number, guesses=False))
         guessing |= alone(task(number, guesses=True))
@@ -129,7 +129,7 @@ class Told(ScriptedEngine):
 
     def __init__(self, script: Script, *, wavers: bool = True) -> None:
         super().__init__(num_slots=1, seq_len=SMALL.seq_len, play=lambda _: script)
-        self.told: list[np.ndarray] = []
+        self.told = []
         self._wavers = wavers
 
     def replace_tokens(self, slot: int, tokens_T: np.ndarray) -> None:

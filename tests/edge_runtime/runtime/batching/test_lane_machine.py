@@ -1,7 +1,5 @@
 """A lane under submits, cancels, deadlines, garbage and steps in any order, beside a model."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import numpy as np
@@ -77,12 +75,12 @@ class AnyLane(RuleBasedStateMachine):
             run_length=run_length,
         )
         self.ids = count(1)
-        self.alive: dict[int, Attempt] = {}
-        self.ended: set[int] = set()
-        self.answered: list[tuple[Attempt, list[int]]] = []
-        self.jobs: list[int | None] = [None] * num_slots  # the last one of each slot
+        self.alive = {}
+        self.ended = set()
+        self.answered = []
+        self.jobs = [None] * num_slots  # the last one of each slot
         self.generations = [0] * num_slots
-        self.seated: set[int] = set()
+        self.seated = set()
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds

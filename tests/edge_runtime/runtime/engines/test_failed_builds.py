@@ -216,7 +216,7 @@ def test_an_exception_in_the_progress_display_does_not_end_a_build(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """TensorRT calls it from threads that Python did not start."""
-    threads: set[str] = set()
+    threads = set()
 
     def broken(*_: object) -> None:
         threads.add(type(threading.current_thread()).__name__)

@@ -366,7 +366,7 @@ def test_a_timing_cache_per_power_mode(bundle: Bundle, monkeypatch: pytest.Monke
     for power_mode in ("15W", "MAXN", "15W"):
         on_a_board(monkeypatch, power_mode=power_mode)
         build(bundle, "--again")
-    kept: dict[str, bytes] = {}
+    kept = {}
     for file in cache.plan_folder().glob("timing-*.cache"):
         kept[file.name.split("-")[2]] = file.read_bytes()
     assert kept == {"15w": b"timed timed ", "maxn": b"timed "}

@@ -1,7 +1,5 @@
 """Several models in one server: who answers what, none is shut out, and all get equal time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import multiprocessing
