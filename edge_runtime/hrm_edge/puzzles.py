@@ -4,21 +4,24 @@ A JSON object with `puzzle` may be a request of `/solve`. The answers of a file 
 They are never sent anywhere.
 """
 
+import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
+from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.reading.record import PuzzleRecord, board_in
 from hrm_puzzles.reading.records import MAX_LINE, records_at, records_in
+from hrm_puzzles.reading.text import encoding_of
 
-FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no puzzle ends like this
-MAX_FILE_NAME = 250  # characters; file systems take no longer name
+FILE_NAME = re.compile(r"[^\n]{1,200}\.[A-Za-z]{3,10}")  # no puzzle ends like this
 
 
 class SolvingError(ValueError):
@@ -45,14 +48,17 @@ class Entry(NamedTuple):
 
 def is_many(argument: str) -> bool:
     """Whether an argument names a file or standard input; otherwise it is a puzzle."""
-    if argument == "-":
-        return True
-    return len(argument) < MAX_FILE_NAME and Path(argument).is_file()
+    return argument == "-" or os.path.isfile(argument)
 
 
 def require_file(argument: str) -> None:
-    """Raise SolvingError if an argument looks like a file name and the file does not exist."""
-    if FILE_NAME.fullmatch(argument) and not is_many(argument):
+    """Raise SolvingError if an argument looks like a file name and is not a file."""
+    if is_many(argument):
+        return
+    if os.path.exists(argument):
+        remedy = "give a plain file, or - and redirect it to standard input"
+        raise SolvingError(f"{argument} is a directory, a device or a pipe: {remedy}.")
+    if FILE_NAME.fullmatch(argument):
         raise SolvingError(f"file {argument} does not exist: give an existing file or a puzzle.")
 
 
@@ -65,7 +71,7 @@ def entries_of(
     """
     try:
         if argument == "-":
-            lines = lines_of(sys.stdin, MAX_LINE)
+            lines = lines_of(_standard_input(), MAX_LINE)
             yield from numbered(records_in(lines, puzzles, name="standard input", columns=columns))
         elif is_many(argument):
             yield from numbered(records_at(Path(argument), puzzles, columns))
@@ -78,7 +84,18 @@ def entries_of(
         raise SolvingError(f"{argument!r} cannot be read ({error}): {remedy}.") from error
 
 
+def _standard_input() -> TextIO:
+    """Standard input in UTF-8, or in UTF-16 if its mark is there."""
+    if isinstance(sys.stdin, io.TextIOWrapper) and isinstance(sys.stdin.buffer, io.BufferedReader):
+        sys.stdin.reconfigure(encoding=encoding_of(sys.stdin.buffer.peek()))
+    return sys.stdin
+
+
 def numbered(records: Iterable[PuzzleRecord]) -> Iterator[Entry]:
+    """The puzzles of records. Beside an answer, unknown fields are columns of a data set."""
     for number, record in enumerate(records, start=1):
-        fields = {"puzzle": board_in(record.question), **record.fields}
+        fields = {"puzzle": board_in(record.question)}
+        for name, value in record.fields.items():
+            if record.answer is None or name in SolveRequest.model_fields:
+                fields[name] = value
         yield Entry(number=number, fields=fields, known=record.answer)

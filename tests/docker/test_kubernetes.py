@@ -136,7 +136,7 @@ def test_the_proxies_find_the_ready_pods_by_the_name_of_their_port() -> None:
 
 
 def pod_specs() -> dict[str, Manifest]:
-    specs: dict[str, Manifest] = {}
+    specs = {}
     for file in FILES:
         for manifest in manifests_in(file.read_text()):
             if "template" in manifest.get("spec", {}):

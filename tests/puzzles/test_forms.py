@@ -15,7 +15,18 @@ from hrm_puzzles.data.build import import_file
 from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.puzzle import Labelling, Puzzle, PuzzleError
-from hrm_puzzles.reading.forms import FORMS, QUESTIONS, WrittenForm
+from hrm_puzzles.reading.forms import (
+    FORMS,
+    LINES,
+    MAZE,
+    NUMBERS,
+    OBJECTS,
+    QUESTIONS,
+    ROWS,
+    SOLUTION,
+    SUDOKU,
+    WrittenForm,
+)
 from hrm_puzzles.reading.record import board_in
 from hrm_puzzles.reading.text import plain
 
@@ -59,7 +70,7 @@ def written(form: WrittenForm, folder: Path) -> Path:
 
 def by_file(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     (entry,) = entries_of(str(written(form, folder)), [puzzle])
-    return tokens_of(puzzle, entry.puzzle)
+    return tokens_of(puzzle, request_from(entry.puzzle, entry.fields).puzzle)
 
 
 def by_build(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
@@ -87,9 +98,64 @@ def doors_of(form: WrittenForm) -> dict[str, Door]:
     return {**BOARD_DOORS, **FILE_DOORS}
 
 
+X_FRAMES = "*-----*\n|1X|3X|\n|34|12|\n|--+--|\n|21|43|\n|43|2X|\n*-----*"
+PYTHON_ROWS = "".join(f"    {row},\n" for row in NUMBERS)
+JAVA_ROWS = PYTHON_ROWS.replace("[", "{").replace("]", "}")
+ARRAY_ROWS = ",\n       ".join(map(str, NUMBERS))
+SOLVED_LINES = "1234\n3412\n2143\n4321"
+WITH_FIELDS = {"id": 7, "difficulty": "easy", **OBJECTS[0]}
+BY_NUMBER = {"puzzle": {"0": SUDOKU}, "solution": {"0": SOLUTION}}
+FURTHER = {  # neighbors of the forms that the documents show
+    "sudoku-4x4": {
+        "Arabic digits": "١.٣.٣٤١٢٢١٤٣٤٣٢.",
+        "Chinese digits": "一〇三〇三四一二二一四三四三二〇",
+        "digits in circles": "①.③.③④①②②①④③④③②.",
+        "digits on keys": LINES.replace("1", "1\ufe0f\u20e3"),
+        "middle dots": SUDOKU.replace(".", "·"),
+        "long dashes": LINES.replace(".", "—"),
+        "white squares": SUDOKU.replace(".", "⬜"),
+        "the letter O": SUDOKU.replace(".", "O"),
+        "typographic quotes": f"“{SUDOKU}”",
+        "code of Markdown": f"`{SUDOKU}`",
+        "x inside frames": X_FRAMES,
+        "a name of Python": f"grid = [\n{PYTHON_ROWS}]",
+        "a name of C": f"int grid[4][4] = {{\n{JAVA_ROWS}}};",
+        "a name of Java": f"int[][] grid = new int[][] {{\n{JAVA_ROWS}}};",
+        "a name of MATLAB": "S = [1 0 3 0; 3 4 1 2; 2 1 4 3; 4 3 2 0];",
+        "a name before the next line": f"board =\n{json.dumps(ROWS)}",
+        "a tensor": f"tensor([{ARRAY_ROWS}], device='cuda:0')",
+        "an array with a name": f"a = np.array([{ARRAY_ROWS}], dtype=int8)",
+        "single quotes": str([list(row) for row in ROWS]),
+        "None": str([[value or None for value in row] for row in NUMBERS]),
+    },
+    "maze-4x5": {
+        "black and white squares": MAZE.replace("#", "⬛").replace(".", "⬜"),
+        "a list with a name": "maze = [\n" + "".join(f"  '{row}',\n" for row in MAZE.split()) + "]",
+    },
+}
+FURTHER_FILES = {
+    "sudoku-4x4": {
+        "labels": f"Puzzle: {SUDOKU}\nSolution: {SOLUTION}\n",
+        "labels before digits alone": f"puzzle={SUDOKU.replace('.', '0')}\nanswer={SOLUTION}\n",
+        "headings": f"Puzzle 1\n{LINES}\nSolution 1\n{SOLVED_LINES}\n",
+        "headings and blank lines": f"Puzzle:\n\n{LINES}\n\nSolution:\n\n{SOLVED_LINES}\n",
+        "headings in remarks": f"# puzzle 1\n{SUDOKU}\n# solution 1\n{SOLUTION}\n",
+        "a section of puzzles": f"[Puzzles]\n{SUDOKU}\n",
+        "fields of a data set": json.dumps([WITH_FIELDS]),
+        "columns of pandas": json.dumps(BY_NUMBER),
+        "objects of Python": f"[\n  {OBJECTS[0]},\n]",
+        "an object with a name": f"const puzzles = {json.dumps(OBJECTS, indent=1)};",
+    },
+}
+EVERY_FORM = [*FORMS]
+for kind, examples in FURTHER.items():
+    EVERY_FORM += [WrittenForm(kind, name, example) for name, example in examples.items()]
+for kind, examples in FURTHER_FILES.items():
+    for name, example in examples.items():
+        EVERY_FORM.append(WrittenForm(kind, name, example, is_file=True))
 PAIRS = [
     pytest.param(form, door, id=f"{form.kind}, {form.name}: {name}")
-    for form in FORMS
+    for form in EVERY_FORM
     for name, door in doors_of(form).items()
 ]
 
@@ -113,7 +179,7 @@ TRIMMED = ("spaces inside frames", "spaces for blanks", "a blank at the end of a
 
 
 def test_an_answer_has_the_form_of_its_question() -> None:
-    for form in FORMS:
+    for form in EVERY_FORM:
         puzzle = registry.get(form.kind)
         if form.rejected or form.is_file or not isinstance(puzzle, Labelling):
             continue

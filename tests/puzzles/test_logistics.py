@@ -173,7 +173,7 @@ def test_label_is_the_only_cheapest_tour(city: Logistics, difficulty: str, count
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_label_is_right_even_if_many_tours_are_cheapest(seed: int) -> None:
     """Open squares full of equal roads: tours tie, and some leave spare roads behind."""
     rng = np.random.default_rng(seed)

@@ -79,7 +79,7 @@ def one_line_mazes(count: int) -> list[str]:
     mazes: list[str] = []
     while len(mazes) < count:
         question = SMALL.generate(rng, "medium").question
-        line = str(SMALL.asked(question, "")).replace("\n", "").replace(".", " ")
+        line = SMALL.asked(question, "").replace("\n", "").replace(".", " ")
         if len(mazes) % 2 or line.startswith("# "):
             mazes.append(line)
     return mazes
@@ -94,6 +94,28 @@ def test_a_maze_that_begins_like_a_remark_is_read(tmp_path: Path) -> None:
     assert len(read_examples(file, SMALL).rows) == 200
 
 
+CLOSED = "######\n#S.G.#\n#....#\n######"
+ONE_LINE = "".join(["#" * 8, "#S....G#", *["#......#"] * 5, "#" * 8])
+PARTED = {
+    "a line each": (ONE_LINE, "\n"),
+    "blank lines": (CLOSED, "\n\n"),
+    "remarks": (CLOSED, "\n# the next\n"),
+    "numbers": (CLOSED, "\n# 2\n"),
+    "headings": (CLOSED, "\nMaze 2\n"),
+}
+
+
+@pytest.mark.parametrize(("board", "between"), PARTED.values(), ids=PARTED)
+def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(
+    board: str, between: str, tmp_path: Path
+) -> None:
+    boards = [board, "#?" + board[2:], board[:-1] + "Q", board]
+    file = tmp_path / "boards.txt"
+    file.write_text(between.join(boards))
+    kind = SMALL if board == ONE_LINE else MAZE
+    assert [record.question for record in records_at(file, [kind])] == boards
+
+
 def hexadecimal(text: str) -> str:
     """A 16x16 board with the digits 0 to F."""
     return "".join(
@@ -104,7 +126,7 @@ def hexadecimal(text: str) -> str:
 def test_a_zero_that_can_be_a_digit_is_one_sentence() -> None:
     large = registry.get("sudoku-16x16")
     example = large.generate(np.random.default_rng(1), "easy")
-    text = hexadecimal(str(large.asked(example.question, "")))
+    text = hexadecimal(large.asked(example.question, ""))
     lines = [text[start : start + 16] for start in range(0, 256, 16)]
     numbers = (example.question - 1).tolist()
     nulls = [[None if value < 0 else value for value in row] for row in numbers]

@@ -131,8 +131,8 @@ SHAPES = {
 
 def filled(row: str, puzzle: Puzzle, example: Example) -> str:
     """A row in the shape of a well-known data set with the values of an example."""
-    question = str(puzzle.asked(example.question, "")).replace("\n", "")
-    answer = str(puzzle.asked(example.answer, "")).replace("\n", "")
+    question = puzzle.asked(example.question, "").replace("\n", "")
+    answer = puzzle.asked(example.answer, "").replace("\n", "")
     return row.format(q=question, zeros=question.replace(".", "0"), a=answer, r=example.rating)
 
 

@@ -90,8 +90,8 @@ class Seer(ScriptedEngine):
 
 def run_out(lane: TaskLane) -> tuple[dict[int, Result], list[SegmentEvent]]:
     """Step a lane until it is idle; each task ends once."""
-    results: dict[int, Result] = {}
-    events: list[SegmentEvent] = []
+    results = {}
+    events = []
     while lane.has_work:
         ended, seen = lane.step()
         for result in ended:

@@ -1,5 +1,6 @@
 """Small real models, and ways to run their graphs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import onnx
 import onnxruntime as ort
 import torch
 
+from hrm_calibration.half import record_ranges
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_export.contents import served_graph
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -17,6 +21,7 @@ from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.report import ParityReport
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
 
@@ -86,8 +91,19 @@ def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
     return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, source="here")
 
 
-def made_questions(puzzle: Puzzle, count: int) -> Questions:
-    return questions_made(puzzle, count, progress=lambda _done, _total: None)
+def data_set(
+    path: Path,
+    puzzle: Puzzle,
+    count: int,
+    split: str = "test",
+    names: Sequence[str] = (),
+    **options: Any,
+) -> Path:
+    """Write a data set of fresh puzzles, whose ids have these names beside "<blank>"."""
+    asked = questions_made(puzzle, count)
+    datasets.write_split(path, split, asked.tokens_NT, asked.labels_NT, puzzle=puzzle, **options)
+    datasets.write_identifiers(path, names)
+    return path
 
 
 def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Path) -> OnnxEngine:
@@ -99,6 +115,12 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
     for slot, puzzle_id in enumerate(questions.puzzle_ids_N.tolist()):
         engine.load(slot, questions.tokens_NT[slot], table[puzzle_id])
     return engine
+
+
+def ranges_of(model: HRM, puzzle: Puzzle, segments: int = 1) -> dict[str, float]:
+    """The ranges that random questions reach in so many segments."""
+    policy = HaltingPolicy(kind="fixed", max_segments=segments)
+    return record_ranges(served_graph(model, puzzle, policy), random_questions(model, 4))
 
 
 def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:

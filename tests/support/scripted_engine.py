@@ -57,7 +57,7 @@ class ScriptedEngine(Engine):
         self.num_slots = num_slots
         self.seq_len = seq_len
         self._play: Play = play or _echo
-        self._step_s = step_s
+        self.step_s = step_s
         self._sleep = sleep
         self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots
 
@@ -69,7 +69,7 @@ class ScriptedEngine(Engine):
         self._slots[target] = self._slots[source]
 
     def step(self, num_active: int) -> StepOutput:
-        seconds = self._step_s
+        seconds = self.step_s
         if callable(seconds):
             seconds = seconds(num_active)
         if seconds:

@@ -146,7 +146,6 @@ def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.Mo
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_phases_on_a_gpu_are_device_time() -> None:
     timer = PhaseTimer(torch.device("cuda"))
     matrix = torch.randn(4096, 4096, device="cuda")
@@ -159,7 +158,6 @@ def test_phases_on_a_gpu_are_device_time() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_card_reports_its_sensors_and_what_it_lacks_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

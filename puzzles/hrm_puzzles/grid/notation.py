@@ -193,9 +193,7 @@ def check_keys(
     """Require all of `keys`, and no others except `answer_key`."""
     found = set(question)
     if not set(keys) <= found <= {*keys, answer_key}:
-        first = [shown(key) for key in list(question)[:6]]
-        named = ", ".join(first) or "nothing"
-        raise PuzzleError(f"the object has the keys {named}", "wrong-keys", form)
+        raise PuzzleError(f"{shown(question)} is not a puzzle", "wrong-keys", form)
 
 
 def numbers_of(

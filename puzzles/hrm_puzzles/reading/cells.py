@@ -17,7 +17,6 @@ BOX_DRAWING = "".join(map(chr, range(0x2500, 0x2580)))
 FRAME = re.compile(rf"[-=_*~{BOX_DRAWING}]{{2}}")
 WORD = re.compile(rf"[^\s,;|!:'\"\[\](){{}}{BOX_DRAWING}]+")
 NUMBER = re.compile(r"(-?\d{1,3}|nan|None|[._*-])(?:\.0*)?")  # also a whole float
-AROUND_ARRAYS = ("array", "dtype")  # words that Python prints around an array
 MOST_UNKNOWN = 4  # unknown characters of a text that may be marks of other programs
 
 Span = tuple[int, int]
@@ -82,11 +81,10 @@ def number_rows(text: str) -> list[list[Span]] | None:
         row: list[Span] = []
         for word in WORD.finditer(line):
             number = NUMBER.fullmatch(word[0])
-            if number is not None:
-                begin = start + word.start()
-                row.append((begin, begin + len(number[1])))
-            elif not word[0].startswith(AROUND_ARRAYS):
+            if number is None:
                 return None
+            begin = start + word.start()
+            row.append((begin, begin + len(number[1])))
         if row:
             rows.append(row)
     if any(len(row) > 1 for row in rows):

@@ -30,10 +30,10 @@ from hrm_puzzles.reading.text import Line, is_heading, lines_of, plain
 
 Row = list[Span]
 
-BETWEEN = frozenset("|!:+=~,;'\"[](){} \t" + BOX_DRAWING)
+BETWEEN = frozenset("|!:+=~,;`'\"[](){} \t" + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
 OFTEN_FRAMES = frozenset("-_* ")  # blanks that are as often between the cells
-TOKEN = re.compile(r"[^\s;,|:=\"']+")
+TOKEN = re.compile(r"[^\s;,|:=`\"']+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files
 FIELD_SEPARATORS = ",;\t"
 PITCHES = ((0, 1), (1, 2), (0, 2), (1, 3))  # first column and step of the cells of a box
@@ -46,7 +46,11 @@ OTHER_FORMS = (
         "the text is XML or HTML",
         "send the text of the board in it",
     ),
-    (r"\s*\[?\s*\{\s*([\"'}]|$)", "the text begins like JSON and is not", "send the whole value"),
+    (
+        r"\s*\[?\s*\{\s*([\"'}]|$)",
+        "the text begins like JSON and is not",
+        "send a whole value with quotes around its names",
+    ),
     (r"\s*=", "the text is a formula of a spreadsheet", AS_TEXT),
     (r"\s*\d([.,]\d+)?E\+\d+\s*$", "the text is a number that a spreadsheet rounded", AS_TEXT),
 )
@@ -65,6 +69,7 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
 
     Raises PuzzleError with the rule of `size`, `bad-character`, `ambiguous` or `not-a-board`.
     """
+    text = plain(text)
     cells = plain_cells(size.shape, text)
     marks = set(text)
     is_line = "\n" not in marks
@@ -73,11 +78,10 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
         reject_doubtful_zero(legend, marks)
         return parsed_cells(size.shape, legend, text, cells, legend.values)
     reject_other_forms(text)
-    text = plain(text)
-    values = values_in(legend, "".join(text.split()))
-    if values is not legend.values:
-        legend = replace(legend, values=values)
     board = _Text(size=size, legend=legend, box_cols=box_cols, text=text)
+    values = values_in(legend, board.row_marks)
+    if values is not legend.values:
+        board = replace(board, legend=replace(legend, values=values))
     found: dict[bytes, Parsed] = {}
     for reading in board.readings():
         read = board.parsed(reading)
@@ -135,6 +139,12 @@ class _Text:
                 if text.strip():
                     lines.append(Line(start, text))
         return lines
+
+    @property
+    def row_marks(self) -> list[str]:
+        """The marks of the lines with letters or digits, without what separates cells."""
+        rows = [line.text for line in self.lines if any(map(str.isalnum, line.text))]
+        return [mark for mark in chain.from_iterable(rows) if mark not in BETWEEN]
 
     def parsed(self, reading: Reading) -> Parsed:
         cells = list(chain.from_iterable(reading.rows))

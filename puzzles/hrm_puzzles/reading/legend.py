@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from hrm_host.reading import is_list
+from hrm_host.reading import is_list, is_object
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, PuzzleError
 
 MAX_TEXT = 4000  # characters; every form of a board is shorter, including headers
 MAX_SHOWN = 20  # characters of a string that an error quotes
+MAX_SHOWN_KEYS = 6
 MAX_SHOWN_NUMBER = 10**9  # an error does not quote larger integers
 
 Cell = tuple[int, int]
@@ -152,6 +153,9 @@ def shown(value: object) -> str:
         return str(value)
     if isinstance(value, int) and abs(value) < MAX_SHOWN_NUMBER:
         return str(value)
+    if is_object(value):
+        keys = ", ".join(map(shown, list(value)[:MAX_SHOWN_KEYS]))
+        return f"an object with the keys {keys or 'none'}"
     return f"a value of type {type(value).__name__}"
 
 

@@ -1,5 +1,6 @@
 """Puzzles in JSON: one board, objects in a list or one after the other, columns, ARC tasks."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from hrm_host.reading import is_list, is_object, json_from
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed, sized
 from hrm_puzzles.reading.legend import Lettered
+from hrm_puzzles.reading.text import plain
 
 QUESTION_KEYS = ("puzzle", "puzzles", "question", "questions", "quiz", "quizzes")
 ANSWER_KEYS = ("solution", "solutions", "answer", "answers")
@@ -20,7 +22,8 @@ NAME_KEYS = ("task", "task_id", "id", "name")  # keys with the name of an ARC ta
 REQUEST_KEY = "puzzle"  # an object with this key may be a request, whose other fields count
 WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in each line'
 COMMENT = re.compile(r"^[ \t]*//.*$", re.MULTILINE)  # between the lines of JSON
-BETWEEN_VALUES = re.compile(r"[\s,]*")
+LAST_COMMA = re.compile(r",(?=\s*[\]}])")  # of a list in Python or JavaScript
+BETWEEN_VALUES = re.compile(r"[\s,;)]*")
 MAX_TRIED = 10  # elements of a list, or lines, that are tried as boards
 
 _DECODER = json.JSONDecoder()
@@ -61,14 +64,15 @@ def board_in(notation: object) -> object:
 
 
 def value_of(text: str) -> object:
-    """The list or object of a JSON text; the text itself if it is not JSON."""
-    bare = COMMENT.sub("", text).lstrip("\ufeff \t\r\n")
+    """The list or object of a text in JSON, or as Python writes it; the text itself otherwise."""
+    bare = COMMENT.sub("", plain(text)).strip(" \t\r\n,;)")
     if not bare.startswith(("[", "{")):
         return text
-    try:
-        return json_from(bare)
-    except ValueError:
-        return text
+    of_python = bare.replace("'", '"').replace("None", "null")
+    for written in (bare, LAST_COMMA.sub("", of_python)):
+        with contextlib.suppress(ValueError):
+            return json_from(written)
+    return text
 
 
 def question_key(fields: Fields) -> str | None:
@@ -145,7 +149,7 @@ def _values_in(text: str) -> Iterator[object]:
             _, end = _DECODER.raw_decode(text, place)
             yield json_from(text[place:end])
         except (ValueError, RecursionError):
-            yield text[place:]
+            yield value_of(text[place:])
             return
         place = end
 
@@ -236,10 +240,10 @@ def _records_of_question(
     place: str, fields: Fields, key: str, puzzles: Sequence[Puzzle]
 ) -> Iterator[PuzzleRecord]:
     """A question with its answer, or columns of questions and answers."""
-    question = fields[key]
+    question = _column(fields[key])
     answer = None
     for answer_key in ANSWER_KEYS:
-        answer = fields.get(answer_key, answer)
+        answer = _column(fields.get(answer_key, answer))
     if is_list(question) and _holds_many(question, puzzles):
         answers: list[object] = [None] * len(question)
         if is_list(answer):
@@ -255,6 +259,13 @@ def _records_of_question(
     yield PuzzleRecord(
         place=place, question=question, answer=answer, rating=str(rating), fields=rest
     )
+
+
+def _column(value: object) -> object:
+    """The values of a column that pandas writes as an object of row numbers; else the value."""
+    if is_object(value) and value and all(map(str.isdigit, value)):
+        return list(value.values())
+    return value
 
 
 def _is_task(value: object) -> bool:

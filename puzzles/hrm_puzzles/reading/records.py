@@ -6,8 +6,10 @@ them. A line is a remark only if it cannot be a row of a board. Lines count from
 
 import itertools
 import math
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,11 +33,13 @@ from hrm_puzzles.reading.record import (
     records_of_text,
 )
 from hrm_puzzles.reading.tables import SEPARATORS, columns_error, table_reader
-from hrm_puzzles.reading.text import encoding_of, is_heading, plain
+from hrm_puzzles.reading.text import ANSWER_HEADING, encoding_of, is_heading, plain
 
 MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
 HEAD_LINES = 100  # a puzzle over several lines has fewer
 REMARKS = ("#", "//", ";", "%", "sep=")  # the last is Excel's, before a table
+REMARK_WORDS = re.compile(r"[^\W\d_]{2,}|(?<=^\W )\d+$")
+ANSWER_LABEL = re.compile(r"^\s*(solution|answer)\s*[:=]\s*", re.IGNORECASE)
 MAX_LINES = 1 << 22  # lines of JSON that is read at once
 MAX_FILE = 1 << 28  # its characters
 NPY_MAGIC = b"\x93NUMPY"
@@ -108,7 +112,7 @@ def records_in(
 
 def readable(name: str, lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines. Raises DatasetError for a line that is too long or not text."""
-    remedy = "write one puzzle in each line, in UTF-8"
+    remedy = "write one puzzle in each line, in UTF-8, and unpack archives"
     number = 0
     try:
         for line in lines:
@@ -140,7 +144,7 @@ def _json_or_boards(
 
 def _require_boards(head: Sequence[str], puzzles: Sequence[Puzzle], name: str) -> None:
     """Raise DatasetError for what looks like a table without a column of puzzles."""
-    block = _first_block(head)
+    block = _first_block(head, puzzles)
     texts = ("".join(head), "".join(block), *block[:1])
     error = columns_error(name, head)
     if error is not None and not any(is_board(puzzles, text) for text in texts):
@@ -150,24 +154,59 @@ def _require_boards(head: Sequence[str], puzzles: Sequence[Puzzle], name: str) -
 def _boards_in(
     lines: Iterable[str], head: Sequence[str], puzzles: Sequence[Puzzle]
 ) -> Iterator[PuzzleRecord]:
-    """One board, one board per line, or boards with blank lines or headings between them."""
+    """One board, one board per line, or boards with blank lines, headings or remarks between them.
+
+    An answer with its heading belongs to the question before it.
+    """
     if _is_one_board(head, puzzles):
         yield PuzzleRecord(place=f"line {len(head)}", question="".join(head).rstrip("\r\n"))
-    elif _has_board_per_line(head, puzzles):
-        for number, line in enumerate(lines, start=1):
-            if not _is_ignored(line, puzzles):
-                yield _record_of_line(f"line {number}", line.rstrip("\r\n"), puzzles)
-    else:
-        yield from _blocks(lines, puzzles)
+        return
+    last: PuzzleRecord | None = None
+    for is_answer, record in _labeled_boards(lines, head, puzzles):
+        if is_answer and last is not None and last.answer is None:
+            last = replace(last, answer=record.question)
+            continue
+        if last is not None:
+            yield last
+        last = record
+    if last is not None:
+        yield last
 
 
-def _record_of_line(place: str, line: str, puzzles: Sequence[Puzzle]) -> PuzzleRecord:
+def _labeled_boards(
+    lines: Iterable[str], head: Sequence[str], puzzles: Sequence[Puzzle]
+) -> Iterator[tuple[bool, PuzzleRecord]]:
+    """Each board, and whether a heading or a label calls it an answer."""
+    has_board_per_line = _has_board_per_line(head, puzzles)
+    for is_answer, block in _blocks(lines, puzzles):
+        pieces = ([line] for line in block) if has_board_per_line else [list(block)]
+        for piece in pieces:
+            number, _ = piece[-1]
+            text = "".join(line for _, line in piece).rstrip("\r\n")
+            board = ANSWER_LABEL.sub("", text)
+            yield is_answer or board != text, _record_of(f"line {number}", board, puzzles)
+
+
+def _blocks(
+    lines: Iterable[str], puzzles: Sequence[Puzzle]
+) -> Iterator[tuple[bool, Iterator[tuple[int, str]]]]:
+    """The numbered lines between those that part boards, and whether they are an answer."""
+    is_answer = False
+    numbered = enumerate(lines, start=1)
+    for parts, group in itertools.groupby(numbered, lambda pair: _parts_boards(pair[1], puzzles)):
+        if parts:
+            is_answer = any(ANSWER_HEADING.fullmatch(line) for _, line in group)
+        else:
+            yield is_answer, group
+
+
+def _record_of(place: str, text: str, puzzles: Sequence[Puzzle]) -> PuzzleRecord:
     """A board, or a question and its answer with blanks between them."""
-    words = line.split()
+    words = text.split()
     lengths = {puzzle.seq_len for puzzle in puzzles}
     if len(words) == 2 and len(words[0]) == len(words[1]) and len(words[0]) in lengths:
         return PuzzleRecord(place=place, question=words[0], answer=words[1])
-    return PuzzleRecord(place=place, question=line)
+    return PuzzleRecord(place=place, question=text)
 
 
 def _is_one_board(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
@@ -177,7 +216,7 @@ def _is_one_board(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
 
 
 def _has_board_per_line(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
-    block = _first_block(head)
+    block = _first_block(head, puzzles)
     if len(block) > 1 and is_board(puzzles, "".join(block)):
         return False
     if any(is_board(puzzles, line) for line in block[:MAX_TRIED]):
@@ -187,28 +226,15 @@ def _has_board_per_line(head: Sequence[str], puzzles: Sequence[Puzzle]) -> bool:
     return longest >= shortest or len(block) == HEAD_LINES
 
 
-def _first_block(head: Sequence[str]) -> list[str]:
-    """The lines before the first blank line or heading, which is not the first line."""
-    after = itertools.dropwhile(_parts_boards, head)
-    return list(itertools.takewhile(lambda line: not _parts_boards(line), after))
+def _first_block(head: Sequence[str], puzzles: Sequence[Puzzle]) -> list[str]:
+    """The first lines between those that part boards."""
+    for _, block in _blocks(head, puzzles):
+        return [line for _, line in block]
+    return []
 
 
-def _blocks(lines: Iterable[str], puzzles: Sequence[Puzzle]) -> Iterator[PuzzleRecord]:
-    """The boards between blank lines and headings, without remarks before and after a board."""
-    numbered = enumerate(lines, start=1)
-    for parts, group in itertools.groupby(numbered, key=lambda pair: _parts_boards(pair[1])):
-        block = [] if parts else list(group)
-        while block and _is_ignored(block[0][1], puzzles):
-            block.pop(0)
-        while block and _is_ignored(block[-1][1], puzzles):
-            block.pop()
-        if block:
-            text = "".join(line for _, line in block)
-            yield PuzzleRecord(place=f"line {block[-1][0]}", question=text.rstrip("\r\n"))
-
-
-def _parts_boards(line: str) -> bool:
-    return not line.strip() or is_heading(line)
+def _parts_boards(line: str, puzzles: Sequence[Puzzle]) -> bool:
+    return _is_ignored(line, puzzles) or is_heading(line)
 
 
 def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
@@ -220,9 +246,12 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 
 
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
-    if isinstance(puzzle, Lettered):
-        return puzzle.legend.row_marks.union(SEPARATORS).issuperset(line)
-    return not line.startswith("# ")
+    """Whether a line is a row, perhaps with a wrong mark: a remark has words or only a number."""
+    if not isinstance(puzzle, Lettered):
+        return not line.startswith("# ")
+    marks = puzzle.legend.row_marks.union(SEPARATORS)
+    words = [word for word in REMARK_WORDS.findall(line) if not marks.issuperset(word)]
+    return line[0] in marks and not words
 
 
 def _records_of_arrays(path: Path, puzzles: Sequence[Puzzle]) -> Iterator[PuzzleRecord]:
@@ -274,6 +303,8 @@ def _arrays_in(path: Path) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     with zipfile.ZipFile(path) as archive:
         infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        if not infos:
+            raise ValueError("the archive holds no .npy file")
         if sum(info.file_size for info in infos) > MAX_FILE_BYTES:
             raise ValueError(f"its arrays have more than {MAX_FILE_BYTES} bytes")
         for info in infos:

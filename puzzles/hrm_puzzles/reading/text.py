@@ -1,27 +1,27 @@
-"""From bytes to plain text: encodings, invisible characters, wide characters and lines."""
+"""From bytes to plain text: encodings, invisible characters, characters like ASCII, and lines."""
 
 import codecs
 import re
+import unicodedata
 from typing import NamedTuple
 
 UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-INVISIBLE = (0x00AD, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF)
-SPACES = (0x00A0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)
-FULL_WIDTH = range(0xFF01, 0xFF5F)  # the wide forms of ! to ~
-WIDE_BY = 0xFEE0  # the distance of a wide form from its ASCII character
-
-PLAIN: dict[int, str | None] = {
-    **dict.fromkeys(INVISIBLE),
-    **dict.fromkeys(SPACES, " "),
-    **{code: chr(code - WIDE_BY) for code in FULL_WIDTH},
-}
-HEADING = re.compile(
-    r"\s*(grid|puzzle|sudoku|maze|board|game|no|nr)\b[\s.:#]*\d*[\s.:]*", re.IGNORECASE
+INVISIBLE = ("Cf", "Mn", "Me")  # Unicode's categories: they change or join other characters
+LONGEST_WRITTEN = 3  # characters that one stands for, as an ellipsis for three dots
+LOOKALIKES = {**dict.fromkeys("“”", '"'), **dict.fromkeys("‘’", "'"), **dict.fromkeys("–—−", "-")}
+HEADING = r"[\s#/;%\[]*({})\b[\s.:#\]]*\d{{0,4}}[\s.:]*"
+ANY_HEADING = re.compile(
+    HEADING.format("(grid|puzzle|sudoku|maze|board|game|solution|answer)s?|no|nr"), re.IGNORECASE
 )
-AROUND_TEXT = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$", re.MULTILINE)
-"""Colors of a terminal, the end of a DOS file, and fences of Markdown."""
-_AROUND_MARKS = ("\x1b", "\x1a", "```")
-_CHANGED = re.compile("[" + "".join(map(chr, PLAIN)) + "]")
+ANSWER_HEADING = re.compile(HEADING.format("solution|answer"), re.IGNORECASE)
+AROUND_TEXT = re.compile(
+    r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$"
+    r"|^[ \t]*(?:[A-Za-z][^\n='\"(){}]*=[ \t]*(?:new [^\n{]*)?)?(?:[A-Za-z][\w.]*\()?(?=[\[{(])"
+    r"|^[ \t]*\w+[ \t]*=[ \t]*$|[ \t]*(?:dtype|device)=[^\n)]*",
+    re.MULTILINE,
+)
+"""Colors of a terminal, the end of a DOS file, fences of Markdown, what is around a list."""
+_AROUND_MARKS = ("\x1b", "\x1a", "```", "=", "(")
 
 
 class Line(NamedTuple):
@@ -39,12 +39,28 @@ def encoding_of(head: bytes) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without invisible characters, and with ASCII for wide characters and spaces."""
+    """The text without invisible characters, and with ASCII for what looks or counts like it."""
     if any(mark in text for mark in _AROUND_MARKS):
         text = AROUND_TEXT.sub("", text)
-    if text.isascii() or _CHANGED.search(text) is None:
+    if text.isascii():
         return text
-    return text.translate(PLAIN)
+    marks = {mark for mark in text if not mark.isascii()}
+    return text.translate({ord(mark): _plain_mark(mark) for mark in marks})
+
+
+def _plain_mark(mark: str) -> str:
+    kind = unicodedata.category(mark)
+    if kind in INVISIBLE:
+        return ""
+    if kind == "Zs":
+        return " "
+    number = unicodedata.numeric(mark, -1)
+    if number in range(10):
+        return str(int(number))
+    written = unicodedata.normalize("NFKC", mark)
+    if len(written) > LONGEST_WRITTEN:
+        return mark
+    return LOOKALIKES.get(mark, written)
 
 
 def lines_of(text: str) -> list[Line]:
@@ -59,4 +75,4 @@ def lines_of(text: str) -> list[Line]:
 
 def is_heading(line: str) -> bool:
     """Whether a line is a heading such as "Grid 01"."""
-    return HEADING.fullmatch(line) is not None
+    return ANY_HEADING.fullmatch(line) is not None

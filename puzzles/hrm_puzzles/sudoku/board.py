@@ -19,7 +19,7 @@ from hrm_puzzles.reading.legend import BoardSize, Cell, Legend
 
 BLANKS = ".0*_- "
 SYMBOLS = "123456789" + ascii_uppercase  # 10 is A; small letters are read too
-OTHER_BLANKS = "xX?"  # of other programs, in texts without a blank mark
+OTHER_BLANKS = "xX?oO·•□⬜"  # of other programs, in texts without a blank mark
 EXTRA_BLANKS = {-1: 0, "": 0, "nan": 0, "None": 0}  # in lists and tables
 
 

@@ -45,7 +45,7 @@ MANY_ROUNDS = pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(3600
 
 def known_solutions() -> dict[str, str]:
     puzzle = shipped(MODEL).puzzle
-    solutions: dict[str, str] = {}
+    solutions = {}
     for question in questions_made(puzzle, NUM_PUZZLES, difficulty="easy", seed=0):
         asked = puzzle.asked(puzzle.decode(question.tokens_T), "")
         solutions[str(asked)] = str(puzzle.asked(puzzle.decode(question.labels_T), ""))
@@ -76,8 +76,8 @@ def in_trouble(server: Server, num_rounds: int) -> None:
     troubles = num_rounds * TROUBLES
     random.Random(0).shuffle(troubles)
     is_over = threading.Event()
-    answered: list[str] = []
-    livez_s: list[float] = []
+    answered = []
+    livez_s = []
 
     def send(size: int) -> None:
         while not is_over.is_set():

@@ -67,6 +67,9 @@ FAULTS = [
     (f"solve {SOLVED} --bundle BUNDLE --policy guess", "the field 'policy' is not valid"),
     (f"solve {SOLVED} --url http://127.0.0.1:9", "no answer from http://127.0.0.1:9"),
     ("solve nosuch.txt", "file nosuch.txt does not exist: give an existing file or a puzzle"),
+    ("solve a.opensudoku", "file a.opensudoku does not exist: give an existing file or a puzzle"),
+    ("solve .", ". is a directory, a device or a pipe: give a plain file, or - and redirect it"),
+    ("solve /dev/null", "/dev/null is a directory, a device or a pipe: give a plain file, or -"),
 ]
 
 
@@ -81,12 +84,12 @@ def test_faults_are_told_in_one_sentence(bundle: Path, line: str, said: str) -> 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.usefixtures("own_log")
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        serve_there = command("serve", bundle, "--port", taken.getsockname()[1])
-        done = subprocess.run(serve_there, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (done.returncode, done.stderr.count("cannot listen on")) == (3, 1), done.stderr
-    assert "Started server" not in done.stderr
+        done = invoked(serve, bundle, "--port", taken.getsockname()[1])
+    assert (done.exit_code, done.stderr.count("cannot listen on")) == (3, 1), done.stderr
+    assert "engine ready" not in done.stderr
 
 
 def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> None:

@@ -75,7 +75,7 @@ def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: 
         alone = [client.solve(puzzle) for puzzle in FORMS.values()]
     assert len(here) == len(there) == len(FORMS)
     for name, *replies in zip(FORMS, here, there, alone, strict=True):
-        solutions: list[list[int]] = []
+        solutions = []
         for reply in replies:
             assert isinstance(reply, hrm_edge.Answer), name
             assert reply.status == "proven"
@@ -163,7 +163,7 @@ def test_all_names_are_there_and_every_error_has_the_base() -> None:
 
 
 def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared: list[str] = []
+    prepared = []
 
     def noted(bundle: Bundle, engine: str, **more: Any) -> Choice:
         prepared.append(bundle.manifest.name)

@@ -47,7 +47,7 @@ export function bars(counts) {
     y1: HEIGHT - EDGE,
     y2: HEIGHT - EDGE
   });
-  const label = `${all} puzzles, by the segments until they halted`;
+  const label = `Puzzles by the segments until they halted: ${all}`;
   const top = svg("text", { class: "tick", x: 0, y: 12 }, `${most}`);
   return svg(
     "svg",

@@ -127,7 +127,7 @@ def test_a_run_ends_an_attempt_once_and_is_left_when_nobody_is_left_in_it() -> N
 @pytest.mark.parametrize(("runs_ahead", "length"), [(True, 4), (False, 1)])
 def test_only_an_engine_that_runs_ahead_gets_longer_runs(runs_ahead: bool, length: int) -> None:
     engine = Ahead(num_slots=1, seq_len=3, play=play)
-    engine.runs_ahead = runs_ahead  # type: ignore[misc]
+    engine.runs_ahead = runs_ahead
     lane = Lane(engine, Tens(proof_exists=False), queue_limit=9)
     lane.counters.mean_host_s = 1.0
     lane.counters.mean_first_s = 1.0

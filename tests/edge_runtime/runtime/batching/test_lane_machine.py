@@ -155,7 +155,6 @@ class AnyLane(RuleBasedStateMachine):
         is_garbage = bool(one.tokens_T[2])
         segments = int(one.tokens_T[1])
         if result.halted_by == "deadline":
-            assert one.deadline_s is not None
             assert one.deadline_s <= max(began, self.now)
             if result.answer_T is not None:
                 self.answered.append((result, one.tokens_T.tolist()))
@@ -207,9 +206,8 @@ class AnyLane(RuleBasedStateMachine):
             self.step()
         assert not self.alive, "somebody was forgotten"
         for result, right in self.answered:  # later segments must not change them
-            assert result.answer_T is not None
             assert result.answer_T.tolist() == right, "somebody else's answer"
 
 
 TestAnyLane = AnyLane.TestCase
-TestAnyLane.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestAnyLane.settings = settings(max_examples=50, stateful_step_count=40)

@@ -130,13 +130,12 @@ def test_greater_priority_goes_first(slow: Server) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_closed_connection_is_seen_within_a_quarter_of_a_second(slow: Server, route: str) -> None:
-    assert min(_seconds_until_seen(slow, route) for _ in range(3)) < SEEN_S
-
-
-def _seconds_until_seen(server: Server, route: str) -> float:
-    with crowd(server, 3, route=route):
-        left_s = time.monotonic()
-    return time.monotonic() - left_s
+    seen_s: list[float] = []
+    for _ in range(3):
+        with crowd(slow, 3, route=route):
+            left_s = time.monotonic()
+        seen_s.append(time.monotonic() - left_s)
+    assert min(seen_s) < SEEN_S
 
 
 @given(
@@ -144,7 +143,7 @@ def _seconds_until_seen(server: Server, route: str) -> float:
     num_slots=st.integers(1, 4),
     num_at_once=st.integers(1, 24),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_least_wait_is_lower_bound(segments: list[int], num_slots: int, num_at_once: int) -> None:
     """So admission refuses nothing that could have begun in time."""
     lane, engine = timed_lane(num_slots, segments)

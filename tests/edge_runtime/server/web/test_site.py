@@ -128,7 +128,7 @@ def boards_of(kind: str, count: int) -> list[Any]:
     """Fresh boards of all levels by turns, as the page sends them."""
     puzzle = registry.get(kind)
     levels = LEVELS[kind]
-    boards: list[Any] = []
+    boards = []
     for seed in range(count):
         level = levels[seed % len(levels)]
         fresh = fresh_puzzle(FreshRequest(kind=kind, difficulty=level, seed=1000 + seed))
