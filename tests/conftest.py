@@ -1,6 +1,7 @@
 """Settings of every test."""
 
 import os
+from functools import cache
 
 import pytest
 from hypothesis import settings
@@ -12,16 +13,26 @@ settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files with browser tests last.
+    """Leave out what needs a GPU on a machine without one, and run files with browser tests last.
 
     Playwright keeps an event loop in the main thread, and then `asyncio.run` fails there.
     """
+    for item in items:
+        if item.get_closest_marker("gpu") and not has_gpu():
+            item.add_marker(pytest.mark.skip("no CUDA device on this machine"))
     with_browser = {item.path for item in items if uses_browser(item)}
     items.sort(key=lambda item: item.path in with_browser)
 
 
+@cache
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def uses_browser(item: pytest.Item) -> bool:
-    fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
+    fixtures = getattr(item, "fixturenames", ())
     return "browser" in fixtures
 
 

@@ -28,7 +28,7 @@ def signs_of(room: str) -> list[str]:
 
 def words_of(room: str) -> set[str]:
     """Modules, classes, functions, names, fields and strings of a room's code."""
-    found: set[str] = set()
+    found = set()
     for path in (ROOT / room).rglob("*.py"):
         found.add(path.stem)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -53,7 +53,7 @@ TORCH = {"torch", "safetensors", "onnxscript"}
 
 def modules_imported_by(source: str) -> set[str]:
     """Return full names of every import statement, and of the names taken from a module."""
-    names: set[str] = set()
+    names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
@@ -69,7 +69,7 @@ def folder_of(package: str) -> Path:
 
 def files_of(package: str) -> list[Path]:
     inner = [folder_of(name) for name in FOLDERS if name.startswith(f"{package}.")]
-    files: list[Path] = []
+    files = []
     for file in sorted(folder_of(package).rglob("*.py")):
         if not any(folder in file.parents for folder in inner):
             files.append(file)
@@ -80,7 +80,7 @@ def files_of(package: str) -> list[Path]:
 def test_rooms_import_only_what_is_below_them(package: str) -> None:
     files = files_of(package)
     assert files
-    found: dict[str, set[str]] = {}
+    found = {}
     for file in files:
         modules = modules_imported_by(file.read_text(encoding="utf-8"))
         names = {name.partition(".")[0] for name in modules}
@@ -114,12 +114,12 @@ def modules_named_in(source: str) -> set[str]:
 
 def test_each_layer_of_the_runtime_names_only_those_below_it() -> None:
     runtime = ROOT / "edge_runtime" / "hrm_edge_runtime"
-    found: dict[str, set[str]] = {}
+    found = {}
     for layer in LAYERS:
         below = LAYERS[: LAYERS.index(layer) + 1]
         for file in sorted(runtime.glob(f"{layer}/**/*.py")):
             name = str(file.relative_to(runtime))
-            above: set[str] = set()
+            above = set()
             for module in modules_named_in(file.read_text(encoding="utf-8")):
                 package, *parts = module.split(".")
                 if package == "hrm_edge_runtime" and parts[0] in LAYERS and parts[0] not in below:

@@ -34,7 +34,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 def runnable() -> list[object]:
     """Return the blocks but those of tests; the training of a whole recipe is marked slow."""
-    blocks: list[object] = []
+    blocks = []
     for block in BLOCKS:
         if "make test " in block:
             continue
@@ -96,7 +96,7 @@ def test_make_targets_of_the_readme_exist() -> None:
 
 @pytest.mark.parametrize("folder", [".", "docs", "benchmarks/results"])
 def test_links_between_pages_lead_to_files(folder: str) -> None:
-    missing: list[str] = []
+    missing = []
     for page in sorted((ROOT / folder).glob("*.md")):
         for link in LINK.findall(page.read_text(encoding="utf-8")):
             is_web = link.startswith(("http://", "https://"))
@@ -112,8 +112,8 @@ BUNDLE = re.compile(r"(?<![\w.*-])[\w./-]*\w\.bundle\b(?! import)")
 
 def unmade_bundles(text: str) -> list[str]:
     """Bundles of paths that nothing before them in the text makes; capitals are a placeholder."""
-    made: set[str] = set()
-    unmade: list[str] = []
+    made = set()
+    unmade = []
     for line in text.splitlines():
         for bundle in BUNDLE.findall(line):
             name = Path(bundle).stem
@@ -131,7 +131,7 @@ def test_every_bundle_in_the_commands_of_a_guide_is_made_by_an_earlier_line(page
 
 
 def test_files_of_docker_name_no_bundle_that_nobody_makes() -> None:
-    unmade: list[str] = []
+    unmade = []
     for path in sorted((ROOT / "docker").rglob("*")):
         if path.is_file() and path.suffix != ".md":
             unmade += unmade_bundles(path.read_text(encoding="utf-8"))
@@ -145,7 +145,7 @@ SHORT = {"total_samples=24000": "total_samples=1600", "total_samples=40000": "to
 
 def run(block: str, folder: Path, environment: dict[str, str]) -> dict[str, str]:
     """Run the commands of ours that end and need no key, and return what each printed."""
-    printed: dict[str, str] = {}
+    printed = {}
     for line in block.splitlines():
         words = [SHORT.get(word, word) for word in shlex.split(line, comments=True)]
         program = words[0].removeprefix("hrm-")
@@ -212,7 +212,7 @@ def test_the_six_examples_print_what_they_promise(
     keys = write_key_file(tmp_path)
     monkeypatch.setenv("HRM_API_KEY", USER)
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names = {}
     with hrm_serve("sudoku", "--threads=1", "--keys", keys, key=USER) as server:
         for block in EXAMPLES:
             program = block.replace("http://127.0.0.1:8000", server.url)

@@ -27,10 +27,10 @@ TINY = (
     "--set=puzzle_vector_size=32",
     "--set=max_segments=4",
     "--set=batch_size=8",
-    "--set=total_samples=3840",
+    "--set=total_samples=1920",
     "--set=compile=false",
 )
-OFTEN = ("--checkpoint-steps", 10, "--validate-steps", 40, "--keep", 1)
+OFTEN = ("--checkpoint-steps", 10, "--validate-steps", 20, "--keep", 1)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_stopped_run_has_one_last_checkpoint(drive: Path, next_command: list[s
     latest = (run / "latest").read_text()
     best = (run / "best").read_text()
     kept = {path.name for path in run.glob("step_*")}
-    assert latest == "step_120\n"
+    assert latest == "step_60\n"
     assert kept == {latest.strip(), best.strip()}
     assert list(run.glob(".*")) == []
 

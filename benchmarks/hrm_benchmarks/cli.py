@@ -147,34 +147,28 @@ def train(options: TrainingOptions) -> Table:
     if options.compare and options.scaling:
         raise ValueError("--compare and --scaling are two measurements; use one of them")
     with TemporaryDirectory() as folder:
-        if options.compare:
-            return _compared(options, Path(folder))
-        if options.scaling:
-            return _scaled(options, Path(folder))
+        if options.compare or options.scaling:
+            return _reached(options, Path(folder))
         return _speed(options, Path(folder))
 
 
 TRAINED = "{puzzle}, {model}, {puzzles} puzzles: {exact:.1f} % exact"
 
 
-def _compared(options: TrainingOptions, folder: Path) -> Table:
+def _reached(options: TrainingOptions, folder: Path) -> Table:
+    """Compare what trainings reach, of families of models or on parts of the data."""
     from hrm_benchmarks.desktop import contest
 
-    sizes = options.puzzles or (2000, 200)
-    trainings = contest.families(options, sizes, folder)
-    title = f"{options.cpu_s:g} CPU s each, {sizes} puzzles, seed {options.seed}"
-    rows = _told(trainings, TRAINED)
-    return Table(title=title, columns=contest.COLUMNS, rows=rows, legend=contest.LEGEND)
-
-
-def _scaled(options: TrainingOptions, folder: Path) -> Table:
-    from hrm_benchmarks.desktop import contest
-
-    (name,) = options.puzzle or ("sudoku-6x6",)
-    source = options.data or contest.built(name, folder, options.puzzles or (32, 200))
-    preset = options.preset or "relational"
-    trainings = contest.parts(name, source, preset, options.samples, seed=options.seed)
-    title = f"{name}, {options.samples:,} samples each, seed {options.seed}"
+    if options.compare:
+        sizes = options.puzzles or (2000, 200)
+        trainings = contest.families(options, sizes, folder)
+        title = f"{options.cpu_s:g} CPU s each, {sizes} puzzles, seed {options.seed}"
+    else:
+        (name,) = options.puzzle or ("sudoku-6x6",)
+        source = options.data or contest.built(name, folder, options.puzzles or (32, 200))
+        preset = options.preset or "relational"
+        trainings = contest.parts(name, source, preset, options.samples, seed=options.seed)
+        title = f"{name}, {options.samples:,} samples each, seed {options.seed}"
     rows = _told(trainings, TRAINED)
     return Table(title=title, columns=contest.COLUMNS, rows=rows, legend=contest.LEGEND)
 

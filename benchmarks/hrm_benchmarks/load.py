@@ -70,7 +70,8 @@ def running(command: Sequence[str]) -> Generator[RunningServer]:
 
     Raises ValueError if the server does not become ready or does not end.
     """
-    port = _free_port()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     arguments = [*command, "--port", str(port)]
     with (
@@ -92,11 +93,6 @@ def running(command: Sequence[str]) -> Generator[RunningServer]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its workers too, if it left some
             process.wait(LEAVE_S)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _wait_until_ready(

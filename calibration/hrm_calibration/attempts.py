@@ -124,7 +124,11 @@ def task_scores(
             is_right = dict.fromkeys(task_names, True)
             for result in answered(engine, served, asked, show, names):
                 name, answer = answers[result.task_id]
-                is_right[name] &= _is_right(result, answer, served)
+                found_T = result.answer_T
+                is_equal = found_T is not None and np.array_equal(
+                    served.puzzle.decode(found_T), answer
+                )
+                is_right[name] &= is_equal
             right[num_attempts] = [name for name in is_right if is_right[name]]
     return TaskScores(
         num_tasks=len(task_names),
@@ -156,9 +160,3 @@ def _questions(
             questions.append(task)
             answers.append((name, np.array(pair["output"], np.int8)))
     return questions, answers
-
-
-def _is_right(result: Result, answer: Grid, served: ServedGraph) -> bool:
-    if result.answer_T is None:
-        return False
-    return np.array_equal(served.puzzle.decode(result.answer_T), answer)

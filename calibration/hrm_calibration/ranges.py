@@ -34,20 +34,18 @@ class Histogram:
         """Count every value by its magnitude; ValueError for values that are not finite."""
         flat = np.asarray(values, np.float32).reshape(-1)
         for start in range(0, flat.size, CHUNK):
-            self._add_magnitudes(np.abs(flat[start : start + CHUNK]))
-
-    def _add_magnitudes(self, magnitudes: NDArray[np.float32]) -> None:
-        largest = float(magnitudes.max())
-        if not np.isfinite(largest):
-            problem = "an activation is not finite, so it has no range"
-            raise ValueError(f"{problem}; train or export the model again")
-        self.largest = max(self.largest, largest)
-        if largest:
-            self._reach(largest)
-        # 0 belongs to the first bin of every range, even of an unbounded one
-        bins_per_unit = np.float32(NUM_BINS / (self.top or 1.0))  # a power of two, so exact
-        bins = (magnitudes * bins_per_unit).astype(np.int32)
-        self.counts += np.bincount(bins, minlength=NUM_BINS)
+            magnitudes = np.abs(flat[start : start + CHUNK])
+            largest = float(magnitudes.max())
+            if not np.isfinite(largest):
+                problem = "an activation is not finite, so it has no range"
+                raise ValueError(f"{problem}; train or export the model again")
+            self.largest = max(self.largest, largest)
+            if largest:
+                self._reach(largest)
+            # 0 belongs to the first bin of every range, even of an unbounded one
+            bins_per_unit = np.float32(NUM_BINS / (self.top or 1.0))  # a power of two, so exact
+            bins = (magnitudes * bins_per_unit).astype(np.int32)
+            self.counts += np.bincount(bins, minlength=NUM_BINS)
 
     def _reach(self, largest: float) -> None:
         """Double the range until it contains this magnitude."""

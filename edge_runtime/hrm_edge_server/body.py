@@ -1,18 +1,29 @@
-"""Read an untrusted body, whole or in lines, within bounds of bytes and time; see clients leave."""
+"""What a client sends, within bounds of bytes, pieces and time; see clients leave.
+
+`ClientBytes` bounds a request on its way through h11. A body is read whole or in lines.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
+import h11
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 from hrm_edge_runtime.api.errors import JSON, ServiceError
 
+HEADER_BYTES = 16 * 1024
+MAX_HEADERS = 100
 MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
+EVENTS_A_TURN = 8  # of h11, 12 us each: other connections get turns between
+# A body of more pieces must average LEAST_PIECE bytes.
+MANY_PIECES = 1000
+LEAST_PIECE = 16  # bytes
 BODY_SECONDS = 10.0
+METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"))
 UNDECLARED = ("", "application/x-www-form-urlencoded")  # no type, or the default of curl -d
 PREFETCH_BYTES = 64 * 1024
 PART_BYTES = 4096  # split in one turn of the event loop
@@ -20,6 +31,90 @@ PART_BYTES = 4096  # split in one turn of the event loop
 T = TypeVar("T")
 Line = bytes | ServiceError
 """A line of a batch, or the reason why it cannot be read."""
+
+
+class ClientBytes(h11.Connection):
+    """The bytes of one client as events of HTTP, within bounds of bytes, headers and pieces."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, HEADER_BYTES)
+        self.fault = 400  # status of the last RemoteProtocolError
+        self.events_left = EVENTS_A_TURN
+        self._num_pieces = 0
+        self._body_bytes = 0
+
+    @property
+    def num_held(self) -> int:
+        """Bytes that are kept of a request in progress and of what comes behind it, at most."""
+        return len(self.trailing_data[0]) + min(self._body_bytes, MAX_BODY_BYTES)
+
+    def forget_body(self) -> None:
+        """The request is answered, or refused."""
+        self._num_pieces = 0
+        self._body_bytes = 0
+
+    def next_event(self) -> Any:
+        """The next event; NEED_DATA too if this turn may parse no more."""
+        if not self.events_left:
+            return h11.NEED_DATA
+        self.events_left -= 1
+        try:
+            if self.their_state is h11.IDLE:
+                self._check_header()
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._check_request(event)
+                if not event.target.startswith(b"/"):
+                    event = in_origin_form(event)
+            elif isinstance(event, h11.Data):
+                self._check_piece(len(event.data))
+        except h11.RemoteProtocolError as error:
+            self.fault = error.error_status_hint
+            raise
+        return event
+
+    def _check_header(self) -> None:
+        """Bound a header before h11 parses it, whole or not.
+
+        Skip blank lines before it: old clients send one after a body (RFC 9112, 2.2).
+        """
+        while self.trailing_data[0].startswith(b"\r\n"):
+            self._receive_buffer.maybe_extract_next_line()
+        header = self.trailing_data[0].partition(b"\r\n\r\n")[0]
+        num_lines = header.count(b"\n")
+        if num_lines > MAX_HEADERS or len(header) > HEADER_BYTES:
+            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+        if num_lines != header.count(b"\r\n"):
+            raise h11.RemoteProtocolError("a line without CR")
+
+    @staticmethod
+    def _check_request(request: h11.Request) -> None:
+        if request.method == b"CONNECT":
+            raise h11.RemoteProtocolError("not a proxy", error_status_hint=501)
+        headers = dict(request.headers)
+        has_two_lengths = b"content-length" in headers and b"transfer-encoding" in headers
+        is_known = request.method in METHODS and request.http_version in (b"1.0", b"1.1")
+        if has_two_lengths or not is_known:
+            raise h11.RemoteProtocolError("not HTTP/1.1")
+
+    def _check_piece(self, size: int) -> None:
+        self._num_pieces += 1
+        self._body_bytes += size
+        if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
+            raise h11.RemoteProtocolError("a body in crumbs")
+
+
+def in_origin_form(request: h11.Request) -> h11.Request:
+    """The request with a path as its target, if a client named the whole URL as to a proxy."""
+    _, scheme, rest = request.target.partition(b"://")
+    if not scheme:
+        return request
+    return h11.Request(
+        method=request.method,
+        target=b"/" + rest.partition(b"/")[2],
+        headers=list(request.headers),
+        http_version=request.http_version,
+    )
 
 
 class ClientGoneError(Exception):

@@ -1,7 +1,7 @@
 """Limits on connections: how many there are, what they hold, how long each step may take.
 
-Uvicorn's h11 protocol keeps what a client sends ahead as unparsed bytes. `ClientBytes` bounds what
-h11 parses. `GuardedProtocol` knows from h11's states what the client owes, and for how long.
+Uvicorn's h11 protocol keeps what a client sends ahead as unparsed bytes. `body.ClientBytes` bounds
+what h11 parses. `GuardedProtocol` knows from h11's states what the client owes, and for how long.
 Uvicorn has no public hook for either: pyproject.toml bounds its version, and test_connections.py
 must pass before that bound is raised.
 """
@@ -19,20 +19,13 @@ from prometheus_client.registry import Collector
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
-from hrm_edge_server.body import MAX_BODY_BYTES
+from hrm_edge_server.body import EVENTS_A_TURN, ClientBytes
 from hrm_edge_server.growing import CUT
 
-HEADER_BYTES = 16 * 1024
-MAX_HEADERS = 100
 READ_BYTES = 4096  # per turn of the event loop
-EVENTS_A_TURN = 8  # of h11, 12 us each: other connections get turns between
-# A body of more pieces must average LEAST_PIECE bytes.
-MANY_PIECES = 1000
-LEAST_PIECE = 16  # bytes
 MAX_AHEAD_BYTES = 16 * 1024  # bytes of requests before the first is answered
 MAX_HELD_BYTES = 64 << 20  # of requests, of all connections together
 UNSENT_BYTES = 16 * 1024  # of an answer; the next piece waits until the client has read all
-METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"))
 HALF_CLOSED_SECONDS = 0.2  # time to answer a client that stopped sending and may have left
 HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the header
 UNREAD_SECONDS = 10.0  # time to read on behind an answer, so that its client sees it
@@ -91,90 +84,6 @@ class ConnectionLimits(Collector):
         for reason, count in self.dropped.items():
             dropped.add_metric([reason], count)
         yield dropped
-
-
-class ClientBytes(h11.Connection):
-    """The bytes of one client as events of HTTP, within bounds of bytes, headers and pieces."""
-
-    def __init__(self) -> None:
-        super().__init__(h11.SERVER, HEADER_BYTES)
-        self.fault = 400  # status of the last RemoteProtocolError
-        self.events_left = EVENTS_A_TURN
-        self._num_pieces = 0
-        self._body_bytes = 0
-
-    @property
-    def num_held(self) -> int:
-        """Bytes that are kept of a request in progress and of what comes behind it, at most."""
-        return len(self.trailing_data[0]) + min(self._body_bytes, MAX_BODY_BYTES)
-
-    def forget_body(self) -> None:
-        """The request is answered, or refused."""
-        self._num_pieces = 0
-        self._body_bytes = 0
-
-    def next_event(self) -> Any:
-        """The next event; NEED_DATA too if this turn may parse no more."""
-        if not self.events_left:
-            return h11.NEED_DATA
-        self.events_left -= 1
-        try:
-            if self.their_state is h11.IDLE:
-                self._check_header()
-            event = super().next_event()
-            if isinstance(event, h11.Request):
-                self._check_request(event)
-                if not event.target.startswith(b"/"):
-                    event = in_origin_form(event)
-            elif isinstance(event, h11.Data):
-                self._check_piece(len(event.data))
-        except h11.RemoteProtocolError as error:
-            self.fault = error.error_status_hint
-            raise
-        return event
-
-    def _check_header(self) -> None:
-        """Bound a header before h11 parses it, whole or not.
-
-        Skip blank lines before it: old clients send one after a body (RFC 9112, 2.2).
-        """
-        while self.trailing_data[0].startswith(b"\r\n"):
-            self._receive_buffer.maybe_extract_next_line()
-        header = self.trailing_data[0].partition(b"\r\n\r\n")[0]
-        num_lines = header.count(b"\n")
-        if num_lines > MAX_HEADERS or len(header) > HEADER_BYTES:
-            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
-        if num_lines != header.count(b"\r\n"):
-            raise h11.RemoteProtocolError("a line without CR")
-
-    @staticmethod
-    def _check_request(request: h11.Request) -> None:
-        if request.method == b"CONNECT":
-            raise h11.RemoteProtocolError("not a proxy", error_status_hint=501)
-        headers = dict(request.headers)
-        has_two_lengths = b"content-length" in headers and b"transfer-encoding" in headers
-        is_known = request.method in METHODS and request.http_version in (b"1.0", b"1.1")
-        if has_two_lengths or not is_known:
-            raise h11.RemoteProtocolError("not HTTP/1.1")
-
-    def _check_piece(self, size: int) -> None:
-        self._num_pieces += 1
-        self._body_bytes += size
-        if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
-            raise h11.RemoteProtocolError("a body in crumbs")
-
-
-def in_origin_form(request: h11.Request) -> h11.Request:
-    """The request with a path as its target, if a client named the whole URL as to a proxy."""
-    _, scheme, rest = request.target.partition(b"://")
-    if not scheme:
-        return request
-    return h11.Request(
-        method=request.method,
-        target=b"/" + rest.partition(b"/")[2],
-        headers=list(request.headers),
-        http_version=request.http_version,
-    )
 
 
 class LingeringTransport:

@@ -15,14 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.decoding import validated_query
-from hrm_edge_runtime.api.errors import (
-    JSON,
-    ServiceError,
-    as_json,
-    invalid,
-    no_answer,
-    without_folders,
-)
+from hrm_edge_runtime.api.errors import JSON, ServiceError, invalid, no_answer, without_folders
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import TASKS_NAME
 from hrm_edge_server import batch, openapi, pages
@@ -340,8 +333,7 @@ ROUTES = cast("list[APIRoute]", router.routes)
 
 @functools.lru_cache(maxsize=1)
 def _description_of(models: tuple[ServedModel, ...], *, with_keys: bool) -> bytes:
-    description = openapi.described(models, ROUTES, with_keys=with_keys)
-    return f"{as_json(description)}\n".encode()
+    return bytes(json_answer(openapi.described(models, ROUTES, with_keys=with_keys)).body)
 
 
 def service_of(request: Request) -> SolveService:

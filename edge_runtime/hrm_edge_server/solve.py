@@ -4,13 +4,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, TypeVar
@@ -21,12 +15,7 @@ from starlette.types import Receive
 
 from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.decoding import Fields, validated
-from hrm_edge_runtime.api.errors import (
-    model_failed,
-    no_answer,
-    out_of_threads,
-    without_folders,
-)
+from hrm_edge_runtime.api.errors import model_failed, no_answer, out_of_threads, without_folders
 from hrm_edge_runtime.api.request import ParsedRequest, answer_from, candidate_models, parse_request
 from hrm_edge_runtime.api.schema import SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -118,11 +107,7 @@ class SolveService:
         self._parsers.close()
         self.model_manager.close()
 
-    async def made(
-        self,
-        receive: Receive,
-        make: Callable[[], Made],
-    ) -> Made:
+    async def made(self, receive: Receive, make: Callable[[], Made]) -> Made:
         """Run `make` in a thread and return its result; dropped if the client leaves before.
 
         Raises ServiceError if too many calls wait for a thread.

@@ -70,7 +70,11 @@ def accept_command(
     if full:
         report.run("steps", lambda: (try_device(), []))
     try:
-        served = _open(bundle, engine, slots, threads)
+        opened = Bundle.open(find_bundle(bundle))
+        choice = prepare(
+            opened, engine, num_slots=slots, build_command=BUILD_COMMAND, to_judge=True
+        )
+        served = _Served(bundle=opened, choice=choice, num_slots=slots, num_threads=threads)
     except Exception as error:  # the device's steps may have found something
         report.faults.append(str(error))
     else:
@@ -140,14 +144,6 @@ class _Report:
         state = {"faults": self.faults, "passed": passed, "running": running}
         content = {**self.findings, **state}
         atomic.write_text(self.out, json.dumps(content, indent=1) + "\n")
-
-
-def _open(name: str | None, engine: str, num_slots: int, num_threads: int | None) -> "_Served":
-    bundle = Bundle.open(find_bundle(name))
-    choice = prepare(
-        bundle, engine, num_slots=num_slots, build_command=BUILD_COMMAND, to_judge=True
-    )
-    return _Served(bundle=bundle, choice=choice, num_slots=num_slots, num_threads=num_threads)
 
 
 class _Served(NamedTuple):

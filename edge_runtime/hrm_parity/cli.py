@@ -18,7 +18,6 @@ from rich.table import Table
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import LEARNED
 from hrm_edge_runtime.contract.shipped import bundles_from, find_bundle
-from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_host import command, progress
 from hrm_host.machine import num_cores
@@ -222,7 +221,20 @@ def _questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stag
 
 
 def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | None) -> Side:
-    engine = _engine(bundle, source, num_slots, num_threads)
+    if source.engine in ROUNDED:
+        from hrm_parity.rounded import rounded_engine  # a Jetson has no onnx
+
+        graph_path = bundle.graph_path(source.precision)
+        products = ROUNDED[source.engine]
+        engine = rounded_engine(graph_path, bundle.manifest, num_slots=num_slots, products=products)
+    else:
+        engine = engine_for(
+            bundle,
+            engine=str(source),
+            num_slots=num_slots,
+            num_threads=num_threads,
+            want_logits=source.engine != "unrolled",
+        )
     side = Side(
         name=str(source),
         engine=engine,
@@ -237,22 +249,6 @@ def _side(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | Non
     kind = "fixed" if side.policy.kind == "fixed" else LEARNED
     policy = replace(side.policy, kind=kind, max_segments=engine.num_segments)
     return replace(side, policy=policy, shows_segments=False)
-
-
-def _engine(bundle: Bundle, source: Choice, num_slots: int, num_threads: int | None) -> Engine:
-    if source.engine in ROUNDED:
-        from hrm_parity.rounded import rounded_engine  # a Jetson has no onnx
-
-        products = ROUNDED[source.engine]
-        graph_path = bundle.graph_path(source.precision)
-        return rounded_engine(graph_path, bundle.manifest, num_slots=num_slots, products=products)
-    return engine_for(
-        bundle,
-        engine=str(source),
-        num_slots=num_slots,
-        num_threads=num_threads,
-        want_logits=source.engine != "unrolled",
-    )
 
 
 def _loop_of(unrolled: Side, bundle: Bundle, precision: str, num_threads: int | None) -> Side:

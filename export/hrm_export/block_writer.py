@@ -86,13 +86,11 @@ class BlockWriter:
         rms = node("rms", "Sqrt", steady)
         return node("norm", "Div", total, rms)
 
-    def attended(self, scope: str, q: str, k: str, v: str, head_size: int) -> str:
-        """MatMul, Softmax, MatMul with the scale on the queries: the form that TensorRT fuses."""
-        shares = self.attention_shares(scope, q, k, head_size)
-        return self.graph.node(f"{scope}/mixed", "MatMul", shares, v)
-
     def attention_shares(self, scope: str, q: str, k: str, head_size: int) -> str:
-        """How much each query takes of each key [B, H, N, N]."""
+        """How much each query takes of each key [B, H, N, N].
+
+        A MatMul with the values follows. TensorRT fuses both, with the scale on the queries.
+        """
         node = self.graph.within(scope)
         graph = self.graph
         scale = graph.number(1 / math.sqrt(head_size))
@@ -131,7 +129,8 @@ class TransformerBlocks(BlockWriter):
         node = self.graph.within(scope)
         config = self.config
         q, k, v = self.queries_keys_values(scope, module, x)
-        mixed = self.attended(scope, q, k, v, config.head_size)
+        shares = self.attention_shares(scope, q, k, config.head_size)
+        mixed = node("mixed", "MatMul", shares, v)
         mixed = node("mixed_back", "Transpose", mixed, perm=(0, 2, 1, 3))
         sizes = (config.num_positions, config.hidden_size)
         mixed = self.shaped(f"{scope}/mixed_flat", mixed, 0, *sizes)

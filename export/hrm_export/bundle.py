@@ -97,7 +97,9 @@ def write_data(directory: Path, contents: Contents, judged: JudgedForms) -> None
     identifiers = json.dumps(list(contents.exam.identifiers))
     (directory / IDENTIFIERS_NAME).write_text(identifiers + "\n")
     if tasks:
-        right = judged.task_scores.right if judged.task_scores else ()
+        right: Sequence[str] = ()
+        if judged.task_scores is not None:
+            right = judged.task_scores.right
         right_first = {name: tasks[name] for name in right} | dict(tasks)
         text = json.dumps(right_first, separators=(",", ":"))
         (directory / TASKS_NAME).write_text(text + "\n")

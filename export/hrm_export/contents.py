@@ -18,7 +18,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.api.errors import without_folders
 from hrm_edge_runtime.contract.halting import HaltingPolicy, usual_kind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, Provider
-from hrm_export.inputs import Tasks, data_of, find_puzzles, identifiers_of, open_model, tasks_of
+from hrm_export.inputs import data_of, find_puzzles, identifiers_of, open_model, tasks_of
 from hrm_export.options import Options
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import torch_device
@@ -74,11 +74,6 @@ def contents_of(
     if options.puzzle_ids is None:
         data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
-    tasks: Tasks = {}
-    generated: list[str] = []
-    if data is not None:
-        tasks = tasks_of(data, puzzle, identifiers)
-        generated = list(num_by_task_in(data))
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
     calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
@@ -88,24 +83,22 @@ def contents_of(
         served=served,
         calibration=calibration,
         held_out=held_out,
-        tasks=tasks,
+        tasks=tasks_of(data, puzzle, identifiers),
         identifiers=identifiers,
         lower=options.lower_precisions,
         threshold=options.threshold,
         int8_budget=options.int8_budget,
         max_loss=options.max_loss,
     )
-    command = without_folders(shlex.join(["hrm-export", *sys.argv[1:]]))
+    generated: list[str] = []
+    if data is not None:
+        generated += num_by_task_in(data)
+    command = printable(without_folders(shlex.join(["hrm-export", *sys.argv[1:]])))
     return Contents(
         name=options.name or out.stem,
         model=model.to(provider.device or "cpu"),
         exam=exam,
-        meta={
-            "checkpoint": source.name,
-            **meta,
-            "puzzle": puzzle.name,
-            "command": printable(command),
-        },
+        meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name, "command": command},
         generated=generated,
     )
 

@@ -107,18 +107,15 @@ def evaluate_command(options: EvaluationOptions) -> None:
         else:
             other = options.opened(options.other)
             with closing(other.engine):
-                require_one_board(subject, other)
+                if other.puzzle.name != subject.puzzle.name:
+                    solved = f"{subject.name} solves {subject.puzzle.name}"
+                    raise ValueError(
+                        f"{solved} and {other.name} {other.puzzle.name}; "
+                        "give two models of one board, or --board"
+                    )
                 others = other.rollout(questions, stages)
             report = accuracy.side_by_side(subject, rollout, other, others)
     if options.as_json:
         print(json.dumps(asdict(report)))
     else:
         Console().print(accuracy.table(report.rows(), report.caption()))
-
-
-def require_one_board(first: "Subject", second: "Subject") -> None:
-    if second.puzzle.name != first.puzzle.name:
-        raise ValueError(
-            f"{first.name} solves {first.puzzle.name} and {second.name} {second.puzzle.name}; "
-            "give two models of one board, or --board"
-        )

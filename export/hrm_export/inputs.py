@@ -74,11 +74,20 @@ def bundle_name(source: Path) -> str:
 
 
 def open_model(source: Path, board: str | None) -> tuple[HRM, Puzzle, dict[str, Any]]:
-    """The model of a checkpoint, its puzzle, and its meta data; `board` puts it on another one."""
+    """The model of a checkpoint, its puzzle, and its meta data.
+
+    `board` is the size or the name of another board; ValueError if the weights fit only one size.
+    """
     own, meta = checkpoint.load(source)
     puzzle = puzzle_of(own.config, meta.get("puzzle"), source)
     if board is not None:
-        puzzle = other_board(board, puzzle, own.config, source)
+        if own.config.blocks != "relational":
+            problem = f"--board {board} needs relational weights, which {source} lacks"
+            raise ValueError(f"{problem}; omit --board")
+        if board[:1].isdigit():
+            kind = puzzle.name.partition("-")[0]
+            board = f"{kind}-{board}"
+        puzzle = registry.get(board)
     return geometry.on_board(own, puzzle), puzzle, meta
 
 
@@ -94,17 +103,6 @@ def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:
         remedy = "export it with the version of the puzzle that trained it"
         raise ValueError(f"{source} has {found} but {name} has {expected}; {remedy}")
     return puzzle
-
-
-def other_board(board_name: str, trained: Puzzle, config: HRMConfig, source: Path) -> Puzzle:
-    """The puzzle of a size or name; ValueError if the weights fit only one size."""
-    if config.blocks != "relational":
-        problem = f"--board {board_name} needs relational weights, which {source} lacks"
-        raise ValueError(f"{problem}; omit --board")
-    if board_name[:1].isdigit():
-        kind = trained.name.partition("-")[0]
-        board_name = f"{kind}-{board_name}"
-    return registry.get(board_name)
 
 
 def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle) -> Path | None:
@@ -137,12 +135,12 @@ def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
     return names
 
 
-def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
-    """The original pairs of each task, without its variants, by split.
+def tasks_of(data: Path | None, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
+    """The original pairs of each task, without its variants, by split; none without a data set.
 
     Demonstrations only: the generated examples of a task would be most of the bundle.
     """
-    if not isinstance(puzzle, Voting):
+    if data is None or not isinstance(puzzle, Voting):
         return {}
     named: dict[int, str] = {}
     for row, name in enumerate(identifiers):

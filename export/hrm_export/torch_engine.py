@@ -138,21 +138,15 @@ def record(
 
 def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
     """Whether, up to each segment, rounding is far from changing parity, answers or halts."""
-    gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
-    distance_SB = np.abs(golden.halt_margin_SB - threshold)
-    halts_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * gap_SB
-    return np.logical_and.accumulate(answers_agree_SB(golden, other) & halts_SB, axis=0)
-
-
-def answers_agree_SB(golden: Golden, other: Golden) -> NDArray[np.bool_]:
-    ours_SBTV = golden.logits_SBTV
-    theirs_SBTV = other.logits_SBTV
-    gap_SB = logit_gap_SB(other, golden)
-    largest_gap_SB = np.abs(ours_SBTV - theirs_SBTV).max(axis=(2, 3))
-    sorted_SBTV = np.partition(ours_SBTV, -2, axis=-1)
+    has_parity_SB = FAR * logit_gap_SB(other, golden) <= LOGIT_TOLERANCE
+    largest_gap_SB = np.abs(golden.logits_SBTV - other.logits_SBTV).max(axis=(2, 3))
+    sorted_SBTV = np.partition(golden.logits_SBTV, -2, axis=-1)
     lead_SBT = sorted_SBTV[..., -1] - sorted_SBTV[..., -2]
-    lead_SB = lead_SBT.min(axis=2)
-    return (FAR * gap_SB <= LOGIT_TOLERANCE) & (lead_SB >= FAR * largest_gap_SB)
+    answers_SB = lead_SBT.min(axis=2) >= FAR * largest_gap_SB
+    margin_gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
+    distance_SB = np.abs(golden.halt_margin_SB - threshold)
+    halts_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB
+    return np.logical_and.accumulate(has_parity_SB & answers_SB & halts_SB, axis=0)
 
 
 def logit_gap_SB(ours: Golden, reference: Golden) -> NDArray[np.floating]:

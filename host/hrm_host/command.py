@@ -197,7 +197,10 @@ class Command(typer.Typer):
                 if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
                     raise
                 default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
-                self._end(getattr(error, "exit_status", default), _sentence_of(error))
+                sentence = str(error)
+                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                    sentence += "; make room there"
+                self._end(getattr(error, "exit_status", default), sentence)
 
         return guarded
 
@@ -212,12 +215,6 @@ def missing_package(error: ModuleNotFoundError, extra: str) -> str:
     if error.name is None or error.name.startswith("hrm_"):
         raise error
     return f"{error.name} is not installed: run pip install 'hrm-edge[{extra}]'."
-
-
-def _sentence_of(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"{error}; make room there"
-    return str(error)
 
 
 def _grouped(kind: type[Any], groups: Groups | None) -> Any:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO, TypeGuard
+from typing import Any, TextIO, TypeGuard, cast
 
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
@@ -57,6 +57,14 @@ def json_from(text: str) -> Any:
         if not level:
             return value
     raise _too_deep()
+
+
+def object_of(file: Path, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
+    """The JSON object in a file; raises OSError, or ValueError if it holds anything else."""
+    value = json_from(text_of(file, most_bytes))
+    if not isinstance(value, dict):
+        raise ValueError("it does not hold a JSON object")
+    return cast("dict[str, Any]", value)
 
 
 def _values_inside(level: list[object]) -> list[object]:

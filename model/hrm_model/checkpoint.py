@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import MAX_FILE_BYTES, json_from, printable, text_of
+from hrm_host.reading import MAX_FILE_BYTES, json_from, object_of, printable, text_of
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -152,14 +152,11 @@ def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        values = json_from(text_of(file))
-        if not isinstance(values, dict):
-            raise ValueError("it does not hold a JSON object")
+        return object_of(file)
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({error}); the checkpoint is incomplete, use another"
         ) from error
-    return values
 
 
 def point(pointer: Path, target: Path) -> None:

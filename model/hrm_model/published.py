@@ -329,7 +329,9 @@ def _config(settings: Settings, state: Mapping[str, Tensor], seq_len: int) -> HR
             f"it is for {settings.seq_len} tokens, but the puzzle has {seq_len}; "
             "choose the --puzzle it was trained on"
         )
-    is_trm = _is_trm(settings, state)
+    is_trm = _module_of(settings.name) == "trm"
+    if not settings.name:
+        is_trm = not any(name.startswith("high_level.") for name in state)
     if not is_trm and (settings.mlp_t or settings.puzzle_emb_len):
         raise ValueError("mlp_t and puzzle_emb_len are supported for a TRM only")
     if not is_trm and settings.H_layers < 1:
@@ -358,13 +360,6 @@ def _config(settings: Settings, state: Mapping[str, Tensor], seq_len: int) -> HR
         max_segments=settings.halt_max_steps,
         puzzle_positions=prefix_len,
     )
-
-
-def _is_trm(settings: Settings, state: Mapping[str, Tensor]) -> bool:
-    """Whether the name is a TRM's; without a name, the levels tell."""
-    if not settings.name:
-        return not any(name.startswith("high_level.") for name in state)
-    return _module_of(settings.name) == "trm"
 
 
 def _sizes(settings: Settings, state: Mapping[str, Tensor]) -> dict[str, Any]:

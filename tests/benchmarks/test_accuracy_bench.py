@@ -31,7 +31,7 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
     """One attempt solves the first puzzle and four the first two."""
     for position, request in reversed(list(enumerate(requests))):
         attempts = request.attempts or 1
-        fields: dict[str, Any] = {"attempts": attempts, "total_segments": 10 * attempts}
+        fields = {"attempts": attempts, "total_segments": 10 * attempts}
         if position == 2:
             yield position, answered(ANOTHER, **fields)
         elif attempts > 3 * position:

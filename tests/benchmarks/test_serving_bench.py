@@ -3,12 +3,14 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from bench_tools import figures_of
 from scripted_engine import Script, ScriptedEngine
+from simulated_device import Device, SimulatedEngine, served
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import load, peers, policies
@@ -18,9 +20,11 @@ from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import SIDE, flop_of, rows_of
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.engines.engine import Engine
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import questions_made
+from hrm_puzzles.data.sources import Questions, questions_made
 
+PUZZLE = registry.get("sudoku-4x4")
 SEGMENTS = [1, 4, 2, 1, 3]  # of the puzzles in order; two slots, one second per step
 NAMES = [policy.name for policy in policies.POLICIES]
 
@@ -39,9 +43,8 @@ class VirtualClock:
 
 
 def tiny_bench() -> policies.Bench:
-    puzzle = registry.get("sudoku-4x4")
     clock = VirtualClock()
-    questions = questions_made(puzzle, len(SEGMENTS), difficulty="easy", seed=0)
+    questions = questions_made(PUZZLE, len(SEGMENTS), difficulty="easy", seed=0)
     segments_of = {question.tokens_T.tobytes(): question for question in questions}
 
     def play(tokens_T: np.ndarray) -> Script:
@@ -49,11 +52,15 @@ def tiny_bench() -> policies.Bench:
         return Script(answer_T=question.labels_T, segments=SEGMENTS[question.index])
 
     engine = ScriptedEngine(
-        num_slots=2, seq_len=puzzle.seq_len, play=play, step_s=1.0, sleep=clock.sleep
+        num_slots=2, seq_len=PUZZLE.seq_len, play=play, step_s=1.0, sleep=clock.sleep
     )
+    return bench_of(engine, questions, clock)
+
+
+def bench_of(engine: Engine, questions: Questions, clock: Callable[[], float]) -> policies.Bench:
     return policies.Bench(
         engine=engine,
-        puzzle=puzzle,
+        puzzle=PUZZLE,
         puzzle_vector_E=np.zeros(1, np.float32),
         questions=questions,
         rule=HaltingPolicy(kind="learned", max_segments=16),
@@ -81,12 +88,12 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
-    served = policies.bundle_bench(bundle, questions, ServingOptions(engine="cpu", slots=4))
-    served = served._replace(rule=HaltingPolicy(kind="learned", max_segments=9))
-    answers: dict[str, dict[int, tuple[int, bytes]]] = {}
+    bench = policies.bundle_bench(bundle, questions, ServingOptions(engine="cpu", slots=4))
+    bench = bench._replace(rule=HaltingPolicy(kind="learned", max_segments=9))
+    answers = {}
     for policy in policies.POLICIES:
-        results, _ = policies.serve(policy, served)
-        answer_of: dict[int, tuple[int, bytes]] = {}
+        results, _ = policies.serve(policy, bench)
+        answer_of = {}
         for result in results:
             answer = np.asarray(result.answer_T).tobytes()
             answer_of[result.attempt_id] = (result.segments, answer)
@@ -218,3 +225,38 @@ def test_ratios_are_taken_within_a_round() -> None:
     summary = peers.summary(theirs, ours)
     assert (summary["ratio_low"], summary["ratio"], summary["ratio_high"]) == (1, 2, 3)
     assert peers.summary(ours, ours)["ratio"] == 1
+
+
+MAX_SEGMENTS = 4
+
+
+def seconds_of_policies(num_slots: int) -> dict[str, float]:
+    """On a simulated device whose host takes no time."""
+    device = Device(name="even", step_s=lambda _: 1.0, host_factor=0.0, rates_per_s=())
+    questions = questions_made(PUZZLE, 8, difficulty="easy", seed=0)
+    recording = {}
+    for question in questions:
+        unsolved = [question.tokens_T] * (question.index % MAX_SEGMENTS)
+        recording[question.tokens_T.tobytes()] = [*unsolved, question.labels_T]
+    seconds = {}
+    for policy in policies.POLICIES:
+        engine = SimulatedEngine(recording, device, num_slots)
+        rule = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
+        bench = bench_of(engine, questions, engine.now_s)._replace(rule=rule)
+        latencies_s, _ = served(policy, bench, engine)
+        assert len(latencies_s) == len(questions)
+        seconds[policy.name] = engine.now_s()
+    return seconds
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 4])
+def test_refilling_is_never_slower_if_a_step_takes_as_long_for_any_batch(num_slots: int) -> None:
+    seconds = seconds_of_policies(num_slots)
+    assert seconds["refill"] == min(seconds.values())
+    assert seconds["refill"] < seconds["fixed"]
+
+
+def test_with_one_slot_all_policies_that_stop_early_are_equal() -> None:
+    seconds = seconds_of_policies(1)
+    assert seconds.pop("fixed") == 8 * MAX_SEGMENTS
+    assert set(seconds.values()) == {2 * (1 + 2 + 3 + 4)}

@@ -1,16 +1,19 @@
 """The Q/DQ graph: what is quantized, what stays as it is, and that both forms are one function."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from calibration_tools import random_inputs, run, small_graph
 from export_tools import random_inputs as inputs_of_model
 from export_tools import relational_sizes, small_model
 from onnx import TensorProto, helper, numpy_helper
 
+from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import for_cpus
 from hrm_calibration.quantize import (
     call_sites,
@@ -55,7 +58,7 @@ def lone_product() -> onnx.ModelProto:
 
 
 def producers(graph: onnx.ModelProto) -> Nodes:
-    makers: Nodes = {}
+    makers = {}
     for node in graph.graph.node:
         for output in node.output:
             makers[output] = node
@@ -68,7 +71,7 @@ def stored(graph: onnx.ModelProto) -> Tensors:
 
 def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> None:
     parts = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
-    expected: dict[str, int] = {}
+    expected = {}
     for part in parts:
         expected[f"low_level.layers.0.{part}.weight"] = 4
         expected[f"high_level.layers.0.{part}.weight"] = 2
@@ -89,11 +92,11 @@ def test_every_linear_product_and_nothing_else_reads_int8() -> None:
         scale = numpy_helper.to_array(tensors[f"{site.name}/scale"])
         assert scale == np.float32(SCALES[site.name])
     onnx.checker.check_model(SIGNED, full_check=True)
-    rounded: set[str] = set()
+    rounded = set()
     for node in SIGNED.graph.node:
         if node.op_type == "DequantizeLinear":
             rounded.add(node.output[0])
-    readers: set[str] = set()
+    readers = set()
     for node in SIGNED.graph.node:
         if not rounded.isdisjoint(node.input):
             readers.add(node.op_type)
@@ -198,3 +201,52 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights(
 def test_a_graph_that_is_quantized_already_is_rejected() -> None:
     with pytest.raises(match="give a step graph in float32"):
         call_sites(SIGNED)
+
+
+GRID = small_model(**relational_sizes("maze-8x8"), low_layers=1)
+GRID_GRAPH = segment_graph(GRID)
+GRID_SITES = call_sites(GRID_GRAPH)
+CLIPS_NOTHING = {site.name: 0.5 for site in GRID_SITES}
+FORMS = {
+    "fp32": GRID_GRAPH,
+    "fp16": half_graph(GRID_GRAPH, float32_nodes(GRID_GRAPH, {})),
+    "int8": for_cpus(GRID_GRAPH, CLIPS_NOTHING, []),
+}
+
+
+def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites() -> None:
+    operators = Counter(node.op_type for node in GRID_GRAPH.graph.node)
+    num_blocks = operators["Sqrt"]
+    assert operators["Conv"] == 2 * num_blocks == len(GRID_SITES)
+    assert not {"Slice", "Concat", "Pad"} & set(operators)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_has_the_same_bits_in_every_batch(form: str) -> None:
+    inputs = inputs_of_model(GRID, 8)
+    together = run(FORMS[form], inputs, optimized=True)
+    for size in (1, 3):
+        few = {name: rows_B[:size] for name, rows_B in inputs.items()}
+        for name, rows_B in run(FORMS[form], few, optimized=True).items():
+            assert np.array_equal(rows_B, together[name][:size]), name
+
+
+def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped() -> None:
+    signed = quantize(GRID_GRAPH, CLIPS_NOTHING, weight_bits=7)
+    inputs = inputs_of_model(GRID, 3)
+    ours = run(FORMS["int8"], inputs)
+    for name, values in run(signed, inputs).items():
+        assert np.array_equal(values, ours[name]), name
+
+
+def test_every_convolution_for_cpus_runs_in_integers(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    options.log_severity_level = 3
+    text = FORMS["int8"].SerializeToString()
+    ort.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    fused = onnx.load(tmp_path / "fused.onnx")
+    operators = Counter(node.op_type for node in fused.graph.node)
+    assert operators["QLinearConv"] == operators["MatMulIntegerToFloat"] == len(GRID_SITES) / 2
+    assert operators["QuantizeLinear"] == len(GRID_SITES) / 2
+    assert not {"Conv", "FusedConv", "Transpose"} & set(operators)

@@ -1,6 +1,6 @@
 """Calibration records what serving computes: the same answers, every segment that is reached."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from calibration_tools import SUDOKU, questions, run, scripted, small_graph, table
+from calibration_tools import SUDOKU, questions, run, small_graph, table
+from scripted_engine import Script, ScriptedEngine
 
 from hrm_calibration import rollouts
 from hrm_calibration.quantize import call_sites, with_outputs
 from hrm_calibration.rollouts import ServedGraph, recording_engine, session_of
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
-from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
 from hrm_parity.halting_curve import (
     Rollout,
@@ -37,6 +37,18 @@ def onnx_engine(path: Path, num_slots: int, provider: Provider = CPU) -> OnnxEng
     return OnnxEngine(file, num_slots=num_slots, num_threads=1, provider=provider)
 
 
+def scripted(
+    tokens_NT: np.ndarray, answers_NT: np.ndarray, segments: Sequence[int], num_slots: int
+) -> ScriptedEngine:
+    """Return an engine that is sure of these answers after so many segments."""
+    scripts = {}
+    for tokens_T, answer_T, count in zip(tokens_NT, answers_NT, segments, strict=True):
+        scripts[tokens_T.tobytes()] = Script(answer_T=answer_T, segments=count)
+    return ScriptedEngine(
+        num_slots=num_slots, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()]
+    )
+
+
 def same(one: Outcomes, other: Outcomes) -> bool:
     return all(map(np.array_equal, one, other))
 
@@ -55,7 +67,6 @@ def test_recorder_lane_and_whole_rollouts_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(num_gpus() == 0, reason="no CUDA device on this machine")
 def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path) -> None:
     if CUDA.name not in onnxruntime.get_available_providers():
         pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
@@ -89,7 +100,7 @@ def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
 
 def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
     """One fresh puzzle: the first low layer reads the sum of state, input and high state."""
-    seen: list[dict[str, np.ndarray]] = []
+    seen = []
 
     def observe(arrays: Mapping[str, Any]) -> None:
         seen.append({name: rows.copy() for name, rows in arrays.items()})
@@ -178,7 +189,7 @@ def three_puzzles() -> Rollout:
 
 
 def test_the_curve_has_a_point_for_every_margin() -> None:
-    points: dict[float, tuple[float, float]] = {}
+    points = {}
     for point in learned_curve(three_puzzles()):
         score = point.total
         points[point.policy.threshold] = (score.mean_segments, score.exact)

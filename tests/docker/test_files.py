@@ -11,19 +11,18 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from board_tree import board
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from service_tools import Server, command, free_port, running
-from torchrun_tools import TRAINING, children_of
-from train_tools import weights_of
+from train_tools import TRAINING, children_of, weights_of
 
 from hrm_host.machine import Host
 from hrm_puzzles.data.datasets import fingerprint
 
+yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 AUDIT = ROOT / ".ci" / "audit"
@@ -66,19 +65,7 @@ def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: 
     assert output_of(analyze, "verify", "--man=no", unit) == ""
     judged = output_of(analyze, "security", "--offline=true", unit)
     exposure = re.search(r"exposure level for hrm-serve.service: ([\d.]+)", judged)
-    assert exposure is not None
     assert float(exposure[1]) < 2.5
-
-
-def settings(*names: str) -> dict[str, list[str]]:
-    """Return what systemd reads from a unit and its drop-ins, in this order."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        for line in (FOLDER / name).read_text().splitlines():
-            if line and line[0] not in "#[":
-                setting, _, value = line.partition("=")
-                found.setdefault(setting, []).append(value)
-    return found
 
 
 LISTS_DEVICES_BEFORE_252 = ("PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy")
@@ -92,7 +79,12 @@ SINCE_250 = {
 
 
 def test_a_jetsons_unit_leaves_the_gpu_and_the_swap_open_under_systemd_249() -> None:
-    found = settings("hrm-serve.service", "hrm-serve-jetson.conf")
+    found = {}
+    for name in ("hrm-serve.service", "hrm-serve-jetson.conf"):  # as systemd reads them
+        for line in (FOLDER / name).read_text().splitlines():
+            if line and line[0] not in "#[":
+                setting, _, value = line.partition("=")
+                found.setdefault(setting, []).append(value)
     assert SINCE_250.isdisjoint(found)
     for setting in LISTS_DEVICES_BEFORE_252:
         values = found.get(setting, ["no"])
@@ -116,7 +108,7 @@ def test_the_jetson_image_requests_the_gpu_and_installs_no_compiler() -> None:
 
 
 def requirements_on(board: dict[str, str], texts: Iterable[str]) -> dict[str, SpecifierSet]:
-    found: dict[str, SpecifierSet] = {}
+    found = {}
     for text in texts:
         one = Requirement(text)
         if one.marker is None or one.marker.evaluate(board):
@@ -126,12 +118,9 @@ def requirements_on(board: dict[str, str], texts: Iterable[str]) -> dict[str, Sp
 
 def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path) -> None:
     """The check of docker/Dockerfile.jetson, run with a key that gpg made."""
-    gpg = shutil.which("gpg")
-    if gpg is None:
-        pytest.skip("gpg is not installed")
+    gpg = tool("gpg", "gpg")
     recipe = (FOLDER / "Dockerfile.jetson").read_text().replace("\\\n", "")
     found = re.search(r"gpg --show-keys .*?/tmp/keys(?= +&& echo)", recipe)
-    assert found is not None
     key_file = tmp_path / "key.asc"
     script = found.group().replace("/etc/apt/keyrings/jetson.asc", str(key_file))
     script = script.replace("/tmp/keys", str(tmp_path / "keys"))
@@ -139,17 +128,15 @@ def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path) -
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     environment = {**os.environ, "GNUPGHOME": str(home)}
-    make = [gpg, "--batch", "--quiet", "--passphrase", "", "--quick-gen-key", "tester", "ed25519"]
-    subprocess.run(make, env=environment, check=True)
-    export = [gpg, "--armor", "--export", "tester"]
-    key_file.write_bytes(
-        subprocess.run(export, env=environment, stdout=subprocess.PIPE, check=True).stdout
-    )
-    listed = subprocess.run(
-        [gpg, "--list-keys", "--with-colons"], env=environment, stdout=subprocess.PIPE
-    )
-    subprocess.run(["gpgconf", "--kill", "all"], env=environment, check=True)
-    (own,) = re.findall(r"^fpr:*([0-9A-F]{40}):", listed.stdout.decode(), re.MULTILINE)
+
+    def printed(*command: str) -> bytes:
+        return subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+
+    printed(gpg, "--batch", "--quiet", "--passphrase", "", "--quick-gen-key", "tester", "ed25519")
+    key_file.write_bytes(printed(gpg, "--armor", "--export", "tester"))
+    listed = printed(gpg, "--list-keys", "--with-colons").decode()
+    printed("gpgconf", "--kill", "all")
+    (own,) = re.findall(r"^fpr:*([0-9A-F]{40}):", listed, re.MULTILINE)
 
     def status(key: str) -> int:
         return subprocess.run(["sh", "-c", script], env={**environment, "KEY": key}).returncode
@@ -165,7 +152,6 @@ def test_an_image_installs_an_extra_in_pinned_versions(name: str) -> None:
     tomllib = pytest.importorskip("tomllib")
     recipe = (FOLDER / f"Dockerfile.{name}").read_text()
     found = re.search(r"pip install .*constraints.txt \S*.*\[([\w-]+)\]['\"] ?([\w -]*)", recipe)
-    assert found is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert found[1] in project["optional-dependencies"]
     beside = found[2].split()
@@ -215,9 +201,8 @@ def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: s
 
 
 def test_composed_container_is_closed() -> None:
-    yaml = pytest.importorskip("yaml")
     content = yaml.safe_load((FOLDER / "compose.yaml").read_text())
-    service: dict[str, Any] = content["services"]["hrm"]
+    service = content["services"]["hrm"]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -240,7 +225,6 @@ def test_the_health_check_uses_no_proxy_and_little_time(
     found = re.search(
         r"^HEALTHCHECK(?:.|\\\n)*CMD (\[.*\])$", (FOLDER / name).read_text(), re.MULTILINE
     )
-    assert found is not None
 
     def status(port: int) -> int:
         command = json.loads(found[1].replace("8000", str(port)))
@@ -255,7 +239,6 @@ def test_the_health_check_uses_no_proxy_and_little_time(
 
 
 def test_a_jetsons_container_sees_its_board_and_power_mode(tmp_path: Path) -> None:
-    yaml = pytest.importorskip("yaml")
     content = yaml.safe_load((FOLDER / "compose.jetson.yaml").read_text())
     board(tmp_path / "board")
     shutil.copytree(
@@ -346,48 +329,44 @@ def test_an_audit_that_reached_no_index_does_not_pass_for_a_clean_one(
 
 Environment = dict[str, str]
 RECIPE = "sudoku-4x4 --train 200 --test 70"
-PROGRAM = '#!/bin/sh\nexec {python} -c "from hrm_puzzles.cli import main; main()" "$@"\n'
-
-
-@pytest.fixture
-def with_hrm_data(tmp_path: Path) -> Environment:
-    """An environment whose PATH has `hrm-data`."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "hrm-data"
-    program.write_text(PROGRAM.format(python=sys.executable))
-    program.chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-
-
-def sh(arguments: list[str], environment: Environment, **more: str) -> None:
-    subprocess.run(["sh", *arguments], env={**environment, **more}, check=True, timeout=120)
-
-
-STUBS = {
+PROGRAMS = {
+    "hrm-data": '#!/bin/sh\nexec {python} -c "from hrm_puzzles.cli import main; main()" "$@"\n',
+    "hrm-train": '#!/bin/sh\nexec {python} -c "from hrm_train.cli import main; main()" "$@"\n',
     "scontrol": "#!/bin/sh\necho localhost\n",
     "srun": '#!/bin/sh\nexec "$@"\n',
     "torchrun": '#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n',
 }
 
 
-@pytest.mark.slow
-def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
-    tmp_path: Path, with_hrm_data: Environment
-) -> None:
-    for name, content in STUBS.items():
-        program = tmp_path / "bin" / name
+@pytest.fixture
+def of_a_cluster(tmp_path: Path) -> Environment:
+    """An environment whose PATH has two of our commands, and what a cluster has."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, content in PROGRAMS.items():
+        program = folder / name
         program.write_text(content.format(python=sys.executable))
         program.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def sh(arguments: list[str], environment: Environment) -> None:
+    subprocess.run(["sh", *arguments], env=environment, check=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
+    tmp_path: Path, of_a_cluster: Environment
+) -> None:
     build = f"hrm-data build sudoku-4x4 --train 200 --test 40 --out {tmp_path}/data"
-    sh(["-c", build], with_hrm_data)
+    sh(["-c", build], of_a_cluster)
     job = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}
     script = ["sh", str(FOLDER / "slurm" / "train.sh")]
     options = ["--data", f"{tmp_path}/data", *TRAINING.split()]
-    weights: list[bytes] = []
+    weights = []
     for name in ("quiet", "disturbed"):
         run = tmp_path / name
-        variables = {**with_hrm_data, **job, "RANKS": "2", "PORT": str(free_port())}
+        variables = {**of_a_cluster, **job, "RANKS": "2", "PORT": str(free_port())}
         process = subprocess.Popen([*script, str(run), *options], env=variables)
         if name == "disturbed":
             while not (run / "latest").exists():
@@ -399,9 +378,8 @@ def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
     assert weights[0] == weights[1]
 
 
-def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, with_hrm_data: Environment) -> None:
-    yaml = pytest.importorskip("yaml")
-    sh(["-c", f"hrm-data build {RECIPE} --out {tmp_path}/whole"], with_hrm_data)
+def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, of_a_cluster: Environment) -> None:
+    sh(["-c", f"hrm-data build {RECIPE} --out {tmp_path}/whole"], of_a_cluster)
     slurm = tmp_path / "slurm"
     script = [str(FOLDER / "slurm" / "build-data.sh"), str(slurm), *RECIPE.split()]
     file = FOLDER / "kubernetes" / "build-data.yaml"
@@ -414,7 +392,7 @@ def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, with_hrm_data: Env
     small = build.replace("sudoku --train 1000000 --test 10000", RECIPE)
     assert small != build
     for _ in range(2):  # a job may be started again after its end
-        sh(script, with_hrm_data)
-        sh(["-c", small], with_hrm_data)
+        sh(script, of_a_cluster)
+        sh(["-c", small], of_a_cluster)
     for built in (slurm, volume / "sudoku"):
         assert fingerprint(built) == fingerprint(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""Three servers behind HAProxy with the shipped configuration; one dies and no request is lost."""
+"""The shipped proxies in front of one server, and HAProxy in front of a fleet: nothing is lost."""
 
 import contextlib
 import json
@@ -8,16 +8,15 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
-from proxy_tools import CONFIGURATION, proxy
+from proxy_tools import CONFIGURATION, proxied, proxy
 from scripted_server import examples
-from service_tools import NDJSON, PATIENCE_S, Server, starting, wait_for
+from service_tools import NDJSON, PATIENCE_S, Server, running, scripted_command, starting, wait_for
 
 import hrm_edge
 from hrm_edge_runtime.api.schema import ErrorDetail
@@ -43,11 +42,10 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
     """The lines of the configuration follow from the tags and paths of the routes."""
     expected = {"read_path": {"/web/", "/openapi.json"}, "send_path": set[str]()}
     for route in ROUTES:
-        assert isinstance(route, APIRoute)
         if CLIENT in route.tags:
             name = "read_path" if "GET" in route.methods else "send_path"
             expected[name].add(re.sub(r"\{\w+\}", "[^/]+", route.path))
-    found: dict[str, set[str]] = {"read_path": set(), "send_path": set()}
+    found = {"read_path": set(), "send_path": set()}
     for line in CONFIGURATION.read_text().splitlines():
         words = line.split()
         if words[:1] == ["acl"] and words[1] in found:
@@ -58,7 +56,7 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
 
 def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path: Path) -> None:
     """A key counts for itself, wherever it comes from; a request without one counts by address."""
-    with board_with(None) as board, proxy(tmp_path, [board], SECRET, limit=20) as url:
+    with board_with() as board, proxy(tmp_path, [board], SECRET, limit=20) as url:
         for key in ("first", "second", None):
             headers = {} if key is None else {"x-api-key": key}
             with httpx.Client(base_url=url, headers=headers) as http:
@@ -74,7 +72,7 @@ def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path:
 
 @pytest.mark.slow
 def test_a_board_joins_by_its_name(tmp_path: Path) -> None:
-    with board_with(None) as first, board_with(None) as second:
+    with board_with() as first, board_with() as second:
         boards = [first]
         with proxy(tmp_path, boards, SECRET) as url:
             boards.append(second)
@@ -89,10 +87,10 @@ def test_a_board_joins_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_boards_solve_a_file_almost_twice_as_fast_as_one(tmp_path: Path) -> None:
     puzzles = [*PUZZLES] * 40  # 320, of which one board solves 13 a second
-    seconds: list[float] = []
+    seconds = []
     for num_boards in (1, 2):
         with contextlib.ExitStack() as stack:
-            boards = [stack.enter_context(board_with(None)) for _ in range(num_boards)]
+            boards = [stack.enter_context(board_with()) for _ in range(num_boards)]
             url = stack.enter_context(proxy(tmp_path, boards, SECRET))
             client = stack.enter_context(hrm_edge.Client(url, patience_s=PATIENCE_S))
             begin_s = time.monotonic()
@@ -107,14 +105,13 @@ def fleet(folder: Path) -> Generator[tuple[str, list[Server]]]:
     keys = folder / "keys"
     write_keys(keys, [Key(label="fleet", sha256=hash_of(SECRET))])
     with contextlib.ExitStack() as stack:
-        boards = [stack.enter_context(board_with(keys)) for _ in range(NUM_BOARDS)]
+        boards = [stack.enter_context(board_with(keys=keys)) for _ in range(NUM_BOARDS)]
         url = stack.enter_context(proxy(folder, boards, SECRET))
         yield url, boards
 
 
 @contextlib.contextmanager
-def board_with(keys: Path | None) -> Generator[Server]:
-    options = {} if keys is None else {"keys": keys}
+def board_with(**options: Path) -> Generator[Server]:
     with starting(step_s=STEP_S, segments=SEGMENTS, slots=SLOTS, queue_limit=4, **options) as board:
         board.http.headers.update(OWN_KEY)
         board.wait_until_ready()
@@ -142,7 +139,7 @@ def test_no_request_is_lost_when_a_board_dies(tmp_path: Path, farewell: signal.S
     ):
         rng = random.Random(5)
         begin_s = time.monotonic() + 0.5
-        sent: list[Future[int]] = []
+        sent = []
         for _ in range(NUM_REQUESTS):
             begin_s += rng.expovariate(LOAD * CAPACITY)
             puzzle = rng.choice(list(PUZZLES))
@@ -161,12 +158,9 @@ def test_no_request_is_lost_when_a_board_dies(tmp_path: Path, farewell: signal.S
 
 
 @pytest.mark.slow
-def test_the_fleet_hides_the_operators_routes_and_loses_no_body(tmp_path: Path) -> None:
+def test_the_fleet_knows_its_keys_and_loses_no_body(tmp_path: Path) -> None:
     """An offer of another protocol changes nothing for the body that comes with it."""
     with fleet(tmp_path) as (url, boards), httpx.Client(base_url=url, headers=OWN_KEY) as http:
-        assert http.get("/metrics").status_code == 404
-        assert http.get("/").status_code == 200
-        assert http.get("/web/css/base.css").status_code == 200
         assert http.get("/models", headers={"x-api-key": "wrong"}).status_code == 401
         for protocol in ("h2c", "websocket", "x"):
             http.headers.update({"connection": "Upgrade", "upgrade": protocol})
@@ -177,3 +171,50 @@ def test_the_fleet_hides_the_operators_routes_and_loses_no_body(tmp_path: Path) 
             assert batch.text.count('"verified":true') == len(PUZZLES)
     for board in boards:
         assert "not-json" not in board.log
+
+
+GONE = {"nginx.conf": 502, "Caddyfile": 502, "haproxy.cfg": 503}  # without its server
+
+
+@pytest.fixture(scope="module")
+def board() -> Iterator[Server]:
+    with running() as board:
+        yield board
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_proxy_passes_page_answers_streams_and_batches(
+    name: str, board: Server, tmp_path: Path
+) -> None:
+    with proxied(name, board, tmp_path) as url, hrm_edge.Client(url) as client:
+        assert "<html" in httpx.get(url).text
+        replies = client.solve_many([*PUZZLES])
+        assert [reply.solution for reply in replies] == [*PUZZLES.values()]
+        *segments, answer = client.stream(next(iter(PUZZLES)))
+        assert len(segments) == answer.segments
+        own_page = {"origin": url, "sec-fetch-site": "same-origin"}
+        sent = httpx.post(f"{url}/solve", json={"puzzle": next(iter(PUZZLES))}, headers=own_page)
+        assert sent.status_code == 200
+
+
+def test_a_restart_behind_a_proxy_loses_no_answer(tmp_path: Path) -> None:
+    with (
+        running() as board,
+        contextlib.ExitStack() as stack,
+        ThreadPoolExecutor(len(GONE)) as pool,
+    ):
+        solving = []
+        for name, status in GONE.items():
+            url = stack.enter_context(proxied(name, board, tmp_path))
+            client = hrm_edge.Client(url, patience_s=PATIENCE_S, connections=2)
+            stack.enter_context(client)
+            solving.append((url, status, pool.submit(client.solve_many, [*PUZZLES] * 12)))
+        wait_for(lambda: board.slots()["waiting"] > 2 * len(GONE))
+        board.process.send_signal(signal.SIGTERM)
+        assert board.exit_status() == 0
+        for url, status, solved in solving:
+            assert httpx.get(f"{url}/livez", timeout=PATIENCE_S).status_code == status
+            assert not solved.done()
+        with Server(scripted_command(), port=board.port):
+            for _, _, solved in solving:
+                assert [reply.solution for reply in solved.result()] == [*PUZZLES.values()] * 12

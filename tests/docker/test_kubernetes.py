@@ -136,7 +136,7 @@ def test_the_proxies_find_the_ready_pods_by_the_name_of_their_port() -> None:
 
 
 def pod_specs() -> dict[str, Manifest]:
-    specs: dict[str, Manifest] = {}
+    specs = {}
     for file in FILES:
         for manifest in manifests_in(file.read_text()):
             if "template" in manifest.get("spec", {}):
@@ -164,5 +164,4 @@ def test_probes_and_the_drain_are_those_of_the_server() -> None:
     pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     options = (ROOT / "docs" / "api.md").read_text()
     drain = re.search(r"`--drain-seconds` \| `([\d.]+)`", options)
-    assert drain is not None
     assert spec["terminationGracePeriodSeconds"] >= pause_s + float(drain[1]) + 5

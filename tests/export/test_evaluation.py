@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calibration_tools import questions
-from cli_tools import invoked, rejected, succeeded
+from cli_tools import rejected, succeeded
 from echo_bundle import write_echo_bundle
 from export_tools import relational_sizes, small_model
 
@@ -19,7 +19,6 @@ from hrm_model import checkpoint
 from hrm_parity.accuracy import ModelScore, SideBySide
 from hrm_parity.outcomes import Score, loss_interval, paired
 from hrm_puzzles import registry
-from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
 from hrm_train.batches import open_source
@@ -48,9 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_of(*arguments: object) -> dict[str, Any]:
-    result = invoked(app, *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(succeeded(app, *arguments, "--json").stdout)
 
 
 def test_the_table_has_a_row_per_policy(bundle: Path, data: Path) -> None:
@@ -92,7 +89,6 @@ def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path
 
 def test_variants_of_a_task_vote(tmp_path: Path) -> None:
     arc = registry.get("arc-7x7")
-    assert isinstance(arc, Arc)
     recipe = ArcRecipe(puzzle="arc-7x7", tasks="0d3d703e", augment=2, hold_out_all=True)
     build_arc(recipe, arc, tmp_path / "data")
     num_ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids
@@ -106,8 +102,7 @@ def test_variants_of_a_task_vote(tmp_path: Path) -> None:
 def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "test.csv"
     file.write_text("mine,start,end,cost\nmine,12343412214343.1,1234341221434321,3\n")
-    result = invoked(app, bundle, "--data", file, "--columns", "start,end,cost")
-    assert result.exit_code == 0, result.output
+    result = succeeded(app, bundle, "--data", file, "--columns", "start,end,cost")
     for word in ("all (1)", "1-9 (1)", "verified", "learned", "calibrated", "fixed"):
         assert word in result.stdout
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from cli_tools import succeeded
 from export_tools import random_questions, replayed, small_model
 from onnx import numpy_helper
-from typer.testing import CliRunner
 
 from hrm_calibration.judge import (
     Exam,
@@ -108,10 +108,9 @@ def test_the_unrolled_graph_is_the_loop_over_its_step_graph(whole: Bundle, preci
     stated = {entry.key: entry.value for entry in graph.metadata_props}
     assert stated["num_segments"] == "3"
     assert float(stated["threshold"]) == whole.manifest.halting_policy(precision).threshold
-    arguments = [str(whole.path), "--engine", f"unrolled:{precision}", "--json"]
-    ended = CliRunner().invoke(parity_main, arguments)
-    found = json.loads(ended.output)
-    assert (ended.exit_code, found["passed"]) == (0, True)
+    options = ("--engine", f"unrolled:{precision}", "--json")
+    found = json.loads(succeeded(parity_main, whole.path, *options).stdout)
+    assert found["passed"]
     assert (found["num_different_final_answers"], found["num_different_halts"]) == (0, 0)
     assert found["num_puzzles"] == len(whole.golden().tokens_BT)
 

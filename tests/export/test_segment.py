@@ -1,8 +1,7 @@
 """The step graph and its other forms agree with PyTorch; faulty graphs are rejected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,18 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from hrm_calibration.graph_rules import check_graph, element_types
-from hrm_calibration.half import float32_nodes, half_graph, record_ranges
+from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.quantize import call_sites, quantize
-from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
+from hrm_calibration.rollouts import run_questions
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.operators import OPERATORS
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
-from hrm_edge_runtime.engines.engine import Engine
-from hrm_export.contents import served_graph
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
 from hrm_export.unrolled import unrolled_graph
-from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import UNKNOWN
 
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "rotary": {"positions": "rope"},
     "no-prefix-learned": {"positions": "learned", "puzzle_vector_size": 0},
     "padded-prefix-of-two": {"positions": "rope", "puzzle_vector_size": 40},
@@ -46,6 +42,8 @@ ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}
 MAX_RANK = 5
 Change = Callable[[onnx.ModelProto], None]
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
+assert_near = partial(np.testing.assert_allclose, rtol=0, atol=LOGIT_TOLERANCE)
+SUDOKU = registry.get("sudoku-4x4")
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
@@ -65,11 +63,6 @@ def test_every_segment_agrees_with_pytorch(changes: dict[str, Any], tmp_path: Pa
         assert np.array_equal(output.halt_margin_B > 0, margin_B > 0)
 
 
-def assert_near(ours: np.ndarray | None, theirs: np.ndarray) -> None:
-    assert ours is not None
-    assert np.abs(ours - theirs).max() <= LOGIT_TOLERANCE
-
-
 def test_garbage_in_the_carry_of_a_fresh_row_never_leaks() -> None:
     model = tools.small_model()
     graph = segment_graph(model)
@@ -85,7 +78,7 @@ def test_garbage_in_the_carry_of_a_fresh_row_never_leaks() -> None:
 
 def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
     """Values of each stored array but single numbers; half and single floats count alike."""
-    sizes: dict[str, int] = {}
+    sizes = {}
     for tensor in model.graph.initializer:
         if tensor.dims and tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16):
             assert tensor.name not in sizes
@@ -110,7 +103,7 @@ def test_every_weight_is_stored_once_however_often_it_is_used() -> None:
 
 
 def test_the_list_of_operators_is_what_the_graphs_use() -> None:
-    used: set[str] = set()
+    used = set()
     for changes in MODELS.values():
         graph = segment_graph(tools.small_model(**changes)).graph
         used.update(node.op_type for node in graph.node)
@@ -151,7 +144,7 @@ def adding(operator: str, *inputs: str) -> Change:
     return lambda model: add_node(model, operator, *inputs)
 
 
-FAULTS: dict[str, tuple[Change, str]] = {
+FAULTS = {
     "unknown operator": (adding("Gelu", "logits_BTV"), "surplus is Gelu giving FLOAT"),
     "unknown type": (adding("Mul", "answer_BT", "answer_BT"), "surplus is Mul giving INT32"),
     "half meets float": (halve, "meeting mixes types|not valid ONNX"),
@@ -165,37 +158,6 @@ def test_a_graph_that_breaks_a_rule_is_rejected(change: Change, saying: str) -> 
     change(model)
     with pytest.raises(match=saying):
         check_graph(model)
-
-
-Outputs = dict[str, np.ndarray]
-
-
-def looped(engine: Engine, inputs: Outputs, policy: HaltingPolicy) -> Outputs:
-    """Run the runtime's loop; keep each row's output of the segment that halted it."""
-    count = len(inputs["tokens_BT"])
-    for slot in range(count):
-        engine.load(slot, inputs["tokens_BT"][slot], inputs["puzzle_vector_BE"][slot])
-    segments_B = np.zeros(count, np.int32)
-    unproven_B = np.full(count, UNKNOWN, np.int8)
-    kept: Outputs = {}
-    for segment in range(1, policy.max_segments + 1):
-        output = engine.step(count)
-        runs_B = segments_B == 0
-        for name in ("answer_BT", "halt_margin_B", "q_halt_B"):
-            values = getattr(output, name)
-            kept.setdefault(name, values.copy())[runs_B] = values[runs_B]
-        stops = stops_B(output.halt_margin_B, segment, unproven_B, policy)
-        segments_B[runs_B & stops] = segment
-    kept["segments_B"] = segments_B
-    return kept
-
-
-def assert_same(ours: Outputs, theirs: Outputs) -> None:
-    assert set(ours) == set(theirs)
-    for name in ("answer_BT", "segments_B"):
-        assert np.array_equal(ours[name], theirs[name]), name
-    for name in ("halt_margin_B", "q_halt_B"):
-        assert np.allclose(ours[name], theirs[name], atol=1e-5), name  # other fusions, other sums
 
 
 def threshold_that_parts(margin_SB: np.ndarray) -> float:
@@ -216,14 +178,23 @@ def threshold_that_parts(margin_SB: np.ndarray) -> float:
 def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: Path) -> None:
     model = tools.small_model(max_segments=6, **changes)
     questions = tools.random_questions(model, 12)
-    vector_BE = model.puzzle_table.numpy()[questions.puzzle_ids_N]
-    inputs = {"tokens_BT": questions.tokens_NT, "puzzle_vector_BE": vector_BE}
+    table = model.puzzle_table.numpy()
     threshold = threshold_that_parts(record(model, questions).halt_margin_SB)
     policy = HaltingPolicy(kind="learned", threshold=threshold, max_segments=6)
     graph = segment_graph(model)
-    theirs = looped(tools.engine_of(graph, model, questions, tmp_path), inputs, policy)
-    assert len(np.unique(theirs["segments_B"])) > 2
-    assert_same(tools.run_once(unrolled_graph(graph, policy, 6), inputs), theirs)
+    engine = tools.engine_of(graph, model, questions, tmp_path)
+    ended = sorted(
+        run_questions(engine, SUDOKU, questions, table, policy), key=lambda one: one.attempt_id
+    )
+    inputs = {"tokens_BT": questions.tokens_NT}
+    inputs["puzzle_vector_BE"] = table[questions.puzzle_ids_N]
+    ours = tools.run_once(unrolled_graph(graph, policy, 6), inputs)
+    assert len(np.unique(ours["segments_B"])) > 2
+    assert ours["segments_B"].tolist() == [one.segments for one in ended]
+    assert np.array_equal(ours["answer_BT"], [one.answer_T for one in ended])
+    # other fusions, other sums
+    assert np.allclose(ours["halt_margin_B"], [one.margin for one in ended], atol=1e-5)
+    assert np.allclose(ours["q_halt_B"], [one.q_halt for one in ended], atol=1e-5)
 
 
 def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches() -> None:
@@ -259,15 +230,9 @@ NORMS = {"square", "mean", "steady", "rms", "norm"}
 HALF_TOLERANCE = 0.1  # a hundred roundings to 11 bits of values near 4, in each of 16 segments
 
 
-def ranges_of(model: HRM) -> dict[str, float]:
-    policy = HaltingPolicy(kind="fixed", max_segments=4)
-    served = served_graph(model, registry.get("sudoku-4x4"), policy)
-    return record_ranges(served, tools.random_questions(model, 6))
-
-
 def computed_in_float(model: onnx.ModelProto) -> set[str]:
     types = element_types(model)
-    names: set[str] = set()
+    names = set()
     for node in model.graph.node:
         if node.op_type != "Cast" and types[node.output[0]] == TensorProto.FLOAT:
             names.add(node.name)
@@ -295,7 +260,7 @@ def test_within_the_range_of_float16_every_normalization_and_nothing_else_stays_
     model = tools.small_model()
     graph = segment_graph(model)
     assert norms_of(graph)
-    assert float32_nodes(graph, ranges_of(model)) == norms_of(graph)
+    assert float32_nodes(graph, tools.ranges_of(model, SUDOKU, 4)) == norms_of(graph)
 
 
 def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -314,7 +279,7 @@ def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     inputs = tools.random_inputs(model, 2)
     truth = logits_of(graph, inputs)
     spoilt = logits_of(half_graph(graph, ()), inputs)
-    kept_ones = float32_nodes(graph, ranges_of(model))
+    kept_ones = float32_nodes(graph, tools.ranges_of(model, SUDOKU, 4))
     kept = logits_of(half_graph(graph, kept_ones), inputs)
     assert np.abs(spoilt - truth).max() > 5 * HALF_TOLERANCE
     # sums in the hundreds are rounded in float16 beside it

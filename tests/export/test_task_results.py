@@ -88,7 +88,6 @@ def test_a_task_is_right_if_all_of_its_held_out_answers_are() -> None:
         "no question": task(),
     }
     found = scores(tasks)
-    assert found is not None
     assert found == TaskScores(num_tasks=4, num_right_at_once=2, right=["right", "both"])
 
 
@@ -98,10 +97,8 @@ def test_the_variants_of_a_task_vote() -> None:
     swapped = "0213456789"
     others = (f"right_t{turn}_{swapped}" for turn in range(3))
     found = scores(tasks, *others)
-    assert found is not None
     assert (found.num_right_at_once, found.right) == (1, [])
     turned = scores(tasks, *(f"right_t{turn}_0123456789" for turn in range(1, 4)))
-    assert turned is not None
     assert turned.right == ["right"]
 
 

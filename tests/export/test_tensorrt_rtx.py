@@ -14,19 +14,17 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import onnx
 import pytest
 import torch
 from bundle_tools import shipped
+from export_tools import ranges_of
 
-from hrm_calibration.half import float32_nodes, half_graph, record_ranges
+from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.quantize import call_sites, quantize
-from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
@@ -37,14 +35,14 @@ from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
+from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import Questions
 
 LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
 LARGE = (Profile.fixed(1), Profile.fixed(8))
 SMALL = (Profile(min_rows=1, best_rows=8, max_rows=16),)
 NUM_UNROLLED = 2
-TRM: dict[str, Any] = {
+TRM = {
     "arch": "trm",
     "high_cycles": 3,
     "low_cycles": 6,
@@ -53,8 +51,8 @@ TRM: dict[str, Any] = {
     "puzzle_positions": 16,
     "halt_rule": "q_halt",
 }
-MIXERS: dict[str, Any] = {"blocks": "mixer", "positions": "none"}
-TRMS: dict[str, dict[str, Any]] = {"trm": {}, "trm of mixers": MIXERS}
+MIXERS = {"blocks": "mixer", "positions": "none"}
+TRMS = {"trm": {}, "trm of mixers": MIXERS}
 FUSED_ATTENTION = re.compile(rb"_gemm_mha_v2_0x[0-9a-f]+")
 TARGETS = re.compile(rb"sm_?(\d{2,3})\b")
 NAMES_PER_ATTENTION = 3  # times that the plan spells the name of a fused attention
@@ -83,8 +81,7 @@ MOST_BYTES_OF_MIXERS = 1.7  # the same for mixers: measured 1.64
 TARGET = "86"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figures:
+class Figures(NamedTuple):
     """One plan; weights and kernels of all profiles come from the builder's log.
 
     `num_kernels` is that of the profile that has most. `targets` are the architectures whose code
@@ -108,8 +105,6 @@ def is_installed() -> bool:
 def load_rtx() -> Any:
     """Open the libraries of the other wheel and return the bindings, which replace `tensorrt`."""
     spec = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
-    assert spec is not None
-    assert spec.origin is not None
     folder = Path(spec.origin).parent
     for pattern in LIBRARIES:
         library = min(folder.glob(pattern))
@@ -132,10 +127,9 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
 
     These are a 27 M model for 9x9 Sudokus, one for 30x30 mazes, and TRMs.
     """
-    torch.manual_seed(0)
-    config = _config("sudoku")
-    step = _step_of(config)
-    ranges = _ranges(step, config)
+    model = _model("sudoku")
+    step = segment_graph(model)
+    ranges = ranges_of(model, registry.get("sudoku"))
     scales = _scales(step, ranges)
     signed = quantize(step, scales)
     down = [site.weight for site in call_sites(step) if "down" in site.weight]
@@ -151,28 +145,25 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
     policy = HaltingPolicy(kind="learned", max_segments=NUM_UNROLLED)
     yield f"fp16, unrolled {NUM_UNROLLED} times", unrolled_graph(half, policy, NUM_UNROLLED)
     yield f"int8, unrolled {NUM_UNROLLED} times", unrolled_graph(half_int8, policy, NUM_UNROLLED)
-    maze = _step_of(_config("maze"))
-    yield "fp16, 900 cells", half_graph(maze, kept)
+    yield "fp16, 900 cells", half_graph(segment_graph(_model("maze")), kept)
     for name, changes in TRMS.items():
-        config = _config("sudoku", **TRM, **changes)
-        step = _step_of(config)
-        ranges = _ranges(step, config)
+        model = _model("sudoku", **TRM, **changes)
+        step = segment_graph(model)
+        ranges = ranges_of(model, registry.get("sudoku"))
         signed = quantize(step, _scales(step, ranges))
         yield f"{name}, fp16", _half(step, ranges)
         yield f"{name}, int8, rest fp16", _half(signed, ranges)
-
-
-def _step_of(config: HRMConfig) -> onnx.ModelProto:
-    return segment_graph(model_of(config).eval())
 
 
 def _half(graph: onnx.ModelProto, ranges: Mapping[str, float]) -> onnx.ModelProto:
     return half_graph(graph, float32_nodes(graph, ranges))
 
 
-def _config(puzzle_name: str, **changes: Any) -> HRMConfig:
+def _model(puzzle_name: str, **changes: Any) -> HRM:
     puzzle = registry.get(puzzle_name)
-    return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, **changes)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": puzzle.vocab_size, "seq_len": puzzle.seq_len, **changes}
+    return model_of(HRMConfig(**sizes)).eval()
 
 
 def build(trt: Any, graph: onnx.ModelProto, *, profiles: tuple[Profile, ...] = LARGE) -> Figures:
@@ -188,7 +179,8 @@ def build(trt: Any, graph: onnx.ModelProto, *, profiles: tuple[Profile, ...] = L
             adjust=lambda config: _aim(trt, config),
         )
         graph_bytes = file.stat().st_size
-    text = "\n".join(log.messages)
+    text = "\n".join(record.getMessage() for record in log.records)
+    complaints = [one.getMessage() for one in log.records if one.levelno >= logging.WARNING]
     kernels = LAYER.findall(text)
     assert len(kernels) == text.count(", LayerType: ")
     kernels_of_profile = Counter(profile for profile, _ in kernels)
@@ -201,23 +193,17 @@ def build(trt: Any, graph: onnx.ModelProto, *, profiles: tuple[Profile, ...] = L
         num_kernels=max(kernels_of_profile.values()),
         num_streams=len({stream for _, stream in kernels}),
         targets=frozenset(targets),
-        complaints=tuple(log.complaints),
+        complaints=tuple(complaints),
     )
 
 
 class _Log(logging.Handler):
-    """Keeps warnings and errors as `complaints`, and the rest as `messages`."""
+    """Keeps the builder's records."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.messages: list[str] = []
-        self.complaints: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.complaints.append(record.getMessage())
-        else:
-            self.messages.append(record.getMessage())
+        self.records = []
+        self.emit = self.records.append
 
 
 @contextlib.contextmanager
@@ -243,7 +229,7 @@ def _aim(trt: Any, config: Any) -> None:
 
 
 def _ranges_of(graph: onnx.ModelProto, profile: Profile) -> Mapping[str, ShapeRange]:
-    ranges: dict[str, ShapeRange] = {}
+    ranges = {}
     for value in graph.graph.input:
         _, *row = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         ranges[value.name] = ShapeRange(
@@ -252,22 +238,8 @@ def _ranges_of(graph: onnx.ModelProto, profile: Profile) -> Mapping[str, ShapeRa
     return ranges
 
 
-def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, float]:
-    puzzle = registry.get("sudoku")
-    rng = np.random.default_rng(0)
-    tokens_NT = rng.integers(1, config.vocab_size, (2, config.seq_len), dtype=np.int32)
-    ids_N = np.zeros(2, np.int32)
-    questions = Questions(
-        tokens_NT=tokens_NT, labels_NT=tokens_NT, puzzle_ids_N=ids_N, source="here"
-    )
-    table = np.zeros((1, config.puzzle_vector_size), np.float32)
-    policy = HaltingPolicy(kind="fixed", max_segments=1)
-    served = ServedGraph(graph=step, puzzle=puzzle, puzzle_table=table, policy=policy)
-    return record_ranges(served, questions)
-
-
 def _scales(step: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, float]:
-    scales: dict[str, float] = {}
+    scales = {}
     for site in call_sites(step):
         largest = ranges.get(site.tensor, 127.0)
         scales[site.name] = largest / 127

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_tools import succeeded
-from export_tools import made_questions, small_model
+from export_tools import data_set, small_model
 
 from hrm_calibration.judge import ParityError, doubt_about, require_small_loss
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -16,7 +16,6 @@ from hrm_export.cli import main as app
 from hrm_model import checkpoint
 from hrm_parity.outcomes import Paired, loss_interval, num_deciding, paired
 from hrm_puzzles import registry
-from hrm_puzzles.data import datasets
 
 NUM_PUZZLES = 40
 
@@ -63,7 +62,6 @@ def test_the_doubt_names_the_loss_and_the_puzzles_that_would_decide() -> None:
     exact = result(2000, 20, 0)
     assert num_deciding(exact, 1.0) is None
     doubt = doubt_about(exact, 1.0)
-    assert doubt is not None
     assert doubt.endswith("more than 1,000,000 puzzles would decide")
 
 
@@ -71,10 +69,7 @@ def exported(folder: Path) -> str:
     puzzle = registry.get("sudoku-4x4")
     model = small_model(num_puzzle_ids=1, max_segments=2, high_cycles=1, low_cycles=1)
     checkpoint.save(folder / "step_12", model, {"puzzle": puzzle.name, "step": 12})
-    asked = made_questions(puzzle, 4 * NUM_PUZZLES // 3)
-    data = folder / "data"
-    datasets.write_split(data, "test", asked.tokens_NT, asked.labels_NT, puzzle=puzzle)
-    datasets.write_identifiers(data)
+    data = data_set(folder / "data", puzzle, 4 * NUM_PUZZLES // 3)
     options = ("--golden", 2, "--data", data, "--fp16", "--int8")
     return succeeded(app, folder / "step_12", "--out", folder / "small.bundle", *options).stdout
 
@@ -96,7 +91,7 @@ def test_an_undecided_precision_is_marked(undecided: tuple[Path, str]) -> None:
         assert doubt.startswith("loss ")
         assert f"{precision} is undecided: {doubt}" in said
     assert "auto serves fp32 on this CPU" in said
-    cells: dict[str, str] = {}
+    cells = {}
     for line in said.splitlines():
         name, _, text = line.strip("│ ").partition("│")
         cells[name.strip()] = text

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pytest
 import typer
-from cli_tools import succeeded
+from cli_tools import invoked, succeeded
 from typer.testing import CliRunner
 
 from hrm_host.command import Command, runnable
@@ -41,9 +41,9 @@ def test_a_command_has_five_ends(error: BaseException | None, status: int, said:
         if error is not None:
             raise error
 
-    ended = CliRunner().invoke(app, [])
+    ended = invoked(app)
     assert (ended.exit_code, ended.stderr) == (status, said)
-    assert CliRunner().invoke(app, ["--nonsense"]).exit_code == 2
+    assert invoked(app, "--nonsense").exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_first_word_of_a_group_is_a_command_or_its_own_argument(
         print(run, size, end="")
 
     assert succeeded(app, *words.split()).stdout == printed
-    assert CliRunner().invoke(app, ["small", "other"]).exit_code == 2
+    assert invoked(app, "small", "other").exit_code == 2
     assert (
         "Usage: hrm-try status " in CliRunner().invoke(app, ["status"], prog_name="hrm-try").stderr
     )

@@ -106,7 +106,7 @@ def test_each_fault_of_a_board_has_its_remedy(
 def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
 ) -> None:
-    installed = JETPACK_62._replace(**changes)  # type: ignore[arg-type]
+    installed = JETPACK_62._replace(**changes)
     found = serving.findings(board(tmp_path), installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert failed.name == name

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from board_tree import board
 
 from hrm_host import groups, machine
 from hrm_host.machine import Host
@@ -16,27 +17,19 @@ V1_MOUNTS = """\
 """
 
 
-def host(root: Path, files: dict[str, object]) -> Host:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{content}\n")
-    return Host(root=root)
-
-
-def version_2(root: Path, path: str, files: dict[str, object], **more: object) -> Host:
-    stated = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
-    return host(root, {"proc/self/cgroup": f"0::{path}", **stated, **more})
+def version_2(root: Path, path: str, files: dict[str, object], **more: str) -> Host:
+    stated = {f"sys/fs/cgroup/{name}": f"{content}\n" for name, content in files.items()}
+    return board(root, {"proc/self/cgroup": f"0::{path}\n", **stated, **more})
 
 
 def version_1(root: Path, path: str, files: dict[str, object]) -> Host:
-    stated = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
-    lines = f"4:memory:{path}\n3:cpu,cpuacct:{path}\n2:pids:{path}\n1:name=systemd:/\n0::/"
-    return host(root, {"proc/self/cgroup": lines, "proc/self/mountinfo": V1_MOUNTS, **stated})
+    stated = {f"sys/fs/cgroup/{name}": f"{content}\n" for name, content in files.items()}
+    lines = f"4:memory:{path}\n3:cpu,cpuacct:{path}\n2:pids:{path}\n1:name=systemd:/\n0::/\n"
+    return board(root, {"proc/self/cgroup": lines, "proc/self/mountinfo": V1_MOUNTS, **stated})
 
 
 def test_without_groups_there_is_no_limit(tmp_path: Path) -> None:
-    for files in (host(tmp_path / "a", {}), version_2(tmp_path / "b", "/", {"cpu.max": "max 1"})):
+    for files in (Host(root=tmp_path / "a"), version_2(tmp_path / "b", "/", {"cpu.max": "max 1"})):
         assert groups.cpu_quota(files.text) is None
         assert groups.memory_limit_bytes(files.text) is None
         assert groups.memory_left_bytes(files.text) is None

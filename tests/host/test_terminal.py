@@ -1,4 +1,4 @@
-"""On a terminal, beside its bars, a command still prints what it has to say."""
+"""A command prints what it has to say beside its bars, and where a stream is closed."""
 
 import contextlib
 import json
@@ -112,13 +112,82 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     answers = tmp_path / "answers.json"
     build(DataRecipe(puzzle="sudoku-4x4", num_train=16, num_test=8), data)
     training = ["train", "--puzzle", "sudoku-4x4", "--data", data, "--run", run, "--hw", "cpu"]
-    for size in ("max_segments=4", "batch_size=8", "total_samples=800", "warmup_samples=80"):
+    for size in ("max_segments=4", "batch_size=8", "total_samples=320", "warmup_samples=32"):
         training += ["--set", size]
     seen = shown(command(*training), columns=80)
-    assert_bars(seen, "training", "/800")
+    assert_bars(seen, "training", "/320")
     after_bars = seen.split(CLEARED)[-1]
     last_line = STYLED.sub("", after_bars).rstrip().splitlines()[-1]
     assert re.match(rf"next: \S*hrm-export {run}/best", last_line), seen
     seen = shown(command("eval", run, "--data", data, "--json"), answers, columns=80)
     assert_bars(seen, "puzzles", "/8")
     assert json.loads(answers.read_text())["fixed"]
+
+
+CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}
+NUMBERS = """
+import os, sys
+from hrm_host.command import Command
+app = Command("hrm-try")
+
+@app.command()
+def attempt(path: str) -> None:
+    print("said", file=sys.stderr)
+    os.write(2, b"a library's warning")
+    with open(path, "w") as file:
+        file.write(f"{file.fileno()} {[os.get_inheritable(number) for number in range(3)]}")
+
+app()
+"""
+
+
+def with_closed(arguments: list[str], *streams: str) -> list[str]:
+    """A shell that closes these streams and becomes the command."""
+    closing = " ".join(CLOSED[stream] for stream in streams)
+    return ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments]
+
+
+def ended(arguments: list[str], *streams: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(with_closed(arguments, *streams), capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("streams", [("stderr",), ("stdout",), ("stdin",), tuple(CLOSED)])
+def test_no_file_replaces_a_closed_stream(streams: tuple[str, ...], tmp_path: Path) -> None:
+    done = ended([sys.executable, "-c", NUMBERS, str(tmp_path / "file")], *streams)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "file").read_text() == "3 [True, True, True]"
+
+
+def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "echo.bundle")
+    many = tmp_path / "many.txt"
+    many.write_text(f"{SOLVED}\n{SOLVED}\n")
+    solving = ("solve", many, "--bundle", bundle)
+    done = ended(command(*solving), "stderr")
+    assert (done.returncode, done.stdout) == (0, f"{SOLVED}\n{SOLVED}\n")
+    done = ended(command(*solving, "--out", tmp_path / "out"), "stderr")
+    assert (done.returncode, done.stdout) == (0, "")
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [1, 2]
+    done = ended(command("train", "--puzzle", "chess"), "stderr")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "a pipe that nobody reads"])
+def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_path: Path) -> None:
+    if place == "/dev/full":
+        target = os.open(place, os.O_WRONLY)
+    else:
+        reader, target = os.pipe()
+        os.close(reader)
+    done = subprocess.run(
+        command("data", "inspect", tmp_path), stdout=subprocess.PIPE, stderr=target
+    )
+    os.close(target)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_an_empty_standard_input_is_one_that_is_closed() -> None:
+    done = ended(command("solve", "-", "--bundle", "sudoku-6x6"), "stdin")
+    assert done.returncode == 2
+    assert done.stderr == "hrm-solve: '-' holds no puzzle: write one per line.\n"

@@ -9,7 +9,6 @@ import pytest
 from service_tools import is_gone, wait_for
 
 from hrm_host.memory import MIB
-from hrm_host.workers import results_of
 
 pytestmark = pytest.mark.process
 PARENT = """
@@ -31,12 +30,6 @@ if __name__ == "__main__":
 """
 
 
-def test_results_are_the_same_with_and_without_workers() -> None:
-    for num_workers in (1, 2):
-        found = results_of(abs, [-3, 1, -2], num_workers=num_workers)
-        assert sorted(found) == [1, 2, 3]
-
-
 def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     """The parent says who its workers are, and is killed while they have nothing to do."""
     script = tmp_path / "parent.py"
@@ -44,7 +37,6 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     command = [sys.executable, str(script)]
     silent = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=silent, text=True) as parent:
-        assert parent.stdout is not None
         workers = [int(word) for word in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)
     assert workers

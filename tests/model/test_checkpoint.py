@@ -89,7 +89,7 @@ def test_damage_is_one_sentence(saved: Path, file: str, content: str, sentence: 
     assert "\n" not in str(rejection.value)
 
 
-OUT_OF_BOUNDS: list[dict[str, Any]] = [
+OUT_OF_BOUNDS = [
     {"hidden_size": 10**9},
     {"hidden_size": 1 << 17, "num_heads": 2},
     {"seq_len": "16"},

@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 from cli_tools import invoked, rejected, succeeded
-from export_tools import engine_of, made_questions
+from export_tools import data_set, engine_of
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -34,8 +34,7 @@ from hrm_model.hrm import HRM
 from hrm_model.import_cli import main as import_main
 from hrm_model.published import model_from_published
 from hrm_puzzles import registry
-from hrm_puzzles.data import datasets
-from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.data.sources import Questions, questions_made
 
 TOLERANCE = 1e-5  # float32 rounding over 8 segments against float64
 TRM_TOLERANCE = 1e-4  # the same after 128 blocks instead of 48
@@ -77,7 +76,7 @@ class Weights:
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
-        self.state: State = {}
+        self.state = {}
 
     def add(self, name: str, *shape: int, spread: float) -> None:
         self.state[f"inner.{name}"] = spread * torch.randn(shape, generator=self.generator)
@@ -148,7 +147,7 @@ class Reference:
     def __init__(self, state: State, positions: str, cycles: tuple[int, int]) -> None:
         self.cycles = cycles
         self.positions = positions
-        self.w: State = {}
+        self.w = {}
         for name, tensor in state.items():
             self.w[name.removeprefix("inner.")] = tensor.double()
 
@@ -199,8 +198,8 @@ class Reference:
         x = self.embed(tokens, puzzle_id)
         z_high = self.w["H_init"].expand_as(x)
         z_low = self.w["L_init"].expand_as(x)
-        logits: list[Tensor] = []
-        q: list[Tensor] = []
+        logits = []
+        q = []
         for _ in range(SEGMENTS):
             for _ in range(self.cycles[0]):
                 for _ in range(self.cycles[1]):
@@ -357,7 +356,7 @@ def test_a_setting_that_is_not_understood_is_rejected_by_name(setting: str, run:
         model_from_published(run, SEQ_LEN)
 
 
-ACCEPTED: dict[str, dict[str, object]] = {
+ACCEPTED = {
     "off": {"causal": False, "pre_norm": False, "use_qk_norm": False, "mlp_t": False},
     "TRM's HRM": {"name": "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1"},
     "no name": {"name": None},
@@ -494,7 +493,7 @@ def test_the_last_step_is_the_one_with_the_largest_number(run: Path) -> None:
     ],
 )
 def test_bad_settings_rejected(tmp_path: Path, settings: object, names: str, reason: str) -> None:
-    named: State = {}
+    named = {}
     for name, tensor in published_state().items():
         named[names.format(name.removeprefix("inner."))] = tensor
     torch.save({"model_config": settings, "model_state_dict": named}, tmp_path / "hrm-v2.pt")
@@ -590,7 +589,7 @@ def nested(tensor: Tensor) -> Tensor:
 
 
 FLOAT4 = torch.float4_e2m1fn_x2
-HOSTILE: dict[str, tuple[str, object]] = {
+HOSTILE = {
     "no weights": (WEIGHTS, None),
     "weights cut before their end": (WEIGHTS, cut()),
     "a plain pickle": (WEIGHTS, pickle.dumps(Hostile())),
@@ -701,16 +700,6 @@ def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason:
         model_from_published(file, 64)
 
 
-def sudoku_data(path: Path, *, num_names: int) -> Path:
-    """A data set of the published layout that names so many puzzles, "<blank>" included."""
-    kind = registry.get("sudoku-4x4")
-    asked = made_questions(kind, 16)
-    datasets.write_split(path, "test", asked.tokens_NT, asked.labels_NT, puzzle=kind)
-    names = [f"sudoku-{number}" for number in range(1, num_names)]
-    datasets.write_identifiers(path, names)
-    return path
-
-
 @pytest.fixture(scope="module")
 def imported_sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """From `hrm_sudoku_final.pt`: a table of 1,000 rows, whatever the data set names."""
@@ -724,16 +713,16 @@ def imported_sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "imported"
 
 
-def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path) -> None:
+def test_a_large_table_exports_a_few_numbered_rows(imported_sudoku: Path, tmp_path: Path) -> None:
     out = tmp_path / "sudoku.bundle"
-    succeeded(export_main, imported_sudoku, "--puzzle-ids", 1, "--out", out, *FEW)
+    succeeded(export_main, imported_sudoku, "--puzzle-ids", 3, "--out", out, *FEW)
     bundle = Bundle.open(out)
     model, _ = checkpoint.load(imported_sudoku)
     assert model.config.num_puzzle_ids == NUM_ROWS
-    assert list(bundle.identifiers) == ["<blank>"]
-    assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:1].numpy())
-    requests: list[SolveRequest] = []
-    for tokens_T in made_questions(bundle.puzzle, 3).tokens_NT:
+    assert list(bundle.identifiers) == ["<blank>", "1", "2"]
+    assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:3].numpy())
+    requests = []
+    for tokens_T in questions_made(bundle.puzzle, 3).tokens_NT:
         requests.append(SolveRequest(puzzle=bundle.puzzle.decode(tokens_T).tolist()))
     solver = from_bundles([bundle], "cpu", num_slots=2)
     replies = [reply for _, reply in solver.solve_all(requests)]
@@ -741,14 +730,12 @@ def test_a_large_table_exports_as_advised(imported_sudoku: Path, tmp_path: Path)
 
 
 def test_rows_are_named_by_the_data_set(imported_sudoku: Path, tmp_path: Path) -> None:
-    data = sudoku_data(tmp_path / "data", num_names=NUM_ROWS)
+    names = [f"sudoku-{number}" for number in range(1, NUM_ROWS)]
+    data = data_set(tmp_path / "data", registry.get("sudoku-4x4"), 16, names=names)
     succeeded(export_main, imported_sudoku, "--data", data, "--out", tmp_path / "named", *FEW)
-    numbered = ("--puzzle-ids", 3, "--out", tmp_path / "numbered")
-    succeeded(export_main, imported_sudoku, *numbered, *FEW)
     named = Bundle.open(tmp_path / "named")
     assert len(named.identifiers) == NUM_ROWS
     assert named.identifiers[7] == "sudoku-7"
-    assert list(Bundle.open(tmp_path / "numbered").identifiers) == ["<blank>", "1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -767,6 +754,6 @@ def test_rows_that_nobody_names_are_rejected_with_the_remedy(
     saying: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    sudoku_data(tmp_path / "data", num_names=1)
+    data_set(tmp_path / "data", registry.get("sudoku-4x4"), 16)
     ended = rejected(export_main, imported_sudoku, *options, *FEW)
     assert saying in ended.stderr

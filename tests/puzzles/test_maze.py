@@ -1,7 +1,6 @@
 """Mazes: tokens, the check, symmetries, hints, and labels against an independent search."""
 
-from collections import deque
-
+import networkx as nx
 import numpy as np
 import pytest
 from cell_sets import Cell, cells_where, subsets
@@ -30,41 +29,28 @@ def cells_with(question: Grid, value: int) -> list[Cell]:
     return cells_where(question == value)
 
 
+def open_cells(question: Grid) -> nx.Graph:
+    """The cells beside each other, without walls."""
+    cells = nx.grid_2d_graph(*question.shape)
+    cells.remove_nodes_from(cells_with(question, WALL))
+    return cells
+
+
 def neighbors(cell: Cell) -> list[Cell]:
     return [(cell[0] + down, cell[1] + right) for down, right in NEIGHBORS]
 
 
 def simple_paths(question: Grid) -> list[frozenset[Cell]]:
-    """The inner cells of every path from S to G that enters no cell twice, by trying all ways."""
+    """The inner cells of every path from S to G that enters no cell twice."""
     (start,) = cells_with(question, START)
     (goal,) = cells_with(question, GOAL)
-    free = {start, goal, *cells_with(question, OPEN)}
-    found: list[frozenset[Cell]] = []
-
-    def walk(cell: Cell, before: frozenset[Cell]) -> None:
-        if cell == goal:
-            found.append(before - {start})
-            return
-        for near in neighbors(cell):
-            if near in free and near not in before:
-                walk(near, before | {cell})
-
-    walk(start, frozenset())
-    return found
+    paths = nx.all_simple_paths(open_cells(question), start, goal)
+    return [frozenset(path[1:-1]) for path in paths]
 
 
 def moves_to_goal(question: Grid) -> dict[Cell, int]:
-    free = set(cells_where(question != WALL))
     (goal,) = cells_with(question, GOAL)
-    moves = {goal: 0}
-    waiting = deque([goal])
-    while waiting:
-        cell = waiting.popleft()
-        for near in neighbors(cell):
-            if near in free and near not in moves:
-                moves[near] = moves[cell] + 1
-                waiting.append(near)
-    return moves
+    return nx.single_source_shortest_path_length(open_cells(question), goal)
 
 
 def first_path(question: Grid) -> list[Cell]:
@@ -218,12 +204,10 @@ def test_hard_mazes_of_30x30_are_like_the_published_ones() -> None:
     starts = [lengths(GENERATED[2].shape, difficulty).start for difficulty in DIFFICULTIES]
     assert starts == [2, 13, 26]
     rng = np.random.default_rng(3)
-    questions = [GENERATED[3].generate(rng, "hard").question for _ in range(12)]
+    has_open_square = set()
+    for _ in range(12):
+        is_free = GENERATED[3].generate(rng, "hard").question != WALL
+        rows = is_free[:-1] & is_free[1:]
+        has_open_square.add(bool((rows[:, :-1] & rows[:, 1:]).any()))
     # Corridors of trees are one cell wide. Random walls leave open squares.
-    assert {has_open_square(question) for question in questions} == {False, True}
-
-
-def has_open_square(question: Grid) -> bool:
-    is_free = question != WALL
-    rows = is_free[:-1] & is_free[1:]
-    return bool((rows[:, :-1] & rows[:, 1:]).any())
+    assert has_open_square == {False, True}

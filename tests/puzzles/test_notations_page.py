@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Described, Labelling, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Labelling, Puzzle, PuzzleError
 from hrm_puzzles.reading.forms import FORMS, MAIN, QUESTIONS, WrittenForm
 from hrm_puzzles.reading.text import AROUND_TEXT
 
@@ -56,7 +56,6 @@ def page() -> str:
 def kind_with_answers(title: str, kind: str) -> list[str]:
     """The main notations of a kind, with answers unless they are lists."""
     puzzle = registry.get(kind)
-    assert isinstance(puzzle, Described)
     about = puzzle.about[0].upper() + puzzle.about[1:]
     parts = [f"## {title}\n\n{about}.\n"]
     if title == "Cities":

@@ -1,7 +1,5 @@
 """A parser turns any value into a board that encodes, or raises a PuzzleError with a remedy."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache
@@ -35,7 +33,7 @@ def boards(cols: int) -> st.SearchStrategy[list[list[int]]]:
 JSON = st.recursive(LEAVES, nested, max_leaves=40)
 BOARDS = st.integers(0, 12).flatmap(boards)
 ALMOST_TEXT = st.lists(st.sampled_from("0123456789.-"), min_size=79, max_size=83).map("".join)
-OBJECTS: dict[str, object] = {
+OBJECTS = {
     "maze-8x8": {"grid": [[0] * 8] * 8, "start": [0, 0], "goal": [7, 7]},
     "logistics-6x6": {"grid": [[1] * 6] * 6, "depot": [0, 0], "customers": [[3, 3]]},
 }
@@ -51,7 +49,7 @@ def notations(kind: str) -> list[object]:
     puzzle = registry.get(kind)
     rng = np.random.default_rng(5)
     sample = puzzle.sample(["task-1/0", "task-2/0"])
-    written: list[object] = [sample]
+    written = [sample]
     if isinstance(sample, str):
         grid = puzzle.generate(rng, puzzle.difficulties[0]).question
         lines = "\n".join(map(str, grid.tolist()))

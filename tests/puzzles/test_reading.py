@@ -78,10 +78,10 @@ def test_a_text_of_the_greatest_length_is_judged_in_bounded_time(piece: str) -> 
 def one_line_mazes(count: int) -> list[str]:
     """Mazes in a line each; every second line begins with "# " like a remark."""
     rng = np.random.default_rng(7)
-    mazes: list[str] = []
+    mazes = []
     while len(mazes) < count:
         question = SMALL.generate(rng, "medium").question
-        line = str(SMALL.asked(question, "")).replace("\n", "").replace(".", " ")
+        line = SMALL.asked(question, "").replace("\n", "").replace(".", " ")
         if len(mazes) % 2 or line.startswith("# "):
             mazes.append(line)
     return mazes
@@ -130,7 +130,7 @@ def hexadecimal(text: str) -> str:
 def test_a_zero_that_can_be_a_digit_is_one_sentence() -> None:
     large = registry.get("sudoku-16x16")
     example = large.generate(np.random.default_rng(1), "easy")
-    text = hexadecimal(str(large.asked(example.question, "")))
+    text = hexadecimal(large.asked(example.question, ""))
     lines = [text[start : start + 16] for start in range(0, 256, 16)]
     numbers = (example.question - 1).tolist()
     nulls = [[None if value < 0 else value for value in row] for row in numbers]
@@ -150,7 +150,7 @@ def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     rows = [f"{TWO_SOLUTIONS},{ANSWER}", f"1.3.34122143432.,{ANSWER}"]
     file.write_text("\n".join(["question,answer", *rows]))
-    said: list[str] = []
+    said = []
     recipe = DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=2, csv_train=file)
     build(recipe, tmp_path / "built", say=said.append)
     import_file(file, FOUR, tmp_path / "imported", split="train", say=said.append)
@@ -163,7 +163,7 @@ def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path) -> None:
 def page_export(path: Path, count: int) -> Path:
     """A file as the page's set exports it."""
     rng = np.random.default_rng(3)
-    lines: list[str] = []
+    lines = []
     for _ in range(count):
         example = SMALL.generate(rng, "easy")
         boards = {
@@ -235,7 +235,7 @@ def test_objects_without_a_solution_are_labelled_by_the_exact_solver(
 ) -> None:
     """Marks of an answer in the object are no part of the question."""
     examples = [kind.generate(np.random.default_rng(seed), "easy") for seed in range(3)]
-    boards: list[object] = []
+    boards = []
     for example in examples:
         board = object_of(kind, example.question)
         boards.append(kind.object_of(board, example.answer) if answered else board)

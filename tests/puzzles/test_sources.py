@@ -131,8 +131,8 @@ SHAPES = {
 
 def filled(row: str, puzzle: Puzzle, example: Example) -> str:
     """A row in the shape of a well-known data set with the values of an example."""
-    question = str(puzzle.asked(example.question, "")).replace("\n", "")
-    answer = str(puzzle.asked(example.answer, "")).replace("\n", "")
+    question = puzzle.asked(example.question, "").replace("\n", "")
+    answer = puzzle.asked(example.answer, "").replace("\n", "")
     return row.format(q=question, zeros=question.replace(".", "0"), a=answer, r=example.rating)
 
 
@@ -220,7 +220,7 @@ def test_all_bad_rows_are_listed_and_can_be_omitted(tmp_path: Path) -> None:
 
 
 def test_a_rating_that_is_no_whole_number_is_unknown(tmp_path: Path) -> None:
-    said: list[str] = []
+    said = []
     rows = [GOOD.replace(",7", rating) for rating in (",7", ",easy", ",7.2", ",")]
     content = read_examples(written(tmp_path, HEADER, *rows), SMALL, say=said.append)
     assert content.rows["rating"].tolist() == [7, 0, 0, 0]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 import uvicorn
-from scripted_engine import ScriptedEngine, ThreadEngine, ready_lane
+from scripted_engine import ThreadEngine, ready_lane
 from scripted_server import NAME, PUZZLE, no_library, scripted_lanes, scripted_model
 from service_tools import wait_for
 from starlette.applications import Starlette
@@ -24,14 +24,11 @@ from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes
 from hrm_edge_server.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_server.middleware import Access
 from hrm_edge_server.server import create_app
-from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
 QUICK = functools.partial(
     scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0
 )
-MAZE = registry.get("maze-8x8")
-MAZES = "mazes"
 PLACES = 10  # requests that a lane admits
 POLL_EVERY_S = 0.01
 MAX_POLLS = 3000
@@ -68,17 +65,6 @@ def app_over(
 
 def engine_of(app: Starlette) -> EngineClient:
     return app.state.service.engine_client
-
-
-def app_of_two() -> Starlette:
-    """Return an application of the scripted Sudokus and of mazes answered with their questions."""
-    mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
-    return app_over(two_lanes, mazes)
-
-
-def two_lanes() -> Lanes:
-    echo = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
-    return {**QUICK(), **lanes_over(echo, MAZE, MAZES)}
 
 
 @contextlib.asynccontextmanager
@@ -127,7 +113,7 @@ class Call:
         self.may_send = asyncio.Event()
         self.may_send.set()
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        scope: dict[str, Any] = dict(SCOPE)
+        scope = dict(SCOPE)
         scope["method"] = method
         scope["path"], _, query = path.partition("?")
         scope["raw_path"] = scope["path"].encode()
@@ -178,17 +164,3 @@ async def _drop_late(limits: ConnectionLimits) -> None:
     while True:
         await asyncio.sleep(3 * POLL_EVERY_S)
         limits.drop_late()
-
-
-async def exchanged(port: int, *pieces: bytes) -> bytes:
-    """Send pieces over one connection, each in its own turn; read until the server ends it."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for piece in pieces:
-        writer.write(piece)
-        await writer.drain()
-        await asyncio.sleep(POLL_EVERY_S)
-    answer = b""
-    with contextlib.suppress(ConnectionError):
-        answer = await asyncio.wait_for(reader.read(), 60)
-    writer.close()
-    return answer

@@ -33,7 +33,7 @@ Filename Type Size Used Priority
 """
 GPU = "sys/class/devfreq/17000000.gpu"
 ZONE = "sys/class/thermal/thermal_zone"
-ORIN: Mapping[str, str] = {
+ORIN = {
     "etc/nv_tegra_release": (
         "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: x\n"
     ),

@@ -1,6 +1,6 @@
 """Small real step graphs, puzzles for them, and a way to run them."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,10 @@ import onnx
 import onnxruntime as ort
 from export_tools import random_inputs as inputs_of_model
 from export_tools import run_once, small_model
-from scripted_engine import Script, ScriptedEngine
 
 from hrm_export.segment import segment_graph
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import Questions
+from hrm_puzzles.data.sources import Questions, questions_made
 
 SUDOKU = registry.get("sudoku-4x4")
 
@@ -28,19 +27,8 @@ def table(rows: int = 3) -> np.ndarray:
 
 
 def questions(count: int) -> Questions:
-    rng = np.random.default_rng(0)
-    tokens: list[np.ndarray] = []
-    labels: list[np.ndarray] = []
-    for _ in range(count):
-        example = SUDOKU.generate(rng, "easy")
-        tokens.append(SUDOKU.encode(example.question))
-        labels.append(SUDOKU.encode(example.answer))
-    return Questions(
-        tokens_NT=np.stack(tokens),
-        labels_NT=np.stack(labels),
-        puzzle_ids_N=np.arange(count, dtype=np.int32) % 3,
-        source="here",
-    )
+    ids_N = np.arange(count, dtype=np.int32) % 3
+    return replace(questions_made(SUDOKU, count, difficulty="easy"), puzzle_ids_N=ids_N)
 
 
 def random_inputs(count: int) -> dict[str, np.ndarray]:
@@ -59,15 +47,3 @@ def run(
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return run_once(graph, inputs, options)
-
-
-def scripted(
-    tokens_NT: np.ndarray, answers_NT: np.ndarray, segments: Sequence[int], num_slots: int
-) -> ScriptedEngine:
-    """Return an engine that is sure of these answers after so many segments."""
-    scripts: dict[bytes, Script] = {}
-    for tokens_T, answer_T, count in zip(tokens_NT, answers_NT, segments, strict=True):
-        scripts[tokens_T.tobytes()] = Script(answer_T=answer_T, segments=count)
-    return ScriptedEngine(
-        num_slots=num_slots, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()]
-    )

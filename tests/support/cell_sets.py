@@ -14,7 +14,7 @@ def cells_where(is_set: NDArray[np.bool_]) -> list[Cell]:
 
 
 def subsets(cells: list[Cell]) -> list[frozenset[Cell]]:
-    found: list[frozenset[Cell]] = []
+    found = []
     for size in range(len(cells) + 1):
         found.extend(map(frozenset, combinations(cells, size)))
     return found

@@ -6,8 +6,10 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 
-def invoked(app: Any, *arguments: object, **environment: str) -> Result:
-    return CliRunner(env=environment).invoke(app, [str(argument) for argument in arguments])
+def invoked(app: Any, *arguments: object, given: str = "", **environment: str) -> Result:
+    """Run a command over the text `given` as its standard input."""
+    line = [str(argument) for argument in arguments]
+    return CliRunner(env=environment).invoke(app, line, input=given)
 
 
 def succeeded(app: Any, *arguments: object) -> Result:

@@ -67,7 +67,7 @@ def _with_products(rest: str) -> str:
 
 
 def _rounds() -> str:
-    lines: list[str] = []
+    lines = []
     for number in range(1, NUM_ROUNDS + 1):
         lines.append(f"round_{number} = MatMul (round_{number - 1}, round_0)")
     lines.append(f"last_BNN = Identity (round_{NUM_ROUNDS})")

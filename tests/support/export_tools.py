@@ -1,5 +1,6 @@
 """Small real models, and ways to run their graphs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import onnx
 import onnxruntime as ort
 import torch
 
+from hrm_calibration.half import record_ranges
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_export.contents import served_graph
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -17,13 +21,14 @@ from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.report import ParityReport
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
 
 GAIN = 0.7
 """Scales all matrices. A fresh model amplifies rounding, which would hide what the tests compare; a
 trained model does not."""
-TRM: dict[str, Any] = {
+TRM = {
     "arch": "trm",
     "high_layers": 2,
     "puzzle_positions": 3,
@@ -31,8 +36,8 @@ TRM: dict[str, Any] = {
     "max_segments": 8,
 }
 """Changes that make `small_model` a TRM."""
-TRM_MIXER: dict[str, Any] = {**TRM, "blocks": "mixer", "positions": "none"}
-SIZES: dict[str, Any] = {
+TRM_MIXER = {**TRM, "blocks": "mixer", "positions": "none"}
+SIZES = {
     "vocab_size": 6,
     "seq_len": 16,
     "hidden_size": 32,
@@ -62,7 +67,7 @@ def relational_sizes(puzzle: str) -> dict[str, Any]:
     """Return changes that give `small_model` relational blocks of this puzzle."""
     kind = registry.get(puzzle)
     geometry = kind.geometry
-    sizes: dict[str, Any] = {"blocks": "relational", "expansion": 2.0, "halt_rule": "q_halt"}
+    sizes = {"blocks": "relational", "expansion": 2.0, "halt_rule": "q_halt"}
     sizes["board"] = geometry.board
     sizes["num_symbols"] = geometry.num_symbols
     sizes["num_fixed"] = geometry.num_fixed
@@ -86,8 +91,19 @@ def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
     return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, source="here")
 
 
-def made_questions(puzzle: Puzzle, count: int) -> Questions:
-    return questions_made(puzzle, count, progress=lambda _done, _total: None)
+def data_set(
+    path: Path,
+    puzzle: Puzzle,
+    count: int,
+    split: str = "test",
+    names: Sequence[str] = (),
+    **options: Any,
+) -> Path:
+    """Write a data set of fresh puzzles, whose ids have these names beside "<blank>"."""
+    asked = questions_made(puzzle, count)
+    datasets.write_split(path, split, asked.tokens_NT, asked.labels_NT, puzzle=puzzle, **options)
+    datasets.write_identifiers(path, names)
+    return path
 
 
 def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Path) -> OnnxEngine:
@@ -99,6 +115,12 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
     for slot, puzzle_id in enumerate(questions.puzzle_ids_N.tolist()):
         engine.load(slot, questions.tokens_NT[slot], table[puzzle_id])
     return engine
+
+
+def ranges_of(model: HRM, puzzle: Puzzle, segments: int = 1) -> dict[str, float]:
+    """The ranges that random questions reach in so many segments."""
+    policy = HaltingPolicy(kind="fixed", max_segments=segments)
+    return record_ranges(served_graph(model, puzzle, policy), random_questions(model, 4))
 
 
 def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
@@ -124,7 +146,7 @@ def random_inputs(model: HRM, count: int, seed: int = 0) -> dict[str, np.ndarray
     questions = random_questions(model, count, seed)
     table = model.puzzle_table.numpy()
     carry = (count, config.num_positions, config.hidden_size)
-    inputs: dict[str, np.ndarray] = {}
+    inputs = {}
     inputs["tokens_BT"] = questions.tokens_NT
     inputs["puzzle_vector_BE"] = table[questions.puzzle_ids_N]
     inputs["fresh_B"] = np.zeros(count, np.bool_)

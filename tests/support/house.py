@@ -3,15 +3,14 @@
 import contextlib
 import functools
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
-from asgi_tools import client_of
+from asgi_tools import client_of, engine_of
 from bundle_tools import archived
-from echo_bundle import ECHO_STEP
-from key_tools import AS_ADMIN, AS_USER, write_key_file
+from echo_bundle import ECHO_STEP, write_echo_bundle
+from key_tools import ADMIN, AS_ADMIN, AS_USER, write_key_file
 from scripted_engine import ThreadEngine
 from starlette.applications import Starlette
 
@@ -22,7 +21,7 @@ from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.library import Library
 from hrm_edge_server.middleware import Access
 from hrm_edge_server.server import create_app
-from hrm_edge_server.uploads import Uploads
+from hrm_edge_server.uploads import UploadFolder, Uploads
 
 UPLOAD = {**AS_ADMIN, "content-type": "application/x-tar"}
 SOLVED = "1234341221434321"
@@ -35,23 +34,26 @@ BROKEN_STEP = ECHO_STEP.replace(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class House:
-    """A running application, and a folder of bundles to send, or of uploads."""
+class House(NamedTuple):
+    """A running application, and the folder of its test: bundles to send, and `uploads`."""
 
     app: Starlette
     http: httpx.AsyncClient
-    engine_client: EngineClient
     folder: Path
+
+    @property
+    def engine_client(self) -> EngineClient:
+        return engine_of(self.app)
 
     @property
     def lanes(self) -> list[LaneKey]:
         return sorted(self.engine_client.lane_manager.reports)
 
-    async def put(self, name: str, bundle: str = "") -> httpx.Response:
+    async def put(self, name: str, bundle: str = "", key: str = ADMIN) -> httpx.Response:
         """Send a bundle of the folder; without its name, the one that is named as the model."""
         body = archived(self.folder / f"{bundle or name}.bundle")
-        return await self.http.put(f"/models/{name}", content=body, headers=UPLOAD)
+        headers = {**UPLOAD, "x-api-key": key}
+        return await self.http.put(f"/models/{name}", content=body, headers=headers)
 
     async def remove(self, name: str) -> httpx.Response:
         return await self.http.delete(f"/models/{name}", headers=AS_ADMIN)
@@ -68,15 +70,16 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house_of(
-    tmp_path: Path, bundle: Path, folder: Path, uploads: Uploads | None = None
+    folder: Path, name: str = "first", *, max_segments: int = 3, uploads: str = "uploads"
 ) -> AsyncIterator[House]:
-    """Serve one bundle; `folder` is of its test."""
-    library = Library(DEFAULTS, uploads)
+    """Serve one echo model; it takes uploads if their folder has a name."""
+    bundle = write_echo_bundle(folder / f"{name}.bundle", name=name, max_segments=max_segments)
+    library = Library(DEFAULTS, Uploads(UploadFolder(folder / uploads)) if uploads else None)
     models = library.start_with([Bundle.open(bundle)])
     make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
     make_engine = functools.partial(ThreadEngine, make_lanes)
     engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))
-    access = Access(keys=KeyRing(write_key_file(tmp_path)))
+    access = Access(keys=KeyRing(write_key_file(folder)))
     app = create_app(engine_client, models, library, access)
     async with client_of(app) as http:
-        yield House(app=app, http=http, engine_client=engine_client, folder=folder)
+        yield House(app=app, http=http, folder=folder)

@@ -1,7 +1,5 @@
 """Answers and solvers for tests, and a real HTTP server that answers as the test says."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -19,7 +17,7 @@ from hrm_puzzles import registry
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
 PUZZLE = registry.get("sudoku-4x4")
-USUAL: dict[str, Any] = {
+USUAL = {
     "how": "plain",
     "segments": 2,
     "margin": 1.0,
@@ -32,7 +30,7 @@ USUAL: dict[str, Any] = {
     "vote_share": None,
 }
 Reply = Callable[[BaseHTTPRequestHandler], None]
-MODEL: dict[str, Any] = scripted_model(num_slots=1).view().model_dump(mode="json") | {"name": "m"}
+MODEL = scripted_model(num_slots=1).view().model_dump(mode="json") | {"name": "m"}
 REFUSAL = ErrorDetail(
     reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
 )
@@ -88,12 +86,11 @@ def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
         def do_GET(self) -> None:
             self._reply(models or usual)
 
-        def do_PUT(self) -> None:
-            self.do_POST()
-
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self._reply(batch)
+
+        do_PUT = do_POST
 
         def end_headers(self) -> None:
             self.send_header("Connection", "close")

@@ -91,7 +91,7 @@ def _named(message: bytes, boards: Sequence[Server]) -> bytes:
     """Answer a message of DNS with one question (RFC 1035, RFC 2782)."""
     end = message.index(0, 12) + 5  # the name's last byte, type and class
     (kind,) = struct.unpack(">H", message[end - 4 : end - 2])
-    data: list[bytes] = []
+    data = []
     if kind == SRV:
         for number, board in enumerate(boards, start=1):
             target = b"\6board%d\4test\0" % number

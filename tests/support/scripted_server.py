@@ -4,9 +4,7 @@ Its model solves the 4x4 boards of `examples` after `--segments` segments, and n
 """
 
 import functools
-import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,17 +22,16 @@ if TYPE_CHECKING:
     from hrm_edge_server.library import Library
 
 MAX_ATTEMPTS = 8
-NUM_WARM_UP_STEPS = 2
 NAME = "scripted"
 LANE = LaneKey(NAME)
 MAX_SEGMENTS = 16
-PUZZLE: Puzzle = registry.get("sudoku-4x4")
+PUZZLE = registry.get("sudoku-4x4")
 
 
 def examples() -> dict[str, str]:
     """Return eight questions with their answers, as text; the same in every process."""
     rng = np.random.default_rng(4)
-    answers: dict[str, str] = {}
+    answers = {}
     for _ in range(8):
         example = PUZZLE.generate(rng, "easy")
         question = _text(example.question).replace("0", ".")
@@ -53,7 +50,7 @@ def scripted_lanes(
     *, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float
 ) -> Lanes:
     """Make the one lane after `load_s`; runs in the engine process."""
-    scripts: dict[bytes, Script] = {}
+    scripts = {}
     for question, answer in examples().items():
         script = Script(answer_T=_tokens(answer), segments=segments)
         scripts[_tokens(question).tobytes()] = script
@@ -63,27 +60,12 @@ def scripted_lanes(
         return script or Script(answer_T=tokens_T)
 
     time.sleep(load_s)
-    engine = ScriptedEngine(
-        num_slots=num_slots,
-        seq_len=PUZZLE.seq_len,
-        play=play,
-        step_s=step_s,
-        sleep=_after_warm_up(time.sleep),
-    )
+    engine = ScriptedEngine(num_slots=num_slots, seq_len=PUZZLE.seq_len, play=play)
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
-    return {LANE: ready_lane(lane)}
-
-
-def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
-    """The steps of the warm-up cost nothing, so that tests of slow steps start quickly."""
-    calls = itertools.count()
-
-    def sleep_later(seconds: float) -> None:
-        if next(calls) >= NUM_WARM_UP_STEPS:
-            sleep(seconds)
-
-    return sleep_later
+    opened = ready_lane(lane)
+    engine.step_s = step_s  # the warm-up costs nothing, so that tests of slow steps start quickly
+    return {LANE: opened}
 
 
 def scripted_model(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -49,7 +46,6 @@ class Server:
         return "".join(self._lines)
 
     def _read_log(self) -> None:
-        assert self.process.stderr is not None
         self._lines.extend(self.process.stderr)
 
     def status(self, path: str) -> int:
@@ -89,7 +85,6 @@ class Server:
             self.process.kill()
         self.process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
-        assert self.process.stderr is not None
         self.process.stderr.close()
 
 
@@ -177,14 +172,13 @@ def head(route: str, *headers: str, version: str = "1.1") -> bytes:
 
 
 def ask_and_stay(
-    server: Server, puzzle: str, route: str = "/solve", key: str = "none", **fields: object
+    server: Server, puzzle: str, route: str = "/solve", num_lines: int = 1, **fields: object
 ) -> socket.socket:
-    """Send a request by hand; the caller reads or closes the connection."""
-    body = json.dumps({"puzzle": puzzle, **fields}).encode()
-    media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
-    headers = (f"x-api-key: {key}", f"content-type: {media_type}", f"content-length: {len(body)}")
+    """Send a request by hand, to /solve/batch several times; read or close the connection."""
+    line = json.dumps({"puzzle": puzzle, **fields}) + "\n"
+    body = num_lines * line.encode()
     connection = socket.create_connection(("127.0.0.1", server.port))
-    connection.sendall(head(f"POST {route}", *headers) + body)
+    connection.sendall(head(f"POST {route}", f"content-length: {len(body)}") + body)
     return connection
 
 
@@ -208,23 +202,3 @@ def is_gone(pid: int) -> bool:
     except OSError:
         return True
     return state in "ZX"
-
-
-CERTIFICATE = (
-    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-    "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
-)
-
-
-@contextlib.contextmanager
-def secure_server(folder: Path) -> Iterator[Server]:
-    """A server with a certificate of its own: `cert.pem` in the folder."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on this machine to make a certificate with")
-    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
-    command = scripted_command(tls_cert=folder / "cert.pem", tls_key=folder / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(folder / "cert.pem"))
-    with Server(command, "https", verify=trusting) as server:
-        server.wait_until_ready()
-        yield server

@@ -17,7 +17,6 @@ FAKE_MODULES = (
     "stand_in_tensorrt",
     "tensorrt",
     "fake_gpu",
-    "segments",
     "pycuda",
     "pycuda.driver",
     "cuda",

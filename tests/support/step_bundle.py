@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
 
 from hrm_edge_runtime.contract.manifest import write_manifest
+from hrm_edge_runtime.engines.engine import AXES
 
 PRECISIONS = ("fp32", "fp16", "int8")
 
@@ -34,7 +34,7 @@ def write_step_bundle(
 ) -> Path:
     """Write a bundle of one to three graphs of one function: float32, float16 and INT8."""
     path.mkdir()
-    precisions: dict[str, str] = {}
+    precisions = {}
     for precision, graph in zip(PRECISIONS, graphs, strict=False):
         precisions[precision] = f"step.{precision}.onnx"
         onnx.save(graph, path / precisions[precision])
@@ -56,18 +56,10 @@ def write_step_bundle(
     return path
 
 
-def _sizes(graph: onnx.ModelProto) -> dict[str, Any]:
-    shape_of: dict[str, list[int]] = {}
+def _sizes(graph: onnx.ModelProto) -> dict[str, int]:
+    sizes = {}
     for value in (*graph.graph.input, *graph.graph.output):
-        dims = value.type.tensor_type.shape.dim
-        shape_of[value.name] = [dim.dim_value for dim in dims]
-    _, num_positions, hidden_size = shape_of["z_high_BND"]
-    _, seq_len, vocab_size = shape_of["logits_BTV"]
-    _, puzzle_vector_size = shape_of["puzzle_vector_BE"]
-    return {
-        "seq_len": seq_len,
-        "vocab_size": vocab_size,
-        "num_positions": num_positions,
-        "hidden_size": hidden_size,
-        "puzzle_vector_size": puzzle_vector_size,
-    }
+        _, *dims = value.type.tensor_type.shape.dim
+        for axis, dim in zip(AXES.get(value.name, ()), dims, strict=False):
+            sizes[axis] = dim.dim_value
+    return sizes

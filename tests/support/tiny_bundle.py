@@ -80,22 +80,22 @@ def _constants() -> dict[str, np.ndarray]:
     def weights(*shape: int) -> np.ndarray:
         return rng.normal(size=shape).astype(np.float32)
 
-    constants: dict[str, np.ndarray] = {}
-    constants["embedding_VD"] = weights(VOCAB_SIZE, WIDTH)
-    constants["mixing_NN"] = weights(NUM_POSITIONS, NUM_POSITIONS) / np.float32(4)
-    constants["low_DD"] = weights(WIDTH, WIDTH)
-    constants["high_DD"] = weights(WIDTH, WIDTH)
-    constants["head_DV"] = weights(WIDTH, VOCAB_SIZE)
-    constants["initial_ND"] = np.zeros((NUM_POSITIONS, WIDTH), np.float32)
-    constants["zero"] = np.array(0.0, np.float32)
-    constants["half"] = np.array(0.5, np.float32)
-    constants["one"] = np.array(1.0, np.float32)
-    constants["is_counter_ND"] = is_counter_ND
-    constants["seven"] = np.array(7, np.int32)
-    constants["axis_1"] = np.array([1])
-    constants["axes_12"] = np.array([1, 2])
-    constants["end"] = np.array([NUM_POSITIONS])
-    return constants
+    return {
+        "embedding_VD": weights(VOCAB_SIZE, WIDTH),
+        "mixing_NN": weights(NUM_POSITIONS, NUM_POSITIONS) / np.float32(4),
+        "low_DD": weights(WIDTH, WIDTH),
+        "high_DD": weights(WIDTH, WIDTH),
+        "head_DV": weights(WIDTH, VOCAB_SIZE),
+        "initial_ND": np.zeros((NUM_POSITIONS, WIDTH), np.float32),
+        "zero": np.array(0.0, np.float32),
+        "half": np.array(0.5, np.float32),
+        "one": np.array(1.0, np.float32),
+        "is_counter_ND": is_counter_ND,
+        "seven": np.array(7, np.int32),
+        "axis_1": np.array([1]),
+        "axes_12": np.array([1, 2]),
+        "end": np.array([NUM_POSITIONS]),
+    }
 
 
 def write_tiny_graph(path: Path) -> Path:
@@ -122,7 +122,7 @@ def _traces(graph: Path, table_PE: np.ndarray, rng: np.random.Generator) -> dict
     engine = OnnxEngine(graph, num_slots=NUM_TRACES, num_threads=1, want_logits=True)
     for slot, puzzle_id in enumerate(puzzle_ids_B):
         engine.load(slot, tokens_BT[slot], table_PE[puzzle_id])
-    steps: dict[str, list[np.ndarray]] = {name: [] for name in TRACE_OF}
+    steps = {name: [] for name in TRACE_OF}
     for _ in range(MAX_SEGMENTS):
         output = engine.step(NUM_TRACES)
         for name, field in TRACE_OF.items():

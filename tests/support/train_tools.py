@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
@@ -40,17 +41,26 @@ SIZES = HRMConfig(
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard"])
 STEP_SAMPLES = 16  # batch_size times window
+TRAINING = (
+    "--puzzle sudoku-4x4 --hw cpu --preset small --set hidden_size=32 --set puzzle_vector_size=32 "
+    "--set max_segments=4 --set batch_size=8 --set total_samples=4800 --checkpoint-steps 20"
+)
+"""Of a short training under torchrun."""
 
 
 def small_trainer(
     data: Path, hardware: Hardware = PRESETS["cpu"], config: HRMConfig = SIZES, **settings: object
 ) -> Trainer:
     sizes = {"batch_size": 8, "warmup_samples": 64, **settings}
-    recipe = Recipe(puzzle=PUZZLE.name, **sizes)  # type: ignore[arg-type]
+    recipe = Recipe(puzzle=PUZZLE.name, **sizes)
     torch.manual_seed(recipe.seed)
     model = model_of(config)
     source = open_source(data, "train", PUZZLE)
     return Trainer(model, source, recipe, hardware)
+
+
+def losses(trainer: Trainer, num_steps: int) -> list[float]:
+    return [float(trainer.step().loss) for _ in range(num_steps)]
 
 
 def training_run(
@@ -63,7 +73,7 @@ def training_run(
     """Return a run; without `held`, it validates on the whole test split."""
     path.mkdir(exist_ok=True)
     held = held or held_out(open_source(trainer.feed.source.path, "test", PUZZLE), 40, seed=0)
-    chosen = Intervals(**intervals)  # type: ignore[arg-type]
+    chosen = Intervals(**intervals)
     meta = {"puzzle": PUZZLE.name}
     return TrainingRun(path, trainer, held, chosen, meta, writers)
 
@@ -108,6 +118,11 @@ def _hrm_train(arguments: list[str], log: Path, largest_file: int | None) -> Non
 
     sys.argv = ["hrm-train", *arguments]
     main()
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(child) for child in file.read_text().split()]
 
 
 def latest(run: Path) -> Path | None:

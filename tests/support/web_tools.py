@@ -30,8 +30,8 @@ PATIENCE_MS = 60_000  # of one wait; a busy machine takes ten times as long as a
 expect.set_options(timeout=PATIENCE_MS)
 
 Size = tuple[int, int]
-LAPTOPS: list[Size] = [(1366, 768), (1440, 900)]
-PHONE: Size = (390, 844)
+LAPTOPS = [(1366, 768), (1440, 900)]
+PHONE = (390, 844)
 SIZES = [LAPTOPS[0], PHONE]
 NUM_COLORS = 256
 GLOW_MS = 900  # cells that changed last light up
@@ -72,7 +72,7 @@ def visit(
     """A new visitor on a screen of that size; a script that fails, fails the test."""
     width, height = size
     is_phone = size == PHONE
-    faults: list[str] = []
+    faults = []
     with new_page(
         browser,
         viewport={"width": width, "height": height},
@@ -89,7 +89,6 @@ def visit(
 
 
 def width_of(page: Page) -> int:
-    assert page.viewport_size is not None
     return page.viewport_size["width"]
 
 

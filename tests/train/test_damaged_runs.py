@@ -26,12 +26,12 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "run"))
+    return shutil.copytree(whole, tmp_path / "run")
 
 
 @pytest.fixture
 def other(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "other"))
+    return shutil.copytree(whole, tmp_path / "other")
 
 
 def assert_resumes(run: Path) -> None:
@@ -51,7 +51,7 @@ def damage(file: Path, content: str) -> None:
 
 
 def torn_copy(run: Path) -> None:
-    torn = Path(shutil.copytree(run / "step_2", run / "step_3"))
+    torn = shutil.copytree(run / "step_2", run / "step_3")
     (torn / "trainer.safetensors").write_bytes(b"")
 
 
@@ -71,7 +71,6 @@ DAMAGED += itertools.product(OF_JSON, ("cut", "null", NO_VALUES))
 @pytest.mark.parametrize(("name", "content"), DAMAGED)
 def test_a_damaged_file_is_rejected(name: str, content: str, knows_hashes: bool, run: Path) -> None:
     saved = latest(run)
-    assert saved is not None
     if not knows_hashes:
         forget_hashes(saved)
     damage(saved / name, content)
@@ -157,7 +156,7 @@ def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run:
 
 def test_a_new_run_that_is_refused_may_start_again(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    torn = Path(shutil.copytree(data, tmp_path / "torn"))
+    torn = shutil.copytree(data, tmp_path / "torn")
     shutil.rmtree(torn / "test")
     for refused in (fresh(torn, 2), [*fresh(data, 2), f"--init={tmp_path / 'absent'}"]):
         assert invoked(app, "--run", run, *refused).exit_code == 2

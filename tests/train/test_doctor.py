@@ -132,7 +132,7 @@ def test_attention_is_tried_and_a_card_without_kernels_is_a_fault(
 )
 def test_unfit_software_is_a_fault(changes: dict[str, object], remedy: str, tmp_path: Path) -> None:
     computer = machine(tmp_path, {"nvidia-smi": SMI}, {})
-    installed = TRAINER._replace(**changes)  # type: ignore[arg-type]
+    installed = TRAINER._replace(**changes)
     found = doctor.software_findings(computer, installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert remedy in failed.remedy

@@ -117,8 +117,8 @@ def test_stablemax_matches_its_definition() -> None:
 def test_ignored_cells_do_not_count(kind: str) -> None:
     logits = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([[2, IGNORE, 4]])
-    without = answer_loss_B(logits[:, [0, 2]], labels[:, [0, 2]], kind)  # type: ignore[arg-type]
-    assert torch.allclose(answer_loss_B(logits, labels, kind), without)  # type: ignore[arg-type]
+    without = answer_loss_B(logits[:, [0, 2]], labels[:, [0, 2]], kind)
+    assert torch.allclose(answer_loss_B(logits, labels, kind), without)
 
 
 def test_halting_learns_whether_the_answer_is_exact() -> None:
@@ -143,7 +143,7 @@ LATER = 1 + RECIPE.window * CYCLES
 EXAMPLE = PUZZLE.generate(np.random.default_rng(0), "hard")
 TOKENS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.question)[None])
 LABELS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.answer)[None])
-NUM_HINTS: int = PUZZLE.num_hints  # type: ignore[attr-defined]
+NUM_HINTS = PUZZLE.num_hints
 KINDS_BT = torch.arange(PUZZLE.seq_len, dtype=torch.int32)[None] % NUM_HINTS
 
 

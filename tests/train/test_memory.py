@@ -37,15 +37,6 @@ BASELINE = replace(DEEP, arch="transformer", max_segments=1)
 RECIPE = Recipe(window=1)
 STABLE = replace(RECIPE, loss="stablemax")
 RIGHT = 0.2  # what an estimate may be off by
-no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-
-
-def step_of(config: HRMConfig, rows: int, dtype: torch.dtype, recompute: bool) -> tuple[HRM, Slots]:
-    torch.manual_seed(0)
-    model = model_of(config)
-    if recompute:
-        recompute_blocks(model)
-    return model, Slots.empty(model, rows, torch.device("cpu"), dtype)
 
 
 def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
@@ -56,7 +47,6 @@ def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         loss = window_loss(model, slots, vector_BE, recipe, model.config.max_segments).loss
         loss.backward()
-    assert seen.profiler is not None
     events = seen.profiler.kineto_results.events()
     changes = [event for event in events if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())
@@ -79,12 +69,15 @@ def test_the_estimate_is_the_peak_of_a_step(
     config: HRMConfig, recipe: Recipe, rows: int, dtype: torch.dtype, recompute: bool
 ) -> None:
     found = estimate(config, recipe, dtype=dtype, slots=rows, micro_batch=rows, recompute=recompute)
-    model, slots = step_of(config, rows, dtype, recompute)
+    torch.manual_seed(0)
+    model = model_of(config)
+    if recompute:
+        recompute_blocks(model)
+    slots = Slots.empty(model, rows, torch.device("cpu"), dtype)
     assert found.activations == pytest.approx(peak_bytes(model, slots, recipe), rel=RIGHT)
 
 
 @pytest.mark.gpu
-@no_gpu
 @pytest.mark.parametrize("preset", ["log", "published"])
 def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
     preset: str, tmp_path: Path, record_property: Callable[[str, object], None]

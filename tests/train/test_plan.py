@@ -13,10 +13,9 @@ import rank_program
 import torch
 from arc_tasks import write_tasks
 from cli_tools import succeeded
-from typer.testing import CliRunner
 
 from hrm_model import checkpoint
-from hrm_model.families import model_of
+from hrm_model.families import model_of, num_parameters_of
 from hrm_puzzles import registry
 from hrm_puzzles.cli import main as data_app
 from hrm_puzzles.data.datasets import DatasetError
@@ -73,12 +72,7 @@ def test_every_machine_holds_its_micro_batch(name: str, num_ids: int) -> None:
 
 def test_presets_have_the_sizes_they_state() -> None:
     kind = registry.get("arc")
-    sizes: dict[str, int] = {}
-    for name in SIZES:
-        with torch.device("meta"):
-            model = model_of(config_for(name, kind, 1))
-        sizes[name] = sum(parameter.numel() for parameter in model.parameters())
-    assert sizes == {
+    assert {name: num_parameters_of(config_for(name, kind, 1)) for name in SIZES} == {
         "published": 27_276_290,
         "log": 5_970_434,
         "small": pytest.approx(0.34e6, rel=0.5),
@@ -91,16 +85,21 @@ PLAIN = ("precision=fp32", "compile=false")  # --hw cpu chooses others on proces
 SMALL = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
 
 
-def small_plan(data: Path, run: Path, *settings: str) -> RunPlan:
+def planned(folder: Path, puzzle: str, data: Path, *settings: str, **more: Any) -> RunPlan:
+    """The plan of a run on a CPU in `run` of this folder."""
     options = PlanOptions(
-        run=run,
-        puzzle="sudoku-4x4",
+        run=folder / "run",
+        puzzle=puzzle,
         hw="cpu",
-        preset="small",
         data=data,
-        settings=[*SMALL, *PLAIN, *settings],
+        settings=[*PLAIN, *settings],
+        **more,
     )
     return plan_of(options)
+
+
+def small_plan(data: Path, folder: Path, *settings: str) -> RunPlan:
+    return planned(folder, "sudoku-4x4", data, *SMALL, *settings, preset="small")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,6 @@ def test_the_recipe_of_the_log_fits_the_disk() -> None:
     sizes = re.search(
         r"takes (\S+) GiB; held: (\S+) GiB, 4 at most; written: up to (\S+) GiB", shown
     )
-    assert sizes is not None
     checkpoint_gib, held_gib, written_gib = map(float, sizes.groups())
     assert checkpoint_gib <= 0.5
     assert held_gib == pytest.approx(4 * checkpoint_gib, abs=0.02)
@@ -155,7 +153,7 @@ def test_a_dry_run_tells_steps_rate_and_hours_and_writes_nothing(
     options = ["--dry-run", "--hw", "rtx4090", "--puzzle", "sudoku", "--samples-per-s", "100"]
     for setting in ("batch_size=192", "total_samples=1920000", "warmup_samples=19200"):
         options += ["--set", setting]
-    shown = CliRunner().invoke(app, options).stdout
+    shown = succeeded(app, *options).stdout
     assert "10,000 steps of 192 puzzles, 1,920,000 samples; lr 2.5e-05" in shown
     assert "speed: as given\nat 100 samples/s: 5.3 h\n" in shown
     assert list(tmp_path.iterdir()) == []
@@ -208,7 +206,7 @@ def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
 def test_checkpoint_size_is_forecast(optimizer: str, data: Path, tmp_path: Path) -> None:
     if optimizer == "lion":
         pytest.importorskip("lion_pytorch")
-    plan = small_plan(data, tmp_path / "run", f"optimizer={optimizer}")
+    plan = small_plan(data, tmp_path, f"optimizer={optimizer}")
     trainer = trainer_from(plan)
     trainer.step()
     trainer.save(tmp_path / "step_1", {})
@@ -272,15 +270,8 @@ def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path) -
 def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Path) -> None:
     larger = model_of(config_for("relational", registry.get("sudoku"), 1))
     checkpoint.save(tmp_path / "step_1", larger, {})
-    options = PlanOptions(
-        run=tmp_path / "run",
-        puzzle="sudoku-4x4",
-        hw="cpu",
-        data=data,
-        init=tmp_path / "step_1",
-        settings=PLAIN,
-    )
-    model = trainer_from(plan_of(options)).model
+    plan = planned(tmp_path, "sudoku-4x4", data, init=tmp_path / "step_1")
+    model = trainer_from(plan).model
     assert (model.config.num_symbols, model.config.seq_len) == (4, 16)
     for name, weights in model.named_parameters():
         assert torch.equal(weights, larger.get_parameter(name))
@@ -327,14 +318,10 @@ def test_the_names_of_arc_variants_are_forecast(tmp_path: Path) -> None:
     data = tmp_path / "data"
     line = ["build", "arc-7x7", "--out", data, "--augment", 300, "--hold-out-all"]
     succeeded(data_app, *line, "--tasks", "0d3d703e,25ff71a9,3618c87e,67a3c6ac")
-    options = PlanOptions(
-        run=tmp_path / "run", puzzle="arc-7x7", preset="small", hw="cpu", data=data, settings=PLAIN
-    )
-    plan = plan_of(options)
+    plan = planned(tmp_path, "arc-7x7", data, preset="small")
     trainer = trainer_from(plan)
     run_of(plan, trainer, wandb=False).save()
     saved = start_of(plan.run)
-    assert saved is not None
     size = sum(file.stat().st_size for file in saved.iterdir())
     assert plan.config.num_puzzle_ids > 1000
     assert plan.checkpoint_bytes == pytest.approx(size, rel=0.02)
@@ -346,7 +333,6 @@ def test_the_names_of_arc_variants_are_forecast(tmp_path: Path) -> None:
 
 PAIR = {"input": [[1]], "output": [[2]]}
 TASK = {"train": [PAIR, PAIR], "test": [PAIR]}
-SETTINGS = ("precision=fp32", "compile=false", "total_samples=64")
 
 
 def built(folder: Path, *tasks: str) -> Path:
@@ -357,16 +343,8 @@ def built(folder: Path, *tasks: str) -> Path:
 
 
 def arc_plan(folder: Path, data: Path, init: Path | None = None) -> RunPlan:
-    options = PlanOptions(
-        run=folder / "run",
-        puzzle="arc-7x7",
-        preset="relational",
-        hw="cpu",
-        data=data,
-        init=init,
-        settings=SETTINGS,
-    )
-    return plan_of(options)
+    more = {"preset": "relational", "init": init}
+    return planned(folder, "arc-7x7", data, "total_samples=64", **more)
 
 
 def test_an_unknown_arc_task_trains_on_its_demonstrations(
@@ -398,9 +376,7 @@ def saved(plan: RunPlan) -> Path:
     row_N = torch.arange(1.0, 1 + len(table_NE))
     table_NE.copy_(row_N[:, None].expand_as(table_NE))
     run_of(plan, trainer, wandb=False).save()
-    found = start_of(plan.run)
-    assert found is not None
-    return found
+    return start_of(plan.run)
 
 
 def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: Path) -> None:
@@ -423,7 +399,7 @@ def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: P
 def test_every_setting_that_a_page_or_a_script_names_exists() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     known = {field.name for record in RECORDS.values() for field in dataclasses.fields(record)}
-    named: set[str] = set()
+    named = set()
     for file in listed.stdout.splitlines():
         is_history = file.startswith(("benchmarks/results/", "CHANGELOG", "tests/"))
         if file.endswith((".md", ".sh", ".yaml")) and not is_history:

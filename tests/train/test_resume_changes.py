@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_tools import invoked
+from cli_tools import invoked, succeeded
 from click.testing import Result
 from train_tools import STEP_SAMPLES, fresh
 
@@ -17,8 +17,14 @@ from hrm_puzzles.data.datasets import fingerprint
 from hrm_train.cli import main as app
 
 
-def hrm_train(run: Path, *options: str) -> Result:
-    return invoked(app, "--run", run, *options)
+def resumed(run: Path, *options: str) -> Result:
+    return succeeded(app, "--run", run, "--resume", *options)
+
+
+def refused(run: Path, *options: str) -> str:
+    ended = invoked(app, "--run", run, "--resume", *options)
+    assert ended.exit_code == 2, ended.output
+    return ended.output
 
 
 def record_of(run: Path) -> dict[str, Any]:
@@ -34,8 +40,7 @@ def state_of(run: Path) -> dict[str, Any]:
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
     seldom = ["--keep", "5", "--checkpoint-steps", "2", "--validate-steps", "1000"]
-    ended = hrm_train(run, *fresh(data, 4), *seldom)
-    assert ended.exit_code == 0, ended.output
+    succeeded(app, "--run", run, *fresh(data, 4), *seldom)
     return run
 
 
@@ -48,8 +53,7 @@ def test_a_finished_run_goes_on_with_more_samples_another_rate_and_batch(run: Pa
     total = 4 * STEP_SAMPLES + 4 * 2 * STEP_SAMPLES
     changes = [f"total_samples={total}", "lr=5e-4", "batch_size=16"]
     settings = [text for change in changes for text in ("--set", change)]
-    ended = hrm_train(run, "--resume", *settings)
-    assert ended.exit_code == 0, ended.output
+    ended = resumed(run, *settings)
     assert "lr: 0.001 -> 0.0005" in ended.output
     assert state_of(run)["progress"]["samples"] == total
     assert state_of(run)["progress"]["step"] == 8
@@ -60,15 +64,14 @@ def test_a_finished_run_goes_on_with_more_samples_another_rate_and_batch(run: Pa
     assert event["changes"]["total_samples"] == [4 * STEP_SAMPLES, total]
     assert "0.001 -> 0.0005" in invoked(app, "status", run).output
     before = record_of(run)
-    assert hrm_train(run, "--resume").exit_code == 0
+    resumed(run)
     assert record_of(run) == before
 
 
 def test_a_resume_keeps_the_intervals_of_the_run_unless_they_are_given(run: Path) -> None:
     assert record_of(run)["intervals"]["checkpoint_steps"] == 2
     total = f"total_samples={7 * STEP_SAMPLES}"
-    ended = hrm_train(run, "--resume", "--set", total, "--checkpoint-steps", "3")
-    assert ended.exit_code == 0, ended.output
+    resumed(run, "--set", total, "--checkpoint-steps", "3")
     steps = {path.name for path in run.glob("step_*")}
     assert steps == {"step_2", "step_4", "step_6", "step_7"}
     assert record_of(run)["intervals"]["checkpoint_steps"] == 3
@@ -89,17 +92,15 @@ def test_a_resume_keeps_the_intervals_of_the_run_unless_they_are_given(run: Path
 )
 def test_what_cannot_change_is_rejected_by_name(run: Path, option: str, name: str) -> None:
     before = record_of(run)
-    ended = hrm_train(run, "--resume", option)
-    assert ended.exit_code == 2
-    assert name in ended.output
-    assert "start another --run" in ended.output
+    said = refused(run, option)
+    assert name in said
+    assert "start another --run" in said
     assert record_of(run) == before
 
 
 def test_the_options_of_the_start_may_be_repeated(run: Path, data: Path) -> None:
     before = record_of(run)
-    ended = hrm_train(run, "--resume", *fresh(data, 4))
-    assert ended.exit_code == 0, ended.output
+    resumed(run, *fresh(data, 4))
     assert record_of(run) == before
 
 
@@ -109,21 +110,17 @@ def test_moved_data_are_found_by_option_and_other_data_need_a_word(
     other = shutil.copytree(data, tmp_path / "other")
     (run / "run.json").write_text(json.dumps(record_of(run) | {"data": str(tmp_path / "absent")}))
     total = f"total_samples={5 * STEP_SAMPLES}"
-    ended = hrm_train(run, "--resume", "--data", str(other), "--set", total)
-    assert ended.exit_code == 0, ended.output
+    resumed(run, "--data", str(other), "--set", total)
     assert record_of(run)["data"] == str(other)
     rows = other / "train" / "all__inputs.npy"
     content = bytearray(rows.read_bytes())
     content[-1] ^= 1
     rows.write_bytes(content)
-    options = ["--resume", "--data", str(other), "--set", f"total_samples={6 * STEP_SAMPLES}"]
+    options = ["--data", str(other), "--set", f"total_samples={6 * STEP_SAMPLES}"]
     before = record_of(run)
-    rejected = hrm_train(run, *options)
-    assert rejected.exit_code == 2
-    assert "--data-changed" in rejected.output
+    assert "--data-changed" in refused(run, *options)
     assert record_of(run) == before
-    ended = hrm_train(run, *options, "--data-changed")
-    assert ended.exit_code == 0, ended.output
+    resumed(run, *options, "--data-changed")
     fingerprints = record_of(run)["events"][-1]["changes"]["data_fingerprint"]
     assert fingerprints == [fingerprint(data), fingerprint(other)]
 
@@ -165,8 +162,7 @@ REFUSED = [
 def test_a_refused_resume_changes_no_byte(run: Path) -> None:
     before = bytes_of(run)
     for option in REFUSED:
-        ended = hrm_train(run, "--resume", "--set=lr=5e-4", option)
-        assert ended.exit_code == 2, (option, ended.output)
+        refused(run, "--set=lr=5e-4", option)
         assert bytes_of(run) == before, option
 
 
@@ -177,7 +173,7 @@ def test_a_resume_onto_data_that_lack_a_split_changes_no_byte(
     torn = shutil.copytree(data, tmp_path / "torn")
     before = bytes_of(run)
     shutil.rmtree(torn / missing)
-    assert hrm_train(run, "--resume", "--data", str(torn), "--data-changed").exit_code == 2
+    refused(run, "--data", str(torn), "--data-changed")
     assert bytes_of(run) == before
 
 
@@ -189,9 +185,8 @@ def test_a_resume_that_exceeds_the_memory_changes_no_byte(
 
     before = bytes_of(run)
     monkeypatch.setattr(HRM, "think", no_memory)
-    ended = hrm_train(run, "--resume", "--set=batch_size=512", "--set=total_samples=99999")
-    assert ended.exit_code == 2
-    assert "one row of this model exceeds the memory" in ended.output
+    said = refused(run, "--set=batch_size=512", "--set=total_samples=99999")
+    assert "one row of this model exceeds the memory" in said
     assert bytes_of(run) == before
 
 
@@ -200,9 +195,8 @@ def test_a_run_is_resumed_from_any_directory(
 ) -> None:
     monkeypatch.chdir(data.parent)
     run = tmp_path / "run"
-    assert hrm_train(run, *fresh(Path(data.name), 1)).exit_code == 0
+    succeeded(app, "--run", run, *fresh(Path(data.name), 1))
     assert record_of(run)["data"] == data.name
     monkeypatch.chdir(tmp_path)
-    ended = hrm_train(run, "--resume", "--set", f"total_samples={2 * STEP_SAMPLES}")
-    assert ended.exit_code == 0, ended.output
+    resumed(run, "--set", f"total_samples={2 * STEP_SAMPLES}")
     assert set(record_of(run)["events"][0]["changes"]) == {"total_samples"}

@@ -24,7 +24,7 @@ TRAINED = {
     "segments": 3.5,
     "lr": 2.5e-4,
 }
-MOMENT: dict[str, Any] = {
+MOMENT = {
     "time": 1000.0,
     "step": 40,
     "samples": 320,

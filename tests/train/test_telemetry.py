@@ -1,7 +1,5 @@
 """What a run measures and reports: phases, tags, figures, one-time warnings, and its speed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -50,8 +48,8 @@ def test_a_slow_first_step_is_announced_again_and_again(
 ) -> None:
     monkeypatch.setattr(run, "SLOW_STEP_S", 0.05)
     training = small_run(data, tmp_path, 2)
-    slow: list[str] = []
-    slow_before: list[int] = []  # each step
+    slow = []
+    slow_before = []  # each step
 
     def listen(line: str) -> None:
         if line.startswith("the first step still runs after"):
@@ -93,7 +91,7 @@ def test_a_resumed_run_keeps_its_history_in_wandb(
     mode: str, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offline a start is a run of its own in one group, online it continues the same run."""
-    starts: list[dict[str, str]] = []
+    starts = []
     library = SimpleNamespace(init=lambda **options: starts.append(options))
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv("WANDB_MODE", mode)
@@ -146,7 +144,6 @@ def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.Mo
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_phases_on_a_gpu_are_device_time() -> None:
     timer = PhaseTimer(torch.device("cuda"))
     matrix = torch.randn(4096, 4096, device="cuda")
@@ -159,7 +156,6 @@ def test_phases_on_a_gpu_are_device_time() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_card_reports_its_sensors_and_what_it_lacks_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

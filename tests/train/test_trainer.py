@@ -5,27 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from cli_tools import rejected
-from train_tools import PUZZLE, small_trainer
+from train_tools import PUZZLE, losses, small_trainer
 
 from hrm_train.batches import Feed, open_source
 from hrm_train.cli import main as app
 from hrm_train.evaluate import evaluate, held_out
 from hrm_train.hardware import PRESETS, Hardware
-from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe, config_for
-
-
-def losses(trainer: Trainer, num_steps: int) -> list[float]:
-    return [float(trainer.step().loss) for _ in range(num_steps)]
-
 
 EXACT = dataclasses.replace(PRESETS["rtx4090"], precision="fp32", compile=False)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 @pytest.mark.parametrize(("hardware", "gap"), [(EXACT, 1e-3), (PRESETS["rtx4090"], 0.05)])
 def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float) -> None:
     expected = losses(small_trainer(data, window=2), 5)

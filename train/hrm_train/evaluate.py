@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, S segments.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
@@ -96,7 +97,7 @@ def evaluate(
             "no held-out puzzle has an answer to compare with; validate on a split that has labels"
         )
     rows = rows.rows(has_label_B)
-    found = _joined(_rollouts(model, puzzle, rows, loss, stop))
+    found = _rollouts(model, puzzle, rows, loss, stop)
     curves: dict[str, tuple[float, ...]] = {}
     for name in CURVES:
         shares_S = found[name].mean(1)
@@ -124,8 +125,8 @@ def _rollouts(
     rows: Batch,
     loss: recipe.LossKind,
     stop: Event | None,
-) -> list[_Figures]:
-    """The results of every batch, in order; each rank runs its share of the rows."""
+) -> _Figures:
+    """The results of all batches side by side; each rank runs its share of the rows."""
     ranks = distributed.ranks()
     mine = np.array_split(np.arange(len(rows.tokens_BT)), ranks.world)[ranks.rank]
     parts: list[_Figures] = []
@@ -136,19 +137,11 @@ def _rollouts(
         parts.append(_rollout(model, puzzle, batch, loss))
     if ranks.any(stop is not None and stop.is_set()):
         raise Stopped
-    every_part: list[_Figures] = []
-    for parts_of_rank in ranks.gathered(parts):
-        every_part += parts_of_rank
-    return every_part
-
-
-def _joined(parts: Sequence[_Figures]) -> _Figures:
-    """The figures of all batches side by side."""
-    joined: _Figures = {}
-    for name in parts[0]:
-        arrays = [part[name] for part in parts]
-        joined[name] = np.concatenate(arrays, axis=1)
-    return joined
+    arrays: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+    for part in chain.from_iterable(ranks.gathered(parts)):
+        for name, array in part.items():
+            arrays[name].append(array)
+    return {name: np.concatenate(values, axis=1) for name, values in arrays.items()}
 
 
 def _pass_at(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,10 +35,8 @@ class HostMark:
         return 1000 * (end_event.at_s - self.at_s)
 
 
-class _Span(NamedTuple):
-    phase: str
-    begin: Any  # a HostMark or a torch.cuda.Event
-    end: Any
+Span = tuple[str, Any, Any]
+"""A phase with its begin and its end, each a HostMark or a torch.cuda.Event."""
 
 
 class PhaseTimer:
@@ -50,8 +48,8 @@ class PhaseTimer:
         self._new_mark: Callable[[], Any] = HostMark
         if device.type == "cuda":
             self._new_mark = partial(torch.cuda.Event, enable_timing=True)
-        self._open: list[_Span] = []
-        self._pending: deque[list[_Span]] = deque(maxlen=self.MOST_PENDING)
+        self._open: list[Span] = []
+        self._pending: deque[list[Span]] = deque(maxlen=self.MOST_PENDING)
         self._steps_ms: deque[float] = deque(maxlen=self.MOST_PENDING)
         self._last_end: Any = None
         self._restart()
@@ -68,7 +66,7 @@ class PhaseTimer:
             begin.record()
             yield
             end.record()
-        self._open.append(_Span(name, begin, end))
+        self._open.append((name, begin, end))
 
     def count(self, samples: int) -> None:
         self._steps += 1
@@ -113,15 +111,15 @@ class PhaseTimer:
         """The mean time of each phase, over the steps that have passed."""
         total_ms: defaultdict[str, float] = defaultdict(float)
         num_passed = 0
-        while self._pending and all(span.end.query() for span in self._pending[0]):
+        while self._pending and all(end.query() for _, _, end in self._pending[0]):
             spans = self._pending.popleft()
-            for span in spans:
-                total_ms[span.phase] += span.begin.elapsed_time(span.end)
+            for phase, begin, end in spans:
+                total_ms[phase] += begin.elapsed_time(end)
             if not spans:  # an aside
                 self._last_end = None
                 continue
             num_passed += 1
-            end = spans[-1].end
+            _, _, end = spans[-1]
             if self._last_end:
                 self._steps_ms.append(self._last_end.elapsed_time(end))
             self._last_end = end

@@ -186,8 +186,13 @@ def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
 def _relational_sizes(puzzle: Puzzle) -> Values:
     """The board, and the sizes of `vectors` in recipes.yaml times the vectors of a cell."""
     geometry = puzzle.geometry
+    kind = "colors"
+    if len(geometry.board) == 4:
+        kind = "candidates"
+    elif geometry.num_symbols == 1:
+        kind = "cells"
     sizes: Values = {}
-    for key, value in TABLES["vectors"][_kind_of_vector(puzzle)].items():
+    for key, value in TABLES["vectors"][kind].items():
         sizes[key] = value
         if key.endswith("_size"):
             sizes[key] = value * geometry.num_symbols
@@ -196,15 +201,6 @@ def _relational_sizes(puzzle: Puzzle) -> Values:
     sizes["num_fixed"] = geometry.num_fixed
     sizes["num_hints"] = num_hints_of(puzzle)
     return sizes
-
-
-def _kind_of_vector(puzzle: Puzzle) -> str:
-    """What one vector of a relational state represents."""
-    if len(puzzle.geometry.board) == 4:
-        return "candidates"
-    if puzzle.geometry.num_symbols == 1:
-        return "cells"
-    return "colors"
 
 
 def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:

@@ -149,29 +149,26 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
     if not file.exists():
         raise ValueError(f"{run} holds no run to resume; start it without --resume")
     try:
-        return _plan_from(checkpoint.read_json(file), run, machine)
+        values = checkpoint.read_json(file)
+        init = values["init"]
+        data = Path(values["data"])
+        absolute = Path(values.get("absolute_data", data))  # older runs lack it
+        if absolute.exists() and absolute != data.absolute():  # begun in another directory
+            data = absolute
+        return RunPlan(
+            run=run,
+            data=data,
+            hardware=machine or Hardware(**values["hardware"]),
+            recipe=Recipe(**values["recipe"]),
+            config=HRMConfig.from_mapping(values["model"]),
+            init=init and Path(init),
+            intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
+            events=tuple(values.get("events", [])),
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{file} is not as hrm-train writes it ({error}); start another --run"
         ) from error
-
-
-def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> RunPlan:
-    init = values["init"]
-    data = Path(values["data"])
-    absolute = Path(values.get("absolute_data", data))  # older runs lack it
-    if absolute.exists() and absolute != data.absolute():  # the run began in another directory
-        data = absolute
-    return RunPlan(
-        run=run,
-        data=data,
-        hardware=machine or Hardware(**values["hardware"]),
-        recipe=Recipe(**values["recipe"]),
-        config=HRMConfig.from_mapping(values["model"]),
-        init=init and Path(init),
-        intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
-        events=tuple(values.get("events", [])),
-    )
 
 
 def trainer_from(plan: RunPlan) -> Trainer:

@@ -147,7 +147,8 @@ def at_best_width(family: HRMConfig) -> HRMConfig:
     """Return the sizes at the width that comes closest to PARAMETERS."""
     configs: list[HRMConfig] = []
     for width in WIDTHS:
-        hidden_size = family.num_symbols * width
-        vector_size = hidden_size if family.puzzle_vector_size else 0
-        configs.append(replace(family, hidden_size=hidden_size, puzzle_vector_size=vector_size))
+        sizes = {"hidden_size": family.num_symbols * width}
+        if family.puzzle_vector_size:
+            sizes["puzzle_vector_size"] = family.num_symbols * width
+        configs.append(replace(family, **sizes))
     return min(configs, key=lambda config: abs(num_parameters_of(config) - PARAMETERS))

@@ -186,7 +186,9 @@ class TaskLane:
         next_end_s = now + max(self._interval_s, self._lane.counters.mean_step_s)
         for group in list(self._best_effort.values()):
             deadline_s = group.task.deadline_s
-            if deadline_s is None or next_end_s <= deadline_s or not _has_answer(group):
+            attempts = [*group.ended, *group.living.values()]
+            has_answer = any(attempt.segments for attempt in attempts)
+            if deadline_s is None or next_end_s <= deadline_s or not has_answer:
                 continue
             for attempt in self._drop_living(group, "deadline"):
                 self._turn_back(group, attempt)
@@ -239,11 +241,6 @@ class TaskLane:
         del self._groups[task_id]
         self._best_effort.pop(task_id, None)
         self._streamed.pop(task_id, None)
-
-
-def _has_answer(group: _Group) -> bool:
-    attempts = [*group.ended, *group.living.values()]
-    return any(attempt.segments for attempt in attempts)
 
 
 def _event(group: _Group, attempt: Attempt, answer_T: Int32) -> SegmentEvent:

@@ -10,21 +10,16 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.manifest import (
-    BundleError,
-    FileEntry,
-    Manifest,
-    read_manifest,
-)
+from hrm_edge_runtime.contract.manifest import BundleError, FileEntry, Manifest, read_manifest
 from hrm_edge_runtime.contract.operators import check_operators
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import is_printable, json_from, printable, text_of
+from hrm_host.reading import is_printable, json_from, object_of, printable, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Puzzle, PuzzleError, Voting
 
@@ -140,11 +135,11 @@ class Bundle:
 
     def _tasks_of_file(self) -> dict[str, Any]:
         file = self.path / TASKS_NAME
-        tasks = _json(file)
-        if not isinstance(tasks, dict):
-            problem = f"{file} is not an object with a key for each task"
-            raise BundleError(f"{problem}: export the bundle again.")
-        return cast("dict[str, Any]", tasks)
+        try:
+            return object_of(file)
+        except ValueError as error:
+            problem = f"{file} is not an object with a key for each task ({error})"
+            raise BundleError(f"{problem}: export the bundle again.") from error
 
     def _tasks_of_identifiers(self, puzzle: Voting) -> list[str]:
         """The tasks of an older bundle without a list; takes seconds for many variants."""
@@ -280,15 +275,11 @@ def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
     return table
 
 
-def _json(file: Path) -> Any:
+def _identifiers(file: Path, manifest: Manifest) -> Identifiers:
     try:
-        return json_from(text_of(file))
+        names = json_from(text_of(file))
     except ValueError as error:
         raise BundleError(f"{file} is not JSON ({error}): export the bundle again.") from error
-
-
-def _identifiers(file: Path, manifest: Manifest) -> Identifiers:
-    names = _json(file)
     is_list = isinstance(names, list) and len(names) == manifest.num_puzzle_ids
     if is_list and all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
         _require_legible(file, names)

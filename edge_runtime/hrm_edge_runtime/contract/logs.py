@@ -109,19 +109,15 @@ class QueuedLines(logging.Handler):
         while True:
             self._write(self._lines.get())
             if self._num_dropped and self._lines.empty():
-                self._write(self._dropped_line())  # not through the queue, which may be full again
+                with self.lock or contextlib.nullcontext():
+                    dropped = (self._num_dropped,)
+                    self._num_dropped = 0
+                message = "%d lines of this log were dropped, because nobody read it"
+                record = _log.makeRecord(
+                    _log.name, logging.WARNING, __file__, 0, message, dropped, None
+                )
+                self._write(self.format(record))  # the queue may be full again
             self._lines.task_done()
-
-    def _dropped_line(self) -> str:
-        """A warning with the number of dropped lines; counting starts again."""
-        with self.lock or contextlib.nullcontext():
-            num_dropped = self._num_dropped
-            self._num_dropped = 0
-        message = "%d lines of this log were dropped, because nobody read it"
-        record = _log.makeRecord(
-            _log.name, logging.WARNING, __file__, 0, message, (num_dropped,), None
-        )
-        return self.format(record)
 
     def _write(self, line: str) -> None:
         """Write to the handle itself: the lock of a Python stream would hang the exit."""

@@ -22,7 +22,7 @@ from hrm_edge_runtime.contract.errors import Error, words_for
 from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import is_printable, json_from, printable, text_of
+from hrm_host.reading import is_printable, object_of, printable
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -194,11 +194,9 @@ def read_manifest(path: Path) -> Manifest:
     if file.is_symlink() or not file.is_file():
         raise BundleError(f"{file} is missing or not a plain file: {remedy}")
     try:
-        fields = json_from(text_of(file, MAX_MANIFEST_BYTES))
+        fields = object_of(file, MAX_MANIFEST_BYTES)
     except ValueError as error:
         raise BundleError(f"{file} cannot be read as JSON ({error}): {remedy}") from error
-    if not isinstance(fields, dict):
-        raise BundleError(f"{file} does not hold a JSON object: {remedy}")
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(

@@ -101,12 +101,6 @@ def _address(rows: NDArray[Any]) -> Address:
     return HOST, DEVICE_ID, rows.dtype.type, list(rows.shape), rows.ctypes.data
 
 
-def _new_carry(
-    shapes: Mapping[str, Shape], num_slots: int, device: str | None
-) -> dict[str, CarryRows]:
-    return {name: CarryRows((num_slots, *shapes[name]), device) for name in contract.CARRIES}
-
-
 def engine_from_bundle(
     bundle: Bundle,
     *,
@@ -166,10 +160,10 @@ class OnnxEngine(Engine):
         self._outputs: Arrays = {}
         for name in contract.outputs_read(want_logits):
             self._outputs[name] = np.zeros((num_slots, *shapes[name]), contract.OUTPUTS[name])
-        self._carries = [
-            _new_carry(shapes, num_slots, provider.device),
-            _new_carry(shapes, num_slots, provider.device),
-        ]
+        self._carries: list[dict[str, CarryRows]] = [{}, {}]
+        for carry in self._carries:
+            for name in contract.CARRIES:
+                carry[name] = CarryRows((num_slots, *shapes[name]), provider.device)
         self._current = 0
         """The carry that the next segment starts from."""
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}

@@ -38,7 +38,10 @@ def doctor(
         raise typer.Exit(any(step["level"] != "ok" for step in steps))
     parts = all_findings()
     if as_json:
-        print_json(parts)
+        rows: list[dict[str, Any]] = []
+        for part, findings in parts.items():
+            rows += [{"part": part, **finding._asdict()} for finding in findings]
+        print(json.dumps(rows, indent=2))
     else:
         print_table(parts)
     failed = [one for findings in parts.values() for one in findings if one.level == "fail"]
@@ -63,13 +66,6 @@ def try_devices() -> list[dict[str, Any]]:
     if not steps:
         return [{"step": "start", "level": "fail", "found": "no device check is installed"}]
     return steps
-
-
-def print_json(parts: Mapping[str, Sequence[Finding]]) -> None:
-    rows: list[dict[str, Any]] = []
-    for part, findings in parts.items():
-        rows += [{"part": part, **finding._asdict()} for finding in findings]
-    print(json.dumps(rows, indent=2))
 
 
 def print_table(parts: Mapping[str, Sequence[Finding]]) -> None:

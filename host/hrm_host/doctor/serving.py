@@ -67,13 +67,19 @@ class ServingSoftware(NamedTuple):
 def look() -> ServingSoftware:
     """Examine this process's software; import TensorRT and start the driver to prove that they
     work."""
-    onnxruntime, providers = _onnxruntime()
+    ort_version: str | None = None
+    providers: tuple[str, ...] = ()
+    if importlib.util.find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        ort_version = str(onnxruntime.__version__)
+        providers = tuple(onnxruntime.get_available_providers())
     tensorrt, tensorrt_fault = _tensorrt()
     spec = importlib.util.find_spec("tensorrt")
     num_gpus, gpu_fault = cuda_devices()
     return ServingSoftware(
         python=tuple(sys.version_info[:3]),
-        onnxruntime=onnxruntime,
+        onnxruntime=ort_version,
         providers=providers,
         tensorrt=tensorrt,
         cuda_driver=_version("cuda-bindings") or _version("pycuda"),
@@ -82,15 +88,6 @@ def look() -> ServingSoftware:
         tensorrt_fault=tensorrt_fault,
         gpu_fault=gpu_fault,
     )
-
-
-def _onnxruntime() -> tuple[str | None, tuple[str, ...]]:
-    """Version and providers of ONNX Runtime."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return None, ()
-    import onnxruntime
-
-    return str(onnxruntime.__version__), tuple(onnxruntime.get_available_providers())
 
 
 def _tensorrt() -> tuple[str | None, str]:

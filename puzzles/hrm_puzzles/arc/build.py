@@ -31,7 +31,6 @@ from hrm_puzzles.arc.examples import (
 from hrm_puzzles.arc.tasks import ArcTask, chosen, read_tasks
 from hrm_puzzles.arc.variants import Pair, Variant, drawn_VET, variants_of
 from hrm_puzzles.data import datasets
-from hrm_puzzles.puzzle import Int64Array
 
 BLOCK = 256  # variants that are drawn at once; a few megabytes
 MOST_DRAWN = 4096  # examples drawn at once; a task of RE-ARC has 1,000 per variant
@@ -264,15 +263,10 @@ def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> datasets.Lay
     puzzle_ids = np.flatnonzero(in_split) + 1
     return datasets.Layout(
         puzzle_ids=puzzle_ids.astype(np.int32),
-        puzzle_offsets=_offsets(num_examples[in_split]),
-        group_offsets=_offsets(num_variants[num_pairs > 0]),
+        puzzle_offsets=np.append(0, np.cumsum(num_examples[in_split])),
+        group_offsets=np.append(0, np.cumsum(num_variants[num_pairs > 0])),
         num_puzzle_ids=len(num_examples) + 1,
     )
-
-
-def _offsets(sizes: Int64Array) -> Int64Array:
-    """The start of each part, and the end of the last one."""
-    return np.append(0, np.cumsum(sizes))
 
 
 def _pairs(task: ArcTask, split: str) -> tuple[Pair, ...]:

@@ -157,21 +157,14 @@ def pair_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Ar
     variant with color 4 in place of 7, the sums a and c belong to color 4, so the sum over
     colors is the same.
     """
-    sums_TBC = sums_by_turn_TBC(inputs_BT, labels_BT, side)
-    by_color_TBC = mixed(sums_TBC)
+    sums_TBC = np.zeros((len(FLIPS_OF_TURN), len(inputs_BT), NUM_COLORS))
+    _add_sums(sums_TBC, inputs_BT, _place_numbers(salt=3), side)
+    _add_sums(sums_TBC, labels_BT, _place_numbers(salt=4), side)
+    by_color_TBC = mixed(sums_TBC.astype(np.uint64))
     # Color 0 is the background and keeps its role in every variant. The others are exchanged.
     background_TB = mixed(by_color_TBC[..., 0], salt=1)
     by_turn_TB = background_TB + by_color_TBC[..., 1:].sum(axis=2)
     return mixed(mixed(by_turn_TB, salt=2).sum(axis=0))
-
-
-def sums_by_turn_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
-    """For each turn, pair and color, the sum of the numbers of its places after the turn."""
-    num_turns = len(FLIPS_OF_TURN)
-    sums_TBC = np.zeros((num_turns, len(inputs_BT), NUM_COLORS))
-    _add_sums(sums_TBC, inputs_BT, _place_numbers(salt=3), side)
-    _add_sums(sums_TBC, labels_BT, _place_numbers(salt=4), side)
-    return sums_TBC.astype(np.uint64)
 
 
 def _add_sums(
@@ -180,6 +173,7 @@ def _add_sums(
     numbers: FloatArray,
     side: int,
 ) -> None:
+    """Add, for each turn, pair and color, the numbers of its places after the turn."""
     tokens_BT = np.asarray(tokens_BT)
     num_bins = len(tokens_BT) * NUM_COLORS
     boxes = boxes_of_B(tokens_BT, side)

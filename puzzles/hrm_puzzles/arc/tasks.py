@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from hrm_host.reading import is_printable, json_from, text_of
+from hrm_host.reading import is_printable, object_of, text_of
 from hrm_puzzles.arc.notation import grid_of
 from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data.datasets import DatasetError
@@ -155,23 +155,18 @@ def _is_task(value: object) -> bool:
     return isinstance(value, dict) and {"train", "test"} <= cast("dict[str, Any]", value).keys()
 
 
-def _answered(tests: list[dict[str, Any]], answers: list[object] | None) -> list[dict[str, Any]]:
-    """Test pairs with the answers of a solutions file."""
-    pairs: list[dict[str, Any]] = []
-    for pair, answer in itertools.zip_longest(tests, answers or [None] * len(tests)):
-        pairs.append({"output": answer, **pair})
-    return pairs
-
-
 def _task(
-    name: str, values: object, source: str, answers: object = None, *, is_held_out: bool
+    name: str, values: object, source: str, answers: Any = None, *, is_held_out: bool
 ) -> ArcTask:
     """A task. `answers` are the test answers of a file of Kaggle's."""
     try:
         parts = cast("dict[str, list[dict[str, object]]]", values)
         demonstrations = tuple(map(pair_of, parts["train"]))
-        pairs = _answered(parts["test"], cast("list[object] | None", answers))
-        tests = tuple(pair_of(pair) for pair in pairs if pair.get("output"))
+        pairs: list[Pair] = []
+        for pair, answer in itertools.zip_longest(parts["test"], answers or ()):
+            answered = {"output": answer, **pair}
+            if answered["output"]:
+                pairs.append(pair_of(answered))
     except (*MALFORMED, PuzzleError) as error:
         problem = f"{source}, task {name}: not an ARC task ({error})"
         remedy = 'write {"train": [{"input": rows, "output": rows}, ...], "test": [...]}'
@@ -182,7 +177,9 @@ def _task(
     if not demonstrations:
         problem = f"{source}, task {name}: the task has no demonstrations"
         raise DatasetError(f"{problem}; remove the task.")
-    return ArcTask(name=name, demonstrations=demonstrations, tests=tests, is_held_out=is_held_out)
+    return ArcTask(
+        name=name, demonstrations=demonstrations, tests=tuple(pairs), is_held_out=is_held_out
+    )
 
 
 def pair_of(value: object) -> Pair:
@@ -195,9 +192,6 @@ def pair_of(value: object) -> Pair:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        values = json_from(text_of(file))
+        return object_of(file)
     except ValueError as error:
         raise DatasetError(f"{file} is not JSON ({error}); give {SOURCES}.") from error
-    if not isinstance(values, dict):
-        raise DatasetError(f"{file} does not hold a JSON object; give {SOURCES}.")
-    return cast("dict[str, Any]", values)

@@ -28,7 +28,6 @@ from hrm_puzzles.puzzle import (
     Notation,
     Parsed,
     PuzzleError,
-    Route,
     UInt64Array,
 )
 from hrm_puzzles.reading.grids import cells_in, lines_parsed, shape_of, values_shown
@@ -89,10 +88,6 @@ class GridPuzzle(ABC):
     @abstractmethod
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         """A fresh puzzle of a difficulty."""
-
-    @abstractmethod
-    def route(self, question: Grid, answer: Grid) -> Route:
-        """The route that an answer marks."""
 
     @abstractmethod
     def bare(self, tokens: IntArray) -> IntArray:

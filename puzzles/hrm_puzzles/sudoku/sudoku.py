@@ -111,8 +111,29 @@ class Sudoku(SudokuBoard):
         return f"{board} in {boxes}: {self.legend.described}"
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
+        """A question with one solution, of one of the DIFFICULTIES, with its answer and rating.
+
+        Removes clues from a random full grid in random order, each only if the solution stays
+        unique. It stops when the share of givens is reached or every given is needed.
+        """
         require_difficulty(difficulty, self.difficulties)
-        return _generated(self, rng, difficulty)
+        given_share, ratings = DIFFICULTIES[difficulty]
+        num_spare = self.num_cells - round(given_share * self.num_cells)
+        # Nearly all of the first clues can go, so they are tried as one block.
+        num_first = min(num_spare, self.num_cells * 3 // 8)
+        solver = solver_of(self)
+        while True:
+            answer = _full_grid(solver, rng)
+            cells: list[int] = answer.reshape(-1).tolist()
+            order: list[int] = rng.permutation(self.num_cells).tolist()
+            _take_out(solver, cells, order[:num_first])
+            for cell in order[num_first:]:
+                if cells.count(0) < num_spare:
+                    _take_out(solver, cells, [cell])
+            question = np.array(cells, dtype=np.int8).reshape(answer.shape)
+            found_rating = rating(self, question)
+            if found_rating in ratings:
+                return Example(question=question, answer=answer, rating=found_rating)
 
     def label_of(self, question: Grid) -> Grid:
         check_question(self, question)
@@ -271,31 +292,6 @@ def _seen_alike(
 # Generation: removes clues from a full grid while the solution stays unique.
 
 
-def _generated(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> Example:
-    """A question with one solution, of one of the DIFFICULTIES, with its answer and rating.
-
-    Removes clues from a random full grid in random order, each only if the solution stays unique.
-    It stops when the share of givens is reached or every given is needed.
-    """
-    given_share, ratings = DIFFICULTIES[difficulty]
-    num_spare = board.num_cells - round(given_share * board.num_cells)
-    # Nearly all of the first clues can go, so they are tried as one block.
-    num_first = min(num_spare, board.num_cells * 3 // 8)
-    solver = solver_of(board)
-    while True:
-        answer = _full_grid(solver, rng)
-        cells: list[int] = answer.reshape(-1).tolist()
-        order: list[int] = rng.permutation(board.num_cells).tolist()
-        _take_out(solver, cells, order[:num_first])
-        for cell in order[num_first:]:
-            if cells.count(0) < num_spare:
-                _take_out(solver, cells, [cell])
-        question = np.array(cells, dtype=np.int8).reshape(answer.shape)
-        found_rating = rating(board, question)
-        if found_rating in ratings:
-            return Example(question=question, answer=answer, rating=found_rating)
-
-
 def _full_grid(solver: SudokuSolver, rng: np.random.Generator) -> Grid:
     def shuffled(bits: list[int]) -> list[int]:
         return rng.permutation(bits).tolist()
@@ -314,7 +310,14 @@ def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
     clues = [cells[cell] for cell in block]
     for cell in block:
         cells[cell] = 0
-    if _is_unique(solver, cells, block, clues):
+    state = solver.given(cells)
+    if len(block) > 1:
+        is_unique = len(solver.search(state, max_solutions=2).found) == 1
+    else:
+        # Another solution would have another digit in this cell.
+        others = solver.without(state, block[0], clues[0])
+        is_unique = not solver.search(others, max_solutions=1).found
+    if is_unique:
         return
     for cell, clue in zip(block, clues, strict=True):
         cells[cell] = clue
@@ -322,18 +325,3 @@ def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
         half = len(block) // 2
         _take_out(solver, cells, block[:half])
         _take_out(solver, cells, block[half:])
-
-
-def _is_unique(
-    solver: SudokuSolver,
-    cells: list[int],
-    block: list[int],
-    clues: list[int],
-) -> bool:
-    """Whether `cells` has one solution after the cells of `block` lost their clues."""
-    state = solver.given(cells)
-    if len(block) > 1:
-        return len(solver.search(state, max_solutions=2).found) == 1
-    # Another solution would have another digit in this cell.
-    others = solver.without(state, block[0], clues[0])
-    return not solver.search(others, max_solutions=1).found

@@ -1,27 +1,38 @@
-"""Hostile clients leave the memory of a server and the answers of others alone.
+"""Hostile clients and many requests leave memory and the answers of others alone.
 
 An attack is a kind of request. Each sender opens a connection, sends the request, reads the reply,
 and starts over. Some attacks never stop sending.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
+import itertools
 import json
+import os
 import select
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from key_tools import AS_USER, write_key_file
-from scripted_server import QUESTION
-from service_tools import CRUMBS, Server, head, resident_bytes, running, seconds_of_livez, wait_for
+from scripted_server import QUESTION, examples
+from service_tools import (
+    CRUMBS,
+    PATIENCE_S,
+    Server,
+    head,
+    resident_bytes,
+    running,
+    seconds_of_livez,
+    wait_for,
+)
 
+import hrm_edge
 from hrm_host import system
 
 pytestmark = pytest.mark.process
@@ -32,7 +43,7 @@ NUM_CONNECTIONS = 6500  # more than --max-connections and the backlog hold
 NUM_PROBES = 100
 MIN_SENT = 100  # requests or pieces of the attack
 PROMISED_S = 0.1  # p99 of /livez in docs/promises.md
-PATIENCE_S = 5.0  # timeout of a send that the server does not read, and of a reply
+SENDER_S = 5.0  # timeout of a send that the server does not read, and of a reply
 DWELL_S = 3.0  # seconds that silent connections stay open
 SPARE_FILES = 100  # descriptors besides the senders' sockets
 RECEIVE_BYTES = 1 << 20
@@ -84,7 +95,7 @@ CASES = [pytest.param(name, marks=[] if name == "values" else pytest.mark.slow) 
 @contextlib.contextmanager
 def attacking(port: int, name: str) -> Iterator[list[str]]:
     """Attack a server until the block ends; the list grows with each request or piece."""
-    sent: list[str] = []
+    sent = []
     is_over = threading.Event()
 
     def attack() -> None:
@@ -107,7 +118,7 @@ def attack_once(port: int, name: str, sent: list[str], is_over: threading.Event)
     if name == CONNECTIONS:
         open_many(port, sent, is_over)
         return
-    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
+    with socket.create_connection(("127.0.0.1", port), SENDER_S) as connection:
         sent.append(name)
         if name in REQUESTS:
             connection.sendall(REQUESTS[name])
@@ -165,7 +176,7 @@ def require_unharmed(server: Server, name: str) -> None:
     """Without the bound on values the memory grows by 53 MiB; the bounds have their own tests."""
     pid = server.process.pid
     before_bytes = resident_bytes(pid)
-    waited_s: list[float] = []
+    waited_s = []
     with attacking(server.port, name) as sent:
         wait_for(lambda: bool(sent))
         while len(sent) < MIN_SENT or len(waited_s) < NUM_PROBES:
@@ -175,3 +186,50 @@ def require_unharmed(server: Server, name: str) -> None:
     wait_for(lambda: resident_bytes(pid) < before_bytes + 50 * MIB)
     assert np.percentile(waited_s, 99) < PROMISED_S
     assert "Traceback" not in server.log
+
+
+SOLUTIONS = examples()
+NUM_STREAMS = 4  # connections that send batches
+NUM_SINGLES = 16  # connections that send single puzzles
+MAX_GROWTH_BYTES = 16 << 20  # while the second half of the requests is answered
+MILLION = [pytest.mark.slow, pytest.mark.timeout(7200)]
+
+
+@pytest.mark.parametrize("num_requests", [400, pytest.param(1_000_000, marks=MILLION)])
+def test_every_request_is_answered_once_and_correctly_and_nothing_leaks(num_requests: int) -> None:
+    with running(slots=32, queue_limit=256, step_s=0.0, segments=2) as server:
+        pids = (server.process.pid, server.slots()["engine"]["pid"])
+        descriptors = [num_descriptors(pid) for pid in pids]
+        require_answers(server, num_requests // 2)
+        warm_bytes = [resident_bytes(pid) for pid in pids]
+        require_answers(server, num_requests // 2)
+        for pid, before, before_bytes in zip(pids, descriptors, warm_bytes, strict=True):
+            wait_for(lambda pid=pid, before=before: num_descriptors(pid) <= before)
+            assert resident_bytes(pid) < before_bytes + MAX_GROWTH_BYTES
+        wait_for(lambda: sum(lane_of(server)["completed"].values()) == num_requests)
+        slots = server.slots()
+        lane = lane_of(server)
+    assert slots["waiting"] == slots["engine"]["losses"] == 0
+    assert lane["num_active"] == lane["num_queued"] == 0
+
+
+def require_answers(server: Server, num_requests: int) -> None:
+    """Send the puzzles over and over, half of them in batches."""
+    questions = list(itertools.islice(itertools.cycle(SOLUTIONS), num_requests // 2))
+    with (
+        hrm_edge.Client(server.url, connections=NUM_STREAMS, patience_s=PATIENCE_S) as client,
+        ThreadPoolExecutor(NUM_SINGLES) as pool,
+    ):
+        batches = pool.submit(client.solve_many, questions)
+        singles = pool.map(client.solve, questions)
+        solutions = [SOLUTIONS[question] for question in questions]
+        for replies in (singles, batches.result()):
+            assert [reply.solution for reply in replies] == solutions
+
+
+def num_descriptors(pid: int) -> int:
+    return len(os.listdir(Path(f"/proc/{pid}/fd")))
+
+
+def lane_of(server: Server) -> Any:
+    return server.slots()["lanes"][0]["lane"]

@@ -4,8 +4,6 @@ Well-behaved clients of ours send puzzles meanwhile. Each of their requests gets
 exactly once: what is refused for a while is sent again. `/livez` answers throughout.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -45,7 +43,7 @@ MANY_ROUNDS = pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(3600
 
 def known_solutions() -> dict[str, str]:
     puzzle = shipped(MODEL).puzzle
-    solutions: dict[str, str] = {}
+    solutions = {}
     for question in questions_made(puzzle, NUM_PUZZLES, difficulty="easy", seed=0):
         asked = puzzle.asked(puzzle.decode(question.tokens_T), "")
         solutions[str(asked)] = str(puzzle.asked(puzzle.decode(question.labels_T), ""))
@@ -76,8 +74,8 @@ def in_trouble(server: Server, num_rounds: int) -> None:
     troubles = num_rounds * TROUBLES
     random.Random(0).shuffle(troubles)
     is_over = threading.Event()
-    answered: list[str] = []
-    livez_s: list[float] = []
+    answered = []
+    livez_s = []
 
     def send(size: int) -> None:
         while not is_over.is_set():
@@ -130,7 +128,10 @@ TROUBLES = [signal.SIGKILL, signal.SIGSTOP, RELOAD, *VISITS]
 
 def make_trouble(trouble: Any, server: Server, visitors: contextlib.ExitStack) -> None:
     if isinstance(trouble, signal.Signals):
-        lose_engine(server, trouble)
+        engine = server.slots()["engine"]
+        os.kill(engine["pid"], trouble)
+        wait_for(lambda: server.slots()["engine"]["losses"] > engine["losses"])
+        server.wait_until_ready()
     elif trouble == RELOAD:
         content = archived(shipped(MODEL).path)
         headers = {"content-type": "application/x-tar"}
@@ -145,10 +146,3 @@ def make_trouble(trouble: Any, server: Server, visitors: contextlib.ExitStack) -
             connection.send(content)  # as much of it as fits
         if trouble == LEAVE_EARLY:
             visitors.close()
-
-
-def lose_engine(server: Server, number: int) -> None:
-    engine = server.slots()["engine"]
-    os.kill(engine["pid"], number)
-    wait_for(lambda: server.slots()["engine"]["losses"] > engine["losses"])
-    server.wait_until_ready()

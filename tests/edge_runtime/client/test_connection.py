@@ -1,7 +1,12 @@
 """What stands between a client and its server: proxies, certificates, and other people's errors."""
 
+import contextlib
 import json
+import select
 import shutil
+import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -10,16 +15,29 @@ from pathlib import Path
 
 import httpx
 import pytest
-from odd_server import MODEL, OPEN, SOLVED, Reply, body, lines, odd_server, refused, solved
+from cli_tools import invoked
+from click.testing import Result
+from odd_server import (
+    MODEL,
+    OPEN,
+    REFUSAL,
+    SOLVED,
+    Reply,
+    body,
+    lines,
+    odd_server,
+    refused,
+    solved,
+)
 from scripted_server import QUESTION
-from service_tools import free_port, secure_server, wait_for
-from typer.testing import CliRunner, Result
+from service_tools import Server, free_port, scripted_command, wait_for
 
 import hrm_edge
 from hrm_edge import connection, requests
 from hrm_edge.cli import main
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_server.connections import HEADER_SECONDS
 
 PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
 ANOTHER_SHAPE = '{"error": "upstream connect error"}'
@@ -70,7 +88,7 @@ def test_an_error_in_our_shape_and_other_answers_of_a_proxy_are_told_apart(
 
 
 DEAD = "http://127.0.0.1:9"
-ENVIRONMENTS: dict[str, dict[str, str]] = {
+ENVIRONMENTS = {
     "http": {"http_proxy": DEAD},
     "a network": {"http_proxy": DEAD, "no_proxy": "localhost,127.0.0.0/8,::1"},
     "brackets": {"http_proxy": DEAD, "no_proxy": "localhost,127.0.0.1,[::1]"},
@@ -105,7 +123,7 @@ def test_no_proxy_stands_between_a_client_and_its_own_machine(
 def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    asked = []
 
     def proxy(handler: BaseHTTPRequestHandler) -> None:
         asked.append(handler.path)
@@ -155,23 +173,52 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
     assert "secret" not in str(raised.value)
 
 
+CERTIFICATE = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+    "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -out cert.pem -keyout key.pem"
+)
+
+
 @pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a server with a certificate of its own, and the certificate."""
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on this machine to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
-    with secure_server(folder) as server:
-        yield server.url, folder / "cert.pem"
+    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
+    return folder / "cert.pem"
+
+
+@pytest.fixture(scope="module")
+def secure(certificate: Path) -> Iterator[Server]:
+    """A server with a certificate of its own."""
+    key = certificate.with_name("key.pem")
+    command = scripted_command(tls_cert=certificate, tls_key=key)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with Server(command, "https", verify=trusting) as server:
+        server.wait_until_ready()
+        yield server
+
+
+@pytest.mark.slow
+def test_handshake_that_does_not_come_is_cut_off(secure: Server) -> None:
+    with socket.create_connection(("127.0.0.1", secure.port)) as silent:
+        assert secure.solve(QUESTION).status_code == 200
+        assert not select.select([silent], [], [], 0)[0], "the server still waits for it"
+        silent.settimeout(5 * HEADER_SECONDS)
+        with contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""
 
 
 def solve_at(url: str, *options: object) -> Result:
-    return CliRunner().invoke(main, [QUESTION, "--url", url, *map(str, options)])
+    return invoked(main, QUESTION, "--url", url, *options)
 
 
 @pytest.mark.process
 def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
-    secure: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    secure: Server, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, certificate = secure
+    url = secure.url
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     untrusted = solve_at(url)
     assert (untrusted.exit_code, untrusted.stderr.count("\n")) == (3, 1)
@@ -200,17 +247,13 @@ def test_a_file_without_certificates_is_one_sentence(content: str | None, tmp_pa
 BELL = "\x1b]52;c;ZXZpbA==\x07"
 
 
-def push(*arguments: object) -> Result:
-    return CliRunner().invoke(push_main, list(map(str, arguments)))
-
-
 @pytest.mark.parametrize("status", [200, 413, 422, 502])
 def test_a_push_prints_nothing_raw(status: int) -> None:
     error = {"error": refused(1, reason=BELL, message=BELL, remedy=BELL)["error"]}
     answer = {"model": {**MODEL, "name": BELL}, "replaced": False, "evicted": [BELL]}
     content = json.dumps(answer if status == 200 else error)
     with odd_server(body(content, status, Via=BELL)) as url:
-        done = push("sudoku-6x6", url, "--name", f"a{BELL}")
+        done = invoked(push_main, "sudoku-6x6", url, "--name", f"a{BELL}")
     assert (done.exit_code == 0) == (status == 200)
     assert "\x1b" not in done.output
 
@@ -222,20 +265,20 @@ def test_a_push_follows_no_links(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes((bundle / name).read_bytes())
     (bundle / name).unlink()
     (bundle / name).symlink_to(tmp_path / "secret")
-    done = push(bundle, "http://127.0.0.1:9")
+    done = invoked(push_main, bundle, "http://127.0.0.1:9")
     assert done.exit_code == 2
     assert "no answer" not in done.stderr
 
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 1), (3, 3), (None, 4)])
 def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) -> None:
-    in_progress: set[int] = set()
-    counts: list[int] = []
+    in_progress = set()
+    counts = []
 
     def reply(handler: BaseHTTPRequestHandler) -> None:
         in_progress.add(threading.get_ident())
         counts.append(len(in_progress))
-        time.sleep(0.2)
+        time.sleep(0.05)
         in_progress.remove(threading.get_ident())
         lines(*[solved(number, SOLVED) for number in range(1, 33)])(handler)
 
@@ -247,16 +290,11 @@ def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) ->
 
 def answered(piece: requests.Piece) -> Iterator[requests.Numbered]:
     for position in reversed(piece):
-        time.sleep(0.001 * (position % 3))
-        yield position, refusal()
-
-
-def refusal() -> hrm_edge.Refusal:
-    return hrm_edge.Refusal.model_validate(refused(1)["error"])
+        yield position, REFUSAL
 
 
 def some_pieces(count: int) -> Iterator[requests.Piece]:
-    return requests.pieces_of([refusal()] * count)
+    return requests.pieces_of([REFUSAL] * count)
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 33, 500])
@@ -273,7 +311,7 @@ def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
             go_on.wait(30)
         yield from answered(piece)
 
-    found: set[int] = set()
+    found = set()
     for position, _ in requests.merged(send, some_pieces(2_000), 2):
         found.add(position)
         if len(found) == (requests.MAX_AHEAD * 2 - 1) * requests.NUM_PUZZLES:
@@ -282,7 +320,7 @@ def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
 
 
 def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads() -> None:
-    sent: list[int] = []
+    sent = []
 
     def send(piece: requests.Piece) -> Iterator[requests.Numbered]:
         sent.extend(piece)

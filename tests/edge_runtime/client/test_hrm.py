@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from typer.testing import CliRunner
+from cli_tools import invoked
 
 from hrm_edge import commands
 
@@ -117,28 +117,18 @@ def test_no_command_imports_anything_heavy_before_it_begins() -> None:
     assert not loaded & set(HEAVY.split())
 
 
-NAMES = list(commands.COMMANDS)
-
-
 def application_of(name: str) -> typer.Typer:
     module, function = commands.COMMANDS[name].target.split(":")
     return getattr(import_module(module), function)
 
 
-def helps(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The help of a command and of its subcommands, at 80 columns."""
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     application = application_of(name)
-    shown = typer.main.get_command(application)
-    texts = [CliRunner().invoke(application, ["--help"]).stdout]
-    for subcommand in getattr(shown, "commands", {}):
-        texts.append(CliRunner().invoke(application, [subcommand, "--help"]).stdout)
-    return texts
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in helps(name, monkeypatch):
+    subcommands = getattr(typer.main.get_command(application), "commands", {})
+    for arguments in ([], *([subcommand] for subcommand in subcommands)):
+        text = invoked(application, *arguments, "--help").stdout
         assert text.startswith("Usage: ")
         assert re.search(r"<(int|float|str|path|list)\b", text) is None, text
         _, _, examples = text.partition("\nExample")

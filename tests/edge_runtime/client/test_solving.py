@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_tools import invoked
+from click.testing import Result
 from odd_server import OPEN, PUZZLE, REFUSAL, SOLVED, answer, body, lines, odd_server, solver_of
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, command, free_port, running, wait_for
-from typer.testing import CliRunner, Result
 
 from hrm_edge import client
 from hrm_edge.cli import main
@@ -34,7 +34,7 @@ from hrm_edge.puzzles import (
 )
 from hrm_edge.requests import RequestOrRefusal
 from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
-from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_puzzles import registry
 from hrm_puzzles.reading.records import records_in
 
@@ -93,15 +93,10 @@ def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None
 
 
 def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
-    asked: list[SolveRequest] = []
-
     def backwards(requests: Iterable[RequestOrRefusal]) -> Iterator[tuple[int, Reply]]:
         for position, request in reversed(list(enumerate(requests))):
-            if isinstance(request, ErrorDetail):
-                yield position, request
-            else:
-                asked.insert(0, request)
-                yield position, answer(request.puzzle)
+            is_refused = isinstance(request, ErrorDetail)
+            yield position, request if is_refused else answer(request.attempts)
 
     given = [
         Entry(number=1, fields={"puzzle": "a"}),
@@ -110,9 +105,8 @@ def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themsel
     ]
     outcomes = list(solve_in_order(solver_of(backwards), iter(given), options_of({"attempts": 7})))
     assert [entry.number for entry, _ in outcomes] == [1, 2, 3]
-    assert [request.attempts for request in asked] == [7, 2]
-    refused = outcomes[1][1]
-    assert isinstance(refused, ErrorDetail)
+    first, refused, last = (reply for _, reply in outcomes)
+    assert (first.solution, last.solution) == (7, 2)
     assert refused.field == "attempts"
 
 
@@ -181,6 +175,7 @@ class Run:
         self.questions = list(examples()) * num_rounds
         self.source = folder / "many.txt"
         self.out = folder / "out.ndjson"
+        self.out.touch()
         self.source.write_text("\n".join(self.questions))
 
     def command(self, server: Server, *options: object) -> list[str]:
@@ -188,31 +183,26 @@ class Run:
 
     def begin(self, server: Server, *options: object) -> subprocess.Popen[str]:
         """Start it, and return when it has written something."""
-        before = self.num_bytes()
-        process = subprocess.Popen(
-            self.command(server, *options), stderr=subprocess.PIPE, text=True
-        )
-        wait_for(lambda: self.num_bytes() > before, every_s=0.005)
+        before = self.out.stat().st_size
+        line = self.command(server, *options)
+        process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: self.out.stat().st_size > before, every_s=0.005)
         return process
 
-    def num_bytes(self) -> int:
-        return self.out.stat().st_size if self.out.exists() else 0
-
-    def records(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.read_text().splitlines()]
-
-    def require_one_answer_each(self) -> None:
-        records = self.records()
-        numbers = [record["number"] for record in records]
-        assert numbers == list(range(1, len(self.questions) + 1))
-        for record, question in zip(records, self.questions, strict=True):
+    def require_right_answers(self) -> int:
+        """Return how many answers the file has; each is that of the question at its place."""
+        records = [json.loads(line) for line in self.out.read_text().splitlines()]
+        assert [record["number"] for record in records] == list(range(1, len(records) + 1))
+        for record in records:
+            question = self.questions[record["number"] - 1]
             assert record["answer"]["solution"] == examples()[question]
+        return len(records)
 
 
 @pytest.mark.process
 def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Path) -> None:
     run = Run(tmp_path, 15)
-    with running(step_s=0.01, slots=2) as server:
+    with running() as server:
         for _ in range(2):
             with run.begin(server) as process:
                 process.kill()
@@ -223,7 +213,7 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
         rest = run.command(server, "--json")
         done = subprocess.run(rest, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    run.require_one_answer_each()
+    assert run.require_right_answers() == 120
     assert run.out.read_bytes().startswith(torn)
     counts = json.loads(done.stdout)
     assert (counts["puzzles"], counts["proven"], counts["refused"]) == (120, 120, {})
@@ -237,7 +227,7 @@ def test_a_dying_server_loses_no_answer(tmp_path: Path) -> None:
         _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
     assert "start hrm-serve there" in told
-    assert all("answer" in record for record in run.records())
+    assert run.require_right_answers() < 320
 
 
 def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
@@ -256,18 +246,17 @@ def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
 
 
 def test_retry_after_is_honored() -> None:
-    moments: list[float] = []
+    moments = []
 
     def list_models(handler: BaseHTTPRequestHandler) -> None:
         moments.append(time.monotonic())
-        status = 429 if len(moments) < 3 else 200
+        status = 429 if len(moments) < 2 else 200
         body('{"models": []}', status, Retry_After="1")(handler)
 
     with odd_server(lines(), list_models) as url:
         with Client(url, patience_s=30.0, rng=random.Random(1)) as client:
             assert client.models() == []
         assert moments[1] - moments[0] >= 1.0
-        assert moments[2] - moments[1] >= 1.0
         moments.clear()
         with Client(url) as client, pytest.raises(UnavailableError):
             client.models()
@@ -312,7 +301,7 @@ REMARK = "solving here with the shipped models"
 
 
 def solve_here(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments), "--threads=1"])
+    return invoked(main, *arguments, "--threads=1")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Parity: engines in lockstep, the first fault by name, and the report of hrm-parity."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -104,7 +102,7 @@ class Begun:
     def __init__(self, inner: OnnxEngine, at: int) -> None:
         self.inner = inner
         self.at = at
-        self.loaded: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.loaded = {}
         self.segments = [0] * inner.num_slots
 
     def __getattr__(self, name: str) -> Any:
@@ -185,7 +183,7 @@ def compared(bundle: Bundle, golden: Golden, kind: PolicyKind) -> ParityReport:
 
 def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> None:
     questions = questions_made(bundle.puzzle, 7, seed=3)
-    reports: list[ParityReport] = []
+    reports = []
     for num_slots in (1, 2, 7):
         honest = side(bundle, num_slots=num_slots)
         faulty = side(bundle, Begun(engine_of(bundle, num_slots), at=2))

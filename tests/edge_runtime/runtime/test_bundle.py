@@ -51,12 +51,9 @@ def refused(bundle: Path, saying: str) -> None:
 
 def test_a_whole_bundle_opens_and_its_graph_runs(tiny_bundle: Path) -> None:
     opened = Bundle.open(tiny_bundle)
-    assert opened.puzzle.name == "sudoku-4x4"
     assert opened.puzzle_table.shape == (3, 8)
     assert isinstance(opened.puzzle_table, np.memmap)
-    assert [opened.identifiers[row] for row in range(3)] == ["<blank>", "task-1", "task-2"]
-    policy = HaltingPolicy(kind="verified", threshold=0.0, max_segments=6)
-    assert opened.manifest.halting_policy() == policy
+    assert list(opened.identifiers) == ["<blank>", "task-1", "task-2"]
     assert opened.golden().logits_SBTV.shape == (6, 5, 16, 6)
     engine = engine_from_bundle(opened, num_slots=1, num_threads=1)
     engine.load(0, opened.golden().tokens_BT[0], opened.puzzle_table[0])
@@ -91,10 +88,6 @@ def rewritten(**fields: object) -> Change:
     return lambda bundle: restate(bundle, **fields)
 
 
-def without_width(bundle: Path) -> None:
-    edit(bundle, lambda fields: fields.pop("hidden_size"))
-
-
 def with_weights_elsewhere(bundle: Path) -> None:
     model = onnx.load(bundle / "step.fp32.onnx")
     weights = next(tensor for tensor in model.graph.initializer if tensor.name == "head_DV")
@@ -120,7 +113,7 @@ def unlisted(name: str) -> Change:
 
 
 OUTSIDE = {"../other": {"sha256": "0" * 64, "size_bytes": 1}}
-FAULTS: dict[str, tuple[Change, str]] = {
+FAULTS = {
     "no directory": (shutil.rmtree, "not a bundle directory"),
     "no manifest": (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json is missing"),
     "cut off": (holding(b"{"), NO_JSON),
@@ -130,7 +123,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "huge": (holding(b" " * (1 << 20) + b"{}"), "more than 1048576 bytes"),
     "format": (stating(format_version=1), "format version 1"),
     "unknown field": (stating(run_this="rm -r"), "'run_this'"),
-    "missing field": (without_width, "'hidden_size'"),
+    "missing field": (
+        lambda bundle: edit(bundle, lambda fields: fields.pop("hidden_size")),
+        "'hidden_size'",
+    ),
     "no number": (
         stating(halting={"policy": "learned", "threshold": float("nan")}),
         r"halting\.threshold",
@@ -174,7 +170,7 @@ def test_each_fault_is_refused_in_one_sentence(bundle: Path, name: str) -> None:
 EVIL = "\x1b[31mred, two\nlines, c1\x9b, turned\u202e, isolated\u2066\u200f, separated\u2028\x7f"
 
 
-EVIL_FIELDS: list[Fields] = [
+EVIL_FIELDS = [
     {"name": EVIL},
     {"precisions": {EVIL: "step.fp32.onnx"}},
     {"provenance": {"solved": EVIL}},
@@ -312,7 +308,6 @@ def arc(tmp_path: Path) -> Path:
 def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path) -> None:
     bundle = Bundle.open(arc)
     results = bundle.manifest.held_out_tasks
-    assert results is not None
     assert bundle.tasks()[: len(results.right)] == results.right
     name = results.right[0]
     pair = json.loads((arc / "tasks.json").read_text())[name]["test"][0]

@@ -74,7 +74,7 @@ def varint(number: int) -> bytes:
 
 
 OWN_DOMAIN = helper.make_opsetid("com.microsoft", 1)
-CHANGES: dict[str, tuple[Change, str]] = {
+CHANGES = {
     "loop": (with_node("Loop", "", "", body=body()), "the operator 'Loop'"),
     "if": (with_node("If", "fresh_B", then_branch=body(), else_branch=body()), "operator 'If'"),
     "scan": (with_node("Scan", "x", body=body(), num_scan_inputs=1), "the operator 'Scan'"),

@@ -18,7 +18,7 @@ KINDS = {"maze-12x12": "maze-14x14", "maze-7x11": "maze-14x14", "logistics-5x6":
 
 def question_of(kind: str) -> str:
     puzzle = registry.get(kind)
-    return str(puzzle.asked(puzzle.generate(np.random.default_rng(3), "medium").question, ""))
+    return puzzle.asked(puzzle.generate(np.random.default_rng(3), "medium").question, "")
 
 
 def is_proven(puzzle: Puzzle, question: object, solution: object) -> bool:

@@ -115,7 +115,7 @@ async def test_no_task_place_or_slot_outlives_its_request() -> None:
         before = living_tasks()
         contents = (QUESTIONS[0], b"{", b'{"puzzle": "1"}') * 20
         await asyncio.gather(*(http.post("/solve", content=content) for content in contents))
-        calls: list[Call] = []
+        calls = []
         for path in ("/solve", "/solve/stream", *BATCHES) * 4:
             call = Call(app, path, {})
             call.give(b"\n".join(QUESTIONS * 3) if path in BATCHES else QUESTIONS[0], more=False)

@@ -1,5 +1,6 @@
 """A server whose TensorRT engines are not built yet: it answers at once, and its models join it."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import onnx
 import pytest
 from bundle_tools import restate
 from scripted_server import QUESTION
-from service_tools import Server, refusal, wait_for
+from service_tools import Server, is_gone, refusal, wait_for
 from stand_ins import BUILD_COMMAND, FAKES, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -43,32 +44,21 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def serve(tiny_bundle: Path, gate: Path) -> Iterator[Serve]:
     """Starts a server of bundles by their names, `tiny` or `second`, with further options."""
-    started: list[Server] = []
     folder = gate.parent
     copytree(tiny_bundle, folder / "tiny.bundle")
     second = Bundle.open(copytree(tiny_bundle, folder / "second.bundle"))
     second = with_precisions(second, fp16=onnx.load(second.graph_path("fp32")))
     restate(second.path, name="second")
 
+    started = contextlib.ExitStack()
+
     def start(*names: str, options: tuple[str, ...] = ()) -> Server:
         bundles = [folder / f"{name}.bundle" for name in names]
         arguments = [*map(str, bundles), "--engine=tensorrt", "--slots=1", *options]
-        server = Server([sys.executable, "-c", PROGRAM, *arguments])
-        started.append(server)
-        return server
+        return started.enter_context(Server([sys.executable, "-c", PROGRAM, *arguments]))
 
-    yield start
-    for server in started:
-        server.__exit__()
-
-
-@pytest.fixture
-def building(serve: Serve) -> Server:
-    """A server that builds its only model."""
-    server = serve("second")
-    wait_for(lambda: server.status("/readyz") == 503)
-    wait_for(lambda: progress(server).get("precision") == "fp16")
-    return server
+    with started:
+        yield start
 
 
 PARTIAL = {"ready": 1, "loading": 1, "failed": 0}
@@ -86,35 +76,20 @@ def progress(server: Server) -> Any:
     return server.http.get("/readyz").json()["progress"] or {}
 
 
-def test_build_progress_is_reported(building: Server, gate: Path) -> None:
-    assert building.status("/livez") == 200
-    before = progress(building)
-    assert (before["model"], before["precision"]) == ("second", "fp16")
-    wait_for(lambda: progress(building)["elapsed_s"] > before["elapsed_s"])
-    assert refusal(building.solve(QUESTION)) == (503, "loading")
-    gate.touch()
-    building.wait_until_ready()
-    (model,) = building.http.get("/models").json()["models"]
-    assert model["precision"] == "fp16"
-    assert model["precision_reason"].endswith(": fp16 is chosen.")
-    assert building.solve(QUESTION).status_code == 200
-
-
-def test_a_signal_ends_a_server_and_its_build_without_an_error(building: Server) -> None:
-    (child,) = building.children()
-    building.process.send_signal(signal.SIGTERM)
-    assert building.exit_status() == 0
-    wait_for(lambda: not Path(f"/proc/{child}").exists())
-    assert "Traceback" not in building.log
-
-
-def test_a_build_that_fails_is_one_sentence_and_status_3(building: Server) -> None:
-    (child,) = building.children()
+def test_a_server_waits_for_its_only_model_and_a_failed_build_is_one_sentence_and_status_3(
+    serve: Serve,
+) -> None:
+    server = serve("second")
+    wait_for(lambda: server.status("/readyz") == 503)
+    wait_for(lambda: progress(server).get("precision") == "fp16")
+    assert server.status("/livez") == 200
+    assert refusal(server.solve(QUESTION)) == (503, "loading")
+    (child,) = server.children()
     os.kill(child, signal.SIGKILL)
-    assert building.exit_status() == 3
+    assert server.exit_status() == 3
     killed = "no TensorRT engine was built (fp16: the build was killed by signal 9 (SIGKILL)"
-    wait_for(lambda: f"hrm-serve: {killed}" in building.log)
-    assert "Traceback" not in building.log
+    wait_for(lambda: f"hrm-serve: {killed}" in server.log)
+    assert "Traceback" not in server.log
 
 
 def test_a_second_model_joins_later(serve: Serve, gate: Path) -> None:
@@ -125,10 +100,15 @@ def test_a_second_model_joins_later(serve: Serve, gate: Path) -> None:
     assert refusal(unready) == (503, "partial")
     assert unready.json()["state"] == "partial"
     wait_for(lambda: progress(server).get("model") == "second")
+    before = progress(server)
+    wait_for(lambda: progress(server)["elapsed_s"] > before["elapsed_s"])
     assert refusal(server.solve(QUESTION, model="second")) == (503, "model-loading")
     gate.touch()
     server.wait_until_ready()
     assert server.solve(QUESTION, model="second").status_code == 200
+    _, second = server.http.get("/models").json()["models"]
+    assert second["precision"] == "fp16"
+    assert second["precision_reason"].endswith(": fp16 is chosen.")
     wait_for(lambda: f"ready: {server.url}\n" in server.log)
     assert server.log.index("serving 1 of 2 models") < server.log.index("ready: http")
     os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
@@ -140,10 +120,13 @@ def test_a_second_model_joins_later(serve: Serve, gate: Path) -> None:
 def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: Serve) -> None:
     server = serve("tiny", "second", options=("--ready=first",))
     wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
+    wait_for(lambda: len(server.children()) > 2)  # a tracker, the engine and the build
     ready = server.http.get("/readyz")
     assert (ready.status_code, ready.json()) == (200, {"state": "partial", "models": PARTIAL})
+    children = server.children()
     server.process.send_signal(signal.SIGTERM)
     assert server.exit_status() == 0
+    wait_for(lambda: all(map(is_gone, children)))
     assert "Traceback" not in server.log
     assert "is not served" not in server.log
 

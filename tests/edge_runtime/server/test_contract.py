@@ -17,7 +17,7 @@ from service_tools import Server
 pytestmark = pytest.mark.process
 
 UNAVAILABLE = (503, 504)
-CONFORMANCE: Any = [
+CONFORMANCE = [
     checks.status_code_conformance,
     checks.content_type_conformance,
     checks.response_schema_conformance,
@@ -47,12 +47,11 @@ def check(case: Any) -> None:
 @pytest.mark.parametrize("num_examples", [8, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
 def test_every_answer_is_declared(server: Server, mode: Any, num_examples: int) -> None:
-    description: Any = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    description = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [result.ok() for result in description.get_all_operations()]
     assert len(operations) >= 9
     chosen = settings(
         max_examples=num_examples,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         database=None,
     )

@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -15,7 +13,7 @@ import pytest
 from asgi_tools import QUICK, app_over, client_of
 from echo_bundle import write_echo_bundle
 from scripted_server import QUESTION
-from service_tools import NDJSON, PATIENCE_S, Server, head, hrm_serve, wait_for
+from service_tools import NDJSON, PATIENCE_S, Server, ask_and_stay, hrm_serve, wait_for
 
 from hrm_edge_server import admission, batch
 from hrm_host.machine import cpu_seconds
@@ -44,18 +42,19 @@ def lines(count: int, **fields: object) -> bytes:
 def test_no_line_that_names_no_model_is_refused(server: Server) -> None:
     """16 batches of 60 lines share 129 places, in a lane that is not their first candidate's."""
 
-    def reasons(_: int) -> list[str]:
+    def ask(_: int) -> None:
         body = lines(60, puzzle=MAZE)
-        answer = httpx.post(
-            f"{server.url}/solve/batch", content=body, headers=NDJSON, timeout=PATIENCE_S
-        )
-        answers = [json.loads(line) for line in answer.text.splitlines()]
-        assert sorted(one["line"] for one in answers) == list(range(1, 61))
-        return [one["error"]["reason"] for one in answers if "error" in one]
+        url = f"{server.url}/solve/batch"
+        require_answers(httpx.post(url, content=body, headers=NDJSON, timeout=PATIENCE_S), 60)
 
     with ThreadPoolExecutor(16) as pool:
-        refused = [reason for each in pool.map(reasons, range(16)) for reason in each]
-    assert refused == []
+        list(pool.map(ask, range(16)))
+
+
+def require_answers(response: httpx.Response, num_lines: int) -> None:
+    lines = list(map(json.loads, response.text.splitlines()))
+    assert sorted(line["line"] for line in lines) == list(range(1, num_lines + 1))
+    assert all("answer" in line for line in lines)
 
 
 async def test_a_line_waits_for_its_place_however_long_that_takes(
@@ -66,27 +65,18 @@ async def test_a_line_waits_for_its_place_however_long_that_takes(
     app = app_over(lambda: QUICK(step_s=0.02))
     async with client_of(app) as http:
         body = lines(40, puzzle=QUESTION)
-        answer = await http.post("/solve/batch", content=body, headers=NDJSON)
-        answers = [json.loads(line) for line in answer.text.splitlines()]
-        assert sorted(one["line"] for one in answers) == list(range(1, 41))
-        assert all("answer" in one for one in answers)
+        require_answers(await http.post("/solve/batch", content=body, headers=NDJSON), 40)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What another client's maze costs the HTTP process, and how long /livez takes."""
-
-    maze_cpu_s: float
-    livez_p99_s: float
-
-
-def cost_beside(server: Server, num_batches: int, lines_each: int) -> Cost:
+def cost_beside(server: Server, num_batches: int, lines_each: int) -> tuple[float, float]:
+    """Return the CPU seconds of the server for another client's maze, and the p99 of /livez."""
     with contextlib.ExitStack() as connections:
         for _ in range(num_batches):
-            connections.enter_context(open_batch(server, lines_each))
-        wait_for(lambda: waiting(server) > 100)
+            batch = ask_and_stay(server, OPEN, "/solve/batch", num_lines=lines_each, model="slow")
+            connections.enter_context(batch)
+        wait_for(lambda: server.slots()["waiting"] > 100)
         time.sleep(1.0)
-        livez_s: list[float] = []
+        livez_s = []
         before_s = cpu_seconds(server.process.pid)
         for _ in range(NUM_ROUNDS):
             assert server.solve(MAZE, model="mazes").status_code == 200
@@ -94,26 +84,13 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> Cost:
             assert server.status("/livez") == 200
             livez_s.append(time.perf_counter() - began_s)
         spent_s = cpu_seconds(server.process.pid) - before_s
-    wait_for(lambda: waiting(server) == 0)
-    return Cost(maze_cpu_s=spent_s / NUM_ROUNDS, livez_p99_s=float(np.percentile(livez_s, 99)))
-
-
-def open_batch(server: Server, num_lines: int) -> socket.socket:
-    """Send a batch and read nothing."""
-    body = lines(num_lines, puzzle=OPEN, model="slow")
-    headers = ("content-type: application/x-ndjson", f"content-length: {len(body)}")
-    connection = socket.create_connection(("127.0.0.1", server.port))
-    connection.sendall(head("POST /solve/batch", *headers) + body)
-    return connection
-
-
-def waiting(server: Server) -> int:
-    return int(server.slots()["waiting"])
+    wait_for(lambda: server.slots()["waiting"] == 0)
+    return spent_s / NUM_ROUNDS, float(np.percentile(livez_s, 99))
 
 
 @pytest.mark.slow
 def test_a_crowd_of_batches_costs_others_no_more_than_one_batch(server: Server) -> None:
-    alone = cost_beside(server, num_batches=1, lines_each=1130)
-    crowd = cost_beside(server, num_batches=1130, lines_each=1)
-    assert crowd.maze_cpu_s <= 2 * alone.maze_cpu_s
-    assert crowd.livez_p99_s <= 4 * alone.livez_p99_s
+    maze_s, livez_s = cost_beside(server, num_batches=1, lines_each=1130)
+    crowded_maze_s, crowded_livez_s = cost_beside(server, num_batches=1130, lines_each=1)
+    assert crowded_maze_s <= 2 * maze_s
+    assert crowded_livez_s <= 4 * livez_s

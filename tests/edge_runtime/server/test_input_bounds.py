@@ -1,15 +1,14 @@
 """A running server keeps every bound on an input that docs/promises.md states."""
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import json
+import re
 import select
 import selectors
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from scripted_server import MAX_ATTEMPTS, QUESTION
 from service_tools import (
     PATIENCE_S,
     Server,
+    ask_and_stay,
     asking,
     head,
     hrm_serve,
@@ -32,29 +32,18 @@ from hrm_host import system
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
-JSON_TYPE = "content-type: application/json"
+CHUNKED = "transfer-encoding: chunked"
 KIB = 1024
 NUM_MAKERS = 60
 SLOW = "/puzzle?kind=logistics-30x30&difficulty=hard"
 
 
-def rows() -> Iterator[list[str]]:
-    """The cells of the page's table of inputs: probe, input, bound, memory, what happens."""
-    text = PAGE.read_text(encoding="utf-8")
-    section = text.partition("\n## Inputs\n")[2].partition("\n## ")[0]
-    for line in section.splitlines():
-        if line.startswith("| `"):
-            yield [cell.strip(" `") for cell in line.strip("|").split("|")]
-
-
-def stated() -> dict[str, str]:
-    """What the page says happens past each bound, by the name of its probe."""
-    return {cells[0]: cells[-1] for cells in rows()}
-
-
-def stated_kib() -> dict[str, int]:
-    """What the page says that one connection holds within each bound, by the name of its probe."""
-    return {cells[0]: int(cells[3].split()[0]) for cells in rows() if " KiB" in cells[3]}
+INPUTS = PAGE.read_text(encoding="utf-8").partition("\n## Inputs\n")[2].partition("\n## ")[0]
+ROWS = re.findall(r"^\| `([\w-]+)` \|.*\|([^|]*)\|([^|]*)\|$", INPUTS, re.MULTILINE)
+STATED = {probe: beyond.strip(" `") for probe, _, beyond in ROWS}
+"""What the page says happens past each bound, by the name of its probe."""
+STATED_KIB = {probe: int(memory.split()[0]) for probe, memory, _ in ROWS if " KiB" in memory}
+"""What the page says that one connection holds within each bound, by the name of its probe."""
 
 
 @contextlib.contextmanager
@@ -63,97 +52,76 @@ def connected(server: Server) -> Iterator[socket.socket]:
         yield connection
 
 
-def outcome_of(server: Server, *pieces: bytes) -> str:
-    """The first answer to these bytes as `status rule-or-reason`, or `no answer`."""
+def ask(route: str, *headers: str) -> bytes:
+    """The head of a request, after whose answer the server closes."""
+    return head(route, "connection: close", *headers)
+
+
+def solving(body: bytes) -> bytes:
+    return ask("POST /solve", f"content-length: {len(body)}") + body
+
+
+def with_field(**fields: object) -> bytes:
+    return solving(json.dumps({"puzzle": QUESTION, **fields}).encode())
+
+
+def with_line(line: bytes) -> bytes:
+    return ask("POST /solve/batch", f"content-length: {len(line)}") + line
+
+
+def outcome_of(server: Server, sent: bytes) -> str:
+    """The answer to these bytes as `status rule-or-reason`, or `no answer`."""
     with connected(server) as connection:
         with contextlib.suppress(ConnectionError):
-            for piece in pieces:
-                connection.sendall(piece)
-        answer = first_answer(connection)
-    return status_and_rule(answer) if answer else "no answer"
+            connection.sendall(sent)
+        answer = everything(connection)
+    return outcome(answer) if answer else "no answer"
 
 
-def first_answer(connection: socket.socket) -> bytes:
+def everything(connection: socket.socket) -> bytes:
+    """Read until the server closes."""
     answer = b""
     with contextlib.suppress(ConnectionError):
-        while not answer.endswith(b"}\n"):
-            received = connection.recv(1 << 16)
-            if not received:
-                break
+        while received := connection.recv(1 << 16):
             answer += received
     return answer
 
 
-def status_and_rule(answer: bytes) -> str:
+def outcome(answer: bytes) -> str:
+    """The status and what is wrong, or only what is wrong with a line of a batch."""
     header, _, body = answer.partition(b"\r\n\r\n")
-    return f"{header.split()[1].decode()} {rule_or_reason(body)}"
-
-
-def rule_or_reason(body: bytes) -> str:
-    error = json.loads(body)["error"]
-    return error["rule"] or error["reason"]
-
-
-def of_body(server: Server, body: bytes) -> str:
-    return outcome_of(server, head("POST /solve", JSON_TYPE, f"content-length: {len(body)}") + body)
-
-
-def of_field(server: Server, **fields: object) -> str:
-    return of_body(server, json.dumps({"puzzle": QUESTION, **fields}).encode())
-
-
-def of_line(server: Server, line: bytes) -> str:
-    length = f"content-length: {len(line)}"
-    headers = ("content-type: application/x-ndjson", length, "connection: close")
-    with connected(server) as connection:
-        connection.sendall(head("POST /solve/batch", *headers) + line)
-        answer = connection.makefile("rb").read()
-    (error,) = [one for one in answer.splitlines() if one.startswith(b"{")]
-    return rule_or_reason(error)
-
-
-def of_chunks(server: Server, *chunks: bytes) -> str:
-    return outcome_of(server, head("POST /solve", JSON_TYPE, "transfer-encoding: chunked"), *chunks)
+    (line,) = [line for line in body.splitlines() if line.startswith(b"{")]
+    error = json.loads(line)["error"]
+    status = header.split()[1].decode()
+    wrong = error["rule"] or error["reason"]
+    return wrong if status == "200" else f"{status} {wrong}"
 
 
 def of_requests_ahead(server: Server) -> str:
-    first = head("GET /puzzle?kind=sudoku&difficulty=hard")
-    answer = b""
     with connected(server) as connection:
         with contextlib.suppress(ConnectionError):
+            first = head("GET /puzzle?kind=sudoku&difficulty=hard")
             connection.sendall(first + head("GET /livez") * 1000)
-        with contextlib.suppress(ConnectionError):
-            while piece := connection.recv(1 << 16):
-                answer += piece
+        answer = everything(connection)
     return f"{answer.count(b'HTTP/1.1 ')} answer"
 
 
 def of_unread_body(server: Server) -> str:
     """A body that is refused for its type, and dribbles on."""
-    is_done = threading.Event()
-    with connected(server) as connection:
-        connection.sendall(
-            head("POST /solve", "content-type: text/plain", "content-length: 1000000")
-        )
-
-        def dribble() -> None:
-            with contextlib.suppress(OSError):
-                while not is_done.wait(0.1):
-                    connection.sendall(b"x")
-
-        thread = threading.Thread(target=dribble)
-        thread.start()
-        with contextlib.suppress(ConnectionError):
-            while connection.recv(1 << 16):
-                pass
-        is_done.set()
-        thread.join()
+    is_open = True
+    with connected(server) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(head("POST /solve", "content-type: a/b", "content-length: 1000000"))
+        connection.settimeout(0.1)
+        while is_open:
+            connection.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                is_open = connection.recv(1 << 16) != b""
     return "closed"
 
 
 def of_full_queue(server: Server) -> str:
     with asking(server, [QUESTION] * 2):
-        return of_field(server)
+        return outcome_of(server, with_field())
 
 
 def of_makers(server: Server) -> str:
@@ -161,31 +129,26 @@ def of_makers(server: Server) -> str:
     with contextlib.ExitStack() as held:
         connections = [held.enter_context(connected(server)) for _ in range(NUM_MAKERS)]
         for connection in connections:
-            connection.sendall(head(f"GET {SLOW}"))
+            connection.sendall(ask(f"GET {SLOW}"))
         refused = b""
-        while not refused:
+        while not refused.startswith(b"HTTP/1.1 503"):
             assert connections, "every request was answered, none refused"
             (answered, *_), _, _ = select.select(connections, [], [], PATIENCE_S)
             connections.remove(answered)
-            answer = first_answer(answered)
-            if answer.startswith(b"HTTP/1.1 503"):
-                refused = answer
+            refused = everything(answered)
     wait_for(lambda: server.status("/puzzle?kind=sudoku-4x4") == 200)
-    return status_and_rule(refused)
+    return outcome(refused)
 
 
 def of_connections(server: Server) -> str:
     """It needs a server of its own."""
     del server
-    body = json.dumps({"puzzle": QUESTION}).encode()
-    request = head("POST /solve/stream", JSON_TYPE, f"content-length: {len(body)}") + body
     with running(max_connections=2, step_s=1.0) as small, contextlib.ExitStack() as held:
         small.http.close()
         for _ in range(2):
-            connection = held.enter_context(connected(small))
-            connection.sendall(request)
+            connection = held.enter_context(ask_and_stay(small, QUESTION, "/solve/stream"))
             assert connection.recv(1 << 16)
-        return outcome_of(small)
+        return outcome_of(small, b"")
 
 
 def of_upload(server: Server) -> str:
@@ -203,72 +166,65 @@ def of_upload(server: Server) -> str:
 def of_held_bytes(server: Server) -> str:
     """More connections than the budget has room for begin a body each."""
     system.most_open_files(4000)
-    begun = head("POST /solve", JSON_TYPE, f"content-length: {64 * KIB}") + b" " * 62 * KIB
+    begun = head("POST /solve", f"content-length: {64 * KIB}") + b" " * 62 * KIB
     with contextlib.ExitStack() as held:
         answered = held.enter_context(selectors.DefaultSelector())
-        refused: list[tuple[selectors.SelectorKey, int]] = []
-        while not refused:
+        while not answered.select(0):
             assert len(answered.get_map()) < 2000, "none was refused"
             connection = held.enter_context(connected(server))
             connection.sendall(begun)
-            answered.register(connection, selectors.EVENT_READ, connection)
-            refused = answered.select(0)
-        answer = first_answer(refused[0][0].data)
+            answered.register(connection, selectors.EVENT_READ)
+        (refused, _), *_ = answered.select()
+        answer = everything(refused.fileobj)
     wait_for(lambda: server.status("/livez") == 200)
-    return status_and_rule(answer)
+    return outcome(answer)
 
 
-PROBES: dict[str, Callable[[Server], str]] = {
-    "header-bytes": lambda to: outcome_of(to, head("GET /", "x: " + "y" * 17 * KIB)),
-    "header-time": lambda to: outcome_of(to, b"GET / HT"),
-    "trailer-bytes": lambda to: of_chunks(to, b"1\r\nx\r\n0\r\nx: ", b"y" * 21 * KIB),
-    "crumbs": lambda to: of_chunks(to, b"1\r\n \r\n" * 2000),
+CHUNKS = ask("POST /solve", CHUNKED)
+PROBES = {
+    "header-bytes": head("GET /", "x: " + "y" * 17 * KIB),
+    "header-time": b"GET / HT",
+    "trailer-bytes": CHUNKS + b"1\r\nx\r\n0\r\nx: " + b"y" * 21 * KIB,
+    "crumbs": CHUNKS + b"1\r\n \r\n" * 2000,
     "requests-ahead": of_requests_ahead,
-    "body-bytes": lambda to: of_chunks(to, b"10001\r\n", b"." * 64 * KIB + b".\r\n"),
-    "body-time": lambda to: outcome_of(
-        to, head("POST /solve", JSON_TYPE, "content-length: 9"), b"{"
-    ),
-    "body-values": lambda to: of_body(to, b'{"puzzle":[' + b"0," * 5000 + b"0]}"),
-    "body-depth": lambda to: of_body(to, b'{"puzzle":' + b"[" * 9 + b"]" * 9 + b"}"),
-    "body-digits": lambda to: of_body(to, b'{"puzzle":' + b"1" * 19 + b"}"),
+    "body-bytes": CHUNKS + b"10001\r\n" + b"." * 64 * KIB + b".\r\n",
+    "body-time": ask("POST /solve", "content-length: 9") + b"{",
+    "body-values": solving(b'{"puzzle":[' + b"0," * 5000 + b"0]}"),
+    "body-depth": solving(b'{"puzzle":' + b"[" * 9 + b"]" * 9 + b"}"),
+    "body-digits": solving(b'{"puzzle":' + b"1" * 19 + b"}"),
     "unread-body": of_unread_body,
-    "text": lambda to: of_field(to, puzzle=["-\n" * 3500] * 4),
-    "blank-lines": lambda to: of_line(to, b"\n" * 1001),
-    "line-bytes": lambda to: of_line(to, b'{"puzzle":"' + b"." * 64 * KIB + b'"}'),
-    "line-values": lambda to: of_line(to, b'{"puzzle":[' + b"{}," * 2500 + b"0]}"),
-    "name": lambda to: of_field(to, model="m" * 201),
-    "attempts": lambda to: of_field(to, attempts=MAX_ATTEMPTS + 1),
-    "segments": lambda to: of_field(to, max_segments=999_999),
-    "deadline": lambda to: of_field(to, deadline_ms=3_600_001),
+    "text": with_field(puzzle=["-\n" * 3500] * 4),
+    "blank-lines": with_line(b"\n" * 1001),
+    "line-bytes": with_line(b'{"puzzle":"' + b"." * 64 * KIB + b'"}'),
+    "line-values": with_line(b'{"puzzle":[' + b"{}," * 2500 + b"0]}"),
+    "name": with_field(model="m" * 201),
+    "attempts": with_field(attempts=MAX_ATTEMPTS + 1),
+    "segments": with_field(max_segments=999_999),
+    "deadline": with_field(deadline_ms=3_600_001),
     "queue": of_full_queue,
     "making": of_makers,
     "upload-bytes": of_upload,
-    "path": lambda to: outcome_of(to, head(f"GET /models/{'m' * 201}/tasks")),
+    "path": ask(f"GET /models/{'m' * 201}/tasks"),
     "connections": of_connections,
     "held": of_held_bytes,
 }
+"""What is sent beyond each bound, or a function that goes beyond it."""
 # They run beside the others.
 WAITING = ("header-time", "body-time", "unread-body", "connections", "upload-bytes")
 
 
 LINE = json.dumps({"puzzle": QUESTION}).encode()
-CHUNKED = "transfer-encoding: chunked"
 BATCH = head("POST /solve/batch", CHUNKED)
-WITHIN: dict[str, bytes] = {
+WITHIN = {
     "header-bytes": head("GET /")[:-2] + b"x: " + b"y" * 16_000,
     "header-time": b"GET / HT",
-    "trailer-bytes": head("POST /solve", JSON_TYPE, CHUNKED)
-    + b"1\r\n \r\n0\r\nx: "
-    + b"y" * 16_000,
-    "crumbs": head("POST /solve", JSON_TYPE, CHUNKED)
-    + b"18\r\n"
-    + (b" " * 24 + b"\r\n18\r\n") * 2600,
+    "trailer-bytes": head("POST /solve", CHUNKED) + b"1\r\n \r\n0\r\nx: " + b"y" * 16_000,
+    "crumbs": head("POST /solve", CHUNKED) + b"18\r\n" + (b" " * 24 + b"\r\n18\r\n") * 2600,
     "requests-ahead": head("POST /solve/batch", f"content-length: {len(LINE)}")
     + LINE
     + head("GET /livez") * 400,
-    "body-bytes": head("POST /solve", JSON_TYPE, f"content-length: {64 * KIB}")
-    + b" " * (64 * KIB - 1),
-    "body-time": head("POST /solve", JSON_TYPE, "content-length: 9"),
+    "body-bytes": head("POST /solve", f"content-length: {64 * KIB}") + b" " * (64 * KIB - 1),
+    "body-time": head("POST /solve", "content-length: 9"),
     "unread-body": head("POST /solve", "content-type: a/b", "content-length: 99999")
     + b" " * 90_000,
     "blank-lines": BATCH + b"3e8\r\n" + b"\n" * 1000 + b"\r\n",
@@ -329,7 +285,7 @@ def held() -> Iterator[dict[str, Future[float]]]:
 def test_a_connection_holds_no_more_than_the_page_states(
     held: dict[str, Future[float]], name: str
 ) -> None:
-    stated = {**stated_kib(), "unread-answer": UNREAD_ANSWER_KIB}
+    stated = {**STATED_KIB, "unread-answer": UNREAD_ANSWER_KIB}
     assert set(stated) == set(WITHIN)
     assert held[name].result() <= stated[name]
 
@@ -343,19 +299,20 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def outcomes(server: Server) -> Iterator[dict[str, Future[str]]]:
     with ThreadPoolExecutor(len(WAITING)) as waiting, ThreadPoolExecutor(1) as in_turn:
-        started: dict[str, Future[str]] = {}
+        started = {}
         for name, probe in PROBES.items():
             pool = waiting if name in WAITING else in_turn
-            started[name] = pool.submit(probe, server)
+            beyond = probe if callable(probe) else functools.partial(outcome_of, sent=probe)
+            started[name] = pool.submit(beyond, server)
         yield started
 
 
 def test_each_stated_bound_has_a_probe() -> None:
-    assert list(stated()) == list(PROBES)
+    assert list(STATED) == list(PROBES)
 
 
 @pytest.mark.parametrize("name", PROBES)
 def test_stated_bounds_hold(server: Server, outcomes: dict[str, Future[str]], name: str) -> None:
-    assert outcomes[name].result() == stated()[name]
+    assert outcomes[name].result() == STATED[name]
     assert server.status("/livez") == 200
     assert "Traceback" not in server.log

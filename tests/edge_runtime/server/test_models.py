@@ -1,27 +1,26 @@
 """Models that come and go while the server runs: who answers, and what is refused."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
 import pytest
-from asgi_tools import QUICK, Call, app_over, client_of, until
+from asgi_tools import Call, until
 from bundle_tools import archived
 from echo_bundle import LONG_STEP, write_echo_bundle
 from house import SOLVED, UPLOAD, House, house_of
 from key_tools import ADMIN, AS_USER, write_key_file
 from service_tools import Server, command, hrm_serve, refusal, wait_for
+from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_server.uploads import UploadFolder, Uploads
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -41,15 +40,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnnxEngine, "step", step)
 
 
-@contextlib.asynccontextmanager
-async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
+def echo_house(tmp_path: Path) -> AbstractAsyncContextManager[House]:
     """It serves one echo model, `slow`, which takes a second over what it cannot solve."""
-    folder = tmp_path / "bundles"
-    folder.mkdir()
-    bundle = write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY)
-    uploads = Uploads(UploadFolder(tmp_path / "uploads"))
-    async with house_of(tmp_path, bundle, folder, uploads) as house:
-        yield house
+    return house_of(tmp_path, "slow", max_segments=MANY)
 
 
 async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path: Path) -> None:
@@ -120,19 +113,14 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
             await asyncio.wait_for(asyncio.gather(*(batch.task for batch in batches)), 60)
             for batch in batches:
                 answers = list(map(json.loads, batch.body.splitlines()))
-                answers.sort(key=lambda answer: answer["line"])
-                for number, answer in enumerate(answers, start=1):
-                    assert answer["line"] == number
-                    assert answer["answer"]["segments"] == 2
-                assert len(answers) == 50
+                assert sorted(answer["line"] for answer in answers) == list(range(1, 51))
+                assert {answer["answer"]["segments"] for answer in answers} == {2}
         assert house.engine_client.process.num_losses == 0
         await until(lambda: len(house.lanes) == 1)
 
 
-async def test_without_keys_nobody_changes_what_is_served() -> None:
-    app = app_over(QUICK)
-    async with client_of(app) as http:
-        refused = await http.put("/models/slow", content=b"")
+def test_without_keys_nobody_changes_what_is_served(keyless: TestClient) -> None:
+    refused = keyless.put("/models/slow", content=b"")
     assert refused.status_code == 403
     assert "--keys" in refused.json()["error"]["remedy"]
 

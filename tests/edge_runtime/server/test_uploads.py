@@ -1,6 +1,7 @@
 """Bundles that an admin sends: served, tried, refused with the reason, or gone without a trace."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -8,18 +9,18 @@ from typing import Any
 
 import pytest
 from asgi_tools import Call, until
-from bundle_tools import archived
 from cli_tools import invoked
 from click.testing import Result
 from echo_bundle import write_echo_bundle
 from house import BROKEN_STEP, SOLVED, UPLOAD, House, house_of
 from key_tools import ADMIN, USER, write_key_file
-from service_tools import Server, command, free_port, refusal, wait_for
+from odd_server import MODEL, body, odd_server
+from service_tools import Server, free_port, hrm_serve, refusal, wait_for
 
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.manifest import read_manifest
 from hrm_edge_server import uploads
-from hrm_edge_server.uploads import MARKER, UploadFolder, Uploads
+from hrm_edge_server.uploads import MARKER, UploadFolder
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -34,7 +35,7 @@ def content(folder: Path) -> list[Path]:
 
 def kept(folder: Path) -> dict[str, str]:
     """What the folder of uploads holds: links with the names of their bundles."""
-    names: dict[str, str] = {}
+    names = {}
     for path in content(folder):
         if path.is_symlink():
             names[path.name] = read_manifest(path).name
@@ -46,17 +47,12 @@ def kept(folder: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def board(tmp_path: Path) -> Iterator[Server]:
     """A server of an echo model that takes uploads."""
-    with Server(serve_command(tmp_path), headers={"x-api-key": ADMIN}) as server:
-        server.wait_until_ready()
-        yield server
-
-
-def serve_command(tmp_path: Path) -> list[str]:
     first = tmp_path / "first.bundle"
     if not first.exists():
         write_echo_bundle(first, name="first")
     options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={tmp_path}/uploads"]
-    return command("serve", first, *options, "--threads=1", "--slots=2")
+    with hrm_serve(first, *options, "--threads=1", "--slots=2", key=ADMIN) as server:
+        yield server
 
 
 @pytest.mark.process
@@ -96,30 +92,26 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
         assert kept(folder) == {"second.bundle": "second"}
         assert server.solve(SOLVED, model="second").json()["verified"]
         assert server.solve(SOLVED, model="first").json()["verified"]
-        with Server(serve_command(tmp_path)) as other:
-            assert other.exit_status() == 2
-            assert "another server uses" in other.log
+        with pytest.raises(ValueError, match="another server uses"):
+            UploadFolder(folder)
         assert server.http.delete("/models/second").status_code == 200
         wait_for(lambda: content(folder) == [])
         assert [one["name"] for one in server.http.get("/models").json()["models"]] == ["first"]
 
 
-@pytest.mark.process
 def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path) -> None:
-    bundle = write_echo_bundle(tmp_path / "sent.bundle", name="sent")
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
     boards = tmp_path / "boards"
     down = f"http://127.0.0.1:{free_port()}"
-    with board(tmp_path / "one") as one, board(tmp_path / "two") as two:
-        boards.write_text(f"# the fleet\n{one.url}\n\n{down}\n{two.url}\n")
-        done = push(bundle, "--fleet", boards)
+    taken = body(json.dumps({"model": MODEL, "replaced": False}))
+    with odd_server(taken) as one, odd_server(taken) as two:
+        boards.write_text(f"# the fleet\n{one}\n\n{down}\n{two}\n")
+        done = push("sudoku-6x6", "--fleet", boards)
         assert done.exit_code == 3
         assert done.stderr.startswith(f"{down}: no answer")
         assert "1 of 3 boards did not take the bundle" in done.stderr
-        for server in (one, two):
-            assert server.solve(SOLVED, model="sent").status_code == 200
-        by_name = push(bundle, "--fleet", f"127.0.0.1:{one.port}")
+        for url in (one, two):
+            assert f"added sudoku-6x6 at {url}" in done.stdout
+        by_name = push("sudoku-6x6", "--fleet", one.removeprefix("http://"))
         assert (by_name.exit_code, by_name.stdout.count("\n")) == (0, 1)
 
 
@@ -142,9 +134,12 @@ def test_a_fleet_that_is_not_one_is_wrong_use(arguments: tuple[str, ...], proble
 def test_a_damaged_upload_is_listed_as_failed_and_can_be_replaced(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "sent.bundle", name="sent")
     folder = tmp_path / "uploads"
-    with board(tmp_path) as server:
-        for name in ("torn", "hollow", "first"):
-            assert push(bundle, server.url, "--name", name).exit_code == 0
+    folder.mkdir()
+    for name in ("torn", "hollow", "first"):
+        version = write_echo_bundle(folder / f"{name}.0123456789ab", name=name)
+        (version / MARKER).touch()
+        (folder / f"{name}.bundle").symlink_to(version.name)
+    (folder / MARKER).touch()
     (folder / "torn.bundle" / "step.fp32.onnx").write_bytes(b"torn")
     (folder / "hollow.bundle" / "manifest.json").write_bytes(b"")
     (folder / "first.bundle" / "step.fp32.onnx").write_bytes(b"torn")
@@ -177,44 +172,30 @@ def test_a_folder_of_other_files_is_not_taken(tmp_path: Path) -> None:
 async def test_an_upload_that_cannot_be_kept_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = archived(sent_bundle(tmp_path))
-
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     async with house(tmp_path) as board:
         monkeypatch.setattr(UploadFolder, "keep", fail)
-        assert (await put(board, body))[:2] == (507, "no-room")
+        assert refusal(await board.put("sent")) == (507, "no-room")
         assert await board.names() == ["first"]
-        assert content(board.folder) == []
+        assert content(tmp_path / "uploads") == []
         await until(lambda: board.lanes == [("first", 1)])
 
 
 @contextlib.asynccontextmanager
-async def house(tmp_path: Path, *, takes_uploads: bool = True) -> AsyncIterator[House]:
-    """An application in this process that takes uploads."""
-    folder = tmp_path / "uploads"
-    first = write_echo_bundle(tmp_path / "first.bundle", name="first")
-    uploads = Uploads(UploadFolder(folder)) if takes_uploads else None
-    async with house_of(tmp_path, first, folder, uploads) as it:
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    """An application in this process that takes uploads, and a bundle to send."""
+    write_echo_bundle(tmp_path / "sent.bundle", name="sent")
+    async with house_of(tmp_path) as it:
         yield it
 
 
-async def put(
-    board: House, body: bytes, name: str = "sent", **headers: str
-) -> tuple[int, str, str]:
-    """Send an upload; return the status, reason and message of the answer."""
-    response = await board.http.put(f"/models/{name}", content=body, headers={**UPLOAD, **headers})
-    error = response.json().get("error", {"reason": "", "message": ""})
-    return response.status_code, error["reason"], error["message"]
-
-
-def upload_call(board: House) -> Call:
-    return Call(board.app, "/models/sent", UPLOAD, method="PUT")
-
-
-def sent_bundle(tmp_path: Path) -> Path:
-    return write_echo_bundle(tmp_path / "sent.bundle", name="sent")
+def begin_upload(board: House, piece: bytes) -> Call:
+    """Send a piece of an upload that does not state its length."""
+    call = Call(board.app, "/models/sent", UPLOAD, method="PUT")
+    call.give(piece)
+    return call
 
 
 async def test_an_upload_beyond_half_of_the_free_disk_is_rejected(
@@ -223,51 +204,39 @@ async def test_an_upload_beyond_half_of_the_free_disk_is_rejected(
     async with house(tmp_path) as board:
         usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        call = upload_call(board)  # which does not state its length
-        for _ in range(6):
-            call.give(bytes(1000))
+        assert refusal(await board.put("sent")) == (507, "no-room")
+        call = begin_upload(board, bytes(6000))
         await call.task
         assert call.status == 507
-        assert content(board.folder) == []
+        assert content(tmp_path / "uploads") == []
 
 
 async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "PIECE_SECONDS", 0.5)
     async with house(tmp_path) as board:
-        call = upload_call(board)
-        call.give(bytes(1000))
-        await until(lambda: call.num_taken > 1 or bool(content(board.folder)))
-        assert (await put(board, b""))[:2] == (503, "upload-busy")
+        call = begin_upload(board, bytes(1000))
+        await until(lambda: call.num_taken > 1 or bool(content(tmp_path / "uploads")))
+        assert refusal(await board.put("sent")) == (503, "upload-busy")
         await call.task
         assert call.status == 408
-        assert content(board.folder) == []
+        assert content(tmp_path / "uploads") == []
 
 
 async def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
-    body = archived(sent_bundle(tmp_path))
+    folder = tmp_path / "uploads"
     async with house(tmp_path) as board:
-        call = upload_call(board)
-        call.give(body[:1000])
-        await until(lambda: len(list(board.folder.glob(".upload-*/bundle.tar"))) == 1)
+        call = begin_upload(board, bytes(1000))
+        await until(lambda: len(list(folder.glob(".upload-*/bundle.tar"))) == 1)
         call.leave()
         await call.task
-        assert content(board.folder) == []
-        assert (await put(board, body))[0] == 201
-        assert kept(board.folder) == {"sent.bundle": "sent"}
-
-
-async def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = archived(sent_bundle(tmp_path))
-    async with house(tmp_path) as board:
-        usage = shutil.disk_usage(tmp_path)._replace(free=len(body))
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        assert (await put(board, body))[:2] == (507, "no-room")
-        assert content(board.folder) == []
+        assert content(folder) == []
+        assert (await board.put("sent")).status_code == 201
+        assert kept(folder) == {"sent.bundle": "sent"}
 
 
 async def test_uploads_need_a_folder_and_an_admin(tmp_path: Path) -> None:
-    async with house(tmp_path, takes_uploads=False) as board:
-        assert (await put(board, b""))[:2] == (403, "uploads-off")
-        assert (await put(board, b"", **{"x-api-key": USER}))[:2] == (403, "admin-only")
-        assert (await put(board, b"", **{"x-api-key": "x"}))[0] == 401
+    async with house_of(tmp_path, uploads="") as board:
+        assert refusal(await board.put("first")) == (403, "uploads-off")
+        assert refusal(await board.put("first", key=USER)) == (403, "admin-only")
+        assert (await board.put("first", key="x")).status_code == 401
     assert not (tmp_path / "uploads").exists()

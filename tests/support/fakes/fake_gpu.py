@@ -37,14 +37,14 @@ ATTRIBUTES = {
 }
 depth = 0  # contexts on this thread's stack
 launches = 0
-copies: list[tuple[int, int, int]] = []  # target, source and size of each that has run
-streams: dict[int, Stream] = {}
-memory: dict[int, np.ndarray] = {}
-pinned: dict[int, np.ndarray] = {}
-graphs: dict[int, list[Callable[[], None]]] = {}
-uploaded: set[int] = set()
-executables: dict[int, list[Callable[[], None]]] = {}
-events: dict[int, Event] = {}
+copies = []  # target, source and size of each that has run
+streams = {}
+memory = {}
+pinned = {}
+graphs = {}
+uploaded = set()
+executables = {}
+events = {}
 event_handles = itertools.count(9000)
 
 
@@ -95,8 +95,8 @@ class Stream:
     def __init__(self) -> None:
         refuse("cuStreamCreate", OUT_OF_MEMORY)
         self.handle = 1000 + len(streams)
-        self.waiting: list[Callable[[], None]] = []
-        self.recording: list[Callable[[], None]] | None = None
+        self.waiting = []
+        self.recording = None
         self.is_broken = False
         streams[self.handle] = self
 
@@ -133,8 +133,8 @@ class Event:
         expected = NO_TIMING | SLEEPS if attribute(INTEGRATED) else NO_TIMING
         assert flags == expected, "a board's cores sleep, a desktop's spin"
         self.handle = next(event_handles)
-        self.stream: Stream | None = None
-        self.is_reached: Callable[[], None] = lambda: None
+        self.stream = None
+        self.is_reached = lambda: None
         events[self.handle] = self
 
     def record(self, stream: Stream) -> None:

@@ -94,16 +94,16 @@ class Object:
     def __init__(self, real: Any, maker: int, tables: tuple[int, int]) -> None:
         self.real = real
         self.maker = maker
-        self.kept: list[Any] = []  # what the bindings have pointers to
+        self.kept = []  # what the bindings have pointers to
         self._words = (c_void_p * 3)()
         self.address = ctypes.addressof(self._words)
         public, methods = tables
         self._words[:] = (public, self.address + INNER, methods)
 
 
-live: dict[int, Object] = {}
-_tables: dict[str, tuple[int, int]] = {}
-_kept: list[Any] = []  # tables and callbacks, which ctypes needs to stay alive
+live = {}
+_tables = {}
+_kept = []  # tables and callbacks, which ctypes needs to stay alive
 
 
 def module() -> ModuleType:
@@ -134,7 +134,7 @@ def _is_11() -> bool:
 
 def _create(kind: int, network: int, logger: int) -> int:
     """Make one of CREATED; a parser needs a network."""
-    arguments: list[Any] = [live[network].real] if network else []
+    arguments = [live[network].real] if network else []
     name = CREATED[kind & INT32_MASK]
     if name == "Runtime" and os.environ.get("FAKE_TENSORRT_FAILS") == "bad pointer":
         return BAD_POINTER

@@ -2,9 +2,9 @@
 
 `tensorrt` is this module, or NVIDIA's own bindings over these classes (`nvidia_bindings`). Public
 names, parameters and classes are NVIDIA's: `test_tensorrt_api.py` compares them with the program
-and with NVIDIA's. Tensor addresses are real addresses: a segment binds them to ONNX Runtime
-(`segments`), so what the engine around it computes is right or wrong as a whole. It cannot show
-TensorRT's own numbers, times and memory.
+and with NVIDIA's. Tensor addresses are real addresses, and a segment runs on ONNX Runtime over
+them when somebody waits for the stream: what the engine around it computes is right or wrong as a
+whole. It cannot show TensorRT's own numbers, times and memory.
 
 FAKE_TENSORRT_FAILS names what fails: a function that returns None, `builder` and `runtime` (CUDA
 does not start), `bad pointer` (the runtime, which ends the process at its first use), `profile`,
@@ -26,12 +26,18 @@ from pathlib import Path
 from typing import Any
 
 import fake_gpu
-import segments
+import numpy as np
+import onnxruntime as ort
 
 __version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
 SCRATCH_BYTES = 4096  # of each row
 RAISES_FOR_A_PROFILE = (10, 13)  # the bindings before it crash if TensorRT rejects a profile
 
+NUMPY_OF = {
+    "tensor(int32)": np.int32,
+    "tensor(float)": np.float32,
+    "tensor(bool)": np.bool_,
+}
 Size = int  # of 64 bits, as are addresses and streams
 BuilderFlag = IntEnum("BuilderFlag", ["TF32"])
 ExecutionContextAllocationStrategy = IntEnum("ExecutionContextAllocationStrategy", ["USER_MANAGED"])
@@ -102,7 +108,7 @@ class Builder:
 
 def _on_another_thread(work: Callable[[], Any]) -> Any:
     """Run `work` on a thread that `threading` does not know, as TensorRT's builder does."""
-    ended: Future[Any] = Future()
+    ended = Future()
 
     def run() -> None:
         try:
@@ -121,7 +127,7 @@ class INetworkDefinition:
 
 class IOptimizationProfile:
     def __init__(self) -> None:
-        self._shapes: dict[str, list[list[int]]] = {}
+        self._shapes = {}
 
     def set_shape(self, input: str, min: Dims, opt: Dims, max: Dims) -> None:
         for selector, shape in enumerate((min, opt, max)):
@@ -143,10 +149,10 @@ class IBuilderConfig:
 
     def __init__(self, logger: ILogger) -> None:
         self._logger = logger
-        self._profiles: list[IOptimizationProfile] = []
-        self._cleared: set[str] = set()
-        self._limits: dict[str, int] = {}
-        self._timing_cache: ITimingCache | None = None
+        self._profiles = []
+        self._cleared = set()
+        self._limits = {}
+        self._timing_cache = None
 
     def set_memory_pool_limit(self, pool: MemoryPoolType, pool_size: Size) -> None:
         self._limits[pool.name] = pool_size
@@ -186,7 +192,7 @@ class OnnxParser:
     def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
         assert logger is not None
         self._network = network
-        self._errors: list[ParserError] = []
+        self._errors = []
 
     @property
     def num_errors(self) -> int:
@@ -276,7 +282,10 @@ class Runtime:
 
 class ICudaEngine:
     def __init__(self, onnx: bytes, profiles: list[dict[str, list[list[int]]]]) -> None:
-        self._session = segments.open_session(onnx)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        providers = ["CPUExecutionProvider"]
+        self._session = ort.InferenceSession(onnx, options, providers=providers)
         self._profiles = profiles
         nodes = (*self._session.get_inputs(), *self._session.get_outputs())
         drops = os.environ.get("FAKE_TENSORRT_DROPS_UNUSED") == "1"
@@ -312,11 +321,10 @@ class EngineInspector:
 class IExecutionContext:
     def __init__(self, engine: ICudaEngine) -> None:
         self._engine = engine
-        self._addresses: dict[str, int] = {}
-        self._shapes: dict[str, list[int]] = {}
-        self._profile: dict[str, list[list[int]]] = {}
+        self._addresses = {}
+        self._shapes = {}
+        self._profile = {}
         self._memory_bytes = 0
-        self._segments: segments.Segments | None = None
 
     def update_device_memory_size_for_shapes(self) -> Size:
         return SCRATCH_BYTES * self._shapes["tokens_BT"][0]
@@ -339,7 +347,6 @@ class IExecutionContext:
         if _fails("profile") or profile_index >= len(self._engine._profiles):
             return False
         self._profile = self._engine._profiles[profile_index]
-        self._segments = segments.Segments(self._engine._session, stream_handle)
         return True
 
     def set_input_shape(self, name: str, shape: Dims) -> bool:
@@ -356,9 +363,27 @@ class IExecutionContext:
     def execute_async_v3(self, stream_handle: Size) -> bool:
         assert stream_handle
         assert self._memory_bytes
-        assert self._segments is not None
         if _fails("step"):
             return False
         assert set(self._addresses) == set(self._engine._names), "every tensor needs an address"
+        stream = fake_gpu.streams[stream_handle]
+        if _fails("capture") and stream.recording is not None:
+            stream.is_broken = True
+            return False
         num_rows = self._shapes["tokens_BT"][0]
-        return self._segments.enqueue(num_rows, dict(self._addresses))
+        binding = self._bound(num_rows)
+        stream.put(lambda: self._engine._session.run_with_iobinding(binding))
+        return True
+
+    def _bound(self, num_rows: int) -> ort.IOBinding:
+        """All tensors of `num_rows` rows at their addresses; an input without one is never read."""
+        session = self._engine._session
+        binding = session.io_binding()
+        unused = self._addresses["tokens_BT"]
+        for node in session.get_inputs():
+            place = ("cpu", 0, NUMPY_OF[node.type], [num_rows, *node.shape[1:]])
+            binding.bind_input(node.name, *place, self._addresses.get(node.name, unused))
+        for node in session.get_outputs():
+            place = ("cpu", 0, NUMPY_OF[node.type], [num_rows, *node.shape[1:]])
+            binding.bind_output(node.name, *place, self._addresses[node.name])
+        return binding

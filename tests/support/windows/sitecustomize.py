@@ -14,7 +14,6 @@ import os
 import pathlib
 import signal
 import stat
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -36,7 +35,7 @@ IMPORT_OPTIONS = ("globals", "locals", "fromlist", "level")
 real_import = builtins.__import__
 real_open = io.open
 real_stat = pathlib.Path.stat
-text_handles: set[int] = set()
+text_handles = set()
 
 
 class Without(ModuleType):
@@ -86,13 +85,10 @@ def handle_signal(number: int, handler: Any) -> Any:
     return signal.signal(number, handler)
 
 
-def lock_bytes(handle: int, mode: int, count: int) -> None:
-    """msvcrt.locking; the lock belongs to the open file, as there."""
-    kind = fcntl.F_UNLCK if mode == msvcrt.LK_UNLCK else fcntl.F_WRLCK
-    start = os.lseek(handle, 0, os.SEEK_CUR)
-    wanted = struct.pack("hhqqi", kind, os.SEEK_SET, start, count, 0)
+def lock_bytes(handle: int, _mode: int, _count: int) -> None:
+    """msvcrt.locking with LK_NBLCK; the lock belongs to the open file, as there."""
     try:
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, wanted)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise PermissionError(13, "Permission denied") from error
 
@@ -133,14 +129,9 @@ def require_visible(path: object) -> None:
 
 def open_files() -> set[str]:
     """Return what this process has open or mapped."""
-    held: set[str] = set()
-    for name in os.listdir("/proc/self/fd"):
-        link = f"/proc/self/fd/{name}"
-        if os.path.islink(link):  # the handle of the listing itself is closed
-            held.add(os.readlink(link))
+    held = {os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
     with real_open("/proc/self/maps") as maps:
-        for line in maps:
-            held.add(line.split(maxsplit=5)[-1].rstrip("\n"))
+        held |= {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps}
     return held
 
 
@@ -170,7 +161,7 @@ def import_for(name: str, *given: Any, **named: Any) -> Any:
     """Import as Windows does, for a module of our packages."""
     if name.partition(".")[0] == "uvloop":
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    options: dict[str, Any] = dict(zip(IMPORT_OPTIONS, given, strict=False), **named)
+    options = dict(zip(IMPORT_OPTIONS, given, strict=False), **named)
     importer = (options.get("globals") or {}).get("__name__", "")
     if options.get("level") or not importer.startswith("hrm_"):
         return real_import(name, **options)
@@ -208,16 +199,15 @@ def wall_time() -> float:
     return time.time() // TICK_S * TICK_S
 
 
-msvcrt = SimpleNamespace(LK_UNLCK=0, LK_NBLCK=2, locking=lock_bytes)
-OWN_OS: dict[str, Any] = {
+OWN_OS = {
     "name": "nt",
     "O_BINARY": O_BINARY,
     "open": open_handle,
     "write": write_handle,
     "fsync": sync_handle,
 }
-WINDOWS: dict[str, Any] = {
-    "msvcrt": msvcrt,
+WINDOWS = {
+    "msvcrt": SimpleNamespace(LK_NBLCK=2, locking=lock_bytes),
     "os": Without(os, (*OF_PROCESSES, *OF_USERS, *OF_FILES), **OWN_OS),
     "sys": Without(sys, (), platform="win32"),
     "signal": Without(signal, (*OF_SIGNALS, "pthread_sigmask"), signal=handle_signal),

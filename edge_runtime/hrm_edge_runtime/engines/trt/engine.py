@@ -66,13 +66,13 @@ class Buffers:
         self.row_bytes = FLOAT_BYTES * int(np.prod(self.row_shape))
         self.inputs = _shared(gpu, contract.FED, contract.INPUTS, shapes)
         self.outputs = [_shared(gpu, outputs, contract.OUTPUTS, shapes) for _place in range(2)]
-        self.carries = [self._new_carry(gpu, num_rows) for _place in range(2)]
+        self.carries: list[dict[str, int]] = [{}, {}]
+        for carry in self.carries:
+            for name in contract.CARRIES:
+                carry[name] = gpu.allocate(num_rows * self.row_bytes)
         self.scratch = gpu.allocate(scratch_bytes)
         self._none_fresh = gpu.allocate(num_rows)
         self._unread_logits = 0 if want_logits else gpu.allocate(logits_bytes)
-
-    def _new_carry(self, gpu: Gpu, num_rows: int) -> dict[str, int]:
-        return {name: gpu.allocate(num_rows * self.row_bytes) for name in contract.CARRIES}
 
     def addresses(self, place: int, *, sends: bool) -> dict[str, int]:
         """Every tensor's address in a segment that starts from the carry at `place`."""

@@ -1,6 +1,5 @@
 """The halting rule: what each policy promises; the rule for all slots is the rule for one."""
 
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -59,14 +58,3 @@ def test_slots_follow_one_rule(rows: list[tuple[float, int, int]], policy: Halti
         reason = decide(margin, segment, VERIFIED_BY[verdict], policy)
         assert stopped == (reason is not None)
         assert stopped or segment < policy.max_segments
-
-
-def test_the_word_of_the_models_own_rule_stands_in_one_place() -> None:
-    root = Path(__file__).parents[4]
-    found: list[str] = []
-    for room in ("edge_runtime", "calibration", "export", "benchmarks"):
-        for path in sorted((root / room).rglob("*.py")):
-            is_position = "config.positions" in path.read_text(encoding="utf-8")
-            if '"learned"' in path.read_text(encoding="utf-8") and not is_position:
-                found.append(path.name)
-    assert found == ["halting.py"]

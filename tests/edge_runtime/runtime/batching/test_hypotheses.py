@@ -27,10 +27,13 @@ from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
+from hrm_puzzles.puzzle import Puzzle
 
 LONG = HaltingPolicy(kind="fixed", max_segments=START + 2 * PERIOD)
 SMALL = registry.get("sudoku-4x4")
+LARGE = shipped("sudoku-6x6").puzzle
 OTHERS = range(4)
+Said = dict[int, tuple[object, ...]]
 
 
 @cache
@@ -38,10 +41,7 @@ def engine() -> OnnxEngine:
     return engine_from_bundle(shipped("sudoku-6x6"), num_slots=4, num_threads=1, want_logits=True)
 
 
-def lane_over(engine: Engine, run_length: int = 1) -> TaskLane:
-    puzzle = shipped("sudoku-6x6").puzzle
-    if engine.seq_len == SMALL.seq_len:
-        puzzle = SMALL
+def lane_over(engine: Engine, puzzle: Puzzle = LARGE, run_length: int = 1) -> TaskLane:
     return TaskLane(
         engine,
         puzzle,
@@ -54,15 +54,13 @@ def lane_over(engine: Engine, run_length: int = 1) -> TaskLane:
 
 
 def task(task_id: int, *, guesses: bool, **more: Any) -> Task:
-    tokens_T = questions_made(shipped("sudoku-6x6").puzzle, 8, difficulty="medium", seed=3)[
-        task_id
-    ].tokens_T
+    tokens_T = questions_made(LARGE, 8, difficulty="medium", seed=3)[task_id].tokens_T
     fields = {"policy": LONG, "arrival_s": 0.0, "tokens_T": tokens_T, **more}
     return Task(task_id=task_id, guesses=guesses, **fields)
 
 
-def said(results: Mapping[int, Result]) -> dict[int, tuple[object, ...]]:
-    answers: dict[int, tuple[object, ...]] = {}
+def said(results: Mapping[int, Result]) -> Said:
+    answers = {}
     for key, one in results.items():
         if one.answer_T is not None:
             cost = (one.segments, one.total_segments)
@@ -70,7 +68,7 @@ def said(results: Mapping[int, Result]) -> dict[int, tuple[object, ...]]:
     return answers
 
 
-def alone(task: Task) -> dict[int, tuple[object, ...]]:
+def alone(task: Task) -> Said:
     lane = lane_over(engine())
     lane.submit(task)
     return said(run_out(lane)[0])
@@ -94,8 +92,8 @@ def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_a_full_board_none(
 
 
 def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_runs() -> None:
-    plain: dict[int, tuple[object, ...]] = {}
-    guessing: dict[int, tuple[object, ...]] = {}
+    plain = {}
+    guessing = {}
     for number in OTHERS:
         plain |= alone(task(number, guesses=False))
         guessing |= alone(task(number, guesses=True))
@@ -103,7 +101,7 @@ def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_ru
     assert {one[1] for one in plain.values()} == {"plain"}
     assert any(plain[number][0] != guessing[number][0] for number in OTHERS)
     for run_length in (1, 8):
-        lane = lane_over(engine(), run_length)
+        lane = lane_over(engine(), run_length=run_length)
         for number in OTHERS:
             lane.submit(task(number, guesses=number % 2 == 1))
         mixed = said(run_out(lane)[0])
@@ -131,7 +129,7 @@ class Told(ScriptedEngine):
 
     def __init__(self, script: Script, *, wavers: bool = True) -> None:
         super().__init__(num_slots=1, seq_len=SMALL.seq_len, play=lambda _: script)
-        self.told: list[np.ndarray] = []
+        self.told = []
         self._wavers = wavers
 
     def replace_tokens(self, slot: int, tokens_T: np.ndarray) -> None:
@@ -152,7 +150,7 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
     question_T = SMALL.encode(example.question)
     answer_T = SMALL.encode(example.answer)
     ours = Told(Script(answer_T=answer_T, segments=START + 4), wavers=wavers)
-    lane = lane_over(ours)
+    lane = lane_over(ours, SMALL)
     policy = HaltingPolicy(kind="verified", max_segments=99)
     for _ in range(4):
         lane.submit(task(0, guesses=True, tokens_T=question_T, policy=policy))

@@ -23,7 +23,7 @@ for question in range(1, 9):  # right after as many segments
 
 
 def job(attempt_id: int, question: int, **fields: Any) -> Attempt:
-    given: dict[str, Any] = {"policy": VERIFIED, "arrival_s": 0.0, **fields}
+    given = {"policy": VERIFIED, "arrival_s": 0.0, **fields}
     vector_E = np.zeros(1, np.float32)
     return Attempt(
         attempt_id=attempt_id, tokens_T=tokens(question), puzzle_vector_E=vector_E, **given
@@ -36,7 +36,7 @@ def lane_over(engine: Seer) -> Lane:
 
 
 def run_out(lane: Lane) -> dict[int, Attempt]:
-    results: dict[int, Attempt] = {}
+    results = {}
     while lane.has_work:
         for result in lane.step():
             assert result.attempt_id not in results, "a job ended twice"
@@ -127,7 +127,7 @@ def test_a_run_ends_an_attempt_once_and_is_left_when_nobody_is_left_in_it() -> N
 @pytest.mark.parametrize(("runs_ahead", "length"), [(True, 4), (False, 1)])
 def test_only_an_engine_that_runs_ahead_gets_longer_runs(runs_ahead: bool, length: int) -> None:
     engine = Ahead(num_slots=1, seq_len=3, play=play)
-    engine.runs_ahead = runs_ahead  # type: ignore[misc]
+    engine.runs_ahead = runs_ahead
     lane = Lane(engine, Tens(proof_exists=False), queue_limit=9)
     lane.counters.mean_host_s = 1.0
     lane.counters.mean_first_s = 1.0
@@ -153,7 +153,7 @@ def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> 
     scheduler = Scheduler(1, len(line))
     for number, fields in enumerate(line):
         scheduler.submit(job(9 - number, 1, **fields))
-    taken: list[int] = []
+    taken = []
     for _ in line:
         (admitted,), _ = scheduler.admit()
         scheduler.release(admitted.attempt_id)

@@ -39,19 +39,17 @@ def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: P
 
 def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path) -> None:
     rng = np.random.default_rng(5)
-    host = OnnxEngine(tiny_graph, num_slots=3, num_threads=1, want_logits=True)
-    device = OnnxEngine(
-        tiny_graph, num_slots=3, num_threads=1, provider=ON_DEVICE, want_logits=True
-    )
+    options = {"num_slots": 3, "num_threads": 1, "want_logits": True}
+    host = OnnxEngine(tiny_graph, **options)
+    device = OnnxEngine(tiny_graph, provider=ON_DEVICE, **options)
     for slot in range(3):
-        tokens_T = rng.integers(0, 6, 16, dtype=np.int32)
-        vector_E = rng.normal(size=8).astype(np.float32)
-        for engine in (host, device):
-            engine.load(slot, tokens_T, vector_E)
+        puzzle = (rng.integers(0, 6, 16, dtype=np.int32), rng.normal(size=8).astype(np.float32))
+        host.load(slot, *puzzle)
+        device.load(slot, *puzzle)
     for num_active in (3, 3, 2, 2, 1):
         if num_active < 3:
-            for engine in (host, device):
-                engine.move(num_active, 0)
+            host.move(num_active, 0)
+            device.move(num_active, 0)
         ours = device.step(num_active)
         theirs = host.step(num_active)
         assert (ours.answer_BT == theirs.answer_BT).all()

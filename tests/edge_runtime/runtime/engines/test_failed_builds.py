@@ -27,6 +27,8 @@ from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, TensorRTError, 
 from hrm_host.memory import Memory
 from hrm_parity import trt_build as tensorrt_build
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 def build(bundle: Bundle, *more: str) -> Result:
     return invoked(tensorrt_build.app, bundle.path, "--slots=1", *more)
@@ -166,9 +168,8 @@ def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
 
 
 def test_too_little_memory_is_the_cause_of_a_build_that_does_not_begin(
-    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del device
     small = Memory(total_mb=2000, available_mb=500, swap_mb=0, swap_free_mb=0, gpu_mb=0)
     monkeypatch.setattr("hrm_host.memory.read_memory", lambda: small)
     done = build(bundle, "--precision=fp32", "--json")
@@ -181,9 +182,8 @@ def test_too_little_memory_is_the_cause_of_a_build_that_does_not_begin(
 
 @pytest.mark.parametrize("cause", get_args(Cause))
 def test_only_a_cause_that_lasts_is_remembered(
-    bundle: Bundle, device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Cause
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Cause
 ) -> None:
-    del device
     monkeypatch.setattr(failures, "BOOT_ID", tmp_path / "boot")
     monkeypatch.setattr(failures, "DRIVERS", [tmp_path / "driver"])
     (tmp_path / "boot").write_text("monday")
@@ -213,11 +213,10 @@ def test_cuda_that_does_not_start_is_named_before_a_build_and_passes(
 
 
 def test_an_exception_in_the_progress_display_does_not_end_a_build(
-    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """TensorRT calls it from threads that Python did not start."""
-    del device
-    threads: set[str] = set()
+    threads = set()
 
     def broken(*_: object) -> None:
         threads.add(type(threading.current_thread()).__name__)
@@ -229,9 +228,8 @@ def test_an_exception_in_the_progress_display_does_not_end_a_build(
     assert threads == {"_DummyThread"}
 
 
-def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle, device: SetUp) -> None:
+def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle) -> None:
     """10.3 to 10.12 end the process if they are asked for it."""
-    del device
     assert build(bundle).exit_code == 0
     key = EngineKey.of(bundle, cache.this_machine(), precision="fp32", num_slots=1)
     _, plan = cache.read_plan(bundle, key)
@@ -291,8 +289,7 @@ def test_a_card_is_tried_with_64_slots_unless_the_sequence_is_long(
     assert engine.max_slots(shipped(name), engine_name) == slots
 
 
-def test_builder_limits_suit_an_8_gb_board(bundle: Bundle, device: SetUp) -> None:
-    del device
+def test_builder_limits_suit_an_8_gb_board(bundle: Bundle) -> None:
     assert build(bundle).exit_code == 0
     (plan,) = cache.plan_folder().glob("*.plan")
     settings = json.loads(plan.read_bytes().partition(b"\n")[0])

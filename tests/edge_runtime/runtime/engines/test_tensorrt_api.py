@@ -41,7 +41,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def members_of(owner: object, prefix: str = "") -> dict[str, Any]:
-    members: dict[str, Any] = {}
+    members = {}
     for name, member in vars(owner).items():
         is_kind = inspect.isclass(member) and member.__module__ == "stand_in_tensorrt"
         if is_kind:
@@ -53,7 +53,7 @@ def members_of(owner: object, prefix: str = "") -> dict[str, Any]:
 
 def names_in_the_program() -> set[str]:
     """Attributes and functions of the modules that import TensorRT."""
-    names: set[str] = set()
+    names = set()
     for file in Path(package.__path__[0]).glob("*.py"):
         tree = ast.parse(file.read_text())
         nodes = list(ast.walk(tree))
@@ -78,7 +78,7 @@ def test_the_stand_in_has_everything_of_nvidias_that_the_program_uses(
     stand_in: dict[str, Any],
 ) -> None:
     nvidia = importlib.import_module("tensorrt").tensorrt
-    theirs: set[str] = set()
+    theirs = set()
     for kind in filter(inspect.isclass, vars(nvidia).values()):
         theirs |= {kind.__name__, *dir(kind)}
     used = {name for name in theirs & names_in_the_program() if name[0] != "_"}

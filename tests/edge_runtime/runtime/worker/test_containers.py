@@ -66,7 +66,7 @@ def test_a_limit_of_threads_that_is_too_low_is_one_sentence() -> None:
 
 @pytest.mark.slow
 def test_under_half_a_cpu_a_puzzle_costs_what_it_costs_with_one_thread() -> None:
-    costs_s: list[float] = []
+    costs_s = []
     for options in ([], ["--threads=1"]):
         with (
             group("cpu", cfs_period_us=100_000, cfs_quota_us=50_000) as folder,
@@ -92,7 +92,7 @@ def test_an_engine_killed_for_its_memory_takes_nobody_along() -> None:
         pid = server.slots()["engine"]["pid"]
         (folder / "cgroup.procs").write_text(str(pid))
         (folder / "memory.limit_in_bytes").write_text("4096")
-        statuses: list[int] = []
+        statuses = []
         while server.slots()["engine"]["losses"] == 0 and len(statuses) < 500:
             statuses.append(server.solve(QUESTION).status_code)
         assert set(statuses) <= {200, 503}

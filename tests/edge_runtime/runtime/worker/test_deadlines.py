@@ -1,7 +1,5 @@
 """Admission, deadlines, priorities and departures on all three routes that solve."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from hrm_edge.client import Client
 from hrm_edge.errors import ServerError
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
-from hrm_edge_runtime.batching.task import Result, Task
+from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -114,7 +112,7 @@ def test_a_client_does_not_wait_if_its_deadline_cannot_be_met(slow: Server) -> N
 
 
 def test_greater_priority_goes_first(slow: Server) -> None:
-    ended: list[str] = []
+    ended = []
 
     def ask(name: str, priority: int) -> None:
         body = {"puzzle": QUESTION, "max_segments": 2, "priority": priority}
@@ -130,13 +128,12 @@ def test_greater_priority_goes_first(slow: Server) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_closed_connection_is_seen_within_a_quarter_of_a_second(slow: Server, route: str) -> None:
-    assert min(_seconds_until_seen(slow, route) for _ in range(3)) < SEEN_S
-
-
-def _seconds_until_seen(server: Server, route: str) -> float:
-    with crowd(server, 3, route=route):
-        left_s = time.monotonic()
-    return time.monotonic() - left_s
+    seen_s = []
+    for _ in range(3):
+        with crowd(slow, 3, route=route):
+            left_s = time.monotonic()
+        seen_s.append(time.monotonic() - left_s)
+    assert min(seen_s) < SEEN_S
 
 
 @given(
@@ -144,12 +141,12 @@ def _seconds_until_seen(server: Server, route: str) -> float:
     num_slots=st.integers(1, 4),
     num_at_once=st.integers(1, 24),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_least_wait_is_lower_bound(segments: list[int], num_slots: int, num_at_once: int) -> None:
     """So admission refuses nothing that could have begun in time."""
     lane, engine = timed_lane(num_slots, segments)
-    bound_s: dict[int, float] = {}
-    waited_s: dict[int, float] = {}
+    bound_s = {}
+    waited_s = {}
     todo = list(range(len(segments)))
     while todo or lane.has_work:
         for task_id in todo[:num_at_once]:
@@ -167,8 +164,8 @@ def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
     lane, engine = timed_lane(2, [9] * 4)
     lane.submit(_ask(0, 0.0, deadline_s=4.25, best_effort=True))
     lane.submit(_ask(1, 0.0, deadline_s=4.25))
-    results: dict[int, Result] = {}
-    ended_s: dict[int, float] = {}
+    results = {}
+    ended_s = {}
     while lane.has_work:
         for one in lane.step()[0]:
             results[one.task_id] = one

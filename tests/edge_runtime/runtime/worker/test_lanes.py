@@ -1,21 +1,20 @@
 """Several models in one server: who answers what, none is shut out, and all get equal time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import multiprocessing
 import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from asgi_tools import MAZE, MAZES, PLACES, QUICK, app_of_two, app_over, engine_of, serving, until
+from asgi_tools import PLACES, QUICK, app_over, engine_of, lanes_over, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_engine import ThreadEngine
-from scripted_server import LANE, NAME, QUESTION
+from scripted_engine import ScriptedEngine, ThreadEngine
+from scripted_server import LANE, NAME, QUESTION, scripted_model
 from service_tools import wait_for
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.api.request import parse_request
@@ -25,10 +24,24 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.worker import messages, process
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLane
+from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
 from hrm_edge_runtime.worker.loop import FairTurns
+from hrm_puzzles import registry
 
+MAZE = registry.get("maze-8x8")
+MAZES = "mazes"
 MAZE_QUESTION = MAZE.sample([])
+
+
+def app_of_two() -> Starlette:
+    """Return an application of the scripted Sudokus and of mazes answered with their questions."""
+    mazes = scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3, max_attempts=1)
+    return app_over(two_lanes, mazes)
+
+
+def two_lanes() -> Lanes:
+    echo = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
+    return {**QUICK(), **lanes_over(echo, MAZE, MAZES)}
 
 
 def answer_to(http: TestClient, puzzle: object, **fields: object) -> Any:
@@ -119,9 +132,7 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
     async with EngineClient(Deaf, {}, stall_s=0.2) as client:
         await until(lambda: client.state == "ready")
         with pytest.raises(NoAnswerError, match="engine-lost"):
-            await asyncio.wait_for(
-                client.lane_manager.load(LaneKey("a"), cast(MakeLane, QUICK), beside=True), 60
-            )
+            await asyncio.wait_for(client.lane_manager.load(LaneKey("a"), QUICK, beside=True), 60)
 
 
 def test_a_long_start_is_logged(
@@ -164,7 +175,7 @@ def test_a_lane_that_was_idle_has_saved_nothing() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.floats(0.02, 1.0), min_size=2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_busy_lanes_get_the_same_time_within_one_dear_step(costs: dict[str, float]) -> None:
     total_s = 10 * max(costs.values())
     turns = FairTurns(costs)

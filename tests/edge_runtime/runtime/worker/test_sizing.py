@@ -1,7 +1,5 @@
 """The number of slots of a lane, from times of a segment that are measured and kept."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

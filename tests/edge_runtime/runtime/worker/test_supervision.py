@@ -1,7 +1,5 @@
 """Processes that are killed, stopped, drained and interrupted: what clients see of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from web_tools import Browser, ConsoleMessage, Error, Page
 
 MODELS = ("sudoku-6x6", "sudoku", "maze-8x8", "logistics-6x6", "arc-7x7", "arc-15x15")
+CLIPBOARD = ["clipboard-read", "clipboard-write"]
 REFUSED = "Failed to load resource"  # how the browser notes each 4xx and 5xx that a test provokes
 
 
@@ -48,14 +49,15 @@ def window(browser: Browser) -> Iterator[Page]:
     """One window for all tests: a new one for each would cost a process and half a second."""
     from web_tools import new_page
 
-    with new_page(browser, viewport={"width": 1200, "height": 900}, accept_downloads=True) as page:
+    size = {"width": 1200, "height": 900}
+    with new_page(browser, viewport=size, permissions=CLIPBOARD) as page:
         yield page
 
 
 @pytest.fixture
 def page(window: Page, site: Server) -> Iterator[Page]:
     """The page as a new visitor finds it; a failing script or a breach of the policy fails it."""
-    faults: list[str] = []
+    faults = []
 
     def note(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(REFUSED):

@@ -60,7 +60,7 @@ def test_the_page_works_behind_the_proxy(
 def test_the_page_works_under_a_path(
     browser: Browser, guarded: Server, name: str, tmp_path: Path
 ) -> None:
-    outside: list[str] = []
+    outside = []
 
     def note(request: Request) -> None:
         if not request.url.startswith(f"{url}/"):

@@ -1,7 +1,5 @@
 """A puzzle of another package has a board: the page draws the symbols of its legend."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator
@@ -97,7 +95,7 @@ def test_own_puzzle_is_drawn_and_proven(browser: Browser, own_site: Server, size
             screen(page, "own-puzzle")
 
 
-def test_own_puzzle_is_pasted_and_linked(browser: Browser, own_site: Server) -> None:
+def test_own_puzzle_is_linked_pasted_and_fresh(browser: Browser, own_site: Server) -> None:
     with visit(browser, own_site, SIZES[0], f"/#latin={SQUARE[:-1]}.") as page:
         assert digits(page) == f"{SQUARE[:-1]}."
         assert solve(page) == "Not proven"
@@ -105,10 +103,6 @@ def test_own_puzzle_is_pasted_and_linked(browser: Browser, own_site: Server) -> 
         assert digits(page).startswith("AA..")
         assert solve(page) == "Not a puzzle"
         assert cell(page, 1, 2).get_attribute("aria-invalid") == "true"
-
-
-def test_own_puzzle_has_fresh_boards(browser: Browser, own_site: Server) -> None:
-    with visit(browser, own_site, SIZES[0]) as page:
         page.click("#new")
         page.click("#show-label")
         expect(page.locator("#verdict-title")).to_have_text("The generator's answer")

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -30,8 +29,7 @@ pytestmark = pytest.mark.process
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
-Scheme = Literal["light", "dark"]
-SHOWN: tuple[tuple[Scheme, str, str], ...] = (
+SHOWN = (
     ("light", "sudoku-6x6", "puzzle"),
     ("dark", "logistics-6x6", "puzzle"),
     ("light", "arc-7x7", "puzzle"),
@@ -112,7 +110,7 @@ def test_policy_forbids_foreign_hosts_and_markup(browser: Browser, site: Server)
     policy = site.http.get("/").headers["content-security-policy"]
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
-    hosts: set[str] = set()
+    hosts = set()
     with new_page(browser) as page:
         page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
         page.goto(f"{site.url}/docs")

@@ -60,11 +60,10 @@ def test_task_file_shows_commands(sized_page: Page, model: str) -> None:
     require_no_sideways_scroll(sized_page)
 
 
-def test_shown_commands_build_the_data(browser: Browser, site: Server, tmp_path: Path) -> None:
-    with visit(browser, site, SIZES[0]) as page:
-        paste(page, json.dumps(TASK))
-        expect(page.locator("#verdict-commands")).to_be_visible()
-        build = page.inner_text("#verdict-commands").split("\n")[0]
+def test_shown_commands_build_the_data(page: Page, tmp_path: Path) -> None:
+    paste(page, json.dumps(TASK))
+    expect(page.locator("#verdict-commands")).to_be_visible()
+    build = page.inner_text("#verdict-commands").split("\n")[0]
     folder = tmp_path / "tasks"
     folder.mkdir()
     (folder / "mine.json").write_text(json.dumps(TASK))

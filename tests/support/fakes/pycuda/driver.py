@@ -120,8 +120,8 @@ class Library:
 
 def _status_of(call: Callable[..., Any], *arguments: Any) -> int:
     """Call a function with plain numbers; its result goes to the handle passed by reference."""
-    numbers: list[int] = []
-    handles: list[ctypes.c_void_p] = []
+    numbers = []
+    handles = []
     for argument in arguments:
         if hasattr(argument, "_obj"):
             handles.append(argument._obj)
@@ -136,7 +136,7 @@ def _status_of(call: Callable[..., Any], *arguments: Any) -> int:
     return 0
 
 
-GRAPH_FUNCTIONS: dict[str, Callable[..., Any]] = {
+GRAPH_FUNCTIONS = {
     "cuStreamBeginCapture_v2": fake_gpu.begin_capture,
     "cuStreamEndCapture": fake_gpu.end_capture,
     "cuGraphInstantiateWithFlags": fake_gpu.instantiate,

@@ -1,4 +1,4 @@
-// Mazes: 0 open, 1 wall, 2 start, 3 goal, 4 path.
+// Mazes.
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readFramed, readObject } from "../notation.js";
@@ -11,7 +11,7 @@ const [OPEN, WALL, START, GOAL, PATH] = [0, 1, 2, 3, 4];
 const CHARACTERS = { "#": WALL, "█": WALL, " ": OPEN, ".": OPEN, S: START, G: GOAL, o: PATH };
 const WRITTEN = [".", "#", "S", "G", "o"];
 const LOOKS = ["open", "wall", "start", "goal", "path"];
-const MARKS = { path: () => PATH, start: () => START, goal: () => GOAL };
+const MARKS = { path: () => PATH, start: () => START, goal: () => GOAL, end: () => GOAL };
 
 export function maze(model) {
   const size = sizeOf(model);

@@ -123,7 +123,7 @@ def _record(event: int, stream: int) -> None:
     fake_gpu.events[event].record(fake_gpu.streams[stream])
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS = {
     "cuInit": _function(_init),
     "cuDeviceGet": _function(lambda ordinal: ordinal, Handle),
     "cuDeviceGetName": _function(_name, bytes),
