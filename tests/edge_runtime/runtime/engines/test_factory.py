@@ -1,21 +1,27 @@
-"""From a bundle to an engine: names, refusals, and what ONNX Runtime runs on a CPU."""
+"""From a bundle to an engine: names, refusals, precisions, slots, and ONNX Runtime on a CPU."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from bundle_tools import shipped
+from stand_ins import with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
+from hrm_edge_runtime.contract.shipped import shipped_bundles
+from hrm_edge_runtime.engines import engine
 from hrm_edge_runtime.engines import onnx as onnx_engine
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import engine_for, num_gpus, parse_choice
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.engines.trt import building, profiles
 from hrm_edge_runtime.engines.trt.cuda import Gpu
 
 # the path of a device, in the CPU's memory
@@ -111,3 +117,53 @@ def test_opening_a_model_leaves_nothing_in_the_home_directory(tmp_path: Path, fi
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.rglob("*")) == []
     assert "telemetry" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("few_weights", "in_the_bundle", "undecided", "precisions"),
+    [
+        (1_000_000, ["fp16", "int8"], [], ["fp16"]),
+        (10, ["fp16", "int8"], [], ["fp16", "int8"]),
+        (1_000_000, ["int8"], [], ["int8"]),
+        (10, ["fp16", "int8"], ["int8"], ["fp16"]),
+        (10, ["fp16", "int8"], ["fp16", "int8"], ["fp32"]),
+        (1_000_000, ["fp16", "int8"], ["fp32", "fp16", "int8"], ["fp16"]),  # nothing is better
+    ],
+)
+def test_decided_precisions_are_built_and_int8_for_large_models_or_if_there_is_nothing_else(
+    bundle: Bundle,
+    monkeypatch: pytest.MonkeyPatch,
+    few_weights: int,
+    in_the_bundle: list[str],
+    undecided: list[str],
+    precisions: list[str],
+) -> None:
+    graph = onnx.load(bundle.graph_path("fp32"))
+    monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
+    bundle = with_precisions(bundle, **dict.fromkeys(in_the_bundle, graph))
+    doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
+    manifest = bundle.manifest.model_copy(update={"undecided": doubts})
+    assert building.worth_a_try(replace(bundle, manifest=manifest)) == precisions
+
+
+def test_every_small_shipped_model_is_built_in_fp16_alone_and_the_large_one_in_int8() -> None:
+    for name in shipped_bundles():
+        precision = "int8" if name == "sudoku-hrm" else "fp16"
+        assert building.worth_a_try(shipped(name)) == [precision], name
+
+
+@pytest.mark.parametrize(
+    ("name", "has_card", "engine_name", "slots"),
+    [
+        ("sudoku", True, "tensorrt", 64),
+        ("sudoku", True, "cuda", 64),
+        ("sudoku", False, "tensorrt", 16),
+        ("sudoku", True, "cpu", 8),
+        ("maze", True, "cuda", 8),
+    ],
+)
+def test_a_card_is_tried_with_64_slots_unless_the_sequence_is_long(
+    monkeypatch: pytest.MonkeyPatch, name: str, has_card: bool, engine_name: str, slots: int
+) -> None:
+    monkeypatch.setattr(engine, "has_card", lambda: has_card)
+    assert engine.max_slots(shipped(name), engine_name) == slots

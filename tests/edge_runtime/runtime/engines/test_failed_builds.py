@@ -1,26 +1,23 @@
-"""What TensorRT builds by default; a build that fails is one sentence, and what was built stays."""
+"""A build that fails is one sentence, and what was built stays."""
 
 import json
 import shlex
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import onnx
 import pytest
-from bundle_tools import shipped
 from cli_tools import invoked, succeeded
 from click.testing import Result
 from stand_ins import BUILD_COMMAND, SetUp, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import shipped_bundles
-from hrm_edge_runtime.engines import engine, factory
+from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.trt import api, building, cache, failures, profiles
+from hrm_edge_runtime.engines.trt import api, cache, failures
 from hrm_edge_runtime.engines.trt.building import Build
 from hrm_edge_runtime.engines.trt.cache import EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, TensorRTError, cause_of
@@ -237,56 +234,6 @@ def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle) -> None:
     missing = opened.num_optimization_profiles
     with pytest.raises(EngineUnavailableError, match=f"not profile {missing}: build the engine"):
         api.context_for(opened, profile=missing, shapes={}, stream=1)
-
-
-@pytest.mark.parametrize(
-    ("few_weights", "in_the_bundle", "undecided", "precisions"),
-    [
-        (1_000_000, ["fp16", "int8"], [], ["fp16"]),
-        (10, ["fp16", "int8"], [], ["fp16", "int8"]),
-        (1_000_000, ["int8"], [], ["int8"]),
-        (10, ["fp16", "int8"], ["int8"], ["fp16"]),
-        (10, ["fp16", "int8"], ["fp16", "int8"], ["fp32"]),
-        (1_000_000, ["fp16", "int8"], ["fp32", "fp16", "int8"], ["fp16"]),  # nothing is better
-    ],
-)
-def test_decided_precisions_are_built_and_int8_for_large_models_or_if_there_is_nothing_else(
-    bundle: Bundle,
-    monkeypatch: pytest.MonkeyPatch,
-    few_weights: int,
-    in_the_bundle: list[str],
-    undecided: list[str],
-    precisions: list[str],
-) -> None:
-    graph = onnx.load(bundle.graph_path("fp32"))
-    monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
-    bundle = with_precisions(bundle, **dict.fromkeys(in_the_bundle, graph))
-    doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
-    manifest = bundle.manifest.model_copy(update={"undecided": doubts})
-    assert building.worth_a_try(replace(bundle, manifest=manifest)) == precisions
-
-
-def test_every_small_shipped_model_is_built_in_fp16_alone_and_the_large_one_in_int8() -> None:
-    for name in shipped_bundles():
-        precision = "int8" if name == "sudoku-hrm" else "fp16"
-        assert building.worth_a_try(shipped(name)) == [precision], name
-
-
-@pytest.mark.parametrize(
-    ("name", "has_card", "engine_name", "slots"),
-    [
-        ("sudoku", True, "tensorrt", 64),
-        ("sudoku", True, "cuda", 64),
-        ("sudoku", False, "tensorrt", 16),
-        ("sudoku", True, "cpu", 8),
-        ("maze", True, "cuda", 8),
-    ],
-)
-def test_a_card_is_tried_with_64_slots_unless_the_sequence_is_long(
-    monkeypatch: pytest.MonkeyPatch, name: str, has_card: bool, engine_name: str, slots: int
-) -> None:
-    monkeypatch.setattr(engine, "has_card", lambda: has_card)
-    assert engine.max_slots(shipped(name), engine_name) == slots
 
 
 def test_builder_limits_suit_an_8_gb_board(bundle: Bundle) -> None:
