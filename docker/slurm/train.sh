@@ -16,4 +16,4 @@ if [ -e "$run/run.json" ]; then set -- "$@" --resume; fi
 # A store of its own for each start; without it new ranks would look for dead ones.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${RANKS:-${SLURM_GPUS_ON_NODE:-1}}" --max-restarts 3 \
-    --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$first:${PORT:-29400}" -m -- hrm_train --run "$run" "$@"
+    --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$first:${PORT:-29400}" --no-python -- hrm-train --run "$run" "$@"

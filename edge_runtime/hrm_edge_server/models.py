@@ -7,12 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from hrm_edge_runtime.api.errors import (
-    ServiceError,
-    invalid,
-    no_answer,
-    without_folders,
-)
+from hrm_edge_runtime.api.errors import ServiceError, bad_bundle, invalid, no_answer
 from hrm_edge_runtime.api.schema import ChangeAnswer
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -67,7 +62,7 @@ class ModelManager:
         model, lane = await asyncio.to_thread(self._read, name, path)
         async with self._one_at_a_time:
             self._check_ready()
-            await self._load(lane)
+            await _opened(self._load(lane))
             try:
                 commit()
             except BaseException:
@@ -136,24 +131,18 @@ class ModelManager:
         model, lane = opened
         async with self._one_at_a_time:
             await self._engine_is_ready()
-            problem = await self._problem_of_loading(lane)
-            if problem is None:
+            try:
+                # other lanes pause while a TensorRT lane opens, so its figures are right
+                await self._load(lane, keeps_figures=True)
+            except lane_manager.LaneNotOpenedError as error:
+                self.library.note_failure(model.name, str(error))
+            except client.NoAnswerError:
+                problem = "the engine died while it opened the model: see the log."
+                self.library.note_failure(model.name, problem)
+            else:
                 self._models[model.name] = model
                 self.library.lanes[lane.key] = lane  # a restarted engine opens it too
                 self.library.joining.discard(model.name)
-            else:
-                self.library.note_failure(model.name, problem)
-
-    async def _problem_of_loading(self, lane: lanes.LaneOptions) -> str | None:
-        """Open the lane in the engine; returns the reason if that fails."""
-        try:
-            # other lanes pause while a TensorRT lane opens, so its figures are right
-            await self._load(lane, keeps_figures=True)
-        except ServiceError as error:
-            return f"{error.detail.message}: {error.detail.remedy}."
-        except client.NoAnswerError:
-            return "the engine died while it opened the model: see the log."
-        return None
 
     async def _engine_is_ready(self) -> None:
         while self._engine_client.state != "ready":
@@ -173,12 +162,11 @@ class ModelManager:
                 message = f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}"
                 remedy = "send it to /models/ and its own name"
                 raise invalid("other-name", message, remedy, field="bundle")
-            key = lanes.LaneKey(
-                name, next(self._numbers)
-            )  # a lane that is closing still has its key
+            # a lane that is closing still has its key
+            key = lanes.LaneKey(name, next(self._numbers))
             return self.library.open(bundle, key)
         except (BundleError, EngineUnavailableError) as error:
-            raise _refusal(422, "bad-bundle", error) from None
+            raise bad_bundle(error) from None
 
     async def _try(self, path: Path) -> None:
         """Try a bundle in a process of its own; rejects what fails there."""
@@ -195,11 +183,11 @@ class ModelManager:
             raise no_answer("draining") from None
 
     async def _load(self, lane: lanes.LaneOptions, *, keeps_figures: bool = False) -> None:
-        """Open a lane in the engine beside those that run; fails as `_try` does."""
+        """Open a lane in the engine beside those that run."""
         is_beside = lane.choice.engine != OPENED_WHERE_USED
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=keeps_figures)
         manager = self._engine_client.lane_manager
-        await _opened(manager.load(lane.key, make_lane, beside=is_beside))
+        await manager.load(lane.key, make_lane, beside=is_beside)
 
     def _close_later(self, lane: lanes.LaneKey) -> None:
         """Close a lane after the last of its requests."""
@@ -223,12 +211,4 @@ async def _opened(opening: Awaitable[None]) -> None:
     try:
         await opening
     except lane_manager.LaneNotOpenedError as error:
-        if error.is_over_budget:
-            raise _refusal(507, "over-budget", error) from None
-        raise _refusal(422, "bad-bundle", error) from None
-
-
-def _refusal(status: int, reason: str, error: Exception) -> ServiceError:
-    """The sentence of an error, `problem: remedy.`, as an answer."""
-    message, _, remedy = without_folders(str(error)).rpartition(": ")
-    return ServiceError(status, reason, message or remedy, remedy.rstrip("."), field="bundle")
+        raise bad_bundle(error, is_over_budget=error.is_over_budget) from None

@@ -22,7 +22,7 @@ from typing import BinaryIO
 import anyio
 from starlette.requests import ClientDisconnect, Request
 
-from hrm_edge_runtime.api.errors import AGAIN, ServiceError, invalid, without_folders
+from hrm_edge_runtime.api.errors import AGAIN, ServiceError, bad_bundle, invalid
 from hrm_edge_runtime.api.schema import ChangeAnswer
 from hrm_edge_runtime.contract import archive
 from hrm_edge_runtime.contract.manifest import BundleError, is_plain_name
@@ -171,8 +171,7 @@ class Uploads:
             try:
                 await asyncio.to_thread(archive.unpack, file, unpacked)
             except BundleError as error:
-                message, _, remedy = without_folders(str(error)).rpartition(": ")
-                raise ServiceError(422, "bad-bundle", message, remedy.rstrip(".")) from None
+                raise bad_bundle(error) from None
             return await asyncio.to_thread(self.folder.add, name, unpacked)
 
     async def _write_body(self, request: Request, file: Path, most_bytes: int) -> None:

@@ -167,7 +167,13 @@ def _fault_of(path: Path, defaults: LaneDefaults) -> str:
     if choice.engine == factory.OPENED_WHERE_USED:
         return ""
     if GOLDEN_NAME in bundle.manifest.files and choice.engine != "unrolled":
-        return _broken_parity(bundle, str(choice), defaults)
+        from hrm_parity.cli import ParityOptions, compare_engines
+
+        parity = ParityOptions(engine=str(choice), slots=NUM_SLOTS, threads=defaults.num_threads)
+        broken = compare_engines(bundle, parity).breaks
+        if broken:
+            return f"it does not compute what its golden traces say ({broken[0]}): export it again."
+        return ""
     opened = factory.engine_for(
         bundle, engine=str(choice), num_slots=1, num_threads=defaults.num_threads
     )
@@ -178,13 +184,3 @@ def _fault_of(path: Path, defaults: LaneDefaults) -> str:
     if not np.isfinite(values).all():
         return "it computes values that are not finite: export it again."
     return ""
-
-
-def _broken_parity(bundle: Bundle, engine: str, defaults: LaneDefaults) -> str:
-    from hrm_parity.cli import ParityOptions, compare_engines
-
-    parity = ParityOptions(engine=engine, slots=NUM_SLOTS, threads=defaults.num_threads)
-    broken = compare_engines(bundle, parity).breaks
-    if not broken:
-        return ""
-    return f"it does not compute what its golden traces say ({broken[0]}): export it again."

@@ -65,19 +65,7 @@ def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: 
     assert output_of(analyze, "verify", "--man=no", unit) == ""
     judged = output_of(analyze, "security", "--offline=true", unit)
     exposure = re.search(r"exposure level for hrm-serve.service: ([\d.]+)", judged)
-    assert exposure is not None
     assert float(exposure[1]) < 2.5
-
-
-def settings(*names: str) -> dict[str, list[str]]:
-    """Return what systemd reads from a unit and its drop-ins, in this order."""
-    found = {}
-    for name in names:
-        for line in (FOLDER / name).read_text().splitlines():
-            if line and line[0] not in "#[":
-                setting, _, value = line.partition("=")
-                found.setdefault(setting, []).append(value)
-    return found
 
 
 LISTS_DEVICES_BEFORE_252 = ("PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy")
@@ -91,7 +79,12 @@ SINCE_250 = {
 
 
 def test_a_jetsons_unit_leaves_the_gpu_and_the_swap_open_under_systemd_249() -> None:
-    found = settings("hrm-serve.service", "hrm-serve-jetson.conf")
+    found = {}
+    for name in ("hrm-serve.service", "hrm-serve-jetson.conf"):  # as systemd reads them
+        for line in (FOLDER / name).read_text().splitlines():
+            if line and line[0] not in "#[":
+                setting, _, value = line.partition("=")
+                found.setdefault(setting, []).append(value)
     assert SINCE_250.isdisjoint(found)
     for setting in LISTS_DEVICES_BEFORE_252:
         values = found.get(setting, ["no"])
@@ -128,7 +121,6 @@ def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path) -
     gpg = tool("gpg", "gpg")
     recipe = (FOLDER / "Dockerfile.jetson").read_text().replace("\\\n", "")
     found = re.search(r"gpg --show-keys .*?/tmp/keys(?= +&& echo)", recipe)
-    assert found is not None
     key_file = tmp_path / "key.asc"
     script = found.group().replace("/etc/apt/keyrings/jetson.asc", str(key_file))
     script = script.replace("/tmp/keys", str(tmp_path / "keys"))
@@ -160,7 +152,6 @@ def test_an_image_installs_an_extra_in_pinned_versions(name: str) -> None:
     tomllib = pytest.importorskip("tomllib")
     recipe = (FOLDER / f"Dockerfile.{name}").read_text()
     found = re.search(r"pip install .*constraints.txt \S*.*\[([\w-]+)\]['\"] ?([\w -]*)", recipe)
-    assert found is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert found[1] in project["optional-dependencies"]
     beside = found[2].split()
@@ -234,7 +225,6 @@ def test_the_health_check_uses_no_proxy_and_little_time(
     found = re.search(
         r"^HEALTHCHECK(?:.|\\\n)*CMD (\[.*\])$", (FOLDER / name).read_text(), re.MULTILINE
     )
-    assert found is not None
 
     def status(port: int) -> int:
         command = json.loads(found[1].replace("8000", str(port)))
@@ -341,6 +331,7 @@ Environment = dict[str, str]
 RECIPE = "sudoku-4x4 --train 200 --test 70"
 PROGRAMS = {
     "hrm-data": '#!/bin/sh\nexec {python} -c "from hrm_puzzles.cli import main; main()" "$@"\n',
+    "hrm-train": '#!/bin/sh\nexec {python} -c "from hrm_train.cli import main; main()" "$@"\n',
     "scontrol": "#!/bin/sh\necho localhost\n",
     "srun": '#!/bin/sh\nexec "$@"\n',
     "torchrun": '#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n',
@@ -349,7 +340,7 @@ PROGRAMS = {
 
 @pytest.fixture
 def of_a_cluster(tmp_path: Path) -> Environment:
-    """An environment whose PATH has `hrm-data`, and what a cluster has."""
+    """An environment whose PATH has two of our commands, and what a cluster has."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, content in PROGRAMS.items():

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
 from proxy_tools import CONFIGURATION, proxied, proxy
 from scripted_server import examples
 from service_tools import NDJSON, PATIENCE_S, Server, running, scripted_command, starting, wait_for
@@ -43,7 +42,6 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
     """The lines of the configuration follow from the tags and paths of the routes."""
     expected = {"read_path": {"/web/", "/openapi.json"}, "send_path": set[str]()}
     for route in ROUTES:
-        assert isinstance(route, APIRoute)
         if CLIENT in route.tags:
             name = "read_path" if "GET" in route.methods else "send_path"
             expected[name].add(re.sub(r"\{\w+\}", "[^/]+", route.path))

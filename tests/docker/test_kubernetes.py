@@ -164,5 +164,4 @@ def test_probes_and_the_drain_are_those_of_the_server() -> None:
     pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     options = (ROOT / "docs" / "api.md").read_text()
     drain = re.search(r"`--drain-seconds` \| `([\d.]+)`", options)
-    assert drain is not None
     assert spec["terminationGracePeriodSeconds"] >= pause_s + float(drain[1]) + 5

@@ -63,7 +63,9 @@ def test_a_text_without_cells_is_rejected(kind: str, text: str) -> None:
         registry.get(kind).parse(text)
 
 
-@pytest.mark.parametrize("piece", ["\n", " \n", "1\n", "\t", "-", "E", "EX@*", "nan ", "[", "+-"])
+@pytest.mark.parametrize(
+    "piece", ["\n", " \n", "1\n", "\t", "-", "E", "EX@*", "nan ", "[", "+-", "a.", "S=", "=\t"]
+)
 def test_a_text_of_the_greatest_length_is_judged_in_bounded_time(piece: str) -> None:
     text = piece * (4000 // len(piece))
     began = time.process_time()

@@ -5,6 +5,7 @@ answer is the question plus 50, modulo 100. Shapes: B slots, T tokens.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scripted_engine import Script, ScriptedEngine
@@ -55,8 +56,7 @@ class Tens:
         return tokens_T.astype(np.int8)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Course:
+class Course(NamedTuple):
     """The model wants to halt from `segments` on; `answer` is in the frame of its question."""
 
     segments: int

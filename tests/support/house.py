@@ -3,9 +3,8 @@
 import contextlib
 import functools
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from asgi_tools import client_of, engine_of
@@ -35,8 +34,7 @@ BROKEN_STEP = ECHO_STEP.replace(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class House:
+class House(NamedTuple):
     """A running application, and the folder of its test: bundles to send, and `uploads`."""
 
     app: Starlette

@@ -1,7 +1,5 @@
 """Answers and solvers for tests, and a real HTTP server that answers as the test says."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

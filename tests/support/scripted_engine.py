@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from hrm_edge_runtime.worker.lanes import LaneReport, MakeLanes, OpenedLane
 from hrm_edge_runtime.worker.step_times import warm_up
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Script:
+class Script(NamedTuple):
     """The script of one puzzle: from segment `segments` on it answers `answer_T` with margin +1.
 
     Before that it answers the question itself with margin -1.
@@ -33,10 +32,6 @@ class Script:
 
 
 Play = Callable[[Int32], Script]
-
-
-def _echo(tokens_T: Int32) -> Script:
-    return Script(answer_T=tokens_T)
 
 
 class ScriptedEngine(Engine):
@@ -56,7 +51,7 @@ class ScriptedEngine(Engine):
     ) -> None:
         self.num_slots = num_slots
         self.seq_len = seq_len
-        self._play: Play = play or _echo
+        self._play = play or (lambda tokens_T: Script(answer_T=tokens_T))
         self.step_s = step_s
         self._sleep = sleep
         self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots

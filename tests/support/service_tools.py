@@ -46,7 +46,6 @@ class Server:
         return "".join(self._lines)
 
     def _read_log(self) -> None:
-        assert self.process.stderr is not None
         self._lines.extend(self.process.stderr)
 
     def status(self, path: str) -> int:
@@ -86,7 +85,6 @@ class Server:
             self.process.kill()
         self.process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
-        assert self.process.stderr is not None
         self.process.stderr.close()
 
 

@@ -89,7 +89,6 @@ def visit(
 
 
 def width_of(page: Page) -> int:
-    assert page.viewport_size is not None
     return page.viewport_size["width"]
 
 

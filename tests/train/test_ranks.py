@@ -87,6 +87,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     assert Ranks(rank=1, world=2).slots(8) == range(4, 8)
 
 
+HRM_TRAIN = str(Path(sys.executable).with_name("hrm-train"))
 PREFIX = f"hrm{os.getpid() % 10_000}"
 ONE_MACHINE = "--nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint localhost:0"
 
@@ -101,7 +102,7 @@ def torchrun(
 ) -> subprocess.Popen[str]:
     """Start one agent with its ranks; `inside` is put before the command."""
     command = [*inside, sys.executable, "-m", "torch.distributed.run"]
-    command += ["--max-restarts", "3", *machines.split(), "-m", "--", "hrm_train"]
+    command += ["--max-restarts", "3", *machines.split(), "--no-python", "--", HRM_TRAIN]
     command += ["--run", str(run), "--data", str(data), *TRAINING.split()]
     variables = {**os.environ, **environment}
     return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)

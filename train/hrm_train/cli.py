@@ -3,6 +3,7 @@
 hrm-train sudoku-small
 hrm-train --run runs/sudoku-small --resume
 hrm-train status runs/sudoku-small
+torchrun --nproc-per-node N --no-python -- hrm-train ...    several GPUs or machines
 """
 
 import json
@@ -33,8 +34,10 @@ def train(options: TrainOptions) -> None:
     """Train an HRM on a puzzle, from a data set directory to a run directory with checkpoints."""
     if options.context.invoked_subcommand is None:
         from hrm_train import session
+        from hrm_train.distributed import joined
 
-        session.train(options)
+        with joined():
+            session.train(options)
 
 
 @main.command(epilog="Example: hrm-train status runs/sudoku --json")

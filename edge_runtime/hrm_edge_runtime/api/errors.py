@@ -187,6 +187,17 @@ def bad_puzzle(error: PuzzleError) -> ServiceError:
     )
 
 
+def bad_bundle(error: Exception, *, is_over_budget: bool = False) -> ServiceError:
+    """The refusal of a bundle from the sentence of its error, `problem: remedy.`."""
+    message, _, remedy = without_folders(str(error)).rpartition(": ")
+    status = 422
+    reason = "bad-bundle"
+    if is_over_budget:
+        status = 507
+        reason = "over-budget"
+    return ServiceError(status, reason, message or remedy, remedy.rstrip("."), field="bundle")
+
+
 def without_folders(text: str) -> str:
     """Make a log sentence fit for a client: absolute paths keep only their last name."""
     return FOLDERS.sub("", text)

@@ -57,4 +57,6 @@ def first_fault(error: "ValidationError") -> str:
     """A clause about the first fault, after its place in the value."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"][:4]))
-    return f"{place}: {words_for(first)}" if place else words_for(first)
+    if not place:
+        return words_for(first)
+    return f"{place}: {words_for(first)}"

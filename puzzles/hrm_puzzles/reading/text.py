@@ -14,14 +14,15 @@ ANY_HEADING = re.compile(
     HEADING.format("(grid|puzzle|sudoku|maze|board|game|solution|answer)s?|no|nr"), re.IGNORECASE
 )
 ANSWER_HEADING = re.compile(HEADING.format("solution|answer"), re.IGNORECASE)
-AROUND_TEXT = re.compile(
-    r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$"
-    r"|^[ \t]*(?:[A-Za-z][^\n='\"(){}]*=[ \t]*(?:new [^\n{]*)?)?(?:[A-Za-z][\w.]*\()?(?=[\[{(])"
-    r"|^[ \t]*\w+[ \t]*=[ \t]*$|[ \t]*(?:dtype|device)=[^\n)]*",
+AROUND_TEXT = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$", re.MULTILINE)
+"""Colors of a terminal, the end of a DOS file, and fences of Markdown."""
+_AROUND_MARKS = ("\x1b", "\x1a", "```")
+AROUND_LIST = re.compile(
+    r"^[ \t]*[A-Za-z][^\n='\"(){}]*=[ \t]*(?:new [^\n{]*)?(?=[\w.]*\(?[\[{(]|$)"
+    r"|(?<![\w.])[A-Za-z][\w.]*\((?=[\[{(])|(?:dtype|device)=[^\n)]*",
     re.MULTILINE,
 )
-"""Colors of a terminal, the end of a DOS file, fences of Markdown, what is around a list."""
-_AROUND_MARKS = ("\x1b", "\x1a", "```", "=", "(")
+"""Names and calls before a list, as in `grid = np.array([`, and what a call has after it."""
 
 
 class Line(NamedTuple):
@@ -42,6 +43,8 @@ def plain(text: str) -> str:
     """The text without invisible characters, and with ASCII for what looks or counts like it."""
     if any(mark in text for mark in _AROUND_MARKS):
         text = AROUND_TEXT.sub("", text)
+    if "=" in text or "(" in text:
+        text = AROUND_LIST.sub("", text)
     if text.isascii():
         return text
     marks = {mark for mark in text if not mark.isascii()}

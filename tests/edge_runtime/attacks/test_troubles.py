@@ -4,8 +4,6 @@ Well-behaved clients of ours send puzzles meanwhile. Each of their requests gets
 exactly once: what is refused for a while is sent again. `/livez` answers throughout.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -130,7 +128,10 @@ TROUBLES = [signal.SIGKILL, signal.SIGSTOP, RELOAD, *VISITS]
 
 def make_trouble(trouble: Any, server: Server, visitors: contextlib.ExitStack) -> None:
     if isinstance(trouble, signal.Signals):
-        lose_engine(server, trouble)
+        engine = server.slots()["engine"]
+        os.kill(engine["pid"], trouble)
+        wait_for(lambda: server.slots()["engine"]["losses"] > engine["losses"])
+        server.wait_until_ready()
     elif trouble == RELOAD:
         content = archived(shipped(MODEL).path)
         headers = {"content-type": "application/x-tar"}
@@ -145,10 +146,3 @@ def make_trouble(trouble: Any, server: Server, visitors: contextlib.ExitStack) -
             connection.send(content)  # as much of it as fits
         if trouble == LEAVE_EARLY:
             visitors.close()
-
-
-def lose_engine(server: Server, number: int) -> None:
-    engine = server.slots()["engine"]
-    os.kill(engine["pid"], number)
-    wait_for(lambda: server.slots()["engine"]["losses"] > engine["losses"])
-    server.wait_until_ready()

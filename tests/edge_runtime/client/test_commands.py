@@ -1,7 +1,6 @@
 """`hrm-serve` and `hrm-solve` as a person runs them, over a real bundle on ONNX Runtime."""
 
 import logging
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 from cli_tools import invoked
 from echo_bundle import write_echo_bundle
-from key_tools import USER, write_key_file
 from service_tools import PATIENCE_S, command, free_port, hrm_serve
 
 from hrm_edge.cli import main as solve_app
@@ -28,21 +26,6 @@ APPS = {"serve": serve, "solve": solve_app}
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_echo_bundle(tmp_path_factory.mktemp("bundles") / "echo.bundle")
-
-
-def test_solve_command_asks_a_server_with_its_key(bundle: Path, tmp_path: Path) -> None:
-    key_file = tmp_path / "key"
-    key_file.write_text(f"{USER}\n")
-    keys = write_key_file(tmp_path)
-    with hrm_serve(bundle, "--threads=1", "--keys", keys, key=USER) as server:
-        done = invoked(solve_app, SOLVED, "--url", server.url, "--key-file", key_file)
-        assert (done.exit_code, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
-        without_key = invoked(solve_app, SOLVED, "--url", server.url)
-        assert without_key.exit_code == 3
-        assert without_key.stderr.startswith("hrm-solve: this server requires a key")
-        server.process.send_signal(signal.SIGTERM)
-        assert server.exit_status() == 0
-        assert "Traceback" not in server.log
 
 
 @pytest.fixture

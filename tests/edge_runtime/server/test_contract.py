@@ -52,7 +52,6 @@ def test_every_answer_is_declared(server: Server, mode: Any, num_examples: int) 
     assert len(operations) >= 9
     chosen = settings(
         max_examples=num_examples,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         database=None,
     )

@@ -3,8 +3,6 @@
 `test_supervision.py` kills, hangs and drains engines; `test_lane.py` puts garbage into a slot.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,7 @@
 """A running server keeps every bound on an input that docs/promises.md states."""
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import json
 import re
 import select
@@ -58,14 +57,25 @@ def ask(route: str, *headers: str) -> bytes:
     return head(route, "connection: close", *headers)
 
 
-def outcome_of(server: Server, *pieces: bytes) -> str:
+def solving(body: bytes) -> bytes:
+    return ask("POST /solve", f"content-length: {len(body)}") + body
+
+
+def with_field(**fields: object) -> bytes:
+    return solving(json.dumps({"puzzle": QUESTION, **fields}).encode())
+
+
+def with_line(line: bytes) -> bytes:
+    return ask("POST /solve/batch", f"content-length: {len(line)}") + line
+
+
+def outcome_of(server: Server, sent: bytes) -> str:
     """The answer to these bytes as `status rule-or-reason`, or `no answer`."""
     with connected(server) as connection:
         with contextlib.suppress(ConnectionError):
-            for piece in pieces:
-                connection.sendall(piece)
+            connection.sendall(sent)
         answer = everything(connection)
-    return status_and_rule(answer) if answer else "no answer"
+    return outcome(answer) if answer else "no answer"
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -77,34 +87,14 @@ def everything(connection: socket.socket) -> bytes:
     return answer
 
 
-def status_and_rule(answer: bytes) -> str:
+def outcome(answer: bytes) -> str:
+    """The status and what is wrong, or only what is wrong with a line of a batch."""
     header, _, body = answer.partition(b"\r\n\r\n")
-    return f"{header.split()[1].decode()} {rule_or_reason(body)}"
-
-
-def rule_or_reason(body: bytes) -> str:
-    error = json.loads(body)["error"]
-    return error["rule"] or error["reason"]
-
-
-def of_body(server: Server, body: bytes) -> str:
-    return outcome_of(server, ask("POST /solve", f"content-length: {len(body)}") + body)
-
-
-def of_field(server: Server, **fields: object) -> str:
-    return of_body(server, json.dumps({"puzzle": QUESTION, **fields}).encode())
-
-
-def of_line(server: Server, line: bytes) -> str:
-    with connected(server) as connection:
-        connection.sendall(ask("POST /solve/batch", f"content-length: {len(line)}") + line)
-        answer = everything(connection)
-    (error,) = [one for one in answer.splitlines() if one.startswith(b"{")]
-    return rule_or_reason(error)
-
-
-def of_chunks(server: Server, *chunks: bytes) -> str:
-    return outcome_of(server, ask("POST /solve", CHUNKED), *chunks)
+    (line,) = [line for line in body.splitlines() if line.startswith(b"{")]
+    error = json.loads(line)["error"]
+    status = header.split()[1].decode()
+    wrong = error["rule"] or error["reason"]
+    return wrong if status == "200" else f"{status} {wrong}"
 
 
 def of_requests_ahead(server: Server) -> str:
@@ -131,7 +121,7 @@ def of_unread_body(server: Server) -> str:
 
 def of_full_queue(server: Server) -> str:
     with asking(server, [QUESTION] * 2):
-        return of_field(server)
+        return outcome_of(server, with_field())
 
 
 def of_makers(server: Server) -> str:
@@ -147,7 +137,7 @@ def of_makers(server: Server) -> str:
             connections.remove(answered)
             refused = everything(answered)
     wait_for(lambda: server.status("/puzzle?kind=sudoku-4x4") == 200)
-    return status_and_rule(refused)
+    return outcome(refused)
 
 
 def of_connections(server: Server) -> str:
@@ -158,7 +148,7 @@ def of_connections(server: Server) -> str:
         for _ in range(2):
             connection = held.enter_context(ask_and_stay(small, QUESTION, "/solve/stream"))
             assert connection.recv(1 << 16)
-        return outcome_of(small)
+        return outcome_of(small, b"")
 
 
 def of_upload(server: Server) -> str:
@@ -187,36 +177,38 @@ def of_held_bytes(server: Server) -> str:
         (refused, _), *_ = answered.select()
         answer = everything(refused.fileobj)
     wait_for(lambda: server.status("/livez") == 200)
-    return status_and_rule(answer)
+    return outcome(answer)
 
 
+CHUNKS = ask("POST /solve", CHUNKED)
 PROBES = {
-    "header-bytes": lambda to: outcome_of(to, head("GET /", "x: " + "y" * 17 * KIB)),
-    "header-time": lambda to: outcome_of(to, b"GET / HT"),
-    "trailer-bytes": lambda to: of_chunks(to, b"1\r\nx\r\n0\r\nx: ", b"y" * 21 * KIB),
-    "crumbs": lambda to: of_chunks(to, b"1\r\n \r\n" * 2000),
+    "header-bytes": head("GET /", "x: " + "y" * 17 * KIB),
+    "header-time": b"GET / HT",
+    "trailer-bytes": CHUNKS + b"1\r\nx\r\n0\r\nx: " + b"y" * 21 * KIB,
+    "crumbs": CHUNKS + b"1\r\n \r\n" * 2000,
     "requests-ahead": of_requests_ahead,
-    "body-bytes": lambda to: of_chunks(to, b"10001\r\n", b"." * 64 * KIB + b".\r\n"),
-    "body-time": lambda to: outcome_of(to, ask("POST /solve", "content-length: 9"), b"{"),
-    "body-values": lambda to: of_body(to, b'{"puzzle":[' + b"0," * 5000 + b"0]}"),
-    "body-depth": lambda to: of_body(to, b'{"puzzle":' + b"[" * 9 + b"]" * 9 + b"}"),
-    "body-digits": lambda to: of_body(to, b'{"puzzle":' + b"1" * 19 + b"}"),
+    "body-bytes": CHUNKS + b"10001\r\n" + b"." * 64 * KIB + b".\r\n",
+    "body-time": ask("POST /solve", "content-length: 9") + b"{",
+    "body-values": solving(b'{"puzzle":[' + b"0," * 5000 + b"0]}"),
+    "body-depth": solving(b'{"puzzle":' + b"[" * 9 + b"]" * 9 + b"}"),
+    "body-digits": solving(b'{"puzzle":' + b"1" * 19 + b"}"),
     "unread-body": of_unread_body,
-    "text": lambda to: of_field(to, puzzle=["-\n" * 3500] * 4),
-    "blank-lines": lambda to: of_line(to, b"\n" * 1001),
-    "line-bytes": lambda to: of_line(to, b'{"puzzle":"' + b"." * 64 * KIB + b'"}'),
-    "line-values": lambda to: of_line(to, b'{"puzzle":[' + b"{}," * 2500 + b"0]}"),
-    "name": lambda to: of_field(to, model="m" * 201),
-    "attempts": lambda to: of_field(to, attempts=MAX_ATTEMPTS + 1),
-    "segments": lambda to: of_field(to, max_segments=999_999),
-    "deadline": lambda to: of_field(to, deadline_ms=3_600_001),
+    "text": with_field(puzzle=["-\n" * 3500] * 4),
+    "blank-lines": with_line(b"\n" * 1001),
+    "line-bytes": with_line(b'{"puzzle":"' + b"." * 64 * KIB + b'"}'),
+    "line-values": with_line(b'{"puzzle":[' + b"{}," * 2500 + b"0]}"),
+    "name": with_field(model="m" * 201),
+    "attempts": with_field(attempts=MAX_ATTEMPTS + 1),
+    "segments": with_field(max_segments=999_999),
+    "deadline": with_field(deadline_ms=3_600_001),
     "queue": of_full_queue,
     "making": of_makers,
     "upload-bytes": of_upload,
-    "path": lambda to: outcome_of(to, ask(f"GET /models/{'m' * 201}/tasks")),
+    "path": ask(f"GET /models/{'m' * 201}/tasks"),
     "connections": of_connections,
     "held": of_held_bytes,
 }
+"""What is sent beyond each bound, or a function that goes beyond it."""
 # They run beside the others.
 WAITING = ("header-time", "body-time", "unread-body", "connections", "upload-bytes")
 
@@ -310,7 +302,8 @@ def outcomes(server: Server) -> Iterator[dict[str, Future[str]]]:
         started = {}
         for name, probe in PROBES.items():
             pool = waiting if name in WAITING else in_turn
-            started[name] = pool.submit(probe, server)
+            beyond = probe if callable(probe) else functools.partial(outcome_of, sent=probe)
+            started[name] = pool.submit(beyond, server)
         yield started
 
 

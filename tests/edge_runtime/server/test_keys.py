@@ -283,7 +283,6 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -
     assert first not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = KeyRing(path).find(second)
-    assert found is not None
     assert (found.label, found.role, found.bucket) == ("office", "admin", None)
     run("remove", "kitchen")
     assert KeyRing(path).find(first) is None

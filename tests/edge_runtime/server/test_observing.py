@@ -129,7 +129,7 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
         answer = http.post("/solve", json={"puzzle": QUESTION}, headers=named)
     assert answer.status_code == 500
     (record,) = [record for record in caplog.records if record.name == "hrm_edge_runtime.engine"]
-    assert (record.request, record.levelname) == ("job-9", "ERROR")  # type: ignore[attr-defined]
+    assert (record.request, record.levelname) == ("job-9", "ERROR")
     (line,) = access_lines(caplog)
     assert line["refused"] == "engine-failed"
 

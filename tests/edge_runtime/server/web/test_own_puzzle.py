@@ -1,7 +1,5 @@
 """A puzzle of another package has a board: the page draws the symbols of its legend."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

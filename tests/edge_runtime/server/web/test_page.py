@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -30,7 +29,6 @@ pytestmark = pytest.mark.process
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
-Scheme = Literal["light", "dark"]
 SHOWN = (
     ("light", "sudoku-6x6", "puzzle"),
     ("dark", "logistics-6x6", "puzzle"),

@@ -2,17 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from service_tools import Server, wait_for
+from service_tools import NDJSON, Server, wait_for
 from web_tools import Page, choose, digits, expect, screen, solve, think_for, verdict
 
 pytestmark = pytest.mark.process
 
 HARD = "Extreme"
+HARDEST = "4.....8.5.3..........7......2.....6.....8.4......1.......6.3.7.5..2.....1.4......"
 
 
 # An attempt names the segment of its first proof, and thinks on after it.
@@ -120,25 +119,17 @@ def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) ->
     assert page.input_value("#text") == lines[-1]["puzzle"]
 
 
-@contextmanager
-def thinking(server: Server) -> Iterator[None]:
-    """All slots of `sudoku` are busy for longer than a test; leaving cancels what is left."""
-    sudoku = "4.....8.5.3..........7......2.....6.....8.4......1.......6.3.7.5..2.....1.4......"
-    line = json.dumps({"puzzle": sudoku, "attempts": 16, "policy": "fixed"}) + "\n"
-    headers = {"content-type": "application/x-ndjson"}
-    with server.http.stream("POST", "/solve/batch", content=line * 100, headers=headers):
-        yield
-
-
 def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(
     page: Page, site: Server
 ) -> None:
+    """A batch keeps all slots of `sudoku` busy; leaving it cancels what is left."""
     choose(page, "sudoku-6x6", "Easy")
     page.click("#solve")
     verdict(page)
     page.click("#tab-operations")
     lane = page.locator("section[aria-label='Model sudoku']")
-    with thinking(site):
+    line = json.dumps({"puzzle": HARDEST, "attempts": 16, "policy": "fixed"}) + "\n"
+    with site.http.stream("POST", "/solve/batch", content=line * 100, headers=NDJSON):
         expect(lane.locator(".slot.busy")).to_have_count(4)
         assert "segment" in lane.locator(".slot.busy").first.inner_text()
     assert page.locator("section[aria-label='Model sudoku-6x6'] .bar").count() > 0
@@ -174,7 +165,6 @@ def test_the_curve_shows_margin_and_proof(sized_page: Page) -> None:
     expect(sized_page.locator("#curve .proof-words")).to_have_text("proof found here")
     assert sized_page.inner_text("#margins figcaption").startswith("How sure it is")
     label = sized_page.get_attribute("#curve svg", "aria-label")
-    assert label is not None
     assert "proof found after" in label
     assert sized_page.evaluate(MISPLACED_WORDS) == []
     sized_page.fill("#segment", "1")

@@ -1,4 +1,4 @@
-// Mazes, and the values of cells.
+// Mazes.
 
 import { cellsOf, lineThrough } from "../grids.js";
 import { readCells, readFramed, readObject } from "../notation.js";
