@@ -44,7 +44,7 @@ def answers_near(answer: np.ndarray, rng: np.random.Generator) -> list[np.ndarra
     return answers
 
 
-def test_a_frame_changes_no_verdict() -> None:
+def test_a_frame_changes_no_verdict():
     """On 675 mazes, one of every size from 5x5 that is smaller than the board, and on cities."""
     rng = np.random.default_rng(29)
     for rows, cols in SIZES[:-1]:
@@ -68,7 +68,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_every_notation_shows_its_size(form: object) -> None:
+def test_every_notation_shows_its_size(form: object):
     framed = MAZE.framed(form)
     assert (framed.rows, framed.cols) == (5, 5)
     assert framed.parse(form).grid.tolist() == GRID
@@ -82,7 +82,7 @@ def test_every_notation_shows_its_size(form: object) -> None:
         ("maze-14x14", {**OBJECT, "grid": [[0] * 15] * 15, "goal": [4, 4]}, "--board 15x15"),
     ],
 )
-def test_a_larger_board_is_refused_with_a_remedy(board: str, question: object, remedy: str) -> None:
+def test_a_larger_board_is_refused_with_a_remedy(board: str, question: object, remedy: str):
     with pytest.raises(PuzzleError) as refused:
         registry.get(board).framed(question)
     assert refused.value.rule == "too-large"
@@ -92,5 +92,5 @@ def test_a_larger_board_is_refused_with_a_remedy(board: str, question: object, r
 @pytest.mark.parametrize(
     "question", ["1" * 25, [[1] * 9] * 9, "S" * 7, open_maze(3, 3), open_maze(30, 30), 5, None, []]
 )
-def test_what_is_not_a_smaller_maze_is_not_framed(question: object) -> None:
+def test_what_is_not_a_smaller_maze_is_not_framed(question: object):
     assert MAZE.framed(question) is None

@@ -55,7 +55,7 @@ def scripted(held: Batch, solves_at_B: list[int], halts_at_B: list[int]) -> Eval
     return evaluate(Scripted(held.labels_BT, solves_at_B, halts_at_B), PUZZLE, held)
 
 
-def test_halting_is_right_where_it_says_what_is_true() -> None:
+def test_halting_is_right_where_it_says_what_is_true():
     result = scripted(rows(4), [1, 2, 3, 9], [1, 3, 3, 9])
     assert result.exact == result.proven == (0.25, 0.5, 0.75)
     assert result.score == 0.75
@@ -71,7 +71,7 @@ def test_halting_is_right_where_it_says_what_is_true() -> None:
         assert row[:end].endswith(ends_with)
 
 
-def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None:
+def test_rows_without_an_answer_and_cells_without_a_label_do_not_count():
     held = rows(3)
     labels_BT = held.labels_BT.copy()
     labels_BT[1, :] = IGNORE
@@ -86,7 +86,7 @@ def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None
         scripted(held._replace(labels_BT=nothing_BT), [1, 1], [1, 1])
 
 
-def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
+def test_variants_of_a_task_vote_where_their_names_are_known():
     arc = registry.get("arc-10x10")
     turned = Variant(turn=1)
     grid = np.array([[1, 2, 3]], dtype=np.int8)

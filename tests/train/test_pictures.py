@@ -24,13 +24,13 @@ def blue_ink(run: Path, share: float) -> int:
     return int((colors[..., 2] - colors[..., 0]).clip(0).sum())
 
 
-def test_a_curve_at_one_is_drawn_whole(tmp_path: Path) -> None:
+def test_a_curve_at_one_is_drawn_whole(tmp_path: Path):
     middle = blue_ink(tmp_path / "middle", 0.5)
     assert middle > 100_000
     assert blue_ink(tmp_path / "top", 1.0) == pytest.approx(middle, rel=0.1)
 
 
-def test_boards_show_right_and_wrong_cells() -> None:
+def test_boards_show_right_and_wrong_cells():
     puzzle = registry.get("sudoku-4x4")
     rng = np.random.default_rng(0)
     labels_BT = rng.integers(2, 6, size=(3, 16), dtype=np.int32)

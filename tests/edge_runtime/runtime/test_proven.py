@@ -110,7 +110,7 @@ def obeys(puzzle: Sudoku, question: Grid, answer: Grid) -> bool:
     return all(sorted(unit) == digits for unit in units_US.tolist())
 
 
-def test_a_board_without_a_solution_is_never_answered_as_proven() -> None:
+def test_a_board_without_a_solution_is_never_answered_as_proven():
     results = solved(boards(0))
     assert len(results) == NUM_BOARDS
     for result in results.values():
@@ -118,7 +118,7 @@ def test_a_board_without_a_solution_is_never_answered_as_proven() -> None:
         assert result.num_attempts == NUM_ATTEMPTS
 
 
-def test_a_proven_answer_to_a_board_with_many_solutions_obeys_every_rule() -> None:
+def test_a_proven_answer_to_a_board_with_many_solutions_obeys_every_rule():
     grids = boards(2)
     num_proven = 0
     for number, result in solved(grids).items():
@@ -131,7 +131,7 @@ def test_a_proven_answer_to_a_board_with_many_solutions_obeys_every_rule() -> No
 
 
 @pytest.mark.parametrize("kind", UNDECIDED)
-def test_an_undecided_question_gets_no_false_proof(kind: str) -> None:
+def test_an_undecided_question_gets_no_false_proof(kind: str):
     nine = registry.get("sudoku")
     question = nine.parse(UNDECIDED[kind]).grid  # passes
     assert num_solutions(nine, question) == (0 if kind == "none" else 2)
@@ -146,7 +146,7 @@ def test_an_undecided_question_gets_no_false_proof(kind: str) -> None:
         assert obeys(nine, question, nine.parse(answer.solution).grid)
 
 
-def test_the_words_for_proven_promise_the_rules_and_no_more() -> None:
+def test_the_words_for_proven_promise_the_rules_and_no_more():
     field = SolveAnswer.model_fields["status"].description
     assert "every rule" in field
     assert "every given" in field
