@@ -25,12 +25,15 @@ def framed_in(outer: GridPuzzle, rows: int, cols: int, rng: np.random.Generator)
     inputs_T = outer.encode(grid)
     assert len(inputs_T) == outer.seq_len
     outer.check_question(inputs_T)
-    for answer in answers_near(example.answer, rng):
-        alone = inner.check_BT(inner.encode(grid)[None], inner.encode(answer)[None])
-        inside = outer.check_BT(inputs_T[None], outer.encode(answer)[None])
-        assert alone == inside
-        assert (outer.decode(outer.encode(answer))[:rows, :cols] == answer).all()
-    assert inner.check_BT(inner.encode(grid)[None], inner.encode(example.answer)[None])[0] == RIGHT
+    answers = answers_near(example.answer, rng)
+    alone_BT = np.stack([inner.encode(answer) for answer in answers])
+    inside_BT = np.stack([outer.encode(answer) for answer in answers])
+    verdict_B = inner.check_BT(np.resize(inner.encode(grid), alone_BT.shape), alone_BT)
+    assert verdict_B[0] == RIGHT
+    framed_B = outer.check_BT(np.resize(inputs_T, inside_BT.shape), inside_BT)
+    assert (framed_B == verdict_B).all()
+    for answer, inside_T in zip(answers, inside_BT, strict=True):
+        assert (outer.decode(inside_T)[:rows, :cols] == answer).all()
 
 
 def answers_near(answer: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

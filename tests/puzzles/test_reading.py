@@ -116,17 +116,11 @@ def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(board: str, between: str, 
     assert [record.question for record in records_at(file, [kind])] == boards
 
 
-def hexadecimal(text: str) -> str:
-    """A 16x16 board with the digits 0 to F."""
-    return "".join(
-        mark if mark == "." else "0123456789ABCDEF"["123456789ABCDEFG".index(mark)] for mark in text
-    )
-
-
 def test_a_zero_that_can_be_a_digit_is_one_sentence():
     large = registry.get("sudoku-16x16")
     example = large.generate(np.random.default_rng(1), "easy")
-    text = hexadecimal(large.asked(example.question, ""))
+    to_hexadecimal = str.maketrans("123456789ABCDEFG", "0123456789ABCDEF")
+    text = large.asked(example.question, "").translate(to_hexadecimal)
     lines = [text[start : start + 16] for start in range(0, 256, 16)]
     numbers = (example.question - 1).tolist()
     nulls = [[None if value < 0 else value for value in row] for row in numbers]

@@ -90,15 +90,10 @@ def test_variants_of_a_task_vote_where_their_names_are_known():
     arc = registry.get("arc-10x10")
     turned = Variant(turn=1)
     grid = np.array([[1, 2, 3]], dtype=np.int8)
-    grids = [grid, turned.apply(grid)] * 2
-    tokens_BT = np.stack([arc.encode(each) for each in grids])
-    ids_B = np.array([1, 2, 3, 4], dtype=np.int32)
-    held = Batch(tokens_BT, tokens_BT, ids_B)
+    tokens_BT = np.stack([arc.encode(grid), arc.encode(turned.apply(grid))] * 2)
+    held = Batch(tokens_BT, tokens_BT, np.arange(1, 5, dtype=np.int32))
     names = ("<blank>", "a", turned.name("a"), "b", turned.name("b"))
-
-    solves_at_B = [1, 1, 1, 9]
-    halts_at_B = [9, 9, 9, 1]
-    model = Scripted(tokens_BT, solves_at_B, halts_at_B, vocab_size=arc.vocab_size)
+    model = Scripted(tokens_BT, [1, 1, 1, 9], [9, 9, 9, 1], vocab_size=arc.vocab_size)
     result = evaluate(model, arc, held, identifiers=names)
     assert (result.exact[-1], result.pass_at[1], result.pass_at[2]) == (0.75, 0.5, 1.0)
     assert (result.score, result.proven[-1]) == (0.75, 0.0)  # no proof exists

@@ -54,9 +54,10 @@ def kept_file(cache: Path) -> Path:
 def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path):
     del cache
     bundle = shipped("sudoku-6x6")
-    step_times.StepTimesFile(bundle, CHOICE, 1).keep_step_times({1: 0.01, 2: 0.02})
-    step_times.StepTimesFile(bundle, CHOICE, 1).keep_memory(2, 1000)
-    step_times.StepTimesFile(bundle, CHOICE, 1).keep_memory(4, 2000)
+    written = step_times.StepTimesFile(bundle, CHOICE, 1)
+    written.keep_step_times({1: 0.01, 2: 0.02})
+    written.keep_memory(2, 1000)
+    written.keep_memory(4, 2000)
     kept = step_times.StepTimesFile(bundle, CHOICE, 1)
     assert kept.step_times(4) == {1: 0.01, 2: 0.02}
     assert kept.step_times(1) == {1: 0.01}  # of a command line with fewer slots
