@@ -11,7 +11,8 @@ import pytest
 from calibration_tools import random_inputs, run, small_graph
 from export_tools import random_inputs as inputs_of_model
 from export_tools import relational_sizes, small_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
+from step_bundle import step_graph
 
 from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import for_cpus
@@ -44,17 +45,19 @@ Nodes = dict[str, onnx.NodeProto]
 Tensors = dict[str, TensorProto]
 
 
+LONE = """
+<ir_version: 10, opset_import: ["" : 20]>
+lone (float[B,64] x) => (float[B,32] y) { y = MatMul (x, W) }
+"""
+
+
 def lone_product() -> onnx.ModelProto:
     """y = x W with 64 inputs and 32 outputs, every weight 1 or -1; those of output 0 are all 1."""
     weight_IO = np.random.default_rng(1).choice([-1.0, 1.0], (64, 32)).astype(np.float32)
     weight_IO[:, 0] = 1
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 64])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", 32])
-    node = helper.make_node("MatMul", ["x", "W"], ["y"], name="product")
-    stored_weight = numpy_helper.from_array(weight_IO, "W")
-    graph = helper.make_graph([node], "lone", [x], [y], [stored_weight])
-    opset = helper.make_opsetid("", 20)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    graph = step_graph(LONE, {"W": weight_IO})
+    graph.graph.node[0].name = "product"
+    return graph
 
 
 def producers(graph: onnx.ModelProto) -> Nodes:

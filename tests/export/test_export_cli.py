@@ -16,7 +16,7 @@ import torch
 from cli_tools import invoked, rejected, succeeded
 from click.testing import Result
 from export_tools import TRM_MIXER, data_set, relational_sizes, replayed, small_model
-from train_tools import small_trainer
+from train_tools import losses, small_trainer
 
 from hrm_calibration.rollouts import run_questions
 from hrm_edge.solvers import from_bundles
@@ -165,8 +165,8 @@ def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_
     data = data_set(tmp_path / "data", SUDOKU, 32, split="train")
     recipe = {"warmup_samples": 0, "total_samples": 320}
     trainer = small_trainer(data, hardware, small_model(**sizes).config, **recipe)
-    losses = [float(trainer.step().loss) for _ in range(4)]
-    assert losses[-1] < losses[0]
+    first, *_, last = losses(trainer, 4)
+    assert last < first
     trainer.save(tmp_path / "step_4", {"puzzle": SUDOKU.name, "step": 4})
     forms = ("--fp16", "--int8", *loop, "--max-loss", "100")
     bundle = bundle_of(tmp_path / "step_4", tmp_path / "tiny.bundle", *forms)

@@ -141,14 +141,11 @@ app()
 """
 
 
-def with_closed(arguments: list[str], *streams: str) -> list[str]:
-    """A shell that closes these streams and becomes the command."""
-    closing = " ".join(CLOSED[stream] for stream in streams)
-    return ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments]
-
-
 def ended(arguments: list[str], *streams: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(with_closed(arguments, *streams), capture_output=True, text=True)
+    """Run a shell that closes these streams and becomes the command."""
+    closing = " ".join(CLOSED[stream] for stream in streams)
+    shell = ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments]
+    return subprocess.run(shell, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("streams", [("stderr",), ("stdout",), ("stdin",), tuple(CLOSED)])

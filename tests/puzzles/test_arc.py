@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from arc_tasks import random_pairs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -147,15 +148,10 @@ def test_symmetry_is_undone(one: Grid, other: Grid, variant: Variant, top: int, 
     assert np.array_equal(symmetry.invert(image_BT), tokens_BT)
 
 
-def random_grid(rng: np.random.Generator) -> Grid:
-    shape = rng.integers(1, 5, size=2)
-    return rng.integers(10, size=shape).astype(np.int8)
-
-
 def test_different_pairs_have_different_equivalence_hashes():
-    rng = np.random.default_rng(0)
-    inputs_BT = encoded([random_grid(rng) for _ in range(200)])
-    labels_BT = encoded([random_grid(rng) for _ in range(200)])
+    pairs = random_pairs(np.random.default_rng(0), 200, side=4)
+    inputs_BT = encoded([grid(pair["input"]) for pair in pairs])
+    labels_BT = encoded([grid(pair["output"]) for pair in pairs])
     hash_B = SMALL.equivalence_hash_B(inputs_BT, labels_BT)
     assert len(np.unique(hash_B)) >= 195  # a few small pairs are alike
     assert not (hash_B == SMALL.equivalence_hash_B(labels_BT, inputs_BT)).all()

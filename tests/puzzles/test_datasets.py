@@ -51,11 +51,12 @@ def published(path: Path, dtype: type, **meta: int | None) -> Path:
     directory = path / "test"
     directory.mkdir(parents=True)
     (directory / "dataset.json").write_text(json.dumps({**META, **meta}))
-    np.save(directory / "all__inputs.npy", INPUTS_NT[:3].astype(dtype))
-    np.save(directory / "all__labels.npy", FILLED_NT.astype(dtype))
-    np.save(directory / "all__puzzle_identifiers.npy", np.array([1, 2], dtype=np.int32))
-    np.save(directory / "all__puzzle_indices.npy", np.array([0, 1, 3], dtype=np.int32))
-    np.save(directory / "all__group_indices.npy", np.array([0, 2], dtype=np.int32))
+    rows = {"inputs": INPUTS_NT[:3], "labels": FILLED_NT}
+    for name, array in rows.items():
+        np.save(directory / f"all__{name}.npy", array.astype(dtype))
+    offsets = {"puzzle_identifiers": [1, 2], "puzzle_indices": [0, 1, 3], "group_indices": [0, 2]}
+    for name, numbers in offsets.items():
+        np.save(directory / f"all__{name}.npy", np.array(numbers, dtype=np.int32))
     return path
 
 

@@ -102,27 +102,25 @@ class Begun:
     def __init__(self, inner: OnnxEngine, at: int) -> None:
         self.inner = inner
         self.at = at
-        self.loaded = {}
-        self.segments = [0] * inner.num_slots
+        self.slots = [((), 0)] * inner.num_slots  # the puzzle, and its segments
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def load(self, slot: int, tokens_T: np.ndarray, puzzle_vector_E: np.ndarray) -> None:
-        self.loaded[slot] = (tokens_T, puzzle_vector_E)
-        self.segments[slot] = 0
-        self.inner.load(slot, tokens_T, puzzle_vector_E)
+    def load(self, slot: int, *puzzle: np.ndarray) -> None:
+        self.slots[slot] = (puzzle, 0)
+        self.inner.load(slot, *puzzle)
 
     def move(self, source: int, target: int) -> None:
-        self.loaded[target] = self.loaded[source]
-        self.segments[target] = self.segments[source]
+        self.slots[target] = self.slots[source]
         self.inner.move(source, target)
 
     def step(self, num_active: int) -> StepOutput:
         for slot in range(num_active):
-            self.segments[slot] += 1
-            if self.segments[slot] == self.at:
-                self.inner.load(slot, *self.loaded[slot])
+            puzzle, segments = self.slots[slot]
+            self.slots[slot] = (puzzle, segments + 1)
+            if segments + 1 == self.at:
+                self.inner.load(slot, *puzzle)
         return self.inner.step(num_active)
 
 

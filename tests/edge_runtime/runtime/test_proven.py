@@ -21,7 +21,7 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Grid
+from hrm_puzzles.puzzle import Grid, PuzzleError
 from hrm_puzzles.sudoku import solver
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
@@ -49,16 +49,15 @@ def num_solutions(puzzle: Sudoku, grid: Grid) -> int:
 
 def with_a_wrong_digit(rng: np.random.Generator) -> Grid:
     """A 6x6 question with a digit more, which clashes with nothing and is not the solution's."""
-    example = small().generate(rng, "medium")
-    wrong_T = example.question.reshape(-1).copy()
-    for cell in rng.permutation(np.flatnonzero(wrong_T == 0)).tolist():
-        is_peer_T = (small().groups_GT == small().groups_GT[:, cell, None]).any(axis=0)
-        taken = {0, int(example.answer.reshape(-1)[cell]), *wrong_T[is_peer_T].tolist()}
-        free = set(range(1, small().side + 1)) - taken
-        if free:
-            wrong_T[cell] = min(free)
-            break
-    return wrong_T.reshape(example.question.shape)
+    question = small().generate(rng, "medium").question
+    while True:
+        grid = question.copy()
+        grid[tuple(rng.choice(np.argwhere(grid == 0)))] = rng.integers(1, 7)
+        try:
+            small().parse(grid.tolist())
+        except PuzzleError as error:
+            if error.rule == "no-solution":
+                return grid
 
 
 def with_a_given_less(rng: np.random.Generator) -> Grid:
