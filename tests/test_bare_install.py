@@ -56,7 +56,7 @@ def pip_for(commands: Path, action: str) -> list[str | Path]:
     return [DEV / "uv", "pip", action, "--python", commands / "python"]
 
 
-def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: Path) -> None:
+def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: Path):
     with Server([str(bare / "hrm-serve"), "sudoku"]) as server:
         server.wait_until_ready()
         answer = server.solve(WELL_KNOWN).json()
@@ -66,9 +66,7 @@ def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: P
     assert len(answer["solution"]) == 81
 
 
-def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(
-    bare: Path, tmp_path: Path
-) -> None:
+def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(bare: Path, tmp_path: Path):
     command = [bare / "hrm", "demo"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert ended.stderr == ""
@@ -78,7 +76,7 @@ def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(
     assert len(next_steps.splitlines()) == 3
 
 
-def test_no_package_of_the_desktop_is_installed_there(bare: Path) -> None:
+def test_no_package_of_the_desktop_is_installed_there(bare: Path):
     command = [*pip_for(bare, "list"), "--format=freeze"]
     listed = subprocess.run(command, capture_output=True, text=True)
     names = {line.partition("==")[0].lower() for line in listed.stdout.splitlines()}
@@ -86,7 +84,7 @@ def test_no_package_of_the_desktop_is_installed_there(bare: Path) -> None:
     assert names.isdisjoint(DESKTOP)
 
 
-def test_the_doctor_finds_nothing_to_fix_there_and_leaves_training_alone(bare: Path) -> None:
+def test_the_doctor_finds_nothing_to_fix_there_and_leaves_training_alone(bare: Path):
     command = [bare / "hrm-doctor", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     findings = json.loads(ended.stdout)

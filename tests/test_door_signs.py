@@ -56,7 +56,7 @@ def is_word(words: set[str], sign: str) -> bool:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_holds_what_its_sign_names(room: str) -> None:
+def test_a_room_holds_what_its_sign_names(room: str):
     words = words_of(room)
     words.update(re.findall(r'"([\w.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     missing = []

@@ -64,7 +64,7 @@ def instance_of(kind: type[Exception]) -> Exception:
 
 
 @pytest.mark.process
-def test_every_exception_is_the_same_after_pickling() -> None:
+def test_every_exception_is_the_same_after_pickling():
     kinds = exceptions()
     assert hrm_edge.RefusedError in kinds
     for kind in kinds:

@@ -77,7 +77,7 @@ def files_of(package: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("package", FOLDERS)
-def test_rooms_import_only_what_is_below_them(package: str) -> None:
+def test_rooms_import_only_what_is_below_them(package: str):
     files = files_of(package)
     assert files
     found = {}
@@ -92,7 +92,7 @@ def test_rooms_import_only_what_is_below_them(package: str) -> None:
     assert found == {}
 
 
-def test_the_lowest_room_names_no_other_not_even_in_a_string() -> None:
+def test_the_lowest_room_names_no_other_not_even_in_a_string():
     for file in files_of("hrm_host"):
         named = re.findall(r"\bhrm_[a-z]\w*", file.read_text(encoding="utf-8"))
         # hrm_edge is the prefix of the entry-point groups.
@@ -112,7 +112,7 @@ def modules_named_in(source: str) -> set[str]:
     return names
 
 
-def test_each_layer_of_the_runtime_names_only_those_below_it() -> None:
+def test_each_layer_of_the_runtime_names_only_those_below_it():
     runtime = ROOT / "edge_runtime" / "hrm_edge_runtime"
     found = {}
     for layer in LAYERS:
@@ -171,7 +171,7 @@ LIST = 'print(*sorted({name.partition(".")[0] for name in sys.modules}))'
     ],
     ids=["no torch", "nothing that draws", "no engine before one is chosen"],
 )
-def test_the_server_loads_nothing_that_a_board_lacks(program: str, unwanted: set[str]) -> None:
+def test_the_server_loads_nothing_that_a_board_lacks(program: str, unwanted: set[str]):
     command = [sys.executable, "-c", program + LIST]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = set(ended.stdout.split())

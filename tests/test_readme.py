@@ -79,7 +79,7 @@ def make_checkout(folder: Path) -> None:
 
 @pytest.mark.timeout(LIMIT_S + 60)  # above the limit that ends the block
 @pytest.mark.parametrize("block", runnable())
-def test_commands_of_the_readme_run(block: str, tmp_path: Path) -> None:
+def test_commands_of_the_readme_run(block: str, tmp_path: Path):
     script = HEAD + block.replace("8000", str(free_port()))
     output = tmp_path / "output"
     make_checkout(tmp_path)
@@ -87,7 +87,7 @@ def test_commands_of_the_readme_run(block: str, tmp_path: Path) -> None:
     assert status == 0, output.read_text()
 
 
-def test_make_targets_of_the_readme_exist() -> None:
+def test_make_targets_of_the_readme_exist():
     targets = set(re.findall(r"^make ([a-z-]+)", "\n".join(BLOCKS), re.MULTILINE))
     command = ["make", "--dry-run", *sorted(targets)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -95,7 +95,7 @@ def test_make_targets_of_the_readme_exist() -> None:
 
 
 @pytest.mark.parametrize("folder", [".", "docs", "benchmarks/results"])
-def test_links_between_pages_lead_to_files(folder: str) -> None:
+def test_links_between_pages_lead_to_files(folder: str):
     missing = []
     for page in sorted((ROOT / folder).glob("*.md")):
         for link in LINK.findall(page.read_text(encoding="utf-8")):
@@ -125,12 +125,12 @@ def unmade_bundles(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
-def test_every_bundle_in_the_commands_of_a_guide_is_made_by_an_earlier_line(page: Path) -> None:
+def test_every_bundle_in_the_commands_of_a_guide_is_made_by_an_earlier_line(page: Path):
     commands = "".join(FENCED.findall(page.read_text(encoding="utf-8")))
     assert unmade_bundles(commands) == []
 
 
-def test_files_of_docker_name_no_bundle_that_nobody_makes() -> None:
+def test_files_of_docker_name_no_bundle_that_nobody_makes():
     unmade = []
     for path in sorted((ROOT / "docker").rglob("*")):
         if path.is_file() and path.suffix != ".md":
@@ -167,7 +167,7 @@ def run(block: str, folder: Path, environment: dict[str, str]) -> dict[str, str]
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_puzzle_of_ones_own_is_checked_trained_exported_and_served(tmp_path: Path) -> None:
+def test_a_puzzle_of_ones_own_is_checked_trained_exported_and_served(tmp_path: Path):
     install(tmp_path, "[hrm_edge.puzzles]\nlatin-5x5 = latin:LatinSquare\n")
     own = [str(tmp_path), str(ROOT / "docs" / "own-puzzle"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
@@ -179,7 +179,7 @@ def test_a_puzzle_of_ones_own_is_checked_trained_exported_and_served(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_shipped_model_is_trained_on_and_put_on_a_running_server(tmp_path: Path) -> None:
+def test_a_shipped_model_is_trained_on_and_put_on_a_running_server(tmp_path: Path):
     (tmp_path / "model").symlink_to(ROOT / "model")
     sudoku = registry.get("sudoku")
     rows = [sudoku.asked(sudoku.decode(one.tokens_T)) for one in questions_made(sudoku, 6)]
@@ -206,7 +206,7 @@ PROMISE = re.compile(r"print\(.*\)  # (.+)")
 
 def test_the_six_examples_print_what_they_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     assert len(EXAMPLES) == 6
     shutil.copytree(find_bundle("sudoku-6x6"), tmp_path / "my.bundle")
     keys = write_key_file(tmp_path)

@@ -100,7 +100,7 @@ def bundle(drive: Path, next_command: list[str]) -> Path:
     return drive / "small.bundle"
 
 
-def test_a_data_set_built_there_has_the_same_bytes(data: Path, tmp_path: Path) -> None:
+def test_a_data_set_built_there_has_the_same_bytes(data: Path, tmp_path: Path):
     recipe = DataRecipe(puzzle="sudoku-4x4", num_train=64, num_test=16)
     here = build(recipe, tmp_path / "here")
     assert here.fingerprint == datasets.fingerprint(data)
@@ -119,12 +119,12 @@ atomic.write_text(file, "new")
 """
 
 
-def test_a_file_that_another_reads_for_a_moment_is_still_replaced(drive: Path) -> None:
+def test_a_file_that_another_reads_for_a_moment_is_still_replaced(drive: Path):
     said(begin(drive, HELD))
     assert (drive / "held").read_text() == "new"
 
 
-def test_boards_reach_a_pipe_whole(drive: Path) -> None:
+def test_boards_reach_a_pipe_whole(drive: Path):
     """No code page of Windows has the shades of a maze."""
     sizes = ("--train", 4, "--test", 4)
     said(begin_command(drive, "data", "build", "maze-8x8", "--out", "mazes", *sizes))
@@ -132,7 +132,7 @@ def test_boards_reach_a_pipe_whole(drive: Path) -> None:
     assert "█" in shown
 
 
-def test_a_stopped_run_has_one_last_checkpoint(drive: Path, next_command: list[str]) -> None:
+def test_a_stopped_run_has_one_last_checkpoint(drive: Path, next_command: list[str]):
     run = drive / next_command[0].removesuffix("/best")
     latest = (run / "latest").read_text()
     best = (run / "best").read_text()
@@ -142,7 +142,7 @@ def test_a_stopped_run_has_one_last_checkpoint(drive: Path, next_command: list[s
     assert list(run.glob(".*")) == []
 
 
-def test_answers_are_continued_in_their_file(drive: Path, bundle: Path) -> None:
+def test_answers_are_continued_in_their_file(drive: Path, bundle: Path):
     (drive / "puzzles.txt").write_text(f"{OPEN}\n.234341221434321\n")
     solving = ("solve", "puzzles.txt", "--bundle", bundle.name, "--out", "answers.ndjson")
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_answers_are_continued_in_their_file(drive: Path, bundle: Path) -> None:
     assert b"\r\n" not in content
 
 
-def test_a_server_with_keys_answers_and_ctrl_c_ends_it(drive: Path, bundle: Path) -> None:
+def test_a_server_with_keys_answers_and_ctrl_c_ends_it(drive: Path, bundle: Path):
     for label in ("kitchen", "hall"):
         out, _ = said(begin_command(drive, "key", "add", label, "--file", "keys"))
     port = free_port()
@@ -180,7 +180,7 @@ def test_a_server_with_keys_answers_and_ctrl_c_ends_it(drive: Path, bundle: Path
     said(server)
 
 
-def test_the_doctor_says_what_it_finds_there(drive: Path) -> None:
+def test_the_doctor_says_what_it_finds_there(drive: Path):
     out, _ = said(begin_command(drive, "doctor", "--json"))
     parts = {finding["part"] for finding in json.loads(out)}
     assert {"serve", "train"} <= parts

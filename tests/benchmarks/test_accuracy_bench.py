@@ -40,7 +40,7 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
             yield position, answered(SOLUTION, is_proven=False, **fields)
 
 
-def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
+def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path):
     file = tmp_path / "hard.txt"
     file.write_text("\n".join(QUESTIONS))
     questions = questions_from_file(file, PUZZLE)
@@ -61,7 +61,7 @@ def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
     ("way", "wrong", "over_least"),
     [("Soo.\n..G.\n....", 0, 1), ("S...\nooG.\n....", 0, 1), ("S...\no.G.\nooo.", 1, 5 / 3)],
 )
-def test_another_route_of_the_same_cost_is_right(way: str, wrong: int, over_least: float) -> None:
+def test_another_route_of_the_same_cost_is_right(way: str, wrong: int, over_least: float):
     maze = Maze(name="maze-4x4", rows=4, cols=4)
     question = maze.board_of("S...\n..G.\n....\n####")
     solution = maze.board_of("Soo.\n..G.\n....\n####")
@@ -84,13 +84,13 @@ def test_another_route_of_the_same_cost_is_right(way: str, wrong: int, over_leas
     assert figures["cost_over_least"] == pytest.approx(over_least)
 
 
-def test_what_cannot_be_compared_or_proven_is_not_measured() -> None:
+def test_what_cannot_be_compared_or_proven_is_not_measured():
     sentence = refusal_of("accuracy --bundle sudoku-6x6 --bundle maze-8x8")
     assert "the bundles are for sudoku-6x6 and maze-8x8" in sentence
     assert "cannot be proven" in refusal_of("accuracy --bundle arc-7x7")
 
 
-def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path):
     file = tmp_path / "hard.txt"
     file.write_text(f"11{'.' * 34}\n")
     options = "accuracy --bundle sudoku-6x6 --board 6x6"
@@ -99,7 +99,7 @@ def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_command_measures_bundles_beside_each_other() -> None:
+def test_the_command_measures_bundles_beside_each_other():
     same = SHIPPED_BUNDLES / "sudoku-6x6.bundle"
     models = f"--bundle sudoku-6x6 --bundle {same}"
     sizes = "--puzzles 3 --attempts 1 --attempts 2 --max-segments 4 --slots 1"
@@ -115,7 +115,7 @@ def test_the_command_measures_bundles_beside_each_other() -> None:
     assert first_two["attempts"] == 2
 
 
-def test_smaller_boards_are_measured_in_the_frame_of_a_model() -> None:
+def test_smaller_boards_are_measured_in_the_frame_of_a_model():
     levels = figures_of(
         "accuracy --bundle maze-8x8 --board 5x7 --board 8x8 --puzzles 3 --attempts 1"
     )

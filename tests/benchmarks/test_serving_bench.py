@@ -69,7 +69,7 @@ def bench_of(engine: Engine, questions: Questions, clock: Callable[[], float]) -
     )
 
 
-def test_each_policy_takes_the_steps_of_its_rule() -> None:
+def test_each_policy_takes_the_steps_of_its_rule():
     rows = {row["policy"]: row for row in policies.measure(tiny_bench(), rounds=1)}
     steps = {name: row["steps"] for name, row in rows.items()}
     assert steps == {
@@ -84,7 +84,7 @@ def test_each_policy_takes_the_steps_of_its_rule() -> None:
     assert rows["slowest"]["mean_segments"] == pytest.approx(np.mean(SEGMENTS))
 
 
-def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path: Path) -> None:
+def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path: Path):
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
@@ -103,7 +103,7 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     assert all(answer_of == answers["refill"] for answer_of in answers.values())
 
 
-def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path) -> None:
+def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path):
     bundle = write_tiny_bundle(tmp_path / "tiny.bundle")
     csv = tmp_path / "puzzles.csv"
     csv.write_text("source,question,answer,rating\nours,1.3.341.2143432.,1234341221434321,0\n")
@@ -115,7 +115,7 @@ def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path) ->
 
 
 @pytest.mark.process
-def test_a_server_is_measured_through_http(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_measured_through_http(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(load, "WARM_UP_S", 0.1)
     bundle = "--bundle sudoku-6x6 --puzzles 10 --slots 2"
     figures = figures_of(f"serve --http {bundle} --seconds 1 --connections 4")
@@ -128,7 +128,7 @@ def test_a_server_is_measured_through_http(monkeypatch: pytest.MonkeyPatch) -> N
     assert 0 < singles["open_p50_ms"] <= singles["open_p99_ms"]
 
 
-def test_a_ratio_is_the_speed_over_the_first_engine_and_a_share_that_of_a_product() -> None:
+def test_a_ratio_is_the_speed_over_the_first_engine_and_a_share_that_of_a_product():
     product_s = 2 * SIDE**3 / 1e9  # a rate of 1 GFLOP/s
     seconds_RC = np.array([[1.0, 0.5, product_s], [1.0, 0.25, product_s]])
     first, second = rows_of(seconds_RC, batch=2, flop=250_000_000)
@@ -143,7 +143,7 @@ def test_a_ratio_is_the_speed_over_the_first_engine_and_a_share_that_of_a_produc
 
 
 @pytest.mark.process
-def test_a_segment_is_timed_on_every_engine() -> None:
+def test_a_segment_is_timed_on_every_engine():
     engines = "--bundle sudoku-6x6 --engine cpu:fp32 --engine cpu --batch 2"
     figures = figures_of(f"segment {engines} --rounds 1 --turn-s 0")
     first, second = figures["rows"]
@@ -155,7 +155,7 @@ def test_a_segment_is_timed_on_every_engine() -> None:
         assert row["share"] > 0
 
 
-def test_the_arithmetic_of_a_segment_is_counted_from_its_shapes(tmp_path: Path) -> None:
+def test_the_arithmetic_of_a_segment_is_counted_from_its_shapes(tmp_path: Path):
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
     mixing = 17 * 17 * 8
     levels = 2 * 17 * 8 * 8
@@ -163,7 +163,7 @@ def test_the_arithmetic_of_a_segment_is_counted_from_its_shapes(tmp_path: Path) 
     assert flop_of(bundle) == 2 * (mixing + levels + head)
 
 
-def test_a_step_that_sleeps_costs_the_wall_more_than_the_cpu() -> None:
+def test_a_step_that_sleeps_costs_the_wall_more_than_the_cpu():
     def sleep() -> None:
         time.sleep(0.05)
 
@@ -181,7 +181,7 @@ app()
 
 
 @pytest.mark.process
-def test_serve_and_segment_need_nothing_that_a_jetson_lacks(tmp_path: Path) -> None:
+def test_serve_and_segment_need_nothing_that_a_jetson_lacks(tmp_path: Path):
     bundle = write_tiny_bundle(tmp_path / "tiny.bundle")
     short = {"serve": ["--puzzles=2"], "segment": ["--rounds=1", "--turn-s=0", "--batch=1"]}
     for name, options in short.items():
@@ -195,7 +195,7 @@ NUM_PUZZLES = 60  # enough for several ticks of the clock of CPU time
 
 
 @pytest.mark.process
-def test_a_plain_server_proves_the_same_puzzles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_server_proves_the_same_puzzles(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(peers.LOADS, "small", ("sudoku-6x6", "easy"))
     monkeypatch.setattr(peers, "OUR_FORMS", ("default",))
     monkeypatch.delitem(peers.BATCH_OF, "fixed")
@@ -211,7 +211,7 @@ def test_a_plain_server_proves_the_same_puzzles(monkeypatch: pytest.MonkeyPatch)
     assert rows[0]["ratio"] == 1
 
 
-def test_every_peer_has_a_server_and_pinned_packages() -> None:
+def test_every_peer_has_a_server_and_pinned_packages():
     pinned = (peers.FOLDER / "requirements.txt").read_text()
     for name in peers.SERVERS:
         command = Peer(server=name, form="fixed").command
@@ -219,7 +219,7 @@ def test_every_peer_has_a_server_and_pinned_packages() -> None:
         assert f"{name}==" in pinned
 
 
-def test_ratios_are_taken_within_a_round() -> None:
+def test_ratios_are_taken_within_a_round():
     ours = [{"cpu_ms_a_proof": 2.0}, {"cpu_ms_a_proof": 10.0}]
     theirs = [{"cpu_ms_a_proof": 6.0}, {"cpu_ms_a_proof": 10.0}]
     summary = peers.summary(theirs, ours)
@@ -250,13 +250,13 @@ def seconds_of_policies(num_slots: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 4])
-def test_refilling_is_never_slower_if_a_step_takes_as_long_for_any_batch(num_slots: int) -> None:
+def test_refilling_is_never_slower_if_a_step_takes_as_long_for_any_batch(num_slots: int):
     seconds = seconds_of_policies(num_slots)
     assert seconds["refill"] == min(seconds.values())
     assert seconds["refill"] < seconds["fixed"]
 
 
-def test_with_one_slot_all_policies_that_stop_early_are_equal() -> None:
+def test_with_one_slot_all_policies_that_stop_early_are_equal():
     seconds = seconds_of_policies(1)
     assert seconds.pop("fixed") == 8 * MAX_SEGMENTS
     assert set(seconds.values()) == {2 * (1 + 2 + 3 + 4)}

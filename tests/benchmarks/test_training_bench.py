@@ -39,7 +39,7 @@ def tiny(folder: Path, **changes: Any) -> list[training.TrainerUnderTest]:
 @pytest.mark.parametrize(
     "changes", [{}, PUBLISHED_CYCLES, NO_PREFIX], ids=["small", "published cycles", "no prefix"]
 )
-def test_equal_contestants_have_equal_losses(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_equal_contestants_have_equal_losses(changes: dict[str, Any], tmp_path: Path):
     plain, same, _ = tiny(tmp_path, **changes)
     plain_step = training.stepper(plain)
     same_step = training.stepper(same)
@@ -49,7 +49,7 @@ def test_equal_contestants_have_equal_losses(changes: dict[str, Any], tmp_path: 
     assert len(set(plain_losses)) == 12
 
 
-def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path) -> None:
+def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path):
     plain, same, own = tiny(tmp_path)
     losses = ([1.0, 0.5], [1.0, 0.5 + 2 * training.LOSS_TOLERANCE])
     training.require_equal([plain, own], losses)
@@ -58,7 +58,7 @@ def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path) -
 
 
 @pytest.mark.process
-def test_the_command_measures_a_ratio_of_samples_not_of_steps() -> None:
+def test_the_command_measures_a_ratio_of_samples_not_of_steps():
     sizes = "--puzzle sudoku-4x4 --batch 2 --threads 1"
     figures = figures_of(f"train {sizes} --rounds 1 --turn-s 0")
     windows = [1, 1, 4]
@@ -69,7 +69,7 @@ def test_the_command_measures_a_ratio_of_samples_not_of_steps() -> None:
     assert figures["environment"]["torch"] == torch.__version__
 
 
-def test_every_family_is_compared_with_about_as_many_parameters() -> None:
+def test_every_family_is_compared_with_about_as_many_parameters():
     names = " ".join(f"--puzzle {name}" for name in COMPARED)
     rows = figures_of(f"train --compare {names} --puzzles 8 4 --cpu-s 0 --seed 3")["rows"]
     assert [row["model"] for row in rows] == [*FAMILIES] * len(COMPARED)
@@ -79,14 +79,14 @@ def test_every_family_is_compared_with_about_as_many_parameters() -> None:
     assert "use one of them" in refusal_of("train --compare --scaling")
 
 
-def test_every_part_gets_equal_samples_and_the_parts_double() -> None:
+def test_every_part_gets_equal_samples_and_the_parts_double():
     rows = figures_of(f"train --scaling --puzzle {PUZZLE} --puzzles 16 4 --samples 128")["rows"]
     assert [row["puzzles"] for row in rows] == [2, 4, 8, 16]
     assert {row["samples"] for row in rows} == {128}
     assert len({row["steps"] for row in rows}) == 1
 
 
-def test_a_smaller_part_is_in_a_larger_one_and_draws_nothing_else(tmp_path: Path) -> None:
+def test_a_smaller_part_is_in_a_larger_one_and_draws_nothing_else(tmp_path: Path):
     build(DataRecipe(puzzle=PUZZLE, num_train=32, num_test=4), tmp_path / "data")
     whole = open_source(tmp_path / "data", "train", registry.get(PUZZLE))
     chances_B2 = np.zeros((64, 2))

@@ -39,7 +39,7 @@ def largest_step(graph: onnx.ModelProto) -> int:
     return largest
 
 
-def test_one_calibration_serves_both_widths_and_a_kept_budget_ranks_no_matrix() -> None:
+def test_one_calibration_serves_both_widths_and_a_kept_budget_ranks_no_matrix():
     found = calibrate(SERVED, questions(16), budget=1.0)
     narrow = for_cpus(GRAPH, found.scales, found.weight_only)
     assert list(found.scales) == SITES
@@ -74,7 +74,7 @@ def coarse_for(broken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     """Enough of the four broken matrices become weight-only, and no other."""
     broken = WEIGHTS[:4]
     coarse_for(broken, monkeypatch)
@@ -89,7 +89,7 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept(
     assert len(found.losses) == len(found.weight_only) + 1
 
 
-def test_a_budget_no_graph_keeps_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_no_graph_keeps_is_rejected(monkeypatch: pytest.MonkeyPatch):
     coarse_for(WEIGHTS, monkeypatch)
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
         calibrate(ONE_SEGMENT, own_answers(8), budget=0.0)
@@ -104,18 +104,18 @@ def test_a_budget_no_graph_keeps_is_rejected(monkeypatch: pytest.MonkeyPatch) ->
         (100, 2, 0.01, False),
     ],
 )
-def test_budget_allows_an_error(num_puzzles: int, num_lost: int, budget: float, kept: bool) -> None:
+def test_budget_allows_an_error(num_puzzles: int, num_lost: int, budget: float, kept: bool):
     ours_N = np.arange(num_puzzles) >= num_lost
     lost = paired(np.ones(num_puzzles, np.bool_), ours_N)
     assert int8.is_kept(lost, budget) == kept
 
 
-def test_too_few_puzzles_are_rejected() -> None:
+def test_too_few_puzzles_are_rejected():
     with pytest.raises(ValueError, match="too few"):
         calibrate(SERVED, questions(3))
 
 
-def test_losses_and_wins_are_counted_in_pairs_with_walds_interval() -> None:
+def test_losses_and_wins_are_counted_in_pairs_with_walds_interval():
     """The interval adds half a puzzle to each cell."""
     reference_N = np.repeat([True, True, False, False], [80, 6, 2, 12])
     ours_N = np.repeat([True, False, True, False], [80, 6, 2, 12])
@@ -140,7 +140,7 @@ def histogram_of(*parts: npt.ArrayLike) -> Histogram:
 
 @settings(max_examples=30)
 @given(st.lists(SMALL_FLOATS, min_size=1, max_size=60), st.randoms(use_true_random=False))
-def test_the_order_of_values_changes_nothing(values: list[float], rng: random.Random) -> None:
+def test_the_order_of_values_changes_nothing(values: list[float], rng: random.Random):
     shuffled = values.copy()
     rng.shuffle(shuffled)
     one = histogram_of(*values)
@@ -150,7 +150,7 @@ def test_the_order_of_values_changes_nothing(values: list[float], rng: random.Ra
     assert one.largest == np.abs(np.array(values, np.float32)).max()
 
 
-def test_every_finite_value_is_counted_in_bounded_memory() -> None:
+def test_every_finite_value_is_counted_in_bounded_memory():
     rng = np.random.default_rng(0)
     histogram = histogram_of(rng.normal(size=(50, 7)), 90 * rng.normal(size=300), np.zeros(11))
     assert histogram.counts.sum() == 50 * 7 + 300 + 11
@@ -161,7 +161,7 @@ def test_every_finite_value_is_counted_in_bounded_memory() -> None:
         histogram_of([1.0, np.nan])
 
 
-def test_a_scale_clips_one_magnitude_in_ten_thousand() -> None:
+def test_a_scale_clips_one_magnitude_in_ten_thousand():
     values = np.concatenate([np.full(99_990, 1.0), np.full(10, 100.0)])
     histogram = histogram_of(values)
     step = histogram.top / NUM_BINS

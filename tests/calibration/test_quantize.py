@@ -11,7 +11,8 @@ import pytest
 from calibration_tools import random_inputs, run, small_graph
 from export_tools import random_inputs as inputs_of_model
 from export_tools import relational_sizes, small_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
+from step_bundle import step_graph
 
 from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import for_cpus
@@ -44,17 +45,19 @@ Nodes = dict[str, onnx.NodeProto]
 Tensors = dict[str, TensorProto]
 
 
+LONE = """
+<ir_version: 10, opset_import: ["" : 20]>
+lone (float[B,64] x) => (float[B,32] y) { y = MatMul (x, W) }
+"""
+
+
 def lone_product() -> onnx.ModelProto:
     """y = x W with 64 inputs and 32 outputs, every weight 1 or -1; those of output 0 are all 1."""
     weight_IO = np.random.default_rng(1).choice([-1.0, 1.0], (64, 32)).astype(np.float32)
     weight_IO[:, 0] = 1
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 64])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", 32])
-    node = helper.make_node("MatMul", ["x", "W"], ["y"], name="product")
-    stored_weight = numpy_helper.from_array(weight_IO, "W")
-    graph = helper.make_graph([node], "lone", [x], [y], [stored_weight])
-    opset = helper.make_opsetid("", 20)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    graph = step_graph(LONE, {"W": weight_IO})
+    graph.graph.node[0].name = "product"
+    return graph
 
 
 def producers(graph: onnx.ModelProto) -> Nodes:
@@ -69,7 +72,7 @@ def stored(graph: onnx.ModelProto) -> Tensors:
     return {tensor.name: tensor for tensor in graph.graph.initializer}
 
 
-def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> None:
+def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention():
     parts = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
     expected = {}
     for part in parts:
@@ -79,7 +82,7 @@ def test_every_linear_product_is_a_call_site_and_no_head_and_no_attention() -> N
     assert len(SCALES) == len(SITES)
 
 
-def test_every_linear_product_and_nothing_else_reads_int8() -> None:
+def test_every_linear_product_and_nothing_else_reads_int8():
     makers = producers(SIGNED)
     tensors = stored(SIGNED)
     for site in SITES:
@@ -103,7 +106,7 @@ def test_every_linear_product_and_nothing_else_reads_int8() -> None:
     assert readers == {"MatMul"}
 
 
-def test_a_matrix_is_stored_once_in_int8_only_with_a_scale_for_each_output_channel() -> None:
+def test_a_matrix_is_stored_once_in_int8_only_with_a_scale_for_each_output_channel():
     tensors = stored(SIGNED)
     originals = stored(GRAPH)
     for weight in WEIGHTS:
@@ -114,7 +117,7 @@ def test_a_matrix_is_stored_once_in_int8_only_with_a_scale_for_each_output_chann
         assert np.allclose(scale_O * 127, np.abs(weight_IO).max(axis=0))
 
 
-def test_a_matrix_comes_back_within_half_a_step_with_normal_scales() -> None:
+def test_a_matrix_comes_back_within_half_a_step_with_normal_scales():
     weight_IO = np.array([[1.27, 0.0, -3.0], [-0.005, 0.0, 1.0]], np.float32)
     matrix_IO, scale_O = quantized_weight(weight_IO, 127)
     assert matrix_IO.tolist() == [[127, 0, -127], [0, 0, 42]]
@@ -127,7 +130,7 @@ def test_a_matrix_comes_back_within_half_a_step_with_normal_scales() -> None:
     assert (np.abs(rounded * scale_O - matrix).max(axis=0) <= scale_O / 2 + 1e-7).all()
 
 
-def test_signed_and_unsigned_are_the_same_function_to_the_last_bit() -> None:
+def test_signed_and_unsigned_are_the_same_function_to_the_last_bit():
     signed = quantize(GRAPH, SCALES, weight_bits=7)
     inputs = random_inputs(5)
     inputs["z_high_BND"][0] *= 40  # far beyond every scale: clipping is the same too
@@ -140,7 +143,7 @@ def test_signed_and_unsigned_are_the_same_function_to_the_last_bit() -> None:
     assert [zero.data_type for zero in zeros] == [TensorProto.UINT8]
 
 
-def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding() -> None:
+def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding():
     """With the largest operands there are: a kernel that saturates is off by a third here."""
     signed = quantize(lone_product(), {"product": 1.0}, weight_bits=7)
     x_BI = np.random.default_rng(0).choice([-127.0, 127.0], (16, 64)).astype(np.float32)
@@ -153,7 +156,7 @@ def test_the_unsigned_form_on_integer_kernels_adds_nothing_but_rounding() -> Non
 
 
 @pytest.mark.parametrize("puzzle", ["maze-8x8", "arc-7x7"])
-def test_a_product_of_cells_is_the_convolution_that_it_replaces(puzzle: str) -> None:
+def test_a_product_of_cells_is_the_convolution_that_it_replaces(puzzle: str):
     model = small_model(**relational_sizes(puzzle))
     graph = segment_graph(model)
     scales = {site.name: 0.05 for site in call_sites(graph)}
@@ -186,7 +189,7 @@ def with_rounded_weights(graph: onnx.ModelProto, limit: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("sizes", [{}, relational_sizes("maze-8x8")], ids=["matrices", "kernels"])
 def test_weight_only_all_through_is_the_float_graph_with_rounded_weights(
     sizes: dict[str, Any],
-) -> None:
+):
     model = small_model(**sizes, low_layers=1)
     graph = segment_graph(model)
     weights = {site.weight for site in call_sites(graph)}
@@ -198,7 +201,7 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights(
             assert np.array_equal(ours[name], values), name
 
 
-def test_a_graph_that_is_quantized_already_is_rejected() -> None:
+def test_a_graph_that_is_quantized_already_is_rejected():
     with pytest.raises(match="give a step graph in float32"):
         call_sites(SIGNED)
 
@@ -214,7 +217,7 @@ FORMS = {
 }
 
 
-def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites() -> None:
+def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites():
     operators = Counter(node.op_type for node in GRID_GRAPH.graph.node)
     num_blocks = operators["Sqrt"]
     assert operators["Conv"] == 2 * num_blocks == len(GRID_SITES)
@@ -222,7 +225,7 @@ def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites() -> None
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_row_has_the_same_bits_in_every_batch(form: str) -> None:
+def test_a_row_has_the_same_bits_in_every_batch(form: str):
     inputs = inputs_of_model(GRID, 8)
     together = run(FORMS[form], inputs, optimized=True)
     for size in (1, 3):
@@ -231,7 +234,7 @@ def test_a_row_has_the_same_bits_in_every_batch(form: str) -> None:
             assert np.array_equal(rows_B, together[name][:size]), name
 
 
-def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped() -> None:
+def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped():
     signed = quantize(GRID_GRAPH, CLIPS_NOTHING, weight_bits=7)
     inputs = inputs_of_model(GRID, 3)
     ours = run(FORMS["int8"], inputs)
@@ -239,7 +242,7 @@ def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped() -> Non
         assert np.array_equal(values, ours[name]), name
 
 
-def test_every_convolution_for_cpus_runs_in_integers(tmp_path: Path) -> None:
+def test_every_convolution_for_cpus_runs_in_integers(tmp_path: Path):
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     options.log_severity_level = 3

@@ -53,7 +53,7 @@ def same(one: Outcomes, other: Outcomes) -> bool:
     return all(map(np.array_equal, one, other))
 
 
-def test_recorder_lane_and_whole_rollouts_agree(tmp_path: Path) -> None:
+def test_recorder_lane_and_whole_rollouts_agree(tmp_path: Path):
     asked = questions(20)
     served = SERVED.solve(onnx_engine(tmp_path, 3), asked)
     recorded, _ = SERVED.recorded(asked)
@@ -67,7 +67,7 @@ def test_recorder_lane_and_whole_rollouts_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path) -> None:
+def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path):
     if CUDA.name not in onnxruntime.get_available_providers():
         pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
     asked = questions(200)
@@ -78,7 +78,7 @@ def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path) -> None:
     assert same(recorded, on_cpu)
 
 
-def test_puzzles_keep_their_order_and_their_labels() -> None:
+def test_puzzles_keep_their_order_and_their_labels():
     asked = questions(5)
     answers_NT = asked.labels_NT.copy()
     answers_NT[2, 0] = 1
@@ -89,7 +89,7 @@ def test_puzzles_keep_their_order_and_their_labels() -> None:
     assert outcome.proven_N.tolist() == [True, True, False, True, True]
 
 
-def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
+def test_each_segment_is_recorded_as_often_as_it_is_reached():
     outcomes, recorder = SERVED.recorded(questions(12))
     num_positions = 17 * int(outcomes.segments_N.sum())
     height_of = {tensor.name: tensor.dims[0] for tensor in GRAPH.graph.initializer if tensor.dims}
@@ -98,7 +98,7 @@ def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
         assert recorder.histograms[site.name].counts.sum() == num_values
 
 
-def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
+def test_what_is_recorded_is_what_the_linear_layer_reads():
     """One fresh puzzle: the first low layer reads the sum of state, input and high state."""
     seen = []
 
@@ -115,7 +115,7 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
     assert np.allclose(seen[0][first.tensor], expected[first.tensor], atol=1e-5)
 
 
-def test_states_come_from_all_segments_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_come_from_all_segments_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rollouts, "MAX_STATES", 7)
     policy = HaltingPolicy(kind="fixed", max_segments=4)
     _, recorder = replace(SERVED, policy=policy).recorded(questions(30))
@@ -124,7 +124,7 @@ def test_states_come_from_all_segments_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert 0 < recorder.states["fresh_B"].sum() < 7
 
 
-def test_less_memory_runs_fewer_puzzles_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_memory_runs_fewer_puzzles_at_a_time(monkeypatch: pytest.MonkeyPatch):
     assert SERVED.num_slots == rollouts.MAX_SLOTS
     monkeypatch.setattr(rollouts, "MEMORY_BYTES", 1)
     assert SERVED.num_slots == 1
@@ -146,7 +146,7 @@ def played(num_slots: int = 2) -> Rollout:
 
 
 @pytest.mark.parametrize("num_slots", [1, 3, 8])
-def test_every_puzzle_is_recorded_after_every_segment(num_slots: int) -> None:
+def test_every_puzzle_is_recorded_after_every_segment(num_slots: int):
     rollout = played(num_slots)
     assert rollout.exact_SN.T.tolist() == [
         [True, True, True, True],
@@ -164,7 +164,7 @@ def test_every_puzzle_is_recorded_after_every_segment(num_slots: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "segments"), [("learned", [1, 3, 2, 4, 2]), ("verified", [1, 3, 4, 4, 4])]
 )
-def test_a_score_counts_the_segments_run(kind: PolicyKind, segments: list[int]) -> None:
+def test_a_score_counts_the_segments_run(kind: PolicyKind, segments: list[int]):
     policy = HaltingPolicy(kind=kind, max_segments=4)
     score = score_policy(played(), policy).total
     assert score.mean_segments == sum(segments) / 5
@@ -188,7 +188,7 @@ def three_puzzles() -> Rollout:
     )
 
 
-def test_the_curve_has_a_point_for_every_margin() -> None:
+def test_the_curve_has_a_point_for_every_margin():
     points = {}
     for point in learned_curve(three_puzzles()):
         score = point.total
@@ -205,6 +205,6 @@ def test_the_curve_has_a_point_for_every_margin() -> None:
 
 
 @pytest.mark.parametrize(("max_loss", "threshold"), [(0.005, 1.0), (0.34, -1.0)])
-def test_the_cheapest_threshold_is_chosen(max_loss: float, threshold: float) -> None:
+def test_the_cheapest_threshold_is_chosen(max_loss: float, threshold: float):
     chosen = choose(learned_curve(three_puzzles()), max_loss)
     assert chosen.policy.threshold == threshold

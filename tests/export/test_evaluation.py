@@ -50,7 +50,7 @@ def report_of(*arguments: object) -> dict[str, Any]:
     return json.loads(succeeded(app, *arguments, "--json").stdout)
 
 
-def test_the_table_has_a_row_per_policy(bundle: Path, data: Path) -> None:
+def test_the_table_has_a_row_per_policy(bundle: Path, data: Path):
     rows = rows_of(succeeded(app, bundle, "--data", data).stdout)
     assert rows[0] == ["halting", "all (6)", "0 (2)", "1-9 (2)", "20-49 (2)"]
     assert rows[1] == ["verified", "33.3 / 3.0", "50.0 / 2.5", "50.0 / 2.5", "0.0 / 4.0"]
@@ -64,14 +64,14 @@ def rows_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines]
 
 
-def test_chosen_and_fresh_puzzles_are_repeatable(bundle: Path, data: Path) -> None:
+def test_chosen_and_fresh_puzzles_are_repeatable(bundle: Path, data: Path):
     for source in (data, "sudoku-4x4"):
         one = report_of(bundle, "--data", source, "--puzzles", 3)
         assert one == report_of(bundle, "--data", source, "--puzzles", 3)
         assert one["plain"]["scores"]["all"]["num_puzzles"] == 3
 
 
-def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path: Path):
     run = tmp_path / "run"
     model = small_model(num_puzzle_ids=1, max_segments=3)
     checkpoint.save(run / "step_1", model, {"puzzle": "sudoku-4x4"})
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path
     assert report["precision"] == "PyTorch on cpu"
 
 
-def test_variants_of_a_task_vote(tmp_path: Path) -> None:
+def test_variants_of_a_task_vote(tmp_path: Path):
     arc = registry.get("arc-7x7")
     recipe = ArcRecipe(puzzle="arc-7x7", tasks="0d3d703e", augment=2, hold_out_all=True)
     build_arc(recipe, arc, tmp_path / "data")
@@ -99,7 +99,7 @@ def test_variants_of_a_task_vote(tmp_path: Path) -> None:
     assert {"1", "2"} <= report["pass_at"].keys()
 
 
-def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
+def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path):
     file = tmp_path / "test.csv"
     file.write_text("mine,start,end,cost\nmine,12343412214343.1,1234341221434321,3\n")
     result = succeeded(app, bundle, "--data", file, "--columns", "start,end,cost")
@@ -116,7 +116,7 @@ def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
 )
 def test_what_a_checkpoint_cannot_do_is_rejected(
     data: Path, tmp_path: Path, options: tuple[str], saying: str
-) -> None:
+):
     checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
     assert saying in rejected(app, tmp_path / "step_1", "--data", data, *options).stderr
 
@@ -131,7 +131,7 @@ main()
 
 
 @pytest.mark.process
-def test_a_bundle_is_evaluated_on_an_install_without_pytorch(bundle: Path, data: Path) -> None:
+def test_a_bundle_is_evaluated_on_an_install_without_pytorch(bundle: Path, data: Path):
     run = [sys.executable, "-c", WITHOUT_PYTORCH]
     sides = [[bundle], [bundle, bundle]]
     for subjects in sides:
@@ -143,7 +143,7 @@ def test_a_bundle_is_evaluated_on_an_install_without_pytorch(bundle: Path, data:
     assert "pip install 'hrm-edge[export]'" in ended.stderr
 
 
-def test_unfit_data_of_a_bundle_is_rejected(bundle: Path, data: Path, tmp_path: Path) -> None:
+def test_unfit_data_of_a_bundle_is_rejected(bundle: Path, data: Path, tmp_path: Path):
     boards_NT = np.full((2, 36), 2)
     datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=registry.get("sudoku-6x6"))
     ended = rejected(app, bundle, "--data", tmp_path)
@@ -174,7 +174,7 @@ def folder(bundle: Path) -> Path:
 )
 def test_paired_models(
     folder: Path, data: Path, first: str, second: str, num_lost: int, num_won: int
-) -> None:
+):
     proven = report_of(folder / first, folder / second, "--data", data)["proven"]
     assert (proven["num_lost"], proven["num_won"]) == (num_lost, num_won)
     interval = (proven["low"], proven["high"])
@@ -183,7 +183,7 @@ def test_paired_models(
 
 def test_a_table_shows_both_and_what_would_decide(
     folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("COLUMNS", "200")
     sides = (folder / "echo.bundle", folder / "step_1")
     result = succeeded(app, *sides, "--data", data)
@@ -195,7 +195,7 @@ def test_a_table_shows_both_and_what_would_decide(
 
 
 @pytest.mark.parametrize(("num_lost", "num_won"), [(0, 40), (40, 0)])
-def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_won: int) -> None:
+def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_won: int):
     pair = paired(np.arange(100) < num_lost, np.arange(100) >= 100 - num_won)
     score = Score(num_puzzles=100, exact=0.5, proven=0.5, mean_segments=2.0)
     side = ModelScore(model="m", precision="p", score=score)
@@ -204,6 +204,6 @@ def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_
     assert verdict.startswith(f"the {better} model is better over 100 puzzles")
 
 
-def test_models_of_two_boards_cannot_be_compared(folder: Path, data: Path) -> None:
+def test_models_of_two_boards_cannot_be_compared(folder: Path, data: Path):
     sides = (folder / "echo.bundle", folder / "step_2")
     assert "give two models of one board" in rejected(app, *sides, "--data", data).stderr

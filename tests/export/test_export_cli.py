@@ -16,7 +16,7 @@ import torch
 from cli_tools import invoked, rejected, succeeded
 from click.testing import Result
 from export_tools import TRM_MIXER, data_set, relational_sizes, replayed, small_model
-from train_tools import small_trainer
+from train_tools import losses, small_trainer
 
 from hrm_calibration.rollouts import run_questions
 from hrm_edge.solvers import from_bundles
@@ -84,7 +84,7 @@ def assert_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
         assert np.array_equal(attempt.answer_T, truth.answer_SBT[-1, attempt.attempt_id])
 
 
-def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path) -> None:
+def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path):
     arc = registry.get("arc-7x7")
     more = tmp_path / "more.json"
     more.write_text(json.dumps({"25ff71a9": [{"input": [[7]], "output": [[7]]}]}))
@@ -119,7 +119,7 @@ def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path) -> No
 
 
 @pytest.mark.gpu
-def test_a_bundle_made_on_a_gpu_replays_on_the_cpu(tmp_path: Path) -> None:
+def test_a_bundle_made_on_a_gpu_replays_on_the_cpu(tmp_path: Path):
     if CUDA.name not in onnxruntime.get_available_providers():
         pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
     forms = ("--fp16", "--int8", "--max-loss", "100", "--device", "cuda")
@@ -127,7 +127,7 @@ def test_a_bundle_made_on_a_gpu_replays_on_the_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_without_a_gpu_device_cuda_is_rejected(tmp_path: Path) -> None:
+def test_without_a_gpu_device_cuda_is_rejected(tmp_path: Path):
     source = saved(tmp_path / "step_12")
     out = tmp_path / "there.bundle"
     assert_rejected(source, out, "--device", "cuda", saying="sees none; omit --device")
@@ -136,7 +136,7 @@ def test_without_a_gpu_device_cuda_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_build_engine_keeps_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+):
     """Over the stand-in for TensorRT and PyCUDA; the second time without either."""
     source = saved(tmp_path / "step_12", **QUICK)
     here = os.environ.get("PYTHONPATH", "")
@@ -160,13 +160,13 @@ NETWORKS = [({**PLAIN, **QUICK}, ()), (TRM, ("--loop", "unrolled=4")), (TRANSFOR
 
 
 @pytest.mark.parametrize(("sizes", "loop"), NETWORKS, ids=["hrm", "trm", "transformer"])
-def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_path: Path) -> None:
+def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_path: Path):
     hardware = replace(PRESETS["cpu"], compile=False, precision="fp32")
     data = data_set(tmp_path / "data", SUDOKU, 32, split="train")
     recipe = {"warmup_samples": 0, "total_samples": 320}
     trainer = small_trainer(data, hardware, small_model(**sizes).config, **recipe)
-    losses = [float(trainer.step().loss) for _ in range(4)]
-    assert losses[-1] < losses[0]
+    first, *_, last = losses(trainer, 4)
+    assert last < first
     trainer.save(tmp_path / "step_4", {"puzzle": SUDOKU.name, "step": 4})
     forms = ("--fp16", "--int8", *loop, "--max-loss", "100")
     bundle = bundle_of(tmp_path / "step_4", tmp_path / "tiny.bundle", *forms)
@@ -188,7 +188,7 @@ def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_
         assert all(isinstance(reply, SolveAnswer) for reply in replies.values())
 
 
-def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Path) -> None:
+def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Path):
     sizes = {**relational_sizes("maze-8x8"), "low_cycles": 1}
     source = saved(tmp_path / "step_12", puzzle="maze-8x8", **sizes)
     bundle = bundle_of(source, tmp_path / "larger.bundle", "--board", "9x11")
@@ -199,7 +199,7 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("limit", "traced"), [(9, 4), (2, 2)])
-def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) -> None:
+def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int):
     """A puzzle may run longer or shorter than in training."""
     data = data_set(tmp_path / "data", SUDOKU, 9)
     halting = ("--policy", "learned", "--threshold", "0.5", "--max-segments", str(limit))
@@ -215,7 +215,7 @@ def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int) 
     assert {tokens_T.tobytes() for tokens_T in golden.tokens_BT} <= held_out
 
 
-def test_json_holds_every_precision_and_the_times_by_which_auto_chooses(tmp_path: Path) -> None:
+def test_json_holds_every_precision_and_the_times_by_which_auto_chooses(tmp_path: Path):
     source = saved(tmp_path / "step_12", **QUICK, max_segments=2)
     data = data_set(tmp_path / "data", SUDOKU, 80)
     out = tmp_path / "one.bundle"
@@ -237,7 +237,7 @@ def test_json_holds_every_precision_and_the_times_by_which_auto_chooses(tmp_path
     assert choose(bundle, "auto").precision == chosen
 
 
-def test_calib_selects_a_run(run: Path) -> None:
+def test_calib_selects_a_run(run: Path):
     checkpoint.point(run / "best", run / "step_12")
     succeeded(app, "--calib", "sudoku", *FEW)
     assert Bundle.open(Path("sudoku.bundle")).manifest.name == "sudoku"
@@ -255,7 +255,7 @@ def test_calib_selects_a_run(run: Path) -> None:
         (("nowhere",), "is not a checkpoint directory"),
     ],
 )
-def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], saying: str) -> None:
+def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], saying: str):
     result = rejected(app, *options)
     assert saying in result.stderr
 
@@ -279,12 +279,12 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
 )
 def test_a_checkpoint_and_options_that_do_not_go_together_are_rejected(
     tmp_path: Path, changes: dict[str, Any], options: tuple[str, ...], saying: str
-) -> None:
+):
     source = saved(tmp_path / "step_12", **changes)
     assert_rejected(source, tmp_path / "tiny.bundle", *options, saying=saying)
 
 
-def test_a_bundle_that_is_there_already_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_bundle_that_is_there_already_is_not_overwritten(tmp_path: Path):
     out = tmp_path / "tiny.bundle"
     out.mkdir()
     ended = rejected(app, saved(tmp_path / "step_12"), "--out", out, *FEW)
@@ -296,7 +296,7 @@ def parts_of(options: Options, data: Path | None = None) -> tuple[Questions, Que
     return find_puzzles(options, CONFIG, SUDOKU, data, Stages())
 
 
-def test_calibration_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     data = data_set(tmp_path, SUDOKU, 20)
     calibration, held_out = parts_of(Options(int8=True, calib=str(data)))
     assert (len(calibration), len(held_out)) == (5, 15)
@@ -308,7 +308,7 @@ def test_calibration_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.Monk
         assert tokens_T.tobytes() not in measured
 
 
-def test_puzzles_with_ids_the_model_does_not_know_are_rejected(tmp_path: Path) -> None:
+def test_puzzles_with_ids_the_model_does_not_know_are_rejected(tmp_path: Path):
     originals = datasets.Layout.of_originals(4)
     ids_N = np.arange(4, dtype=np.int32)
     layout = replace(originals, puzzle_ids=ids_N, num_puzzle_ids=4)
@@ -318,7 +318,7 @@ def test_puzzles_with_ids_the_model_does_not_know_are_rejected(tmp_path: Path) -
         parts_of(Options(data=data), data)
 
 
-def test_a_model_of_many_tasks_finds_the_data_set_of_its_run(tmp_path: Path) -> None:
+def test_a_model_of_many_tasks_finds_the_data_set_of_its_run(tmp_path: Path):
     many = small_model(num_puzzle_ids=3).config
     data = tmp_path / "set"
     data.mkdir()
@@ -342,7 +342,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("source", "calib"), [("runs/sudoku/best", None), ("runs/sudoku", None), (None, "sudoku")]
 )
-def test_a_run_gives_a_checkpoint(run: Path, source: str | None, calib: str | None) -> None:
+def test_a_run_gives_a_checkpoint(run: Path, source: str | None, calib: str | None):
     path = None if source is None else Path(source)
     assert find_checkpoint(path, calib) == Path("runs/sudoku/latest")
     checkpoint.point(run / "best", run / "step_12")
@@ -351,7 +351,7 @@ def test_a_run_gives_a_checkpoint(run: Path, source: str | None, calib: str | No
 
 def test_the_export_says_which_checkpoint_it_took_and_ends_with_the_next_command(
     run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     out = "my sudoku.bundle"
     monkeypatch.setattr(sys, "argv", ["hrm", str(run.absolute() / "best"), "--out", out])
     ended = succeeded(app, run / "best", "--out", out, *FEW)

@@ -16,7 +16,7 @@ from hrm_export.torch_engine import TorchEngine, golden_traces, record, survives
 MODEL = small_model()
 
 
-def test_long_sequences_keep_fewer_traces() -> None:
+def test_long_sequences_keep_fewer_traces():
     model = small_model(max_segments=2)
     puzzle_bytes = 2 * 16 * 6 * 4
     questions = random_questions(model, 8)
@@ -26,7 +26,7 @@ def test_long_sequences_keep_fewer_traces() -> None:
         assert kept <= traces.num_tried <= 8
 
 
-def test_a_puzzle_that_rounding_changes_is_left_out() -> None:
+def test_a_puzzle_that_rounding_changes_is_left_out():
     golden = record(MODEL, random_questions(MODEL, 3))
     larger = replace(golden, logits_SBTV=golden.logits_SBTV.copy())
     larger.logits_SBTV[9, 1, 4, 2] += 1e-4
@@ -45,14 +45,14 @@ def test_a_puzzle_that_rounding_changes_is_left_out() -> None:
     assert survives_SB[-1].tolist() == [True, True, False]
 
 
-def test_logits_that_are_all_larger_round_more_and_survive_as_well() -> None:
+def test_logits_that_are_all_larger_round_more_and_survive_as_well():
     model = small_model()
     model.lm_head.weight.data *= 20
     golden = golden_traces(model, random_questions(model, 12), 0.0, 4).golden
     assert golden.answer_SBT.shape[:2] == (model.config.max_segments, 4)
 
 
-def test_traces_are_those_of_float64_beside_the_rounding_of_float32() -> None:
+def test_traces_are_those_of_float64_beside_the_rounding_of_float32():
     questions = random_questions(MODEL, 6)
     traces = golden_traces(MODEL, questions, 0.0, 6)
     exact = record(copy.deepcopy(MODEL).double(), questions)
@@ -67,11 +67,11 @@ def test_traces_are_those_of_float64_beside_the_rounding_of_float32() -> None:
 @pytest.mark.parametrize(
     ("rounding", "tolerance"), [(1e-6, 1e-4), (2.4e-5, 1e-4), (1e-4, 4e-4), (1e-2, 5e-4)]
 )
-def test_a_model_that_rounds_more_may_be_further_away(rounding: float, tolerance: float) -> None:
+def test_a_model_that_rounds_more_may_be_further_away(rounding: float, tolerance: float):
     assert tolerance_for(rounding) == pytest.approx(tolerance)
 
 
-def test_traces_end_when_too_few_puzzles_survive_rounding() -> None:
+def test_traces_end_when_too_few_puzzles_survive_rounding():
     model = small_model(gain=1.0)
     questions = random_questions(model, 16)
     golden = golden_traces(model, questions, 0.0, 16).golden
@@ -85,13 +85,13 @@ def test_traces_end_when_too_few_puzzles_survive_rounding() -> None:
     assert num_alike_S[num_segments] < 4
 
 
-def test_a_model_that_amplifies_rounding_everywhere_is_rejected() -> None:
+def test_a_model_that_amplifies_rounding_everywhere_is_rejected():
     model = small_model(gain=8.0)
     with pytest.raises(ValueError, match="rounding alone changes"):
         golden_traces(model, random_questions(model, 4), 0.0, 4)
 
 
-def test_a_moved_puzzle_goes_on_and_a_loaded_one_begins_anew() -> None:
+def test_a_moved_puzzle_goes_on_and_a_loaded_one_begins_anew():
     tokens_BT = random_inputs(MODEL, 3)["tokens_BT"]
     vector_E = MODEL.puzzle_table.numpy()[0]
     engine = TorchEngine(MODEL, 2)

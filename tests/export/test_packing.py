@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return Bundle.open(path)
 
 
-def test_a_bundle_lists_every_form_and_what_it_lost(whole: Bundle) -> None:
+def test_a_bundle_lists_every_form_and_what_it_lost(whole: Bundle):
     manifest = whole.manifest
     assert manifest.precisions == {name: f"step.{name}.onnx" for name in PRECISIONS}
     assert manifest.cpu_graphs == {"int8": "step.int8.cpu.onnx"}
@@ -97,13 +97,13 @@ def test_a_bundle_lists_every_form_and_what_it_lost(whole: Bundle) -> None:
 
 
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-4), ("fp16", 0.05), ("int8", 0.5)])
-def test_each_precision_is_near_pytorch(whole: Bundle, precision: str, most: float) -> None:
+def test_each_precision_is_near_pytorch(whole: Bundle, precision: str, most: float):
     report = replayed(whole, precision)
     assert report.columns["logit_gap"].worst_S[0] <= most
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_unrolled_graph_is_the_loop_over_its_step_graph(whole: Bundle, precision: str) -> None:
+def test_the_unrolled_graph_is_the_loop_over_its_step_graph(whole: Bundle, precision: str):
     graph = onnx.load(whole.path / whole.manifest.unrolled[precision])
     stated = {entry.key: entry.value for entry in graph.metadata_props}
     assert stated["num_segments"] == "3"
@@ -115,9 +115,7 @@ def test_the_unrolled_graph_is_the_loop_over_its_step_graph(whole: Bundle, preci
     assert found["num_puzzles"] == len(whole.golden().tokens_BT)
 
 
-def test_an_unrolled_graph_that_halts_otherwise_breaks_a_gate(
-    whole: Bundle, tmp_path: Path
-) -> None:
+def test_an_unrolled_graph_that_halts_otherwise_breaks_a_gate(whole: Bundle, tmp_path: Path):
     """The graph never halts early, the loop after one segment."""
     file = tmp_path / "other.onnx"
     step = onnx.load(whole.graph_path("fp32"))
@@ -130,7 +128,7 @@ def test_an_unrolled_graph_that_halts_otherwise_breaks_a_gate(
     assert "share of different_halts at the end" in str(found.breaks[-1])
 
 
-def test_a_step_graph_in_the_place_of_an_unrolled_one_is_rejected(whole: Bundle) -> None:
+def test_a_step_graph_in_the_place_of_an_unrolled_one_is_rejected(whole: Bundle):
     manifest = whole.manifest.model_copy(update={"unrolled": {"fp32": "step.fp32.onnx"}})
     swapped = replace(whole, manifest=manifest)
     saying = "is not an unrolled graph: export the bundle again with --loop unrolled"
@@ -141,7 +139,7 @@ def test_a_step_graph_in_the_place_of_an_unrolled_one_is_rejected(whole: Bundle)
         swapped.unrolled_path("int8")
 
 
-def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(whole: Bundle) -> None:
+def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(whole: Bundle):
     manifest = whole.manifest
     curve = manifest.curves["fp32"]
     assert manifest.halting.threshold == curve.threshold
@@ -152,7 +150,7 @@ def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(whole: Bundle) -
     assert point.mean_segments <= last.mean_segments == 6
 
 
-def test_lossy_precisions_are_rejected(tmp_path: Path) -> None:
+def test_lossy_precisions_are_rejected(tmp_path: Path):
     saying = r"fp16 loses .* points of exact solves .* --max-loss allows -10"
     out = tmp_path / "small.bundle"
     with pytest.raises(ParityError, match=saying):
@@ -160,7 +158,7 @@ def test_lossy_precisions_are_rejected(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_provenance_holds_what_the_manifest_can_say() -> None:
+def test_provenance_holds_what_the_manifest_can_say():
     contents = small_contents()
     known = contents.provenance()
     assert known["step"] == 7
@@ -171,7 +169,7 @@ def test_provenance_holds_what_the_manifest_can_say() -> None:
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "q_head.weight"])
-def test_a_corrupted_graph_is_rejected(tmp_path: Path, name: str) -> None:
+def test_a_corrupted_graph_is_rejected(tmp_path: Path, name: str):
     contents = small_contents()
     stored = {tensor.name: tensor for tensor in contents.exam.served.graph.graph.initializer}
     weights = numpy_helper.to_array(stored[name]) * np.float32(1.01)
@@ -181,7 +179,7 @@ def test_a_corrupted_graph_is_rejected(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     contents = small_contents()
     served = replace(contents.exam.served, graph=onnx.ModelProto())
     unread = replace(contents, exam=contents.exam._replace(served=served))
@@ -195,7 +193,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_an_export_without_time_holds_float32_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     contents = small_contents("fp16", "int8")
     with stages_on() as shown:
         forms = judged(contents, LimitedStages(shown=shown, minutes=0.0))
@@ -209,7 +207,7 @@ def test_an_export_without_time_holds_float32_and_says_what_is_missing(
     assert "the bundle lacks fp16 and int8: the 0 minutes are over; allow more" in said
 
 
-def test_a_stage_that_is_done_at_the_limit_counts() -> None:
+def test_a_stage_that_is_done_at_the_limit_counts():
     limited = LimitedStages(shown=Stages(), minutes=0.0)
     limited.show("puzzles", 3, 3)
     with pytest.raises(OutOfTimeError):

@@ -47,7 +47,7 @@ SUDOKU = registry.get("sudoku-4x4")
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
-def test_every_segment_agrees_with_pytorch(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_every_segment_agrees_with_pytorch(changes: dict[str, Any], tmp_path: Path):
     model = tools.small_model(**changes)
     questions = tools.random_questions(model, 5)
     truth = record(model, questions)
@@ -63,7 +63,7 @@ def test_every_segment_agrees_with_pytorch(changes: dict[str, Any], tmp_path: Pa
         assert np.array_equal(output.halt_margin_B > 0, margin_B > 0)
 
 
-def test_garbage_in_the_carry_of_a_fresh_row_never_leaks() -> None:
+def test_garbage_in_the_carry_of_a_fresh_row_never_leaks():
     model = tools.small_model()
     graph = segment_graph(model)
     inputs = tools.random_inputs(model, 4)
@@ -86,7 +86,7 @@ def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
     return sizes
 
 
-def test_every_weight_is_stored_once_however_often_it_is_used() -> None:
+def test_every_weight_is_stored_once_however_often_it_is_used():
     model = tools.small_model(high_cycles=2, low_cycles=3)
     weights = dict(model.state_dict())
     del weights["puzzle_table"]
@@ -102,7 +102,7 @@ def test_every_weight_is_stored_once_however_often_it_is_used() -> None:
     assert [(entry.domain, entry.version) for entry in graph.opset_import] == [("", 20)]
 
 
-def test_the_list_of_operators_is_what_the_graphs_use() -> None:
+def test_the_list_of_operators_is_what_the_graphs_use():
     used = set()
     for changes in MODELS.values():
         graph = segment_graph(tools.small_model(**changes)).graph
@@ -119,13 +119,13 @@ def largest_rank(model: onnx.ModelProto) -> int:
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
-def test_no_tensor_has_more_axes_than_other_runtimes_compute(changes: dict[str, Any]) -> None:
+def test_no_tensor_has_more_axes_than_other_runtimes_compute(changes: dict[str, Any]):
     """OpenVINO adds seven axes wrongly, without an error."""
     assert largest_rank(segment_graph(tools.small_model(**changes))) <= MAX_RANK
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle/*.onnx")), ids=str)
-def test_no_tensor_of_a_shipped_graph_has_more_axes(path: Path) -> None:
+def test_no_tensor_of_a_shipped_graph_has_more_axes(path: Path):
     assert largest_rank(onnx.load(path)) <= MAX_RANK
 
 
@@ -152,7 +152,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("change", "saying"), FAULTS.values(), ids=FAULTS)
-def test_a_graph_that_breaks_a_rule_is_rejected(change: Change, saying: str) -> None:
+def test_a_graph_that_breaks_a_rule_is_rejected(change: Change, saying: str):
     model = segment_graph(tools.small_model())
     check_graph(model)
     change(model)
@@ -175,7 +175,7 @@ def threshold_that_parts(margin_SB: np.ndarray) -> float:
     [{"low_cycles": 1}, {"low_cycles": 1, "positions": "learned", "puzzle_vector_size": 0}],
     ids=["rotary", "no-prefix"],
 )
-def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: Path):
     model = tools.small_model(max_segments=6, **changes)
     questions = tools.random_questions(model, 12)
     table = model.puzzle_table.numpy()
@@ -197,7 +197,7 @@ def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: 
     assert np.allclose(ours["q_halt_B"], [one.q_halt for one in ended], atol=1e-5)
 
 
-def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches() -> None:
+def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches():
     graph = segment_graph(tools.small_model())
     whole = unrolled_graph(graph, HaltingPolicy(), 4)
     assert stored_sizes(whole) == stored_sizes(graph)
@@ -205,7 +205,7 @@ def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches()
     assert sum(name.endswith("embed/scaled") for name in names) == 1
 
 
-def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop() -> None:
+def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop():
     """The float32 nearest to 0.1 is larger, and the loop compares in float64, so it halts there."""
     model = tools.small_model(halt_rule="q_halt")
     model.q_head.weight.data.zero_()
@@ -217,7 +217,7 @@ def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop() -> None:
         assert outputs["segments_B"].tolist() == [segments, segments]
 
 
-def test_one_segment_is_a_graph_and_none_is_rejected() -> None:
+def test_one_segment_is_a_graph_and_none_is_rejected():
     model = tools.small_model(arch="transformer", max_segments=1)
     graph = segment_graph(model)
     whole = unrolled_graph(graph, HaltingPolicy(), 1)
@@ -243,7 +243,7 @@ def norms_of(graph: onnx.ModelProto) -> set[str]:
     return {node.name for node in graph.graph.node if node.name.rpartition("/")[2] in NORMS}
 
 
-def test_it_takes_and_gives_the_same_and_stores_every_weight_once_in_half_the_bytes() -> None:
+def test_it_takes_and_gives_the_same_and_stores_every_weight_once_in_half_the_bytes():
     graph = segment_graph(tools.small_model(hidden_size=64, high_layers=2))
     half = half_graph(graph, ())
     check_graph(half)
@@ -256,7 +256,7 @@ def test_it_takes_and_gives_the_same_and_stores_every_weight_once_in_half_the_by
     assert list(half.graph.output) == list(graph.graph.output)
 
 
-def test_within_the_range_of_float16_every_normalization_and_nothing_else_stays_float32() -> None:
+def test_within_the_range_of_float16_every_normalization_and_nothing_else_stays_float32():
     model = tools.small_model()
     graph = segment_graph(model)
     assert norms_of(graph)
@@ -270,7 +270,7 @@ def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarr
     return logits_BTV
 
 
-def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
+def test_a_float32_node_keeps_finite_what_would_overflow():
     model = tools.small_model()
     for level in (model.low_level, model.high_level):
         for block in level.layers:  # its second normalization squares values beyond float16
@@ -286,7 +286,7 @@ def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     assert np.abs(kept - truth).max() <= 2 * HALF_TOLERANCE
 
 
-def test_a_quantized_graph_becomes_half_around_its_integers() -> None:
+def test_a_quantized_graph_becomes_half_around_its_integers():
     graph = segment_graph(tools.small_model())
     signed = quantize(graph, {site.name: 0.05 for site in call_sites(graph)})
     half = half_graph(signed, float32_nodes(signed, {}))

@@ -79,7 +79,7 @@ def scores(tasks: dict[str, Any], *variants: str) -> TaskScores | None:
         return task_scores(served, tasks, identifiers, stages)
 
 
-def test_a_task_is_right_if_all_of_its_held_out_answers_are() -> None:
+def test_a_task_is_right_if_all_of_its_held_out_answers_are():
     tasks = {
         "wrong": task(WRONG),
         "half": task(RIGHT, WRONG),
@@ -91,7 +91,7 @@ def test_a_task_is_right_if_all_of_its_held_out_answers_are() -> None:
     assert found == TaskScores(num_tasks=4, num_right_at_once=2, right=["right", "both"])
 
 
-def test_the_variants_of_a_task_vote() -> None:
+def test_the_variants_of_a_task_vote():
     """A swap of colors does not commute with the graph, so these variants answer otherwise."""
     tasks = {"right": task(RIGHT)}
     swapped = "0213456789"
@@ -102,6 +102,6 @@ def test_the_variants_of_a_task_vote() -> None:
     assert turned.right == ["right"]
 
 
-def test_without_questions_there_are_no_scores() -> None:
+def test_without_questions_there_are_no_scores():
     assert scores({}) is None
     assert scores({"a": task()}) is None

@@ -252,14 +252,14 @@ def figures() -> dict[str, Figures]:
     return {form: build(trt, graph) for form, graph in full_size_graphs()}
 
 
-def test_every_form_builds_without_a_complaint(figures: dict[str, Figures]) -> None:
+def test_every_form_builds_without_a_complaint(figures: dict[str, Figures]):
     assert len(figures) == FORMS
     for form, one in figures.items():
         assert one.targets == {TARGET}, form
         assert one.complaints == (), form
 
 
-def test_no_weight_is_in_a_plan_six_times(figures: dict[str, Figures]) -> None:
+def test_no_weight_is_in_a_plan_six_times(figures: dict[str, Figures]):
     for form, one in figures.items():
         most = MOST_BYTES_OF_MIXERS if "mixers" in form else MOST_BYTES
         assert one.weights_bytes <= most * one.graph_bytes, form
@@ -267,7 +267,7 @@ def test_no_weight_is_in_a_plan_six_times(figures: dict[str, Figures]) -> None:
         assert figures[form].weights_bytes < 0.3 * figures["fp32"].weights_bytes
 
 
-def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figures]) -> None:
+def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figures]):
     for form in ("fp16", "int8, rest fp16", "fp16, 900 cells"):
         assert figures[form].num_fused_attention == NUM_ATTENTIONS
     for form, one in figures.items():
@@ -279,7 +279,7 @@ def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figur
 
 
 @pytest.mark.parametrize(("name", "precision"), SHIPPED)
-def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str) -> None:
+def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str):
     """Its kernels run one after the other, in one stream."""
     bundle = shipped(name)
     graph = onnx.load(bundle.graph_path(precision))

@@ -41,7 +41,7 @@ def result(num_puzzles: int, num_lost: int, num_won: int) -> Paired:
 )
 def test_the_gate_compares_the_bounds_of_the_interval(
     num_puzzles: int, num_lost: int, num_won: int, verdict: str
-) -> None:
+):
     exact = result(num_puzzles, num_lost, num_won)
     doubt = doubt_about(exact, 1.0)
     if verdict == "fails":
@@ -52,7 +52,7 @@ def test_the_gate_compares_the_bounds_of_the_interval(
     assert (doubt is not None) == (verdict == "undecided")
 
 
-def test_the_doubt_names_the_loss_and_the_puzzles_that_would_decide() -> None:
+def test_the_doubt_names_the_loss_and_the_puzzles_that_would_decide():
     exact = result(24, 0, 0)
     assert doubt_about(exact, 1.0) == "loss 0.0 ± 7.5 points, about 207 puzzles would decide"
     _, high = loss_interval(0, 0, 207)
@@ -81,7 +81,7 @@ def undecided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "small.bundle", said
 
 
-def test_an_undecided_precision_is_marked(undecided: tuple[Path, str]) -> None:
+def test_an_undecided_precision_is_marked(undecided: tuple[Path, str]):
     path, said = undecided
     manifest = Bundle.open(path).manifest
     assert set(manifest.precisions) == {"fp32", "fp16", "int8"}
@@ -100,7 +100,7 @@ def test_an_undecided_precision_is_marked(undecided: tuple[Path, str]) -> None:
         assert cells[name].count("(") == 2  # an interval beside each loss
 
 
-def test_auto_skips_an_undecided_precision(undecided: tuple[Path, str]) -> None:
+def test_auto_skips_an_undecided_precision(undecided: tuple[Path, str]):
     path, _ = undecided
     bundle = Bundle.open(path)
     assert choose(bundle, "cuda").precision == "fp32"
@@ -109,7 +109,7 @@ def test_auto_skips_an_undecided_precision(undecided: tuple[Path, str]) -> None:
     assert choose(sure, "cuda").precision == "fp16"
 
 
-def test_undecided_is_optional_and_names_precisions(undecided: tuple[Path, str]) -> None:
+def test_undecided_is_optional_and_names_precisions(undecided: tuple[Path, str]):
     path, _ = undecided
     fields = json.loads((path / "manifest.json").read_text())
     del fields["undecided"]

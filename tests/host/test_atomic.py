@@ -7,7 +7,7 @@ import pytest
 from hrm_host import atomic
 
 
-def test_a_file_is_replaced_whole_or_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_or_stays_as_it_is(tmp_path: Path):
     file = tmp_path / "settings.json"
     atomic.write_text(file, "old")
     atomic.write_text(file, "größer")
@@ -29,7 +29,7 @@ def _stop_within(target: Path) -> None:
         raise RuntimeError("stopped")
 
 
-def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path):
     target = tmp_path / "deep" / "target"
     with pytest.raises(RuntimeError, match="stopped"):
         _stop_within(target)

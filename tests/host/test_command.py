@@ -33,7 +33,7 @@ class BrokenGateError(ValueError):
         (KeyboardInterrupt(), 130, "hrm-try: stopped\n"),
     ],
 )
-def test_a_command_has_five_ends(error: BaseException | None, status: int, said: str) -> None:
+def test_a_command_has_five_ends(error: BaseException | None, status: int, said: str):
     app = Command("hrm-try", extra="train", cannot=(ArithmeticError,))
 
     @app.command()
@@ -57,9 +57,7 @@ def test_a_command_has_five_ends(error: BaseException | None, status: int, said:
         ("status run --size 3", "None 1 run 3"),
     ],
 )
-def test_the_first_word_of_a_group_is_a_command_or_its_own_argument(
-    words: str, printed: str
-) -> None:
+def test_the_first_word_of_a_group_is_a_command_or_its_own_argument(words: str, printed: str):
     app = Command("hrm-try")
 
     @app.callback(invoke_without_command=True)
@@ -77,7 +75,7 @@ def test_the_first_word_of_a_group_is_a_command_or_its_own_argument(
     )
 
 
-def test_runnable_is_what_a_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runnable_is_what_a_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for folder in (".venv-serve/bin", "elsewhere"):
         script = tmp_path / folder / "hrm"
         script.parent.mkdir(parents=True)

@@ -61,7 +61,7 @@ def available(kib: int) -> str:
     return f"MemTotal: 7802764 kB\nMemAvailable: {kib} kB\n"
 
 
-def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
+def test_a_healthy_board_needs_nothing(tmp_path: Path):
     found = serving.findings(board(tmp_path), JETPACK_62)
     assert unwell(found) == {}
     said = {finding.name: finding.text for finding in found}
@@ -86,7 +86,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
 )
 def test_each_fault_of_a_board_has_its_remedy(
     tmp_path: Path, changes: dict[str, str], name: str, level: str, remedy: str
-) -> None:
+):
     found = serving.findings(board(tmp_path, ORIN, **changes), JETPACK_62)
     assert unwell(found) == {name: level}
     (fault,) = [finding for finding in found if finding.name == name]
@@ -105,7 +105,7 @@ def test_each_fault_of_a_board_has_its_remedy(
 )
 def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
-) -> None:
+):
     installed = JETPACK_62._replace(**changes)
     found = serving.findings(board(tmp_path), installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
@@ -135,7 +135,7 @@ FROM_JETPACK = "/usr/lib/python3.12/dist-packages/tensorrt/__init__.py"
 )
 def test_a_jetson_needs_the_tensorrt_of_its_jetpack(
     line: str, version: str, file: str, remedy: str
-) -> None:
+):
     installed = JETPACK_62._replace(tensorrt=version, tensorrt_file=file)
     found = [one for one in serving.engines(installed, line) if one.name == "TensorRT"]
     assert [one.level for one in found] == ["fail" if remedy else "ok"]
@@ -154,11 +154,11 @@ def test_a_jetson_needs_the_tensorrt_of_its_jetpack(
         ("NVIDIA Jetson Orin Nano", release(39, "3.0"), "7 (L4T 39.3.0), supported"),
     ],
 )
-def test_the_support_of_a_board_is_named(model: str, line: str, support: str) -> None:
+def test_the_support_of_a_board_is_named(model: str, line: str, support: str):
     assert serving.release(line, model).text == support
 
 
-def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path) -> None:
+def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path):
     found = serving.findings(Host(root=tmp_path), PC)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode"} & {finding.name for finding in found}
@@ -168,7 +168,7 @@ def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_tensorrt_that_is_installed_and_does_not_load_is_found(tmp_path: Path) -> None:
+def test_a_tensorrt_that_is_installed_and_does_not_load_is_found(tmp_path: Path):
     (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvdla_compiler.so: absent')")
     program = "from hrm_host.doctor import serving; print(serving.look().tensorrt_fault)"
     path = os.pathsep.join([str(tmp_path), *sys.path])
@@ -190,7 +190,7 @@ FIRST = ["TensorRT", "CUDA", "memory that both sides see, and a CUDA graph"]
 )
 def test_a_device_is_tried_whose_driver_fails(
     tmp_path: Path, settings: dict[str, str], failed: list[str], told: str
-) -> None:
+):
     path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
     done = doctor_says("--device", PYTHONPATH=path, XDG_CACHE_HOME=str(tmp_path), **settings)
     steps = json.loads(done.stdout)
@@ -201,7 +201,7 @@ def test_a_device_is_tried_whose_driver_fails(
 
 
 @pytest.mark.process
-def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures() -> None:
+def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures():
     done = doctor_says("--json")
     found = json.loads(done.stdout)
     assert done.returncode == any(finding["level"] == "fail" for finding in found)
@@ -212,7 +212,7 @@ def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures
         assert finding["remedy"] or finding["level"] == "ok"
 
 
-def test_zones_and_throttling_are_read_and_a_broken_zone_is_left_out(tmp_path: Path) -> None:
+def test_zones_and_throttling_are_read_and_a_broken_zone_is_left_out(tmp_path: Path):
     sensors = board(tmp_path)
     assert sensors.temperature_c() == {"cpu-thermal": 51.25, "gpu-thermal": 52.5}
     assert sensors.throttle_events() == {"oc1": 0, "oc3": 0}
@@ -221,7 +221,7 @@ def test_zones_and_throttling_are_read_and_a_broken_zone_is_left_out(tmp_path: P
     assert sensors.temperature_c() == {"gpu-thermal": 52.5}
 
 
-def test_a_report_tells_what_decides_the_speed_of_a_board(tmp_path: Path) -> None:
+def test_a_report_tells_what_decides_the_speed_of_a_board(tmp_path: Path):
     facts = board(tmp_path).facts()
     assert facts["power_mode"] == "MAXN_SUPER"
     assert (facts["gpu_cur_mhz"], facts["gpu_max_mhz"]) == ("306", "1020")
@@ -229,7 +229,7 @@ def test_a_report_tells_what_decides_the_speed_of_a_board(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-def test_power_mode_comes_from_nvpmodel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_mode_comes_from_nvpmodel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tool = tmp_path / "nvpmodel"
     nowhere = Host(root=tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -244,7 +244,7 @@ def test_power_mode_comes_from_nvpmodel(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("names", "folder"), [(True, "named"), (False, "shared"), (None, "home")])
 def test_commands_and_the_service_share_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: bool | None, folder: str
-) -> None:
+):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     shared = tmp_path / "shared"
@@ -259,7 +259,7 @@ def test_commands_and_the_service_share_a_cache(
 
 def test_a_user_without_a_home_gets_a_folder_without_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """As in a container that runs with any user id: no HOME, no entry in the list of users."""
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -28,7 +28,7 @@ def version_1(root: Path, path: str, files: dict[str, object]) -> Host:
     return board(root, {"proc/self/cgroup": lines, "proc/self/mountinfo": V1_MOUNTS, **stated})
 
 
-def test_without_groups_there_is_no_limit(tmp_path: Path) -> None:
+def test_without_groups_there_is_no_limit(tmp_path: Path):
     for files in (Host(root=tmp_path / "a"), version_2(tmp_path / "b", "/", {"cpu.max": "max 1"})):
         assert groups.cpu_quota(files.text) is None
         assert groups.memory_limit_bytes(files.text) is None
@@ -37,7 +37,7 @@ def test_without_groups_there_is_no_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limited", ["", "a/", "a/b/"])
-def test_the_limit_of_any_group_on_the_path_holds(tmp_path: Path, limited: str) -> None:
+def test_the_limit_of_any_group_on_the_path_holds(tmp_path: Path, limited: str):
     files = version_2(
         tmp_path,
         "/a/b",
@@ -60,7 +60,7 @@ def test_the_limit_of_any_group_on_the_path_holds(tmp_path: Path, limited: str) 
 
 
 @pytest.mark.parametrize("limited", ["", "docker/", "docker/x/"])
-def test_the_same_for_version_1(tmp_path: Path, limited: str) -> None:
+def test_the_same_for_version_1(tmp_path: Path, limited: str):
     cpu = f"cpu,cpuacct/{limited}"
     files = version_1(
         tmp_path,
@@ -83,7 +83,7 @@ def test_the_same_for_version_1(tmp_path: Path, limited: str) -> None:
     assert groups.threads_left(files.text) == 4
 
 
-def test_a_container_sees_its_own_group_as_the_root_of_the_mount(tmp_path: Path) -> None:
+def test_a_container_sees_its_own_group_as_the_root_of_the_mount(tmp_path: Path):
     mounted = "35 31 0:32 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw"
     more = {"proc/self/mountinfo": mounted}
     files = version_2(tmp_path, "/docker/x", {"cpu.max": "200000 100000"}, **more)
@@ -95,13 +95,13 @@ def test_a_container_sees_its_own_group_as_the_root_of_the_mount(tmp_path: Path)
 )
 def test_threads_follow_from_cpus_and_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: float, cores: int
-) -> None:
+):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     files = version_2(tmp_path, "/", {"cpu.max": f"{int(quota * 100000)} 100000"})
     assert machine.num_cores(files) == cores
 
 
-def test_memory_of_the_groups_bounds_that_of_the_machine(tmp_path: Path) -> None:
+def test_memory_of_the_groups_bounds_that_of_the_machine(tmp_path: Path):
     meminfo = {"proc/meminfo": "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB"}
     limits = {"a/memory.max": 500 * MIB, "a/memory.current": 100 * MIB}
     files = version_2(tmp_path, "/a/b", limits, **meminfo)

@@ -18,7 +18,7 @@ def shown(*calls: Call, first_line_s: float = 0.0, line_every_s: float = 0.0) ->
     return output.getvalue()
 
 
-def test_a_pipe_gets_lines_at_intervals() -> None:
+def test_a_pipe_gets_lines_at_intervals():
     first, second, last = shown((1, 4), (2, 4), (4, 4)).splitlines()
     assert first == "puzzles: 1 of 4, 1 solved"
     assert second.startswith("puzzles: 2 of 4, 2 solved, ")
@@ -29,7 +29,7 @@ def test_a_pipe_gets_lines_at_intervals() -> None:
     assert shown((1, 4), (2, 4), (3, 4), line_every_s=60.0).count("\n") == 1
 
 
-def test_no_console_and_a_quiet_one_show_nothing() -> None:
+def test_no_console_and_a_quiet_one_show_nothing():
     output = io.StringIO()
     for console in (None, Console(file=output, quiet=True)):
         Stages(console=console, first_line_s=0.0).show("puzzles", 1, 2)

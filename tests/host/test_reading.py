@@ -17,7 +17,7 @@ from hrm_host.reading import (
 )
 
 
-def test_lines_are_read_up_to_their_longest_and_no_further() -> None:
+def test_lines_are_read_up_to_their_longest_and_no_further():
     stream = io.StringIO("12\n\n1234\n12345\n")
     found = lines_of(stream, 5)
     assert [next(found) for _ in range(3)] == ["12\n", "\n", "1234\n"]
@@ -29,18 +29,18 @@ def test_lines_are_read_up_to_their_longest_and_no_further() -> None:
 @pytest.mark.parametrize(
     "text", ["5", "null", '"\\ud800"', '{"a": [1, {"b": [[]]}]}', "[" * MAX_DEPTH + "]" * MAX_DEPTH]
 )
-def test_values_are_those_of_json(text: str) -> None:
+def test_values_are_those_of_json(text: str):
     assert json_from(text) == json.loads(text)
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
 @pytest.mark.parametrize(("opens", "closes"), ["[]", ('{"a":', "}")])
-def test_what_is_nested_too_deep_is_a_value_error(opens: str, closes: str, depth: int) -> None:
+def test_what_is_nested_too_deep_is_a_value_error(opens: str, closes: str, depth: int):
     with pytest.raises(ValueError, match="nested deeper than 50 levels"):
         json_from(opens * depth + "1" + closes * depth)
 
 
-def test_what_is_no_json_is_a_value_error() -> None:
+def test_what_is_no_json_is_a_value_error():
     for text in ("", "{", "[1,]", "9" * 5000, "\ufeff1"):
         with pytest.raises(ValueError, match=r"."):
             json_from(text)
@@ -60,7 +60,7 @@ MARKS = "\u061c\u200e\u200f"
         ("one\r\ntwo\u2028three", r"one\r\ntwo\u2028three"),
     ],
 )
-def test_a_text_is_shown_in_one_line_that_commands_nothing(text: str, shown: str) -> None:
+def test_a_text_is_shown_in_one_line_that_commands_nothing(text: str, shown: str):
     assert printable(text) == shown
     assert is_printable(text) == (text == shown)
 
@@ -71,10 +71,10 @@ def commands(character: str) -> bool:
     return unicodedata.bidirectional(character) in BIDIRECTIONAL
 
 
-def test_no_control_of_unicode_is_forgotten() -> None:
+def test_no_control_of_unicode_is_forgotten():
     for character in map(chr, range(sys.maxunicode + 1)):
         assert is_printable(character) != commands(character), ascii(character)
 
 
-def test_lines_keep_their_own_breaks() -> None:
+def test_lines_keep_their_own_breaks():
     assert printable_lines("12\n34\r\n\x1b") == "12\n34\\r\n\\x1b"

@@ -74,7 +74,7 @@ def assert_bars(seen: str, stage: str, total: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 160])
-def test_bar_count_and_time_left_come_first_and_figures_are_cut_last(columns: int) -> None:
+def test_bar_count_and_time_left_come_first_and_figures_are_cut_last(columns: int):
     seen = shown([sys.executable, "-c", STAGE], columns=columns)
     assert "font cache" not in seen
     bars = [line for line in frames(seen) if line.startswith("training")]
@@ -95,7 +95,7 @@ def test_bar_count_and_time_left_come_first_and_figures_are_cut_last(columns: in
         (["--out", "OUT", "--json"], ['{"puzzles": 4, "proven": 1, "halted": 0']),
     ],
 )
-def test_solve_prints_every_answer(options: list[str], expected: list[str], tmp_path: Path) -> None:
+def test_solve_prints_every_answer(options: list[str], expected: list[str], tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
     many = tmp_path / "many.txt"
     many.write_text(f"{SOLVED}\n{OPEN}\n{OPEN}\n12\n")
@@ -106,7 +106,7 @@ def test_solve_prints_every_answer(options: list[str], expected: list[str], tmp_
         assert part in seen, seen
 
 
-def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_path: Path) -> None:
+def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_path: Path):
     data = tmp_path / "data"
     run = tmp_path / "run"
     answers = tmp_path / "answers.json"
@@ -141,24 +141,21 @@ app()
 """
 
 
-def with_closed(arguments: list[str], *streams: str) -> list[str]:
-    """A shell that closes these streams and becomes the command."""
-    closing = " ".join(CLOSED[stream] for stream in streams)
-    return ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments]
-
-
 def ended(arguments: list[str], *streams: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(with_closed(arguments, *streams), capture_output=True, text=True)
+    """Run a shell that closes these streams and becomes the command."""
+    closing = " ".join(CLOSED[stream] for stream in streams)
+    shell = ["sh", "-c", f'exec "$@" {closing}', "sh", *arguments]
+    return subprocess.run(shell, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("streams", [("stderr",), ("stdout",), ("stdin",), tuple(CLOSED)])
-def test_no_file_replaces_a_closed_stream(streams: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_file_replaces_a_closed_stream(streams: tuple[str, ...], tmp_path: Path):
     done = ended([sys.executable, "-c", NUMBERS, str(tmp_path / "file")], *streams)
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "file").read_text() == "3 [True, True, True]"
 
 
-def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Path) -> None:
+def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
     many = tmp_path / "many.txt"
     many.write_text(f"{SOLVED}\n{SOLVED}\n")
@@ -174,7 +171,7 @@ def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "a pipe that nobody reads"])
-def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_path: Path) -> None:
+def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_path: Path):
     if place == "/dev/full":
         target = os.open(place, os.O_WRONLY)
     else:
@@ -187,7 +184,7 @@ def test_a_standard_error_that_takes_nothing_changes_no_status(place: str, tmp_p
     assert (done.returncode, done.stdout) == (2, b"")
 
 
-def test_an_empty_standard_input_is_one_that_is_closed() -> None:
+def test_an_empty_standard_input_is_one_that_is_closed():
     done = ended(command("solve", "-", "--bundle", "sudoku-6x6"), "stdin")
     assert done.returncode == 2
     assert done.stderr == "hrm-solve: '-' holds no puzzle: write one per line.\n"

@@ -30,7 +30,7 @@ if __name__ == "__main__":
 """
 
 
-def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
+def test_no_worker_outlives_a_killed_parent(tmp_path: Path):
     """The parent says who its workers are, and is killed while they have nothing to do."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
@@ -65,7 +65,7 @@ def printed_by(program: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the switches")
-def test_tensors_of_every_step_use_the_same_memory() -> None:
+def test_tensors_of_every_step_use_the_same_memory():
     """Page faults of tensors of 80 MB; a few find no room while the heap grows."""
     usual, kept = map(float, printed_by(PROGRAM).split())
     assert kept < usual / 10
@@ -86,7 +86,7 @@ print(memory.freed_bytes(), memory.resident_bytes())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc counts what it keeps")
-def test_what_a_burst_frees_is_counted_and_given_back() -> None:
+def test_what_a_burst_frees_is_counted_and_given_back():
     before, after = printed_by(BURST).splitlines()
     freed_bytes, held_bytes = map(int, before.split())
     _, left_bytes = map(int, after.split())

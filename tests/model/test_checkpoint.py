@@ -33,7 +33,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", IN_REPOSITORY, ids=lambda path: path.name)
-def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path: Path) -> None:
+def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path: Path):
     most_mib = 4 if path.name == "sudoku-hrm" else 1
     assert (path / checkpoint.WEIGHTS).stat().st_size <= most_mib << 20
     model, meta = checkpoint.load(path)
@@ -53,7 +53,7 @@ def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path:
     assert expected_BTV.std() > 1
 
 
-def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path) -> None:
+def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path):
     for step in (2, 10):
         checkpoint.save(saved.parent / f"step_{step}", model_of(SIZES), {"step": step})
     weights = saved.parent / "step_10" / "model.safetensors"
@@ -78,7 +78,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("file", "content", "sentence"), DAMAGE)
-def test_damage_is_one_sentence(saved: Path, file: str, content: str, sentence: str) -> None:
+def test_damage_is_one_sentence(saved: Path, file: str, content: str, sentence: str):
     """In a checkpoint from before there were hashes."""
     meta = json.loads((saved / "meta.json").read_text())
     del meta["sha256"]
@@ -99,7 +99,7 @@ OUT_OF_BOUNDS = [
 
 
 @pytest.mark.parametrize("changes", OUT_OF_BOUNDS, ids=str)
-def test_numbers_are_bounded_before_allocation(saved: Path, changes: dict[str, Any]) -> None:
+def test_numbers_are_bounded_before_allocation(saved: Path, changes: dict[str, Any]):
     (saved / "config.json").write_text(json.dumps({**asdict(SIZES), **changes}))
     with pytest.raises(CheckpointError, match=next(iter(changes))):
         checkpoint.load_config(saved)

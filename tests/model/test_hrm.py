@@ -60,7 +60,7 @@ def has_gradient(parameter: Tensor) -> bool:
     return parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
 
 
-def test_rows_do_not_reach_each_other() -> None:
+def test_rows_do_not_reach_each_other():
     model = fresh_model()
     tokens_BT = tokens(3)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_rows_do_not_reach_each_other() -> None:
     assert carry.z_high_BND[1].isnan().all()
 
 
-def test_gradients_pass_the_last_call_of_each_level_and_no_carry() -> None:
+def test_gradients_pass_the_last_call_of_each_level_and_no_carry():
     model = fresh_model()
     start = model.start(2)
     z_high_BND = start.z_high_BND.clone().requires_grad_()
@@ -88,7 +88,7 @@ def test_gradients_pass_the_last_call_of_each_level_and_no_carry() -> None:
 
 
 @pytest.mark.parametrize("more", [{"positions": "rope"}, {"blocks": "mixer", "positions": "none"}])
-def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[str, Any]) -> None:
+def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[str, Any]):
     model = fresh_model(**TRM, **more, high_cycles=3, low_cycles=3)
     one_cycle = fresh_model(**TRM, **more, high_cycles=1, low_cycles=3)
     one_cycle.load_state_dict(model.state_dict())
@@ -104,7 +104,7 @@ def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[st
     assert not any("high_level" in name for name in model.state_dict())
 
 
-def test_the_transformer_ignores_its_carry_and_every_block_learns() -> None:
+def test_the_transformer_ignores_its_carry_and_every_block_learns():
     model = fresh_model(**TRANSFORMER)
     output = model.segment(stale_carry(), tokens(2), ids(2))
     from_start = model.segment(model.start(2), tokens(2), ids(2))
@@ -144,7 +144,7 @@ def thought(model: HRM, tokens_BT: torch.Tensor) -> SegmentOutput:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ["sudoku-6x6", "sudoku"])
-def test_digits_lines_bands_and_transposition_are_symmetries(name: str, seed: int) -> None:
+def test_digits_lines_bands_and_transposition_are_symmetries(name: str, seed: int):
     rng = np.random.default_rng(seed)
     puzzle = registry.get(name)
     model = relational_model(name)
@@ -159,7 +159,7 @@ def test_digits_lines_bands_and_transposition_are_symmetries(name: str, seed: in
     assert plain.logits_BTV.std() > 0.1
 
 
-def test_weights_of_a_grid_do_not_know_its_size() -> None:
+def test_weights_of_a_grid_do_not_know_its_size():
     """Inside a larger board a cell that is out of the edge's reach answers as it did."""
     small = relational_model("maze-8x8")
     large = relational_model("maze-10x10")
@@ -182,7 +182,7 @@ def random_tokens(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("puzzle", "random_start"), [("maze-8x8", False), ("sudoku-4x4", False), ("sudoku-4x4", True)]
 )
-def test_a_widened_model_answers_alike_and_learns(puzzle: str, random_start: bool) -> None:
+def test_a_widened_model_answers_alike_and_learns(puzzle: str, random_start: bool):
     narrow = relational_model(puzzle, random_start=random_start)
     width = 2 * narrow.config.hidden_size
     wide = relational_model(puzzle, random_start=random_start, hidden_size=width)
@@ -202,13 +202,13 @@ def test_a_widened_model_answers_alike_and_learns(puzzle: str, random_start: boo
 @pytest.mark.parametrize(
     ("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("arc-7x7", {"hidden_size": 480})]
 )
-def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str, int]) -> None:
+def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str, int]):
     with pytest.raises(ValueError, match="only weights of a grid or"):
         widened(relational_model(puzzle), relational_model(puzzle, **sizes))
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_task_in_other_colors_is_the_same_task(seed: int) -> None:
+def test_a_task_in_other_colors_is_the_same_task(seed: int):
     """Its vector's parts are exchanged alike. Pad, end and black keep their places."""
     rng = np.random.default_rng(seed)
     model = relational_model("arc-7x7", num_puzzle_ids=2)
@@ -227,7 +227,7 @@ def test_a_task_in_other_colors_is_the_same_task(seed: int) -> None:
     assert plain_TV.std(1).min() > 0.001
 
 
-def test_with_a_random_start_a_symmetric_copy_is_another_attempt() -> None:
+def test_with_a_random_start_a_symmetric_copy_is_another_attempt():
     """Also on another board, where the starts are drawn anew, always the same."""
     model = relational_model("sudoku-4x4", random_start=True)
     puzzle = registry.get("sudoku-6x6")
@@ -241,7 +241,7 @@ def test_with_a_random_start_a_symmetric_copy_is_another_attempt() -> None:
 
 
 @torch.no_grad()
-def test_weights_of_9x9_sudokus_solve_boards_of_12x12() -> None:
+def test_weights_of_9x9_sudokus_solve_boards_of_12x12():
     shipped, _ = checkpoint.load(CHECKPOINTS / "sudoku")
     puzzle = registry.get("sudoku-12x12")
     model = on_board(shipped, puzzle).eval()
@@ -258,7 +258,7 @@ def test_weights_of_9x9_sudokus_solve_boards_of_12x12() -> None:
     assert is_right_B.sum() >= 3
 
 
-def test_gradients_pass_every_cycle() -> None:
+def test_gradients_pass_every_cycle():
     model = relational_model("maze-8x8", high_cycles=3)
     carry = model.start(1)
     carry = carry._replace(z_low_BND=carry.z_low_BND.clone().requires_grad_())
@@ -281,7 +281,7 @@ def test_gradients_pass_every_cycle() -> None:
         ({**RELATIONAL, "board": (4, 4)}, "choose 1 symbol or all"),
     ],
 )
-def test_sizes_that_cannot_be_are_rejected(changes: dict[str, Any], sentence: str) -> None:
+def test_sizes_that_cannot_be_are_rejected(changes: dict[str, Any], sentence: str):
     with pytest.raises(ValueError, match=sentence):
         HRMConfig(**{**vars(SIZES), **changes})
 
@@ -331,13 +331,13 @@ def test_value_and_gradients_are_those_of_the_plain_formula(
     step: Callable[[Tensor, Tensor], Tensor],
     plain: Callable[[Tensor, Tensor], Tensor],
     dtype: torch.dtype,
-) -> None:
+):
     for found, expected in zip(of(step, dtype), of(plain, dtype), strict=True):
         assert found.dtype == dtype
         assert torch.allclose(found, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
-def test_no_input_is_written_into() -> None:
+def test_no_input_is_written_into():
     x = torch.randn(2, 3, 8)
     change = torch.randn(2, 3, 8)
     x_before = x.clone()

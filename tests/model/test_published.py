@@ -238,7 +238,7 @@ def assert_computes(reference: Reference, model: HRM, tolerance: float, folder: 
 @pytest.mark.parametrize(
     ("positions", "cycles"), [("rope", (2, 2)), ("learned", (2, 2)), ("rope", (1, 3))]
 )
-def test_segments_equal_formulas(tmp_path: Path, positions: str, cycles: tuple[int, int]) -> None:
+def test_segments_equal_formulas(tmp_path: Path, positions: str, cycles: tuple[int, int]):
     reference = Reference(write_published(tmp_path, positions, cycles=cycles), positions, cycles)
     model = model_from_published(tmp_path, SEQ_LEN)
     assert model.config.halt_rule == "difference"
@@ -295,7 +295,7 @@ def write_trm(directory: Path, positions: str, *, mixes: bool, alone: bool) -> S
 )
 def test_a_published_trm_equals_its_formulas(
     tmp_path: Path, positions: str, mixes: bool, alone: bool
-) -> None:
+):
     """TRM's code halts if q_halt > 0, and with a continue head if q_halt > q_continue."""
     state = write_trm(tmp_path, positions, mixes=mixes, alone=alone)
     reference = TrmReference(state, positions, (2, 3))
@@ -317,7 +317,7 @@ PREFIXES = (
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_prefixes_come_in_any_order(tmp_path: Path, prefix: str) -> None:
+def test_prefixes_come_in_any_order(tmp_path: Path, prefix: str):
     state = write_published(tmp_path)
     torch.save(prefixed(state, prefix), tmp_path / WEIGHTS)
     for source in (tmp_path, tmp_path / WEIGHTS):
@@ -350,7 +350,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("setting", REJECTED)
-def test_a_setting_that_is_not_understood_is_rejected_by_name(setting: str, run: Path) -> None:
+def test_a_setting_that_is_not_understood_is_rejected_by_name(setting: str, run: Path):
     change_settings(run, **{setting: REJECTED[setting]})
     with pytest.raises(CheckpointError, match=rf"all_config.yaml: .*\b{setting}\b"):
         model_from_published(run, SEQ_LEN)
@@ -368,7 +368,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_settings_that_change_nothing_are_read(name: str, run: Path) -> None:
+def test_settings_that_change_nothing_are_read(name: str, run: Path):
     change_settings(run, **ACCEPTED[name])
     config = model_from_published(run, SEQ_LEN).config
     assert (config.arch, config.halt_rule, config.rms_norm_eps) == ("hrm", "difference", 1e-5)
@@ -395,7 +395,7 @@ AVERAGED = ("ema_state_dict", "ema", "model_ema", "shadow", "prefix", "swa", "li
 
 
 @pytest.mark.parametrize("kind", [*RAW, *AVERAGED])
-def test_a_state_is_unwrapped_and_of_two_one_must_be_chosen(kind: str, run: Path) -> None:
+def test_a_state_is_unwrapped_and_of_two_one_must_be_chosen(kind: str, run: Path):
     raw = prefixed(published_state(seed=9), "model.")
     average = prefixed(published_state(seed=10), "module.")
 
@@ -414,7 +414,7 @@ def test_a_state_is_unwrapped_and_of_two_one_must_be_chosen(kind: str, run: Path
     assert torch.equal(table_of(both, "average"), average[f"module.{TABLE}"])
 
 
-def test_an_average_of_parameters_takes_the_buffers_of_the_raw_weights(run: Path) -> None:
+def test_an_average_of_parameters_takes_the_buffers_of_the_raw_weights(run: Path):
     raw = published_state(seed=9)
     average = published_state(seed=10)
     for name in ("inner.H_init", "inner.L_init", TABLE):
@@ -429,14 +429,14 @@ def test_an_average_of_parameters_takes_the_buffers_of_the_raw_weights(run: Path
 
 
 @pytest.mark.parametrize("name", ["step_100_ema", "model_ema.safetensors", "ema.pt"])
-def test_of_a_raw_and_an_averaged_file_one_must_be_named(name: str, run: Path) -> None:
+def test_of_a_raw_and_an_averaged_file_one_must_be_named(name: str, run: Path):
     (run / name).write_bytes(b"an average")
     with pytest.raises(CheckpointError, match=f"step_100 and {name}; choose one with --file"):
         model_from_published(run, SEQ_LEN)
     assert model_from_published(run, SEQ_LEN, WEIGHTS)
 
 
-def test_keys_that_are_found_are_named(run: Path) -> None:
+def test_keys_that_are_found_are_named(run: Path):
     torch.save({"network": {}, "epoch": 3}, run / WEIGHTS)
     with pytest.raises(CheckpointError, match="holds epoch, network; expected named tensors"):
         model_from_published(run, SEQ_LEN)
@@ -444,9 +444,7 @@ def test_keys_that_are_found_are_named(run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "last.ckpt"])
 @pytest.mark.parametrize("settings", ["all_config.yaml", "config.yaml", "config.json"])
-def test_a_folder_holds_weights_and_settings_beside_them(
-    name: str, settings: str, tmp_path: Path
-) -> None:
+def test_a_folder_holds_weights_and_settings_beside_them(name: str, settings: str, tmp_path: Path):
     state = published_state()
     if name.endswith(".safetensors"):
         save_file(state, tmp_path / name)
@@ -459,7 +457,7 @@ def test_a_folder_holds_weights_and_settings_beside_them(
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, "parameters"])
-def test_numbers_of_other_widths_and_parameters_are_read(kind: Any, run: Path) -> None:
+def test_numbers_of_other_widths_and_parameters_are_read(kind: Any, run: Path):
     state = published_state()
     if kind == "parameters":
         saved = {name: torch.nn.Parameter(tensor) for name, tensor in state.items()}
@@ -471,7 +469,7 @@ def test_numbers_of_other_widths_and_parameters_are_read(kind: Any, run: Path) -
     assert torch.equal(model.lm_head.weight, expected)
 
 
-def test_the_last_step_is_the_one_with_the_largest_number(run: Path) -> None:
+def test_the_last_step_is_the_one_with_the_largest_number(run: Path):
     later = published_state(seed=8)
     torch.save(later, run / "step_1000")
     (run / "step_100_all_preds.0").write_bytes(b"predictions, not weights")
@@ -492,7 +490,7 @@ def test_the_last_step_is_the_one_with_the_largest_number(run: Path) -> None:
         ({}, "encoder.{}", "tensor 'encoder.H_init' is not of a published model"),
     ],
 )
-def test_bad_settings_rejected(tmp_path: Path, settings: object, names: str, reason: str) -> None:
+def test_bad_settings_rejected(tmp_path: Path, settings: object, names: str, reason: str):
     named = {}
     for name, tensor in published_state().items():
         named[names.format(name.removeprefix("inner."))] = tensor
@@ -529,7 +527,7 @@ class Hub(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_hub_name_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_name_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
     there = tmp_path / "there"
     there.mkdir()
@@ -618,7 +616,7 @@ HOSTILE = {
 @pytest.mark.parametrize(("name", "content"), HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_run_is_rejected(
     name: str, content: object, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(run)
     if content is None:
         (run / name).unlink()
@@ -674,7 +672,7 @@ def write_maze(file: Path, **changes: Any) -> Path:
     return file
 
 
-def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path) -> None:
+def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path):
     write_maze(tmp_path / "checkpoint_step_2000.pt")
     write_maze(tmp_path / "checkpoint_final.pt")
     model = model_from_published(tmp_path, 64)
@@ -694,7 +692,7 @@ def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path)
         (0.5, "puzzle_emb_ndim is 0.5"),
     ],
 )
-def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason: str) -> None:
+def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason: str):
     file = write_maze(tmp_path / "checkpoint_final.pt", puzzle_emb_ndim=ndim)
     with pytest.raises(CheckpointError, match=reason):
         model_from_published(file, 64)
@@ -713,7 +711,7 @@ def imported_sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "imported"
 
 
-def test_a_large_table_exports_a_few_numbered_rows(imported_sudoku: Path, tmp_path: Path) -> None:
+def test_a_large_table_exports_a_few_numbered_rows(imported_sudoku: Path, tmp_path: Path):
     out = tmp_path / "sudoku.bundle"
     succeeded(export_main, imported_sudoku, "--puzzle-ids", 3, "--out", out, *FEW)
     bundle = Bundle.open(out)
@@ -729,7 +727,7 @@ def test_a_large_table_exports_a_few_numbered_rows(imported_sudoku: Path, tmp_pa
     assert all(isinstance(reply, SolveAnswer) for reply in replies)
 
 
-def test_rows_are_named_by_the_data_set(imported_sudoku: Path, tmp_path: Path) -> None:
+def test_rows_are_named_by_the_data_set(imported_sudoku: Path, tmp_path: Path):
     names = [f"sudoku-{number}" for number in range(1, NUM_ROWS)]
     data = data_set(tmp_path / "data", registry.get("sudoku-4x4"), 16, names=names)
     succeeded(export_main, imported_sudoku, "--data", data, "--out", tmp_path / "named", *FEW)
@@ -752,7 +750,7 @@ def test_rows_that_nobody_names_are_rejected_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
     options: tuple[str, ...],
     saying: str,
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     data_set(tmp_path / "data", registry.get("sudoku-4x4"), 16)
     ended = rejected(export_main, imported_sudoku, *options, *FEW)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from arc_tasks import random_pairs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def encoded(grids: list[Grid]) -> NDArray[np.int32]:
     return np.stack([SMALL.encode(one) for one in grids])
 
 
-def test_a_canvas_has_end_marks_below_the_grid_and_beside_it() -> None:
+def test_a_canvas_has_end_marks_below_the_grid_and_beside_it():
     tokens_T = canvas_T(grid([[1, 0, 2], [3, 4, 9]]), 4)
     assert tokens_T.reshape(4, 4).tolist() == [
         [3, 2, 4, 1],
@@ -71,14 +72,14 @@ def largest_box(canvas: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @given(st.lists(st.integers(-3, 14), min_size=16, max_size=16))
-def test_garbage_decodes_to_the_largest_box_of_colors_as_published(tokens: list[int]) -> None:
+def test_garbage_decodes_to_the_largest_box_of_colors_as_published(tokens: list[int]):
     tokens_T = np.array(tokens)
     expected = largest_box(tokens_T.reshape(4, 4)) - 2
     assert np.array_equal(grid_at(tokens_T, 4), expected)
     Arc(name="arc-4x4", side=4).decode(tokens_T)  # finds something and never fails
 
 
-def test_a_broken_canvas_is_malformed() -> None:
+def test_a_broken_canvas_is_malformed():
     good = SMALL.encode(np.ones((3, 4), dtype=np.int8))
     broken = np.stack([good] * 4)
     broken[0, 44] = 5  # a color beside the grid
@@ -95,7 +96,7 @@ def test_a_broken_canvas_is_malformed() -> None:
         {"name": TASK, "test": [{"input": ROWS, "output": [[1]]}]},
     ],
 )
-def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
+def test_every_form_of_a_question_is_read(asked: dict[str, object]):
     for notation in (asked, json.dumps(asked)):
         parsed = SMALL.parse(notation)
         assert parsed.identifier == TASK
@@ -116,14 +117,14 @@ def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
         ({"task": "x", "input": [[0] * 11]}, "too-large", (1, 11)),
     ],
 )
-def test_bad_questions_rejected(notation: object, rule: str, cell: tuple[int, int] | None) -> None:
+def test_bad_questions_rejected(notation: object, rule: str, cell: tuple[int, int] | None):
     with pytest.raises(PuzzleError) as caught:
         SMALL.parse(notation)
     assert (caught.value.rule, caught.value.cell) == (rule, cell)
     assert "; " in str(caught.value)
 
 
-def test_turns_and_names_are_the_published_ones() -> None:
+def test_turns_and_names_are_the_published_ones():
     square = grid([[1, 2], [3, 4]])
     images = [turned(square, turn).reshape(-1).tolist() for turn in range(8)]
     assert images[:4] == [[1, 2, 3, 4], [2, 4, 1, 3], [4, 3, 2, 1], [3, 1, 4, 2]]
@@ -136,7 +137,7 @@ def test_turns_and_names_are_the_published_ones() -> None:
 
 
 @given(grids(side=6), grids(side=6), variants(), st.integers(0, 4), st.integers(0, 4))
-def test_symmetry_is_undone(one: Grid, other: Grid, variant: Variant, top: int, left: int) -> None:
+def test_symmetry_is_undone(one: Grid, other: Grid, variant: Variant, top: int, left: int):
     one_T = canvas_T(one, SIDE, (top, left))
     other_T = canvas_T(other, SIDE, (left, top))
     tokens_BT = np.stack([one_T, other_T])
@@ -147,15 +148,10 @@ def test_symmetry_is_undone(one: Grid, other: Grid, variant: Variant, top: int, 
     assert np.array_equal(symmetry.invert(image_BT), tokens_BT)
 
 
-def random_grid(rng: np.random.Generator) -> Grid:
-    shape = rng.integers(1, 5, size=2)
-    return rng.integers(10, size=shape).astype(np.int8)
-
-
-def test_different_pairs_have_different_equivalence_hashes() -> None:
-    rng = np.random.default_rng(0)
-    inputs_BT = encoded([random_grid(rng) for _ in range(200)])
-    labels_BT = encoded([random_grid(rng) for _ in range(200)])
+def test_different_pairs_have_different_equivalence_hashes():
+    pairs = random_pairs(np.random.default_rng(0), 200, side=4)
+    inputs_BT = encoded([grid(pair["input"]) for pair in pairs])
+    labels_BT = encoded([grid(pair["output"]) for pair in pairs])
     hash_B = SMALL.equivalence_hash_B(inputs_BT, labels_BT)
     assert len(np.unique(hash_B)) >= 195  # a few small pairs are alike
     assert not (hash_B == SMALL.equivalence_hash_B(labels_BT, inputs_BT)).all()
@@ -166,7 +162,7 @@ def test_different_pairs_have_different_equivalence_hashes() -> None:
 @example(np.zeros((9, 9), np.int8), np.zeros((9, 10), np.int8), 0, Variant())  # no pad beside it
 def test_training_moves_both_grids_alike_and_variants_share_a_hash(
     question: Grid, answer: Grid, seed: int, variant: Variant
-) -> None:
+):
     inputs_BT = encoded([question] * 8)
     labels_BT = encoded([answer] * 8)
     labels_BT[labels_BT == 0] = IGNORE
@@ -185,13 +181,13 @@ def test_training_moves_both_grids_alike_and_variants_share_a_hash(
     assert (SMALL.equivalence_hash_B(moved_BT, padded_BT) == image_hash_B).all()
 
 
-def test_training_reaches_every_place_that_fits() -> None:
+def test_training_reaches_every_place_that_fits():
     tokens_BT = encoded([np.ones((8, 9), dtype=np.int8)] * 200)
     moved_BT, _ = SMALL.augment_BT(np.random.default_rng(0), tokens_BT, tokens_BT)
     assert set(np.argmax(moved_BT >= 2, axis=1)) == {0, 1, 10, 11, 20, 21}
 
 
-def test_a_task_has_no_more_variants_than_look_different() -> None:
+def test_a_task_has_no_more_variants_than_look_different():
     rng = np.random.default_rng(0)
     plain = np.zeros((2, 2), dtype=np.int8)
     ones = np.ones((2, 2), dtype=np.int8)
@@ -201,7 +197,7 @@ def test_a_task_has_no_more_variants_than_look_different() -> None:
     assert len(variants_of([(crossed, plain)], 100, rng)) == 36  # four corners, nine colors
 
 
-def test_nothing_is_proven_or_generated() -> None:
+def test_nothing_is_proven_or_generated():
     rng = np.random.default_rng(0)
     tokens_BT = encoded([np.ones((2, 2), dtype=np.int8)])
     assert SMALL.check_BT(tokens_BT, tokens_BT).tolist() == [UNKNOWN]
@@ -251,7 +247,7 @@ def scored(*votes: Vote) -> list[float]:
 
 
 @given(st.integers(0, 99999))
-def test_votes_of_all_variants_come_before_trust_and_trust_before_order(seed: int) -> None:
+def test_votes_of_all_variants_come_before_trust_and_trust_before_order(seed: int):
     rng = np.random.default_rng(seed)
     sure = other(9.0, random_variant(rng))
     unsure = Vote(answer=THIRD, q_halt=-9.0, variant=random_variant(rng))
@@ -262,7 +258,7 @@ def test_votes_of_all_variants_come_before_trust_and_trust_before_order(seed: in
     assert scored(other(), right()) == [0, 1, 1]
 
 
-def test_garbage_and_no_answers_spoil_nothing() -> None:
+def test_garbage_and_no_answers_spoil_nothing():
     inputs = np.stack([SMALL.encode(QUESTION)] * 2)
     labels = np.stack([SMALL.encode(RIGHT)] * 2)
     garbage = np.ones(100, np.int32)
@@ -274,7 +270,7 @@ def test_garbage_and_no_answers_spoil_nothing() -> None:
     assert set(shares.values()) == {0.0}
 
 
-def test_a_task_is_solved_when_all_of_its_test_inputs_are() -> None:
+def test_a_task_is_solved_when_all_of_its_test_inputs_are():
     second = np.array([[7]], dtype=np.int8)
     second_other = Vote(answer=OTHER, q_halt=1.0, question=second)
     second_right = Vote(answer=RIGHT, question=second)

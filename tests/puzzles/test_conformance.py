@@ -24,13 +24,13 @@ SIZES = ("maze-4x4", "maze-6x9", "logistics-5x8", "sudoku-12x12", "sudoku-16x16"
 
 
 @pytest.mark.parametrize("name", [*registry.names(), *SIZES])
-def test_every_puzzle_keeps_every_law(name: str) -> None:
+def test_every_puzzle_keeps_every_law(name: str):
     for law, fault in findings(registry.get(name)):
         assert fault is None, law
 
 
 @pytest.mark.parametrize("name", ["sudoku", "maze-6x9", "logistics-6x6"])
-def test_sixty_puzzles_have_sixty_hashes(name: str) -> None:
+def test_sixty_puzzles_have_sixty_hashes(name: str):
     puzzle = registry.get(name)
     hashes = set()
     for seed in range(5):
@@ -106,25 +106,25 @@ BREACHES = {
 }
 
 
-def test_every_law_has_a_puzzle_that_breaks_it() -> None:
+def test_every_law_has_a_puzzle_that_breaks_it():
     groups = (conformance.LAWS, conformance.LAWS_OF_SAMPLES, conformance.LAWS_OF_PROOFS)
     laws = {law.__name__ for group in groups for law in group}
     assert laws == BREACHES.keys()
 
 
 @pytest.mark.parametrize("law", BREACHES)
-def test_a_broken_law_is_found(law: str, latin: type[Any]) -> None:
+def test_a_broken_law_is_found(law: str, latin: type[Any]):
     faults = {one for one, fault in findings(BREACHES[law](latin)) if fault is not None}
     assert getattr(conformance, law).__doc__.splitlines()[0] in faults
 
 
-def test_the_puzzle_of_the_page_keeps_every_law(latin: type[Any]) -> None:
+def test_the_puzzle_of_the_page_keeps_every_law(latin: type[Any]):
     del latin
     printed = succeeded(cli.main, "check", "latin-5x5").output
     assert printed.count("kept ") == len(BREACHES)
 
 
-def test_a_broken_law_is_printed(latin: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_law_is_printed(latin: type[Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(latin, "check_BT", always_right)
     ended = invoked(cli.main, "check", "latin-5x5")
     assert ended.exit_code == 1
@@ -143,14 +143,14 @@ GEOMETRIES = [
 @pytest.mark.parametrize(("geometry", "fault"), GEOMETRIES)
 def test_a_geometry_that_does_not_fit_is_rejected_at_registration(
     geometry: Geometry, fault: str, latin: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(latin, "geometry", geometry)
     with pytest.raises(PuzzleError) as rejected:
         registry.get("latin-5x5")
     assert fault in str(rejected.value)
 
 
-def test_an_entry_point_carries_its_name(latin: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_carries_its_name(latin: type[Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(latin, "name", "latin")
     with pytest.raises(PuzzleError, match="'latin-5x5' gives a puzzle named 'latin'"):
         registry.get("latin-5x5")
@@ -174,7 +174,7 @@ print(wide.check_BT(inputs_1T, wide.encode(example.answer)[None]))
 """
 
 
-def test_boards_of_any_size_are_found_and_large_sudokus_not_listed() -> None:
+def test_boards_of_any_size_are_found_and_large_sudokus_not_listed():
     assert registry.get("maze-12x20").geometry.board == (12, 20)
     assert registry.get("sudoku-12x12").geometry.board == (4, 3, 3, 4)
     assert registry.get("maze-30x30") is registry.get("maze")
@@ -182,7 +182,7 @@ def test_boards_of_any_size_are_found_and_large_sudokus_not_listed() -> None:
 
 
 @pytest.mark.parametrize("name", ["chess", "maze-3x8", "maze-31x31", "maze-012x8", "sudoku-8x8"])
-def test_an_unknown_puzzle_is_rejected_with_the_known_names(name: str) -> None:
+def test_an_unknown_puzzle_is_rejected_with_the_known_names(name: str):
     message = f"the puzzle '{name}' does not exist; use one of sudoku, sudoku-6x6, sudoku-4x4"
     with pytest.raises(PuzzleError, match=message) as caught:
         registry.get(name)
@@ -190,7 +190,7 @@ def test_an_unknown_puzzle_is_rejected_with_the_known_names(name: str) -> None:
 
 
 @pytest.mark.process
-def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: Path) -> None:
+def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: Path):
     (tmp_path / "giant.py").write_text(GIANT)
     install(tmp_path, ENTRY_POINTS)
     environment = dict(os.environ)

@@ -44,11 +44,11 @@ def num_examples(path: Path, split: str = "train") -> int:
     return len(open_split(path, split))
 
 
-def test_the_city_set_has_the_published_counts() -> None:
+def test_the_city_set_has_the_published_counts():
     assert usual_counts(registry.get("logistics")) == (960, 400)
 
 
-def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path) -> None:
+def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path):
     train, test = csv_files(tmp_path)
     files = ("--csv-train", train, "--csv-test", test)
     run("build", "sudoku-4x4", "--out", tmp_path / "a", *files)
@@ -57,7 +57,7 @@ def test_csv_rows_come_alone_unless_a_number_is_passed(tmp_path: Path) -> None:
     assert num_examples(tmp_path / "b") == 5
 
 
-def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path) -> None:
+def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path):
     train, test = csv_files(tmp_path)
     rows = [ROWS[0].replace(",0", f",{rating}") for rating in range(20)]
     train.write_text("\n".join([HEADER, *rows]))
@@ -73,7 +73,7 @@ def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path) -> None:
 
 def test_hub_sets_are_built_if_the_client_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     csv_files(tmp_path)
 
     def download(repo_id: str, filename: str, *, repo_type: str) -> str:
@@ -103,7 +103,7 @@ READERS = {
 
 @pytest.mark.parametrize("content", NONSENSE, ids=["deep", "number", "zeros", "bytes"])
 @pytest.mark.parametrize("reader", READERS)
-def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path) -> None:
+def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path):
     file = tmp_path / "tasks" / "training" / "a.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
@@ -115,7 +115,7 @@ def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", [DEEP, b"[5]", b'{"sets": 5}'], ids=["deep", "list", "object"])
-def test_nonsense_in_a_data_set_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+def test_nonsense_in_a_data_set_is_one_sentence(content: bytes, tmp_path: Path):
     out = tmp_path / "data"
     inspect = ("inspect", out)
     run("build", "sudoku-4x4", "--out", out, "--train", 1, "--test", 1)
@@ -135,7 +135,7 @@ def exported(task: str) -> dict[str, object]:
     return {"puzzle": {"task": task, "input": [[1]]}, "solution": [[2]]}
 
 
-def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path) -> None:
+def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path):
     bad_name = "\x1b[31m\u202e"
     out = tmp_path / "data"
     file = tmp_path / "x.json"
@@ -153,14 +153,12 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path) -> None:
         ("chess", (), "use one of sudoku"),
     ],
 )
-def test_options_without_effect(
-    puzzle: str, options: tuple[str, ...], said: str, tmp_path: Path
-) -> None:
+def test_options_without_effect(puzzle: str, options: tuple[str, ...], said: str, tmp_path: Path):
     assert said in run("build", puzzle, "--out", tmp_path / "data", *options, code=2).stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_arc_is_built_and_inspected(tmp_path: Path) -> None:
+def test_arc_is_built_and_inspected(tmp_path: Path):
     pair = {"input": [[1, 2]], "output": [[2], [1]]}
     other = {"input": [[3, 3]], "output": [[3], [3]]}
     third = {"input": [[5]], "output": [[6, 6]]}
@@ -176,7 +174,7 @@ def test_arc_is_built_and_inspected(tmp_path: Path) -> None:
     assert "train 0, puzzle id 1" in run("inspect", out).stdout
 
 
-def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path) -> None:
+def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path):
     arc = registry.get("arc-10x10")
     grids = [np.full((2, 3), value, dtype=np.int8) for value in range(3)]
     rows = np.stack([arc.encode(grid) for grid in grids])
@@ -190,7 +188,7 @@ def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path)
     assert "FAULT: 2 test questions are in train under the same puzzle id." in found
 
 
-def test_what_interrupted_builds_left_is_named_and_kept(tmp_path: Path) -> None:
+def test_what_interrupted_builds_left_is_named_and_kept(tmp_path: Path):
     build = ("build", "sudoku-4x4", "--train", 4, "--test", 2, "--out")
     names = (".mine.tmp-123456789", ".mine.chunks-0123456789ab", ".other.tmp-1")
     killed, stopped, foreign = [tmp_path / name for name in names]
@@ -207,7 +205,7 @@ def test_what_interrupted_builds_left_is_named_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_killed_build_goes_on(tmp_path: Path) -> None:
+def test_a_killed_build_goes_on(tmp_path: Path):
     recipe = ("build", "sudoku-6x6", "--train", 500, "--test", 10, "--out")
     process = subprocess.Popen(command("data", *recipe, tmp_path / "x"), start_new_session=True)
     wait_for(lambda: len(list(tmp_path.glob(".x.chunks-*/train-*.npy"))) > 1)
@@ -220,7 +218,7 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole", "x"]
 
 
-def test_command_builds_and_inspects(tmp_path: Path) -> None:
+def test_command_builds_and_inspects(tmp_path: Path):
     out = tmp_path / "data"
     build = ("build", "sudoku-4x4", "--out", out, "--train", 9, "--test", 4, "--json")
     assert json.loads(run(*build).stdout)["num_train"] == 9

@@ -51,15 +51,16 @@ def published(path: Path, dtype: type, **meta: int | None) -> Path:
     directory = path / "test"
     directory.mkdir(parents=True)
     (directory / "dataset.json").write_text(json.dumps({**META, **meta}))
-    np.save(directory / "all__inputs.npy", INPUTS_NT[:3].astype(dtype))
-    np.save(directory / "all__labels.npy", FILLED_NT.astype(dtype))
-    np.save(directory / "all__puzzle_identifiers.npy", np.array([1, 2], dtype=np.int32))
-    np.save(directory / "all__puzzle_indices.npy", np.array([0, 1, 3], dtype=np.int32))
-    np.save(directory / "all__group_indices.npy", np.array([0, 2], dtype=np.int32))
+    rows = {"inputs": INPUTS_NT[:3], "labels": FILLED_NT}
+    for name, array in rows.items():
+        np.save(directory / f"all__{name}.npy", array.astype(dtype))
+    offsets = {"puzzle_identifiers": [1, 2], "puzzle_indices": [0, 1, 3], "group_indices": [0, 2]}
+    for name, numbers in offsets.items():
+        np.save(directory / f"all__{name}.npy", np.array(numbers, dtype=np.int32))
     return path
 
 
-def test_written_files_are_the_published_layout(tmp_path: Path) -> None:
+def test_written_files_are_the_published_layout(tmp_path: Path):
     path = written(tmp_path)
     assert json.loads((path / "identifiers.json").read_text()) == ["<blank>"]
     ours = {"num_puzzle_identifiers": 1, "total_groups": 2, "mean_puzzle_examples": 1.0}
@@ -84,7 +85,7 @@ def test_written_files_are_the_published_layout(tmp_path: Path) -> None:
 )
 def test_both_published_layouts_are_read(
     tmp_path: Path, dtype: type, meta: dict[str, int | None], ignored: int
-) -> None:
+):
     split = open_split(published(tmp_path, dtype, **meta), "test")
     assert split.puzzle_ids_N.tolist() == [1, 2, 2]
     assert split.puzzle_offsets.tolist() == [0, 1, 3]
@@ -108,7 +109,7 @@ DISAGREEING = [
 
 
 @pytest.mark.parametrize(("name", "array"), DISAGREEING)
-def test_arrays_that_disagree_are_refused(tmp_path: Path, name: str, array: np.ndarray) -> None:
+def test_arrays_that_disagree_are_refused(tmp_path: Path, name: str, array: np.ndarray):
     path = written(tmp_path)
     np.save(path / "train" / f"all__{name}.npy", array)
     with pytest.raises(DatasetError, match="build the data set again"):
@@ -116,7 +117,7 @@ def test_arrays_that_disagree_are_refused(tmp_path: Path, name: str, array: np.n
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "all__inputs.npy", "all__group_indices.npy"])
-def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str) -> None:
+def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str):
     path = written(tmp_path)
     (path / "train" / name).write_bytes(b"{")
     with pytest.raises(DatasetError, match=name):
@@ -126,7 +127,7 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str) -> None
         open_split(path, "train")
 
 
-def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path):
     one = written(tmp_path / "one")
     other = written(tmp_path / "other")
     assert fingerprint(one) == fingerprint(other)
@@ -141,7 +142,7 @@ SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
 
 
 @pytest.mark.process
-def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path):
     one = build(SMALL, tmp_path / "one", num_workers=1)
     two = build(SMALL, tmp_path / "two", num_workers=2)
     assert one == two
@@ -151,7 +152,7 @@ def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6"])
-def test_test_split_shares_no_class_with_training(tmp_path: Path, puzzle: str) -> None:
+def test_test_split_shares_no_class_with_training(tmp_path: Path, puzzle: str):
     kind = registry.get(puzzle)
     classes = {"train": set(), "test": set()}
     prints = set()
@@ -168,7 +169,7 @@ def test_test_split_shares_no_class_with_training(tmp_path: Path, puzzle: str) -
     assert len(prints) == 2
 
 
-def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> None:
+def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path):
     make = partial(generated, PUZZLE, directory=tmp_path, is_test=False, difficulty="easy")
     first = make(CHUNK)
     (file,) = tmp_path.iterdir()
@@ -180,7 +181,7 @@ def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> Non
     assert (both[:CHUNK] == first).all()
 
 
-def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> None:
+def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path):
     header = "source,question,answer,rating"
     row = "made,1.3.34122143432.,1234341221434321,0"
     exchanged = row.translate(str.maketrans("12", "21"))
@@ -196,7 +197,7 @@ def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> N
     assert (built.num_train, built.num_test, built.num_left_out) == (1, 1, 1)
 
 
-def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path: Path):
     empty = DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=0)
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build(empty, tmp_path / "data")
@@ -213,7 +214,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "good"
 
 
-def test_inspection_finds_wrong_labels_and_shared_questions(data: Path, tmp_path: Path) -> None:
+def test_inspection_finds_wrong_labels_and_shared_questions(data: Path, tmp_path: Path):
     assert inspect(data).faults == []
     test = open_split(data, "test")
     inputs_NT = test.inputs(slice(None))
@@ -228,7 +229,7 @@ def test_inspection_finds_wrong_labels_and_shared_questions(data: Path, tmp_path
 
 
 @pytest.mark.parametrize("ignored", [0, -100])
-def test_inspection_judges_only_the_labels_that_training_counts(data: Path, ignored: int) -> None:
+def test_inspection_judges_only_the_labels_that_training_counts(data: Path, ignored: int):
     for split in ("train", "test"):
         inputs_NT = open_split(data, split).inputs(slice(None))
         labels_NT = open_split(data, split).labels(slice(None))
@@ -241,7 +242,7 @@ def test_inspection_judges_only_the_labels_that_training_counts(data: Path, igno
 
 
 @pytest.mark.parametrize("claimed", [0, 2, 10**9])
-def test_inspection_finds_identifiers_without_names(data: Path, claimed: int) -> None:
+def test_inspection_finds_identifiers_without_names(data: Path, claimed: int):
     file = data / "train" / "dataset.json"
     meta = json.loads(file.read_text())
     file.write_text(json.dumps({**meta, "num_puzzle_identifiers": claimed}))
@@ -262,7 +263,7 @@ def exported(count: int) -> list[dict[str, object]]:
     return objects
 
 
-def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path) -> None:
+def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path):
     file = tmp_path / "a.json"
     file.write_text(json.dumps(exported(20)))
     made = import_file(file, PUZZLE, tmp_path / "a")
@@ -274,7 +275,7 @@ def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path) -> None
     assert is_held_out_N(PUZZLE, inputs_NT, np.asarray(test.labels_NT)).all()
 
 
-def test_bad_puzzles_are_named_and_left_out(tmp_path: Path) -> None:
+def test_bad_puzzles_are_named_and_left_out(tmp_path: Path):
     good, other, wrong = exported(3)
     assert other["solution"] != wrong["solution"]
     wrong["solution"] = other["solution"]
@@ -297,7 +298,7 @@ def test_bad_puzzles_are_named_and_left_out(tmp_path: Path) -> None:
     assert imported.fingerprint == fingerprint(tmp_path / "data")
 
 
-def test_a_file_without_a_good_puzzle_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_file_without_a_good_puzzle_is_refused_and_leaves_nothing(tmp_path: Path):
     for content in ("", "[]", '[{"puzzle": 5, "solution": 5}]', "[1"):
         (tmp_path / "x.json").write_text(content)
         with pytest.raises(DatasetError, match=r"; write .*puzzle"):
@@ -305,7 +306,7 @@ def test_a_file_without_a_good_puzzle_is_refused_and_leaves_nothing(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_puzzles_of_one_task_share_its_id(tmp_path: Path) -> None:
+def test_puzzles_of_one_task_share_its_id(tmp_path: Path):
     objects = []
     for number, name in enumerate("baba"):
         question = {"task": name, "input": [[number]]}

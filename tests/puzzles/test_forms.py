@@ -161,9 +161,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("form", "door"), PAIRS)
-def test_every_form_reads_alike_through_every_door(
-    form: WrittenForm, door: Door, tmp_path: Path
-) -> None:
+def test_every_form_reads_alike_through_every_door(form: WrittenForm, door: Door, tmp_path: Path):
     puzzle = registry.get(form.kind)
     if form.rejected:
         with pytest.raises(ERRORS) as rejected:
@@ -178,7 +176,7 @@ TRIMMED = ("spaces inside frames", "spaces for blanks", "a blank at the end of a
 """Texts whose blanks around the board are not kept."""
 
 
-def test_an_answer_has_the_form_of_its_question() -> None:
+def test_an_answer_has_the_form_of_its_question():
     for form in EVERY_FORM:
         puzzle = registry.get(form.kind)
         if form.rejected or form.is_file or not isinstance(puzzle, Labelling):

@@ -25,12 +25,15 @@ def framed_in(outer: GridPuzzle, rows: int, cols: int, rng: np.random.Generator)
     inputs_T = outer.encode(grid)
     assert len(inputs_T) == outer.seq_len
     outer.check_question(inputs_T)
-    for answer in answers_near(example.answer, rng):
-        alone = inner.check_BT(inner.encode(grid)[None], inner.encode(answer)[None])
-        inside = outer.check_BT(inputs_T[None], outer.encode(answer)[None])
-        assert alone == inside
-        assert (outer.decode(outer.encode(answer))[:rows, :cols] == answer).all()
-    assert inner.check_BT(inner.encode(grid)[None], inner.encode(example.answer)[None])[0] == RIGHT
+    answers = answers_near(example.answer, rng)
+    alone_BT = np.stack([inner.encode(answer) for answer in answers])
+    inside_BT = np.stack([outer.encode(answer) for answer in answers])
+    verdict_B = inner.check_BT(np.resize(inner.encode(grid), alone_BT.shape), alone_BT)
+    assert verdict_B[0] == RIGHT
+    framed_B = outer.check_BT(np.resize(inputs_T, inside_BT.shape), inside_BT)
+    assert (framed_B == verdict_B).all()
+    for answer, inside_T in zip(answers, inside_BT, strict=True):
+        assert (outer.decode(inside_T)[:rows, :cols] == answer).all()
 
 
 def answers_near(answer: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
@@ -44,7 +47,7 @@ def answers_near(answer: np.ndarray, rng: np.random.Generator) -> list[np.ndarra
     return answers
 
 
-def test_a_frame_changes_no_verdict() -> None:
+def test_a_frame_changes_no_verdict():
     """On 675 mazes, one of every size from 5x5 that is smaller than the board, and on cities."""
     rng = np.random.default_rng(29)
     for rows, cols in SIZES[:-1]:
@@ -68,7 +71,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_every_notation_shows_its_size(form: object) -> None:
+def test_every_notation_shows_its_size(form: object):
     framed = MAZE.framed(form)
     assert (framed.rows, framed.cols) == (5, 5)
     assert framed.parse(form).grid.tolist() == GRID
@@ -82,7 +85,7 @@ def test_every_notation_shows_its_size(form: object) -> None:
         ("maze-14x14", {**OBJECT, "grid": [[0] * 15] * 15, "goal": [4, 4]}, "--board 15x15"),
     ],
 )
-def test_a_larger_board_is_refused_with_a_remedy(board: str, question: object, remedy: str) -> None:
+def test_a_larger_board_is_refused_with_a_remedy(board: str, question: object, remedy: str):
     with pytest.raises(PuzzleError) as refused:
         registry.get(board).framed(question)
     assert refused.value.rule == "too-large"
@@ -92,5 +95,5 @@ def test_a_larger_board_is_refused_with_a_remedy(board: str, question: object, r
 @pytest.mark.parametrize(
     "question", ["1" * 25, [[1] * 9] * 9, "S" * 7, open_maze(3, 3), open_maze(30, 30), 5, None, []]
 )
-def test_what_is_not_a_smaller_maze_is_not_framed(question: object) -> None:
+def test_what_is_not_a_smaller_maze_is_not_framed(question: object):
     assert MAZE.framed(question) is None

@@ -25,7 +25,7 @@ CITY_TEXT = "\n".join(CITY_LINES)
 CITY_ANSWER_TEXT = "\n".join(CITY_ANSWER)
 
 
-def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same() -> None:
+def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same():
     notation = MAZE.parse(MAZE_OBJECT).notation
     stray = MAZE.board_of("".join(MAZE_LINES))
     stray[[0, 0, 4], [1, 2, 3]] = 4
@@ -33,7 +33,7 @@ def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same() -> None
     assert MAZE.write(stray, notation) == {**MAZE_OBJECT, "path": marked}
 
 
-def test_puzzle_with_several_cheapest_tours_is_accepted() -> None:
+def test_puzzle_with_several_cheapest_tours_is_accepted():
     assert CITY.parse("D....." + "......" * 3 + ".....C").grid[4, 5] == 6
 
 
@@ -73,7 +73,7 @@ REJECTIONS += [(CITY, *rejection) for rejection in CITY_REJECTIONS.values()]
 @pytest.mark.parametrize(("puzzle", "notation", "rule", "cell"), REJECTIONS)
 def test_rejections_name_the_rule_and_the_cell(
     puzzle: GridPuzzle, notation: object, rule: str, cell: tuple[int, int] | None
-) -> None:
+):
     with pytest.raises(PuzzleError) as caught:
         puzzle.parse(notation)
     error = caught.value

@@ -98,7 +98,7 @@ def cheapest_on(grid: Grid, roads: frozenset[Cell]) -> int | None:
     return search.best.get(search.end)
 
 
-def test_tokens_show_the_cost_of_every_road_on_the_tour_and_off_it() -> None:
+def test_tokens_show_the_cost_of_every_road_on_the_tour_and_off_it():
     city = registry.get("logistics")
     assert (city.vocab_size, city.seq_len) == (10, 100)
     grid = SMALL.board_of("#.24DCotf" + "." * 16)
@@ -109,7 +109,7 @@ def test_tokens_show_the_cost_of_every_road_on_the_tour_and_off_it() -> None:
 
 @given(seed=seeds)
 @settings(max_examples=4)
-def test_only_the_smallest_sets_of_marks_with_a_cheapest_tour_are_right(seed: int) -> None:
+def test_only_the_smallest_sets_of_marks_with_a_cheapest_tour_are_right(seed: int):
     rng = np.random.default_rng(seed)
     grid = SMALL.board_of("......#.#......##########")  # two blocks with streets all around
     streets = [DEPOT, CUSTOMER, CUSTOMER, *rng.choice([1, 1, 1, 2], 10)]
@@ -133,7 +133,7 @@ def test_only_the_smallest_sets_of_marks_with_a_cheapest_tour_are_right(seed: in
 
 
 @pytest.mark.parametrize("mark", ["o", "t", "f"])
-def test_a_large_city_with_every_road_marked_is_judged_in_little_memory(mark: str) -> None:
+def test_a_large_city_with_every_road_marked_is_judged_in_little_memory(mark: str):
     """A question may hold marks too; closing each road in turn took 143 MiB and two seconds."""
     rows = [[mark] * 30 for _ in range(30)]
     stops = [(0, 0), (0, 29), (29, 0), (29, 29), (15, 15), (1, 15), (15, 1), (28, 28), (10, 10)]
@@ -152,7 +152,7 @@ def test_a_large_city_with_every_road_marked_is_judged_in_little_memory(mark: st
 @pytest.mark.parametrize("count", [6, pytest.param(3334, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("city", CITIES, ids=lambda city: city.name)
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
-def test_label_is_the_only_cheapest_tour(city: Logistics, difficulty: str, count: int) -> None:
+def test_label_is_the_only_cheapest_tour(city: Logistics, difficulty: str, count: int):
     rng = np.random.default_rng(count)
     for _ in range(count):
         example = city.generate(rng, difficulty)
@@ -173,7 +173,7 @@ def test_label_is_the_only_cheapest_tour(city: Logistics, difficulty: str, count
 
 @given(seeds)
 @settings(max_examples=30)
-def test_a_label_is_right_even_if_many_tours_are_cheapest(seed: int) -> None:
+def test_a_label_is_right_even_if_many_tours_are_cheapest(seed: int):
     """Open squares full of equal roads: tours tie, and some leave spare roads behind."""
     rng = np.random.default_rng(seed)
     question = np.where(rng.random((5, 5)) < 0.1, 0, 1).astype(np.int8)

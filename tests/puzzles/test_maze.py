@@ -71,7 +71,7 @@ def marked(question: Grid, cells: frozenset[Cell]) -> Grid:
     return answer
 
 
-def test_tokens_and_boxes_are_the_published_ones() -> None:
+def test_tokens_and_boxes_are_the_published_ones():
     maze = registry.get("maze")
     assert (maze.vocab_size, maze.seq_len) == (6, 900)
     grid = MAZES[0].board_of("# SGo" + "." * 11)
@@ -82,7 +82,7 @@ def test_tokens_and_boxes_are_the_published_ones() -> None:
 
 @given(seed=seeds)
 @settings(max_examples=6)
-def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int) -> None:
+def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int):
     maze = MAZES[0]
     places = np.random.default_rng(seed).permutation(16)
     question = np.full((4, 4), OPEN, np.int8)
@@ -99,7 +99,7 @@ def test_of_all_sets_of_marks_only_the_shortest_paths_are_right(seed: int) -> No
 
 
 @pytest.mark.parametrize(("maze", "count"), [(MAZES[1], 4), (MAZES[2], 8)])
-def test_squares_have_eight_symmetries_and_other_boards_four(maze: Maze, count: int) -> None:
+def test_squares_have_eight_symmetries_and_other_boards_four(maze: Maze, count: int):
     cells_BT = np.tile(np.arange(maze.seq_len), (300, 1))
     rng = np.random.default_rng(0)
     turned_BT, turned_labels_BT = maze.augment_BT(rng, cells_BT, cells_BT)
@@ -108,7 +108,7 @@ def test_squares_have_eight_symmetries_and_other_boards_four(maze: Maze, count: 
     assert len(np.unique(turned_BT, axis=0)) == count
 
 
-def test_a_maze_walked_backwards_is_equivalent() -> None:
+def test_a_maze_walked_backwards_is_equivalent():
     examples = [MAZE.generate(np.random.default_rng(seed), "easy") for seed in range(4)]
     inputs_BT = np.stack([MAZE.encode(example.question) for example in examples])
     labels_BT = np.stack([MAZE.encode(example.answer) for example in examples])
@@ -119,7 +119,7 @@ def test_a_maze_walked_backwards_is_equivalent() -> None:
 
 @given(seed=seeds)
 @quick
-def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -> None:
+def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int):
     maze = MAZES[seed % 3]
     example = maze.generate(np.random.default_rng(seed), "easy")
     inputs_1T = maze.encode(example.question)[None]
@@ -148,7 +148,7 @@ def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -
 
 @given(seed=seeds)
 @quick
-def test_a_turned_maze_marks_the_first_of_its_shortest_paths(seed: int) -> None:
+def test_a_turned_maze_marks_the_first_of_its_shortest_paths(seed: int):
     maze = MAZES[1]
     rng = np.random.default_rng(seed)
     example = maze.generate(rng, "medium")
@@ -160,7 +160,7 @@ def test_a_turned_maze_marks_the_first_of_its_shortest_paths(seed: int) -> None:
     assert (maze.first_path_BT(inputs_BT) == labels_BT).all()
 
 
-def test_rendered_answer_shows_the_path_and_crosses_out_what_is_broken() -> None:
+def test_rendered_answer_shows_the_path_and_crosses_out_what_is_broken():
     maze = Maze(name="maze", rows=4, cols=4)
     question = maze.parse("S..G\n####\n....\n....").grid
     answer = maze.board_of("SooG####........")
@@ -191,7 +191,7 @@ def check(maze: Maze, example: Example) -> None:
 @pytest.mark.parametrize("count", [5, pytest.param(3334, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("maze", GENERATED, ids=lambda maze: maze.name)
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
-def test_label_is_the_first_shortest_path(maze: Maze, difficulty: str, count: int) -> None:
+def test_label_is_the_first_shortest_path(maze: Maze, difficulty: str, count: int):
     rng = np.random.default_rng(count)
     for _ in range(count):
         example = maze.generate(rng, difficulty)
@@ -199,7 +199,7 @@ def test_label_is_the_first_shortest_path(maze: Maze, difficulty: str, count: in
         assert example.rating in lengths(maze.shape, difficulty)
 
 
-def test_hard_mazes_of_30x30_are_like_the_published_ones() -> None:
+def test_hard_mazes_of_30x30_are_like_the_published_ones():
     assert lengths(GENERATED[3].shape, "hard").start == 111
     starts = [lengths(GENERATED[2].shape, difficulty).start for difficulty in DIFFICULTIES]
     assert starts == [2, 13, 26]

@@ -116,7 +116,7 @@ def fenced(text: str) -> str:
     return f"```\n{text}\n```\n"
 
 
-def test_the_page_is_the_codes_own() -> None:
+def test_the_page_is_the_codes_own():
     assert PAGE.read_text(encoding="utf-8") == page(), (
         f"run python {Path(__file__).name} to write it again"
     )

@@ -99,7 +99,7 @@ def check_refusal(error: PuzzleError) -> None:
 
 @pytest.mark.parametrize("num_examples", [80, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", registry.names())
-def test_only_a_puzzle_error_ever_leaves_a_parser(kind: str, num_examples: int) -> None:
+def test_only_a_puzzle_error_ever_leaves_a_parser(kind: str, num_examples: int):
     puzzle = registry.get(kind)
 
     @given(JSON | BOARDS | ALMOST_TEXT | mutated(kind) | mutated(kind))

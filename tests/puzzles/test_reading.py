@@ -34,7 +34,7 @@ SAME_GEOMETRY = {
 
 
 @pytest.mark.parametrize("text", SAME_GEOMETRY.values(), ids=SAME_GEOMETRY)
-def test_trimming_never_changes_the_geometry_of_a_maze(text: str) -> None:
+def test_trimming_never_changes_the_geometry_of_a_maze(text: str):
     expected = sized(MAZE, WALLED).parse(WALLED).grid
     assert expected.shape == (5, 7)
     assert sized(MAZE, text).parse(text).grid.tolist() == expected.tolist()
@@ -49,7 +49,7 @@ TWO_SHAPES = {
 
 
 @pytest.mark.parametrize("text", TWO_SHAPES.values(), ids=TWO_SHAPES)
-def test_a_maze_that_shows_two_shapes_is_rejected(text: str) -> None:
+def test_a_maze_that_shows_two_shapes_is_rejected(text: str):
     with pytest.raises(PuzzleError) as rejected:
         MAZE.framed(text)
     assert rejected.value.rule == "ambiguous"
@@ -58,7 +58,7 @@ def test_a_maze_that_shows_two_shapes_is_rejected(text: str) -> None:
 
 @pytest.mark.parametrize("kind", registry.names())
 @pytest.mark.parametrize("text", ["", "\n", " \n \n", "\t\n\t\t\n", "\ufeff\u200b", "|\n|", "[\n]"])
-def test_a_text_without_cells_is_rejected(kind: str, text: str) -> None:
+def test_a_text_without_cells_is_rejected(kind: str, text: str):
     with pytest.raises(PuzzleError):
         registry.get(kind).parse(text)
 
@@ -66,7 +66,7 @@ def test_a_text_without_cells_is_rejected(kind: str, text: str) -> None:
 @pytest.mark.parametrize(
     "piece", ["\n", " \n", "1\n", "\t", "-", "E", "EX@*", "nan ", "[", "+-", "a.", "S=", "=\t"]
 )
-def test_a_text_of_the_greatest_length_is_judged_in_bounded_time(piece: str) -> None:
+def test_a_text_of_the_greatest_length_is_judged_in_bounded_time(piece: str):
     text = piece * (4000 // len(piece))
     began = time.process_time()
     for kind in ("sudoku", "maze", "logistics"):
@@ -87,7 +87,7 @@ def one_line_mazes(count: int) -> list[str]:
     return mazes
 
 
-def test_a_maze_that_begins_like_a_remark_is_read(tmp_path: Path) -> None:
+def test_a_maze_that_begins_like_a_remark_is_read(tmp_path: Path):
     file = tmp_path / "mazes.txt"
     mazes = one_line_mazes(200)
     remarked = ["# 200 mazes, made for a test", *mazes[:100], "", "# more", *mazes[100:]]
@@ -109,9 +109,7 @@ PARTED = {
 
 
 @pytest.mark.parametrize(("board", "between"), PARTED.values(), ids=PARTED)
-def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(
-    board: str, between: str, tmp_path: Path
-) -> None:
+def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(board: str, between: str, tmp_path: Path):
     boards = [board, "#?" + board[2:], board[:-1] + "Q", board]
     file = tmp_path / "boards.txt"
     file.write_text(between.join(boards))
@@ -120,17 +118,11 @@ def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(
         assert [record.question for record in records_at(file, kinds)] == boards
 
 
-def hexadecimal(text: str) -> str:
-    """A 16x16 board with the digits 0 to F."""
-    return "".join(
-        mark if mark == "." else "0123456789ABCDEF"["123456789ABCDEFG".index(mark)] for mark in text
-    )
-
-
-def test_a_zero_that_can_be_a_digit_is_one_sentence() -> None:
+def test_a_zero_that_can_be_a_digit_is_one_sentence():
     large = registry.get("sudoku-16x16")
     example = large.generate(np.random.default_rng(1), "easy")
-    text = hexadecimal(large.asked(example.question, ""))
+    to_hexadecimal = str.maketrans("123456789ABCDEFG", "0123456789ABCDEF")
+    text = large.asked(example.question, "").translate(to_hexadecimal)
     lines = [text[start : start + 16] for start in range(0, 256, 16)]
     numbers = (example.question - 1).tolist()
     nulls = [[None if value < 0 else value for value in row] for row in numbers]
@@ -146,7 +138,7 @@ TWO_SOLUTIONS = "1234" + "34..21..43.."  # the last two columns can be exchanged
 ANSWER = "1234341221434321"
 
 
-def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path) -> None:
+def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path):
     file = tmp_path / "rows.csv"
     rows = [f"{TWO_SOLUTIONS},{ANSWER}", f"1.3.34122143432.,{ANSWER}"]
     file.write_text("\n".join(["question,answer", *rows]))
@@ -177,7 +169,7 @@ def page_export(path: Path, count: int) -> Path:
 
 @pytest.mark.process
 @pytest.mark.parametrize("count", [1, 30])
-def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: int) -> None:
+def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: int):
     file = page_export(tmp_path / "maze-8x8.ndjson", count)
     out = tmp_path / "data"
     if count < 30:
@@ -198,7 +190,7 @@ def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: i
     assert done.returncode == 0, done.stderr[-500:]
 
 
-def test_a_missing_split_is_a_fault_and_says_so_in_training(tmp_path: Path) -> None:
+def test_a_missing_split_is_a_fault_and_says_so_in_training(tmp_path: Path):
     out = tmp_path / "data"
     import_file(page_export(tmp_path / "x.ndjson", 3), SMALL, out, split="train")
     assert inspect(out).faults == ["the split test is missing, and hrm-train needs both."]
@@ -232,7 +224,7 @@ def object_of(kind: GridPuzzle, grid: Grid) -> dict[str, object]:
 @pytest.mark.parametrize("answered", [False, True])
 def test_objects_without_a_solution_are_labelled_by_the_exact_solver(
     tmp_path: Path, form: Callable[[list[object]], str], kind: GridPuzzle, answered: bool
-) -> None:
+):
     """Marks of an answer in the object are no part of the question."""
     examples = [kind.generate(np.random.default_rng(seed), "easy") for seed in range(3)]
     boards = []

@@ -40,7 +40,7 @@ def route(puzzle: Puzzle, answer: str) -> Route:
     return puzzle.route(question, puzzle.board_of(answer))
 
 
-def test_a_route_has_a_leg_to_each_stop_whatever_marks_are_spare() -> None:
+def test_a_route_has_a_leg_to_each_stop_whatever_marks_are_spare():
     found = route(registry.get("maze-8x8"), MAZE)
     assert (found.start, found.cost, found.optimum) == ((1, 7), 9, 9)
     along = [(2, col) for col in range(7, 0, -1)]
@@ -58,7 +58,7 @@ def test_a_route_has_a_leg_to_each_stop_whatever_marks_are_spare() -> None:
 
 
 @each
-def test_answers_have_a_route_or_none_and_labels_cost_their_rating(puzzle: Puzzle) -> None:
+def test_answers_have_a_route_or_none_and_labels_cost_their_rating(puzzle: Puzzle):
     for seed in range(12):
         example = puzzle.generate(np.random.default_rng(seed), "medium")
         found = puzzle.route(example.question, example.answer)

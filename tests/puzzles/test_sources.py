@@ -42,7 +42,7 @@ FAULTY_ROWS = [
 
 
 @pytest.mark.parametrize(("line", "fault"), FAULTY_ROWS)
-def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: str) -> None:
+def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: str):
     path = written(tmp_path, HEADER, GOOD, "", line)
     with pytest.raises(DatasetError) as caught:
         read_examples(path, SMALL)
@@ -56,7 +56,7 @@ def maze_row(path: str = "o") -> str:
     return f"made, S  G{walls} , S{path * 2}G{walls} ,4"
 
 
-def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path) -> None:
+def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path):
     maze = registry.get("maze-10x10")
     rows = read_examples(written(tmp_path, HEADER, maze_row()), maze).rows
     assert rows["inputs"][0, :6].tolist() == [2, 3, 2, 2, 4, 1]
@@ -81,7 +81,7 @@ def write_data(path: Path, puzzle: Puzzle, name: str | None) -> Path:
 
 
 @pytest.mark.parametrize("name", ["sudoku", "sudoku-4x4"])
-def test_a_name_makes_the_same_fresh_puzzles_of_classes_no_training_split_holds(name: str) -> None:
+def test_a_name_makes_the_same_fresh_puzzles_of_classes_no_training_split_holds(name: str):
     asked = found(name)
     assert asked.tokens_NT.shape == (6, 16)
     assert (SMALL.check_BT(asked.tokens_NT, asked.labels_NT) == 1).all()
@@ -91,7 +91,7 @@ def test_a_name_makes_the_same_fresh_puzzles_of_classes_no_training_split_holds(
     assert np.array_equal(again.labels_NT, asked.labels_NT)
 
 
-def test_a_path_or_a_name_gives_the_test_split_of_its_puzzle(tmp_path: Path) -> None:
+def test_a_path_or_a_name_gives_the_test_split_of_its_puzzle(tmp_path: Path):
     assert len(found(write_data(tmp_path / "data", SMALL, "sudoku-4x4"))) == 5
     assert len(found(write_data(tmp_path / "published", SMALL, None), count=3)) == 3
     arc = registry.get("arc-10x10")
@@ -106,7 +106,7 @@ def test_a_path_or_a_name_gives_the_test_split_of_its_puzzle(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["maze", "sudoku-6x6", "nothing"])
-def test_a_name_of_another_puzzle_is_refused(name: str) -> None:
+def test_a_name_of_another_puzzle_is_refused(name: str):
     with pytest.raises(ValueError, match="the model, which is sudoku-4x4; give sudoku or the path"):
         found(name)
 
@@ -137,7 +137,7 @@ def filled(row: str, puzzle: Puzzle, example: Example) -> str:
 
 
 @pytest.mark.parametrize(("puzzle", "header", "row"), SHAPES.values(), ids=SHAPES)
-def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_path: Path) -> None:
+def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_path: Path):
     rng = np.random.default_rng(5)
     examples = [puzzle.generate(rng, "easy") for _ in range(6)]
     lines = [filled(row, puzzle, example) for example in examples]
@@ -163,7 +163,7 @@ NAMED = f"start,end,cost\n{OPEN},{SOLVED},7\n"
 
 
 @pytest.mark.parametrize("columns", ["start,end,cost", "1,2,3", "START, 2,3"])
-def test_columns_are_named_or_numbered(columns: str) -> None:
+def test_columns_are_named_or_numbered(columns: str):
     row = PuzzleRecord(place="line 2", question=OPEN, answer=SOLVED, rating="7")
     assert records_of(NAMED, columns=columns) == [row]
     bare = NAMED.partition("\n")[2]
@@ -171,7 +171,7 @@ def test_columns_are_named_or_numbered(columns: str) -> None:
         assert records_of(bare, columns=columns) == [replace(row, place="line 1")]
 
 
-def test_quoted_boards_have_several_lines() -> None:
+def test_quoted_boards_have_several_lines():
     (row,) = records_of('puzzle,solution\n"1.3.\n3412\n2143\n432.",1234341221434321\n')
     assert (row.place, row.question, row.answer) == ("line 5", "1.3.\n3412\n2143\n432.", SOLVED)
 
@@ -189,11 +189,11 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "boards"), TEXTS.values(), ids=TEXTS)
-def test_blank_lines_part_the_boards_of_a_text(text: str, boards: list[str]) -> None:
+def test_blank_lines_part_the_boards_of_a_text(text: str, boards: list[str]):
     assert [row.question for row in records_of(text)] == boards
 
 
-def test_text_boards_are_labelled_or_rejected_by_the_exact_solver(tmp_path: Path) -> None:
+def test_text_boards_are_labelled_or_rejected_by_the_exact_solver(tmp_path: Path):
     rows = read_examples(written(tmp_path, BOARD, "", BOARD), SMALL).rows
     assert rows["labels"].tolist() == [SMALL.encode(SMALL.parse(SOLVED).grid).tolist()] * 2
     with pytest.raises(DatasetError, match="line 2: the puzzle has more than one solution"):
@@ -203,14 +203,14 @@ def test_text_boards_are_labelled_or_rejected_by_the_exact_solver(tmp_path: Path
 TWO_COLUMNS = "puzzle,solution"
 
 
-def test_a_short_row_is_a_fault_of_its_own() -> None:
+def test_a_short_row_is_a_fault_of_its_own():
     good, short = records_of(f"{TWO_COLUMNS}\n{OPEN},{SOLVED}\n{OPEN}\n")
     assert (good.problem, short.place) == ("", "line 3")
     assert short.problem == f"the row '{OPEN}' has 1 columns"
     assert short.remedy == "write at least 2, as in the first row"
 
 
-def test_all_bad_rows_are_listed_and_can_be_omitted(tmp_path: Path) -> None:
+def test_all_bad_rows_are_listed_and_can_be_omitted(tmp_path: Path):
     file = written(tmp_path, HEADER, GOOD, f"made,12,{SOLVED},1", GOOD, f"made,{OPEN},{OPEN},1")
     saying = r"2 rows are bad \(line 3, line 5\); correct them, or omit them with hrm-data build"
     with pytest.raises(DatasetError, match=saying):
@@ -219,7 +219,7 @@ def test_all_bad_rows_are_listed_and_can_be_omitted(tmp_path: Path) -> None:
     assert (len(content.rows), list(content.faults)) == (2, ["line 3", "line 5"])
 
 
-def test_a_rating_that_is_no_whole_number_is_unknown(tmp_path: Path) -> None:
+def test_a_rating_that_is_no_whole_number_is_unknown(tmp_path: Path):
     said = []
     rows = [GOOD.replace(",7", rating) for rating in (",7", ",easy", ",7.2", ",")]
     content = read_examples(written(tmp_path, HEADER, *rows), SMALL, say=said.append)
@@ -239,7 +239,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "columns", "fault"), FAULTS)
-def test_a_malformed_row_names_its_line(text: str, columns: str | None, fault: str) -> None:
+def test_a_malformed_row_names_its_line(text: str, columns: str | None, fault: str):
     with pytest.raises(DatasetError) as caught:
         records_of(text, columns=columns)
     assert fault in str(caught.value)

@@ -31,14 +31,14 @@ def rejection(notation: object, puzzle: Puzzle = SUDOKU) -> PuzzleError:
 
 
 @pytest.mark.parametrize("name", NOTATIONS)
-def test_every_notation_is_read_alike_and_written_back(name: str) -> None:
+def test_every_notation_is_read_alike_and_written_back(name: str):
     parsed = SUDOKU.parse(NOTATIONS[name])
     assert parsed.grid.tolist() == LISTS
     assert SUDOKU.write(parsed.grid, parsed.notation) == NOTATIONS[name]
 
 
 @pytest.mark.parametrize(("side", "last"), [(12, "C"), (16, "G")])
-def test_digits_of_a_large_board_from_ten_on_are_letters(side: int, last: str) -> None:
+def test_digits_of_a_large_board_from_ten_on_are_letters(side: int, last: str):
     puzzle = registry.get(f"sudoku-{side}x{side}")
     example = puzzle.generate(np.random.default_rng(5), "easy")
     line = puzzle.asked(example.question, "")
@@ -58,7 +58,7 @@ def test_digits_of_a_large_board_from_ten_on_are_letters(side: int, last: str) -
     assert f"A to {last} for 10 to {side}" in beyond.remedy
 
 
-def test_a_line_of_dashes_may_be_a_row_of_blanks() -> None:
+def test_a_line_of_dashes_may_be_a_row_of_blanks():
     parsed = registry.get("sudoku-4x4").parse("1234\n----\n2143\n4321")
     assert parsed.grid[1].tolist() == [0, 0, 0, 0]
 
@@ -86,7 +86,7 @@ REJECTIONS = {
 
 
 @pytest.mark.parametrize("name", REJECTIONS)
-def test_rejection_names_rule_cell_and_remedy(name: str) -> None:
+def test_rejection_names_rule_cell_and_remedy(name: str):
     notation, rule, cell = REJECTIONS[name]
     error = rejection(notation)
     assert (error.rule, error.cell) == (rule, cell)
@@ -96,14 +96,14 @@ def test_rejection_names_rule_cell_and_remedy(name: str) -> None:
 
 
 @pytest.mark.parametrize("question", ["." * 81, QUESTION[:30] + "." * 51])
-def test_more_than_one_solution_names_a_cell_and_two_digits_for_it(question: str) -> None:
+def test_more_than_one_solution_names_a_cell_and_two_digits_for_it(question: str):
     error = rejection(question)
     assert error.rule == "many-solutions"
     row, column = error.cell
     assert f"row {row}, column {column} can be" in str(error)
 
 
-def test_question_too_hard_to_judge_is_let_through_in_bounded_time() -> None:
+def test_question_too_hard_to_judge_is_let_through_in_bounded_time():
     endless = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
     began = time.process_time()
     assert isinstance(SUDOKU.parse(endless), Parsed)

@@ -58,7 +58,7 @@ def plain_count(board: SudokuBoard, cells: list[int], limit: int = 2) -> int:
 
 
 @pytest.mark.parametrize(("question", "expected"), RATED)
-def test_rating_equals_that_of_another_implementation(question: str, expected: int) -> None:
+def test_rating_equals_that_of_another_implementation(question: str, expected: int):
     digits = np.array(list(question.replace(".", "0")), dtype=np.int8)
     assert rating(BOARD_9, digits.reshape(9, 9)) == expected
 
@@ -72,7 +72,7 @@ def has_clash(board: SudokuBoard, cells: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: f"{board.side}x{board.side}")
-def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard) -> None:
+def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard):
     rng = np.random.default_rng(7)
     counts = set()
     for _ in range(60):
@@ -90,7 +90,7 @@ def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard) -> None
 
 
 @pytest.mark.parametrize(("name", "difficulty"), CASES)
-def test_generated_questions_have_one_solution(name: str, difficulty: str) -> None:
+def test_generated_questions_have_one_solution(name: str, difficulty: str):
     puzzle = registry.get(name)
     rng = np.random.default_rng(11)
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_generated_questions_have_one_solution(name: str, difficulty: str) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_given_of_a_minimal_question_is_needed(name: str) -> None:
+def test_every_given_of_a_minimal_question_is_needed(name: str):
     puzzle = registry.get(name)
     question = puzzle.generate(np.random.default_rng(2), "minimal").question
     for cell in np.flatnonzero(question):
@@ -112,7 +112,7 @@ def test_every_given_of_a_minimal_question_is_needed(name: str) -> None:
             puzzle.parse(fewer.tolist())
 
 
-def test_difficulties_have_their_givens_and_ratings() -> None:
+def test_difficulties_have_their_givens_and_ratings():
     puzzle = registry.get("sudoku")
     rng = np.random.default_rng(4)
     for _ in range(4):
@@ -129,7 +129,7 @@ SUDOKUS = [registry.get(name) for name in NAMES]
 each = pytest.mark.parametrize("puzzle", SUDOKUS, ids=NAMES)
 
 
-def test_tokens_and_boxes_are_the_published_ones() -> None:
+def test_tokens_and_boxes_are_the_published_ones():
     puzzle = registry.get("sudoku")
     assert (puzzle.vocab_size, puzzle.seq_len) == (11, 81)
     cells = np.arange(81, dtype=np.int8) % 10
@@ -144,7 +144,7 @@ def test_tokens_and_boxes_are_the_published_ones() -> None:
 
 
 @each
-def test_full_board_that_drops_a_given_is_wrong(puzzle: Puzzle) -> None:
+def test_full_board_that_drops_a_given_is_wrong(puzzle: Puzzle):
     example = puzzle.generate(np.random.default_rng(1), "medium")
     labels_1T = puzzle.encode(example.answer)[None]
     exchanged_V = np.arange(puzzle.vocab_size)
@@ -155,7 +155,7 @@ def test_full_board_that_drops_a_given_is_wrong(puzzle: Puzzle) -> None:
     assert puzzle.check_BT(labels_1T, swapped_1T).tolist() == [WRONG]
 
 
-def test_latin_square_with_wrong_boxes_is_wrong() -> None:
+def test_latin_square_with_wrong_boxes_is_wrong():
     puzzle = registry.get("sudoku")
     digits = np.arange(9, dtype=np.int8)
     latin = (digits[:, None] + digits) % 9 + 1
@@ -165,7 +165,7 @@ def test_latin_square_with_wrong_boxes_is_wrong() -> None:
 
 
 @each
-def test_symmetries_reach_every_cell_and_turn_only_square_boxes(puzzle: Puzzle) -> None:
+def test_symmetries_reach_every_cell_and_turn_only_square_boxes(puzzle: Puzzle):
     side = puzzle.vocab_size - 2
     pair_BT = np.zeros((1500, puzzle.seq_len), dtype=np.int32)
     pair_BT[:, :2] = 2  # the first two cells of the first row
@@ -178,7 +178,7 @@ def test_symmetries_reach_every_cell_and_turn_only_square_boxes(puzzle: Puzzle) 
     assert is_turned == (puzzle.name != "sudoku-6x6")
 
 
-def test_rendered_answer_puts_its_givens_in_brackets() -> None:
+def test_rendered_answer_puts_its_givens_in_brackets():
     puzzle = registry.get("sudoku-4x4")
     example = puzzle.generate(np.random.default_rng(3), "easy")
     board = puzzle.render(example.answer, example.question)

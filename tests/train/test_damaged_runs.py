@@ -69,7 +69,7 @@ DAMAGED += itertools.product(OF_JSON, ("cut", "null", NO_VALUES))
 
 @pytest.mark.parametrize("knows_hashes", [True, False], ids=["hashed", "of an older version"])
 @pytest.mark.parametrize(("name", "content"), DAMAGED)
-def test_a_damaged_file_is_rejected(name: str, content: str, knows_hashes: bool, run: Path) -> None:
+def test_a_damaged_file_is_rejected(name: str, content: str, knows_hashes: bool, run: Path):
     saved = latest(run)
     if not knows_hashes:
         forget_hashes(saved)
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_rejected(name: str, content: str, knows_hashes: bool,
 
 
 @pytest.mark.parametrize("content", ["cut", "", "[]", '{"hardware": {}, "model": {}}'])
-def test_a_damaged_plan_is_rejected(content: str, run: Path) -> None:
+def test_a_damaged_plan_is_rejected(content: str, run: Path):
     damage(run / "run.json", content)
     assert "run.json" in rejection(run)
 
@@ -86,7 +86,7 @@ def test_a_damaged_plan_is_rejected(content: str, run: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("latest", "latest cannot be read"), ("step_2", NO_CHECKPOINT)]
 )
-def test_a_link_out_of_the_run_is_rejected(name: str, reason: str, run: Path, other: Path) -> None:
+def test_a_link_out_of_the_run_is_rejected(name: str, reason: str, run: Path, other: Path):
     (run / name).rename(run / "old")
     (run / name).symlink_to(other / "step_2", target_is_directory=True)
     assert reason in rejection(run)
@@ -99,7 +99,7 @@ BROKEN = ["", "\0", "step_99\n", "step_3\n", "x" * 1000]
 @pytest.mark.parametrize("content", [*OUTSIDE, *BROKEN])
 def test_a_pointer_to_no_checkpoint_of_the_run_is_rejected_with_the_one_to_name(
     content: str, run: Path, other: Path
-) -> None:
+):
     """`step_3` is torn, and `step_2` whole."""
     torn_copy(run)
     (run / "latest").write_text(content.replace("OTHER", str(other)))
@@ -108,7 +108,7 @@ def test_a_pointer_to_no_checkpoint_of_the_run_is_rejected_with_the_one_to_name(
     assert_resumes(run)
 
 
-def test_without_a_pointer_the_last_whole_checkpoint_is_continued(whole: Path, run: Path) -> None:
+def test_without_a_pointer_the_last_whole_checkpoint_is_continued(whole: Path, run: Path):
     """As after a kill between the first checkpoint and its pointer."""
     torn_copy(run)
     (run / "latest").unlink()
@@ -121,7 +121,7 @@ def test_without_a_pointer_the_last_whole_checkpoint_is_continued(whole: Path, r
     assert "no whole checkpoint" in rejection(run)
 
 
-def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(run: Path) -> None:
+def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(run: Path):
     for name in ("step_abc", "step_", "step_-1", "step_²", "step_7", "step_3.old"):
         (run / name).mkdir()
     (run / "step_9").write_text("a file")
@@ -140,7 +140,7 @@ TORN = '{"time": 2000.0, "st'
 
 
 @pytest.mark.parametrize("line", [*STRAY, TORN, "[" * 10_000])
-def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run: Path) -> None:
+def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run: Path):
     for name in ("validation.ndjson", "metrics.ndjson"):
         lines = (run / name).read_text().splitlines()
         (run / name).write_text("\n".join([line, *lines, line]) + "\n")
@@ -154,7 +154,7 @@ def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, run:
     assert_resumes(run)
 
 
-def test_a_new_run_that_is_refused_may_start_again(data: Path, tmp_path: Path) -> None:
+def test_a_new_run_that_is_refused_may_start_again(data: Path, tmp_path: Path):
     run = tmp_path / "run"
     torn = shutil.copytree(data, tmp_path / "torn")
     shutil.rmtree(torn / "test")

@@ -46,7 +46,7 @@ def examined(host: Host, installed: TrainingSoftware) -> dict[str, str]:
     return unwell([*software, *doctor.cards(host), *doctor.kernel_log(host)])
 
 
-def test_a_healthy_machine_needs_nothing(tmp_path: Path) -> None:
+def test_a_healthy_machine_needs_nothing(tmp_path: Path):
     answers = {
         "nvidia-smi --query-gpu=index": HEALTHY_CARD,
         "nvidia-smi": SMI,
@@ -55,7 +55,7 @@ def test_a_healthy_machine_needs_nothing(tmp_path: Path) -> None:
     assert examined(machine(tmp_path, answers), TRAINER) == {}
 
 
-def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
+def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path):
     problem = "no C++ compiler is found: install one"
     cpu_only = TRAINER._replace(torch_cuda=None, sees_gpu=False, compile_problem=problem)
     assert examined(machine(tmp_path, {}, {}), cpu_only) == {"torch.compile": "warn"}
@@ -70,7 +70,7 @@ def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
         ("temperature.gpu", "88", "gpu 0 temperature", "-pl WATTS"),
     ],
 )
-def test_a_cards_fault_has_its_remedy(field: str, value: str, name: str, remedy: str) -> None:
+def test_a_cards_fault_has_its_remedy(field: str, value: str, name: str, remedy: str):
     (healthy,) = doctor.read_cards(HEALTHY_CARD)
     found = list(doctor.card_findings({**healthy, field: value}))
     assert unwell(found) == {name: "warn"}
@@ -78,7 +78,7 @@ def test_a_cards_fault_has_its_remedy(field: str, value: str, name: str, remedy:
     assert remedy in fault.remedy
 
 
-def test_the_advised_clock_lock_is_no_fault() -> None:
+def test_the_advised_clock_lock_is_no_fault():
     # 000, "nv_queue Blocked Tasks": nvidia-smi -lgc 1980.
     (healthy,) = doctor.read_cards(HEALTHY_CARD)
     locked = {**healthy, "clocks.applications.graphics": "1980"}
@@ -87,7 +87,7 @@ def test_the_advised_clock_lock_is_no_fault() -> None:
     assert any("locked at 1980 of 3105 MHz" in finding.text for finding in findings)
 
 
-def test_silent_figures_are_not_judged_and_a_silent_driver_is_a_fault(tmp_path: Path) -> None:
+def test_silent_figures_are_not_judged_and_a_silent_driver_is_a_fault(tmp_path: Path):
     silent = {**dict.fromkeys(doctor.FIELDS, "[N/A]"), "index": "0"}
     assert list(doctor.card_findings(silent)) == []
     driver_only = machine(tmp_path, {}, {"proc/driver/nvidia/version": "NVRM version: 560"})
@@ -102,7 +102,7 @@ LOG = """\
 """
 
 
-def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
+def test_the_kernel_log_is_read_for_signs_of_trouble():
     found = list(doctor.read_log(LOG))
     assert unwell(found) == {"kernel log: Xid": "warn", "kernel log: memory": "warn"}
     assert found[0].text == "the driver reported the errors 31, 79"
@@ -110,7 +110,7 @@ def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
 
 def test_attention_is_tried_and_a_card_without_kernels_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     def no_kernels(*_: object) -> None:
         raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
 
@@ -130,7 +130,7 @@ def test_attention_is_tried_and_a_card_without_kernels_is_a_fault(
         ({"torch_cuda": "13.0", "sees_gpu": False}, "update the NVIDIA driver"),
     ],
 )
-def test_unfit_software_is_a_fault(changes: dict[str, object], remedy: str, tmp_path: Path) -> None:
+def test_unfit_software_is_a_fault(changes: dict[str, object], remedy: str, tmp_path: Path):
     computer = machine(tmp_path, {"nvidia-smi": SMI}, {})
     installed = TRAINER._replace(**changes)
     found = doctor.software_findings(computer, installed)

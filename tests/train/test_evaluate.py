@@ -55,7 +55,7 @@ def scripted(held: Batch, solves_at_B: list[int], halts_at_B: list[int]) -> Eval
     return evaluate(Scripted(held.labels_BT, solves_at_B, halts_at_B), PUZZLE, held)
 
 
-def test_halting_is_right_where_it_says_what_is_true() -> None:
+def test_halting_is_right_where_it_says_what_is_true():
     result = scripted(rows(4), [1, 2, 3, 9], [1, 3, 3, 9])
     assert result.exact == result.proven == (0.25, 0.5, 0.75)
     assert result.score == 0.75
@@ -71,7 +71,7 @@ def test_halting_is_right_where_it_says_what_is_true() -> None:
         assert row[:end].endswith(ends_with)
 
 
-def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None:
+def test_rows_without_an_answer_and_cells_without_a_label_do_not_count():
     held = rows(3)
     labels_BT = held.labels_BT.copy()
     labels_BT[1, :] = IGNORE
@@ -86,19 +86,14 @@ def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None
         scripted(held._replace(labels_BT=nothing_BT), [1, 1], [1, 1])
 
 
-def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
+def test_variants_of_a_task_vote_where_their_names_are_known():
     arc = registry.get("arc-10x10")
     turned = Variant(turn=1)
     grid = np.array([[1, 2, 3]], dtype=np.int8)
-    grids = [grid, turned.apply(grid)] * 2
-    tokens_BT = np.stack([arc.encode(each) for each in grids])
-    ids_B = np.array([1, 2, 3, 4], dtype=np.int32)
-    held = Batch(tokens_BT, tokens_BT, ids_B)
+    tokens_BT = np.stack([arc.encode(grid), arc.encode(turned.apply(grid))] * 2)
+    held = Batch(tokens_BT, tokens_BT, np.arange(1, 5, dtype=np.int32))
     names = ("<blank>", "a", turned.name("a"), "b", turned.name("b"))
-
-    solves_at_B = [1, 1, 1, 9]
-    halts_at_B = [9, 9, 9, 1]
-    model = Scripted(tokens_BT, solves_at_B, halts_at_B, vocab_size=arc.vocab_size)
+    model = Scripted(tokens_BT, [1, 1, 1, 9], [9, 9, 9, 1], vocab_size=arc.vocab_size)
     result = evaluate(model, arc, held, identifiers=names)
     assert (result.exact[-1], result.pass_at[1], result.pass_at[2]) == (0.75, 0.5, 1.0)
     assert (result.score, result.proven[-1]) == (0.75, 0.0)  # no proof exists

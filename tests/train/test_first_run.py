@@ -23,7 +23,7 @@ def _begins_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(tmp_path: Path) -> None:
+def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(tmp_path: Path):
     sentence = rejected(app, "--hw", "cpu").stderr
     assert "all of ARC (up to 5.9 GiB)" in sentence
     for name in session.FOR_A_CPU:
@@ -34,6 +34,6 @@ def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(tmp_path: P
 
 
 @pytest.mark.parametrize("option", ["--yes", "--puzzle=arc", "arc-1", "--data=mine"])
-def test_whoever_names_it_is_not_stopped(option: str) -> None:
+def test_whoever_names_it_is_not_stopped(option: str):
     done = invoked(app, "--hw=cpu", option)
     assert isinstance(done.exception, ReachedError)

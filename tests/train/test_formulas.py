@@ -32,7 +32,7 @@ def parameter() -> nn.Parameter:
     return nn.Parameter(torch.tensor([1.0, -2.0]))
 
 
-def test_adam_atan2_follows_its_formula() -> None:
+def test_adam_atan2_follows_its_formula():
     weight = parameter()
     optimizer = AdamATan2([weight], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
     w = np.array([1.0, -2.0])
@@ -51,7 +51,7 @@ def test_adam_atan2_follows_its_formula() -> None:
     assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
 
 
-def test_adamw_is_pytorchs_own() -> None:
+def test_adamw_is_pytorchs_own():
     ours = parameter()
     theirs = parameter()
     optimizer = AdamW([ours], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
@@ -64,7 +64,7 @@ def test_adamw_is_pytorchs_own() -> None:
     assert torch.allclose(ours, theirs, atol=1e-6)
 
 
-def test_lion_follows_the_sign_of_its_momentum() -> None:
+def test_lion_follows_the_sign_of_its_momentum():
     # w *= 1 - lr * wd;  w -= lr * sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g.
     pytest.importorskip("lion_pytorch")
     weight = parameter()
@@ -81,7 +81,7 @@ def test_lion_follows_the_sign_of_its_momentum() -> None:
     assert np.allclose(optimizer.moments["exp_avg"][0].numpy(), m, atol=1e-6)
 
 
-def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient() -> None:
+def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient():
     table = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
     gradient = torch.tensor([[1.0, 0.0], [-3.0, 0.0], [5.0, -1.0]])
     step_puzzle_table(table, torch.tensor([2, 2, 0]), gradient, lr=0.1, decay=0.5)
@@ -92,12 +92,12 @@ def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient(
 @pytest.mark.parametrize(
     ("samples", "share"), [(0, 0.0), (50, 0.5), (100, 1.0), (600, 0.55), (1100, 0.1), (5000, 0.1)]
 )
-def test_the_rate_warms_up_then_falls_on_a_cosine(samples: int, share: float) -> None:
+def test_the_rate_warms_up_then_falls_on_a_cosine(samples: int, share: float):
     recipe = Recipe(total_samples=1100, warmup_samples=100, lr_min_ratio=0.1)
     assert recipe.rate_at(samples) == pytest.approx(share)
 
 
-def test_the_average_follows_the_weights() -> None:
+def test_the_average_follows_the_weights():
     layer = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(layer.weight)
     average = Average(layer, decay=0.5)
@@ -106,7 +106,7 @@ def test_the_average_follows_the_weights() -> None:
     assert float(average.state["weight"]) == 0.5
 
 
-def test_stablemax_matches_its_definition() -> None:
+def test_stablemax_matches_its_definition():
     # s(1) = 2, s(0) = 1, s(-1) = 1/2, summing to 3.5
     logits = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)
     expected = torch.tensor([2.0, 1.0, 0.5], dtype=torch.float64) / 3.5
@@ -114,14 +114,14 @@ def test_stablemax_matches_its_definition() -> None:
 
 
 @pytest.mark.parametrize("kind", ["softmax", "stablemax"])
-def test_ignored_cells_do_not_count(kind: str) -> None:
+def test_ignored_cells_do_not_count(kind: str):
     logits = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([[2, IGNORE, 4]])
     without = answer_loss_B(logits[:, [0, 2]], labels[:, [0, 2]], kind)
     assert torch.allclose(answer_loss_B(logits, labels, kind), without)
 
 
-def test_halting_learns_whether_the_answer_is_exact() -> None:
+def test_halting_learns_whether_the_answer_is_exact():
     answers = torch.tensor([[1, 1], [1, 2]])
     labels = torch.ones_like(answers)
     logits = 18.0 * nn.functional.one_hot(answers, 3) - 9.0
@@ -166,14 +166,14 @@ def loss_after(cycles: int) -> torch.Tensor:
     return learnt(LABELS_BT, HintTensors(KINDS_BT, at(cycles), at(cycles))).loss
 
 
-def test_what_cannot_be_known_yet_is_learnt_as_unknown_and_as_asked() -> None:
+def test_what_cannot_be_known_yet_is_learnt_as_unknown_and_as_asked():
     late = learnt(LABELS_BT, HintTensors(KINDS_BT, at(LATER), at(LATER)))
     nothing = learnt(TOKENS_BT, HintTensors(torch.zeros_like(KINDS_BT), at(0), at(0)))
     assert torch.equal(late.loss, nothing.loss)
     assert torch.equal(late.answer_loss, nothing.answer_loss)
 
 
-def test_news_comes_by_one_position_in_a_cycle() -> None:
+def test_news_comes_by_one_position_in_a_cycle():
     first = loss_after(0)
     last = loss_after(LATER)
     losses = [loss_after(cycles) for cycles in range(1, LATER)]

@@ -67,7 +67,7 @@ def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
 )
 def test_the_estimate_is_the_peak_of_a_step(
     config: HRMConfig, recipe: Recipe, rows: int, dtype: torch.dtype, recompute: bool
-) -> None:
+):
     found = estimate(config, recipe, dtype=dtype, slots=rows, micro_batch=rows, recompute=recompute)
     torch.manual_seed(0)
     model = model_of(config)
@@ -81,7 +81,7 @@ def test_the_estimate_is_the_peak_of_a_step(
 @pytest.mark.parametrize("preset", ["log", "published"])
 def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
     preset: str, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+):
     data = tmp_path / "data"
     succeeded(data_app, "build", "sudoku", "--out", data, "--train", 20, "--test", 2)
     run = tmp_path / "run"

@@ -47,11 +47,11 @@ ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, wi
         ("NVIDIA A100-SXM4-40GB", 42.4, "rtx5090"),
     ],
 )
-def test_a_gpu_is_known_by_name_or_memory(gpu: str, memory_gb: float, name: str) -> None:
+def test_a_gpu_is_known_by_name_or_memory(gpu: str, memory_gb: float, name: str):
     assert preset_for_gpu(gpu, memory_gb) == name
 
 
-def test_what_cannot_train_is_rejected_in_one_sentence() -> None:
+def test_what_cannot_train_is_rejected_in_one_sentence():
     with pytest.raises(ValueError, match="a Jetson serves models and does not train them"):
         hardware_from_name("jetson-orin")
     with pytest.raises(ValueError, match="has 2 GB, less than any preset"):
@@ -62,7 +62,7 @@ def test_what_cannot_train_is_rejected_in_one_sentence() -> None:
     ("name", "num_ids"),
     [("sudoku-1k", 1), ("arc-1", ALL_ARC_TASKS), ("log", 1), ("trm-sudoku", 1), ("trm-arc", 1)],
 )
-def test_every_machine_holds_its_micro_batch(name: str, num_ids: int) -> None:
+def test_every_machine_holds_its_micro_batch(name: str, num_ids: int):
     for machine in TRAINING_GPUS:
         plan = draft(PlanOptions(recipe=name), machine).with_puzzle_ids(num_ids)
         assert plan.recipe.continue_loss == (plan.config.arch == "hrm")
@@ -70,7 +70,7 @@ def test_every_machine_holds_its_micro_batch(name: str, num_ids: int) -> None:
         assert found.total < 0.85 * machine.memory_gb * 1e9, (machine.name, found.summary())
 
 
-def test_presets_have_the_sizes_they_state() -> None:
+def test_presets_have_the_sizes_they_state():
     kind = registry.get("arc")
     assert {name: num_parameters_of(config_for(name, kind, 1)) for name in SIZES} == {
         "published": 27_276_290,
@@ -111,7 +111,7 @@ def small_plan(data: Path, folder: Path, *settings: str) -> RunPlan:
         ("cpu", {"preset": "small"}, "attention", "hrm"),
     ],
 )
-def test_default_networks(machine: str, options: dict[str, Any], blocks: str, arch: str) -> None:
+def test_default_networks(machine: str, options: dict[str, Any], blocks: str, arch: str):
     config = draft(PlanOptions(puzzle="sudoku", **options), PRESETS[machine]).config
     assert (config.blocks, config.arch) == (blocks, arch)
 
@@ -127,14 +127,14 @@ def test_default_networks(machine: str, options: dict[str, Any], blocks: str, ar
 )
 def test_a_cpu_compiles_only_for_a_long_run(
     puzzle: str, samples: int, chosen: tuple[str, ...], compiles: bool
-) -> None:
+):
     compiling = dataclasses.replace(PRESETS["cpu"], compile=True)
     settings = [f"total_samples={samples}", *chosen]
     plan = draft(PlanOptions(puzzle=puzzle, settings=settings), compiling)
     assert plan.hardware.compile == compiles
 
 
-def test_the_recipe_of_the_log_fits_the_disk() -> None:
+def test_the_recipe_of_the_log_fits_the_disk():
     shown = succeeded(app, "--dry-run", "log", "--hw", "rtx4090-laptop").stdout
     sizes = re.search(
         r"takes (\S+) GiB; held: (\S+) GiB, 4 at most; written: up to (\S+) GiB", shown
@@ -148,7 +148,7 @@ def test_the_recipe_of_the_log_fits_the_disk() -> None:
 
 def test_a_dry_run_tells_steps_rate_and_hours_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     options = ["--dry-run", "--hw", "rtx4090", "--puzzle", "sudoku", "--samples-per-s", "100"]
     for setting in ("batch_size=192", "total_samples=1920000", "warmup_samples=19200"):
@@ -171,9 +171,7 @@ def test_a_dry_run_tells_steps_rate_and_hours_and_writes_nothing(
         ("hidden_size=96", "cpu", ""),
     ],
 )
-def test_a_setting_that_is_probably_a_mistake_is_said(
-    setting: str, machine: str, warned: str
-) -> None:
+def test_a_setting_that_is_probably_a_mistake_is_said(setting: str, machine: str, warned: str):
     settings = ["total_samples=4800", "warmup_samples=0", "puzzle_vector_size=32", setting]
     options = PlanOptions(puzzle="sudoku-4x4", preset="small", settings=settings)
     found = warnings(draft(options, PRESETS[machine]), options)
@@ -181,7 +179,7 @@ def test_a_setting_that_is_probably_a_mistake_is_said(
     assert warned in "".join(found)
 
 
-def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: Path) -> None:
+def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: Path):
     def recipe_of(**options: Any) -> Recipe:
         settings = ["total_samples=5 passes", "warmup_samples=0.5 passes", "deepening_samples=40%"]
         return draft(PlanOptions(settings=settings, **options), PRESETS["cpu"]).recipe
@@ -193,7 +191,7 @@ def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: 
         recipe_of(puzzle="arc", data=tmp_path / "absent")
 
 
-def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
+def test_the_city_recipe_has_the_figures_of_its_notes():
     options = PlanOptions(recipe="city")
     plan = draft(options, PRESETS["rtx3070ti"])
     assert warnings(plan, options) == []  # its long warm-up is meant
@@ -203,7 +201,7 @@ def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_checkpoint_size_is_forecast(optimizer: str, data: Path, tmp_path: Path) -> None:
+def test_checkpoint_size_is_forecast(optimizer: str, data: Path, tmp_path: Path):
     if optimizer == "lion":
         pytest.importorskip("lion_pytorch")
     plan = small_plan(data, tmp_path, f"optimizer={optimizer}")
@@ -218,7 +216,7 @@ def test_checkpoint_size_is_forecast(optimizer: str, data: Path, tmp_path: Path)
         assert float(resumed.step().loss) == float(trainer.step().loss)
 
 
-def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_path: Path) -> None:
+def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_path: Path):
     write_plan(small_plan(data, tmp_path))
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         small_plan(data, tmp_path)
@@ -226,7 +224,7 @@ def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_pa
         plan_of(PlanOptions(run=tmp_path / "other", resume=True))
 
 
-def test_a_huge_data_set_needs_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_data_set_needs_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 2**30))
     message = r"^data/arc would take at most \d\.\d GiB; 10\.0 GiB are free there: add --yes"
@@ -246,7 +244,7 @@ TINY_RECIPE = {
 
 def test_a_named_recipe_fills_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(NAMED, "tiny", TINY_RECIPE)
     options = PlanOptions(recipe="tiny", hw="cpu", settings=["explore=0.75"])
@@ -261,13 +259,13 @@ def test_a_named_recipe_fills_in(
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path) -> None:
+def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path):
     options = PlanOptions(run=tmp_path / "run", recipe=name, hw="cpu", data=data)
     with pytest.raises(DatasetError, match="has 16 positions of 6 tokens"):  # the last check
         plan_of(options)
 
 
-def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Path) -> None:
+def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Path):
     larger = model_of(config_for("relational", registry.get("sudoku"), 1))
     checkpoint.save(tmp_path / "step_1", larger, {})
     plan = planned(tmp_path, "sudoku-4x4", data, init=tmp_path / "step_1")
@@ -277,7 +275,7 @@ def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Pa
         assert torch.equal(weights, larger.get_parameter(name))
 
 
-def test_a_run_starts_from_a_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_starts_from_a_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(Path(__file__).parents[2])
     options = PlanOptions(run=tmp_path / "run", puzzle="sudoku-6x6", hw="cpu", init=Path("sudoku"))
     plan = draft(options, PRESETS["cpu"])
@@ -285,15 +283,13 @@ def test_a_run_starts_from_a_shipped_model(tmp_path: Path, monkeypatch: pytest.M
     assert plan.config.board == registry.get("sudoku-6x6").geometry.board
 
 
-def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Path) -> None:
+def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Path):
     plan = tuned(small_plan(data, tmp_path, "micro_batch=2"), most=1)
     assert plan.micro_batch in (1, 2, 4, 8)
     assert plan.recipe.batch_size == 8
 
 
-def test_tuning_may_grow_the_batch(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tuning_may_grow_the_batch(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hrm_train.tuning.fastest", lambda trainer, *_: len(trainer.slots))
     plan = tuned(small_plan(data, tmp_path, "base_batch=16", "lr=1e-3"), most=4)
     assert (plan.recipe.batch_size, plan.micro_batch) == (32, 32)
@@ -303,7 +299,7 @@ def test_tuning_may_grow_the_batch(
 @pytest.mark.parametrize("wanted", [2, 8])
 def test_tuning_stays_within_the_memory(
     data: Path, wanted: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
     assert fastest(trainer, wanted, lambda _: 0, 2**20) in (1, 2)
     assert "too much\n" in capsys.readouterr().err
@@ -313,7 +309,7 @@ def test_tuning_stays_within_the_memory(
     assert fastest(trainer, 4, lambda rows: rows << 20, 2 << 20) == 1
 
 
-def test_the_names_of_arc_variants_are_forecast(tmp_path: Path) -> None:
+def test_the_names_of_arc_variants_are_forecast(tmp_path: Path):
     """Each id takes its vector and seven bytes: 391,601 of them, 256 wide, take 0.38 GiB."""
     data = tmp_path / "data"
     line = ["build", "arc-7x7", "--out", data, "--augment", 300, "--hold-out-all"]
@@ -349,7 +345,7 @@ def arc_plan(folder: Path, data: Path, init: Path | None = None) -> RunPlan:
 
 def test_an_unknown_arc_task_trains_on_its_demonstrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.json"
     pairs = [{"input": [[1, number]], "output": [[number, 1]]} for number in (2, 3, 4)]
@@ -379,7 +375,7 @@ def saved(plan: RunPlan) -> Path:
     return start_of(plan.run)
 
 
-def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: Path) -> None:
+def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: Path):
     before = tmp_path / "before"
     start = saved(arc_plan(before, built(before, "aaaaaaaa", "bbbbbbbb")))
     old, _ = checkpoint.load(start)
@@ -396,7 +392,7 @@ def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: P
     assert torch.equal(new_NE, mean_E.expand_as(new_NE))
 
 
-def test_every_setting_that_a_page_or_a_script_names_exists() -> None:
+def test_every_setting_that_a_page_or_a_script_names_exists():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     known = {field.name for record in RECORDS.values() for field in dataclasses.fields(record)}
     named = set()

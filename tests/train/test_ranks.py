@@ -48,7 +48,7 @@ def on_two_ranks(*arguments: Path | str) -> str:
 
 
 @pytest.mark.process
-def test_a_validation_may_take_longer_than_a_collective(data: Path, tmp_path: Path) -> None:
+def test_a_validation_may_take_longer_than_a_collective(data: Path, tmp_path: Path):
     """Each rank validates its share; both report what one rank finds."""
     slow = json.loads(on_two_ranks("validation", data, tmp_path / "two"))
     expected = rank_program.validation(data, tmp_path / "one")
@@ -57,7 +57,7 @@ def test_a_validation_may_take_longer_than_a_collective(data: Path, tmp_path: Pa
 
 
 @pytest.mark.process
-def test_two_ranks_equal_one(data: Path, expected: dict[str, Any], tmp_path: Path) -> None:
+def test_two_ranks_equal_one(data: Path, expected: dict[str, Any], tmp_path: Path):
     found = json.loads(on_two_ranks("losses", data, tmp_path / "step_18"))
     assert found["losses"] == pytest.approx(expected["losses"], abs=ROUNDING)
     table = torch.tensor(found["table"])
@@ -72,7 +72,7 @@ def test_two_ranks_equal_one(data: Path, expected: dict[str, Any], tmp_path: Pat
 
 def test_out_of_memory_halves_it(
     data: Path, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
     found = losses(trainer, rank_program.STEPS)
     assert found == pytest.approx(expected["losses"], abs=ROUNDING)
@@ -80,7 +80,7 @@ def test_out_of_memory_halves_it(
     assert "continuing with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().err
 
 
-def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
+def test_a_batch_that_ranks_cannot_share_is_refused():
     sentence = "batch_size 8 cannot be shared by 3 ranks; set a multiple of 3"
     with pytest.raises(ValueError, match=sentence):
         Ranks(rank=0, world=3).slots(8)
@@ -174,7 +174,7 @@ def said_after_a_kill(agents: list[subprocess.Popen[str]], run: Path) -> str:
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds torchrun's workers in /proc")
 def test_a_killed_rank_restarts_and_changes_no_weight(
     data: Path, undisturbed: bytes, tmp_path: Path
-) -> None:
+):
     run = tmp_path / "disturbed"
     with contextlib.ExitStack() as stack:
         disturbed = stack.enter_context(torchrun(data, run))
@@ -203,7 +203,7 @@ def agent(machine: Machine, first: Machine, data: Path, run: Path) -> subprocess
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root joins them")
 def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(
     data: Path, undisturbed: bytes, tmp_path: Path
-) -> None:
+):
     run = tmp_path / "disturbed"
     with two_machines() as machines, contextlib.ExitStack() as stack:
         agents = []
@@ -216,7 +216,7 @@ def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(
     assert weights_of(run) == undisturbed
 
 
-def test_a_store_that_outlives_a_restart_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_outlives_a_restart_is_rejected(monkeypatch: pytest.MonkeyPatch):
     variables = {
         "WORLD_SIZE": "2",
         "GROUP_WORLD_SIZE": "2",

@@ -49,7 +49,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "run", symlinks=True)
 
 
-def test_a_finished_run_goes_on_with_more_samples_another_rate_and_batch(run: Path) -> None:
+def test_a_finished_run_goes_on_with_more_samples_another_rate_and_batch(run: Path):
     total = 4 * STEP_SAMPLES + 4 * 2 * STEP_SAMPLES
     changes = [f"total_samples={total}", "lr=5e-4", "batch_size=16"]
     settings = [text for change in changes for text in ("--set", change)]
@@ -68,7 +68,7 @@ def test_a_finished_run_goes_on_with_more_samples_another_rate_and_batch(run: Pa
     assert record_of(run) == before
 
 
-def test_a_resume_keeps_the_intervals_of_the_run_unless_they_are_given(run: Path) -> None:
+def test_a_resume_keeps_the_intervals_of_the_run_unless_they_are_given(run: Path):
     assert record_of(run)["intervals"]["checkpoint_steps"] == 2
     total = f"total_samples={7 * STEP_SAMPLES}"
     resumed(run, "--set", total, "--checkpoint-steps", "3")
@@ -90,7 +90,7 @@ def test_a_resume_keeps_the_intervals_of_the_run_unless_they_are_given(run: Path
         ("--init=elsewhere", "--init"),
     ],
 )
-def test_what_cannot_change_is_rejected_by_name(run: Path, option: str, name: str) -> None:
+def test_what_cannot_change_is_rejected_by_name(run: Path, option: str, name: str):
     before = record_of(run)
     said = refused(run, option)
     assert name in said
@@ -98,7 +98,7 @@ def test_what_cannot_change_is_rejected_by_name(run: Path, option: str, name: st
     assert record_of(run) == before
 
 
-def test_the_options_of_the_start_may_be_repeated(run: Path, data: Path) -> None:
+def test_the_options_of_the_start_may_be_repeated(run: Path, data: Path):
     before = record_of(run)
     resumed(run, *fresh(data, 4))
     assert record_of(run) == before
@@ -106,7 +106,7 @@ def test_the_options_of_the_start_may_be_repeated(run: Path, data: Path) -> None
 
 def test_moved_data_are_found_by_option_and_other_data_need_a_word(
     run: Path, data: Path, tmp_path: Path
-) -> None:
+):
     other = shutil.copytree(data, tmp_path / "other")
     (run / "run.json").write_text(json.dumps(record_of(run) | {"data": str(tmp_path / "absent")}))
     total = f"total_samples={5 * STEP_SAMPLES}"
@@ -159,7 +159,7 @@ REFUSED = [
 ]
 
 
-def test_a_refused_resume_changes_no_byte(run: Path) -> None:
+def test_a_refused_resume_changes_no_byte(run: Path):
     before = bytes_of(run)
     for option in REFUSED:
         refused(run, "--set=lr=5e-4", option)
@@ -169,7 +169,7 @@ def test_a_refused_resume_changes_no_byte(run: Path) -> None:
 @pytest.mark.parametrize("missing", ["train", "test"])
 def test_a_resume_onto_data_that_lack_a_split_changes_no_byte(
     missing: str, run: Path, data: Path, tmp_path: Path
-) -> None:
+):
     torn = shutil.copytree(data, tmp_path / "torn")
     before = bytes_of(run)
     shutil.rmtree(torn / missing)
@@ -179,7 +179,7 @@ def test_a_resume_onto_data_that_lack_a_split_changes_no_byte(
 
 def test_a_resume_that_exceeds_the_memory_changes_no_byte(
     run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     def no_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("nothing is left")
 
@@ -192,7 +192,7 @@ def test_a_resume_that_exceeds_the_memory_changes_no_byte(
 
 def test_a_run_is_resumed_from_any_directory(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(data.parent)
     run = tmp_path / "run"
     succeeded(app, "--run", run, *fresh(Path(data.name), 1))

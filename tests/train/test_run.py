@@ -52,7 +52,7 @@ def wait_for_checkpoint(run: Path, process: ForkServerProcess, after: Path | Non
 
 @pytest.mark.process
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_training_ends_with_the_same_weights(kills: int, data: Path, tmp_path: Path) -> None:
+def test_killed_training_ends_with_the_same_weights(kills: int, data: Path, tmp_path: Path):
     whole = tmp_path / "whole"
     killed = tmp_path / "killed"
     moments = random.Random(5)
@@ -83,7 +83,7 @@ def scores_of(run: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.process
-def test_a_run_has_one_writer_and_stays_whole(data: Path, tmp_path: Path) -> None:
+def test_a_run_has_one_writer_and_stays_whole(data: Path, tmp_path: Path):
     run = tmp_path / "run"
     first = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
     wait_for_checkpoint(run, first)
@@ -108,7 +108,7 @@ def test_a_run_has_one_writer_and_stays_whole(data: Path, tmp_path: Path) -> Non
     checkpoint.load(kept)
 
 
-def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: Path) -> None:
+def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: Path):
     trainer = small_trainer(data, total_samples=50 * SAMPLES_PER_STEP)
     weights = next(trainer.model.parameters())
     acting_at(trainer, 8 * SAMPLES_PER_STEP, lambda: weights.data.fill_(float("nan")))
@@ -121,7 +121,7 @@ def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: 
         assert np.isfinite(line["train"]["loss"])
 
 
-def test_a_signal_defers_a_validation_to_the_resume(data: Path, tmp_path: Path) -> None:
+def test_a_signal_defers_a_validation_to_the_resume(data: Path, tmp_path: Path):
     total = 20 * SAMPLES_PER_STEP
     trainer = small_trainer(data, total_samples=total)
     acting_at(trainer, 10 * SAMPLES_PER_STEP, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -135,7 +135,7 @@ def test_a_signal_defers_a_validation_to_the_resume(data: Path, tmp_path: Path) 
     assert [row["step"] for row in validations(second.path)] == [10, 20]
 
 
-def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
+def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path):
     whole = held_out(open_source(data, "test", PUZZLE), 40, seed=0).whole
     held = HeldOut(whole=whole, fast=whole.rows(slice(10)))
     trainer = small_trainer(data, total_samples=35 * SAMPLES_PER_STEP)
@@ -159,7 +159,7 @@ def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path) -> None:
     assert history[-1]["num_puzzles"] == 40
 
 
-def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) -> None:
+def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path):
     trainer = small_trainer(data, total_samples=20 * SAMPLES_PER_STEP)
     intervals = {"validate_steps": 5, "checkpoint_steps": 2, "keep": 3}
     run = training_run(tmp_path / "run", trainer, **intervals)
@@ -177,7 +177,7 @@ def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) 
     assert {"best_score", "best_loss_step"} <= set(meta)
 
 
-def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path: Path) -> None:
+def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path: Path):
     total = 12 * SAMPLES_PER_STEP
     for path, steps in ((tmp_path / "often", 4), (tmp_path / "seldom", 100)):
         trainer = small_trainer(data, total_samples=total)
@@ -186,7 +186,7 @@ def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path
     assert weights_of(tmp_path / "often") == weights_of(tmp_path / "seldom")
 
 
-def test_the_tenth_is_fixed_by_the_seed_and_part_of_the_whole(data: Path) -> None:
+def test_the_tenth_is_fixed_by_the_seed_and_part_of_the_whole(data: Path):
     source = open_source(data, "train", PUZZLE)
     held = held_out(source, 10_000, seed=1)
     again = held_out(source, 10_000, seed=1).fast

@@ -33,7 +33,7 @@ from hrm_train.tuning import filled
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_recipe_of_the_log() -> None:
+def test_the_recipe_of_the_log():
     # 001, "Performance Metrics": 82-89 % on training batches at step 2,000 of 40 samples.
     options = PlanOptions(recipe="log")
     recipe = draft(options, PRESETS["rtx4090-laptop"]).recipe
@@ -48,13 +48,13 @@ def test_the_recipe_of_the_log() -> None:
 
 @pytest.mark.parametrize("puzzle", ["sudoku", "maze", "arc", "logistics"])
 @pytest.mark.parametrize("preset", RECIPES)
-def test_no_default_warms_up_for_more_than_a_tenth_of_the_run(preset: str, puzzle: str) -> None:
+def test_no_default_warms_up_for_more_than_a_tenth_of_the_run(preset: str, puzzle: str):
     # 003, "Learning Rate Warmup Misunderstanding".
     recipe = recipe_for(preset, registry.get(puzzle), 32)
     assert recipe.warmup_samples <= recipe.total_samples / 10
 
 
-def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document() -> None:
+def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document():
     recent = deque[float](maxlen=USUAL_LOSSES)
     for step in range(20):
         assert warning_of_a_jump(recent, 1.0 + 0.01 * (step % 3)) is None
@@ -64,7 +64,7 @@ def test_a_loss_that_jumps_is_reported_with_the_advice_of_the_document() -> None
     assert warning_of_a_jump(recent, 2.6) is None
 
 
-def test_a_hung_driver_gets_the_remedy_of_the_document() -> None:
+def test_a_hung_driver_gets_the_remedy_of_the_document():
     # 000, "nv_queue Blocked Tasks".
     (finding,) = read_log("[ 363.1] INFO: task nv_queue:512 blocked for more than 122 seconds.\n")
     for remedy in ("pcie_aspm=off", "nvidia-smi -pm 1", "nvidia-smi -lgc", "batch_size"):
@@ -79,20 +79,20 @@ def test_a_hung_driver_gets_the_remedy_of_the_document() -> None:
         ("80gb", "h100"),
     ],
 )
-def test_an_unlisted_card_gets_the_row_of_its_memory(name: str, row: str) -> None:
+def test_an_unlisted_card_gets_the_row_of_its_memory(name: str, row: str):
     machine = hardware_from_name(name, is_here=False)
     assert machine.name == f"{name} (settings of {row})"
     assert machine.rows_900 == PRESETS[row].rows_900
 
 
-def test_a_missing_card_leads_to_the_dry_run() -> None:
+def test_a_missing_card_leads_to_the_dry_run():
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(ValueError, match="--dry-run"):
         hardware_from_name("rtx4090")
 
 
-def test_threads_follow_from_the_model_and_the_cores_alone() -> None:
+def test_threads_follow_from_the_model_and_the_cores_alone():
     tiny = num_parameters_of(config_for("relational", registry.get("sudoku-4x4"), 1))
     published = num_parameters_of(config_for("published", registry.get("sudoku"), 1))
     assert threads_for(tiny, num_cores=8) == 1
@@ -103,16 +103,12 @@ def test_threads_follow_from_the_model_and_the_cores_alone() -> None:
 @pytest.mark.parametrize(
     ("stated", "threads"), [("3", 3), ("3,2", 3), ("0", 1), ("all", num_cores()), ("", num_cores())]
 )
-def test_threads_of_the_environment(
-    stated: str, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_the_environment(stated: str, threads: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OMP_NUM_THREADS", stated)
     assert usable_cores() == threads
 
 
-def test_threads_survive_a_resume(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_survive_a_resume(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = tmp_path / "run"
     start = [*fresh(data, 2), "--threads", "1"]
     succeeded(app, "--run", run, *start)
@@ -124,7 +120,7 @@ def test_threads_survive_a_resume(
     assert json.loads((run / "run.json").read_text())["hardware"]["threads"] == 1
 
 
-def test_a_card_is_filled_to_the_requested_share(tmp_path: Path) -> None:
+def test_a_card_is_filled_to_the_requested_share(tmp_path: Path):
     # 002, "VRAM Usage Journey": 14 of 32 GB at a batch of 32; the author wanted the card full.
     options = PlanOptions(recipe="maze-1k", hw="rtx5090", data=tmp_path / "absent")
     plan = draft(options, hardware_from_name("rtx5090", is_here=False))
@@ -136,7 +132,7 @@ def test_a_card_is_filled_to_the_requested_share(tmp_path: Path) -> None:
     assert replace(fuller, hardware=more).memory().total > 0.9 * 32 * GIGABYTE
 
 
-def test_missing_lion_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_lion_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "lion_pytorch", None)
     absent = tmp_path / "data"
     options = ["--puzzle=sudoku-4x4", "--set=optimizer=lion", f"--data={absent}"]
@@ -145,7 +141,7 @@ def test_missing_lion_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not absent.exists()
 
 
-def test_every_setting_of_a_remedy_exists() -> None:
+def test_every_setting_of_a_remedy_exists():
     settings = re.findall(r"--set ([a-z_]+=[\w.%-]+)", " ".join(symptom_rows()))
     assert len(settings) >= 6
     draft(PlanOptions(puzzle="sudoku-4x4", settings=settings), PRESETS["cpu"])

@@ -63,7 +63,7 @@ def run(tmp_path: Path) -> Path:
     return run
 
 
-def test_a_run_is_told_from_its_files_and_none_is_touched(run: Path) -> None:
+def test_a_run_is_told_from_its_files_and_none_is_touched(run: Path):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     status = read_status(run)
     assert (status["step"], status["samples"]) == (40, 320)
@@ -80,7 +80,7 @@ def test_a_run_is_told_from_its_files_and_none_is_touched(run: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def test_a_finished_run_remains_for_no_time(run: Path) -> None:
+def test_a_finished_run_remains_for_no_time(run: Path):
     append_line(run / "metrics.ndjson", {**MOMENT, "samples": 488})
     output = io.StringIO()
     Console(file=output, width=80).print(table_of(read_status(run)))
@@ -88,14 +88,14 @@ def test_a_finished_run_remains_for_no_time(run: Path) -> None:
     assert "remaining" not in output.getvalue()
 
 
-def test_a_line_torn_by_a_kill_does_not_spoil_the_next(run: Path) -> None:
+def test_a_line_torn_by_a_kill_does_not_spoil_the_next(run: Path):
     with (run / VALIDATIONS).open("a") as file:
         file.write('{"time": 2000.0, "st')
     append_line(run / VALIDATIONS, {"step": 2})
     assert read_lines(run / VALIDATIONS)[-1] == {"step": 2}
 
 
-def test_a_run_that_has_only_begun_says_so(run: Path, tmp_path: Path) -> None:
+def test_a_run_that_has_only_begun_says_so(run: Path, tmp_path: Path):
     for name in ("metrics.ndjson", VALIDATIONS, "latest", "best"):
         (run / name).unlink()
     status = read_status(run)

@@ -45,7 +45,7 @@ def small_run(
 
 def test_a_slow_first_step_is_announced_again_and_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(run, "SLOW_STEP_S", 0.05)
     training = small_run(data, tmp_path, 2)
     slow = []
@@ -69,7 +69,7 @@ def test_a_slow_first_step_is_announced_again_and_again(
     assert len(slow) >= 2
 
 
-def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path) -> None:
+def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path):
     small_run(data, tmp_path, 20, [telemetry.TensorBoard(tmp_path)]).finish(Stages())
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
@@ -80,7 +80,7 @@ def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path) -> None:
     assert events.Tags()["images"] == ["val/boards"]
 
 
-def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"pip install 'hrm-edge\[wandb\]'"):
         telemetry.require_wandb()
@@ -89,7 +89,7 @@ def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("mode", "shared"), [("offline", "group"), ("online", "id")])
 def test_a_resumed_run_keeps_its_history_in_wandb(
     mode: str, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """Offline a start is a run of its own in one group, online it continues the same run."""
     starts = []
     library = SimpleNamespace(init=lambda **options: starts.append(options))
@@ -102,7 +102,7 @@ def test_a_resumed_run_keeps_its_history_in_wandb(
     assert ("id" in first) == (shared == "id")
 
 
-def test_a_short_run_prints_each_validation_once(data: Path, tmp_path: Path) -> None:
+def test_a_short_run_prints_each_validation_once(data: Path, tmp_path: Path):
     run = tmp_path / "run"
     ended = succeeded(app, f"--run={run}", *fresh(data, 43))
     steps = [row["step"] for row in validations(run)]
@@ -126,7 +126,7 @@ class Clock:
         return self.now_s / 2
 
 
-def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.MonkeyPatch):
     clock = Clock()
     monkeypatch.setattr(meter, "time", clock)
     timer = PhaseTimer(CPU)
@@ -144,7 +144,7 @@ def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.Mo
 
 
 @pytest.mark.gpu
-def test_phases_on_a_gpu_are_device_time() -> None:
+def test_phases_on_a_gpu_are_device_time():
     timer = PhaseTimer(torch.device("cuda"))
     matrix = torch.randn(4096, 4096, device="cuda")
     with timer.phase("forward"):
@@ -158,7 +158,7 @@ def test_phases_on_a_gpu_are_device_time() -> None:
 @pytest.mark.gpu
 def test_a_card_reports_its_sensors_and_what_it_lacks_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     card = torch.device("cuda")
     found = meter.gpu_figures(card)
     assert 0 < found["gpu_power_w"] < 2000
@@ -167,7 +167,7 @@ def test_a_card_reports_its_sensors_and_what_it_lacks_is_left_out(
     assert meter.gpu_figures(card).keys() == found.keys() - {"gpu_power_w"}
 
 
-def test_a_profile_names_phases_and_operators(data: Path, tmp_path: Path) -> None:
+def test_a_profile_names_phases_and_operators(data: Path, tmp_path: Path):
     trainer = small_trainer(data)
     run = tmp_path / "run"
     text = profile_steps(trainer.step, trainer.device, run, (1, 2))

@@ -19,7 +19,7 @@ EXACT = dataclasses.replace(PRESETS["rtx4090"], precision="fp32", compile=False)
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("hardware", "gap"), [(EXACT, 1e-3), (PRESETS["rtx4090"], 0.05)])
-def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float) -> None:
+def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float):
     expected = losses(small_trainer(data, window=2), 5)
     assert losses(small_trainer(data, hardware, window=2), 5) == pytest.approx(expected, rel=gap)
 
@@ -35,7 +35,7 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(
     data: Path, tmp_path: Path, option: list[str], sentence: str
-) -> None:
+):
     run = tmp_path / "run"
     arguments = ["--run", str(run), "--data", str(data), "--puzzle", "sudoku-4x4", *option]
     ended = rejected(app, *arguments)
@@ -43,7 +43,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence(
     assert not run.exists()
 
 
-def test_training_learns_to_solve(data: Path) -> None:
+def test_training_learns_to_solve(data: Path):
     config = dataclasses.replace(config_for("relational", PUZZLE, 1), max_segments=4)
     trainer = small_trainer(data, config=config, lr=3e-3, halt_weight=0.05, average_decay=0.98)
     for _ in range(200):
@@ -54,7 +54,7 @@ def test_training_learns_to_solve(data: Path) -> None:
     assert result.exact[-1] <= result.proven[-1]
 
 
-def test_an_epoch_visits_every_group_once(data: Path) -> None:
+def test_an_epoch_visits_every_group_once(data: Path):
     source = open_source(data, "train", PUZZLE)
     feed = Feed(source, seed=0, augment=False)
     num_steps = 2 * source.num_groups // 40
@@ -64,13 +64,13 @@ def test_an_epoch_visits_every_group_once(data: Path) -> None:
         assert np.array_equal(np.unique(epoch, axis=0), np.unique(every, axis=0))
 
 
-def test_threads_that_draw_ahead_change_nothing(data: Path) -> None:
+def test_threads_that_draw_ahead_change_nothing(data: Path):
     ahead = dataclasses.replace(PRESETS["cpu"], workers=3, prefetch=5)
     expected = losses(small_trainer(data), 40)
     assert losses(small_trainer(data, ahead), 40) == expected
 
 
-def test_puzzles_may_run_longer_until_the_deepening_ends(data: Path) -> None:
+def test_puzzles_may_run_longer_until_the_deepening_ends(data: Path):
     recipe = Recipe(window=4, deepening_samples=1000)
     expected = {0: 4, 499: 4, 500: 8, 999: 8, 1000: 10, 5000: 10}
     for samples, limit in expected.items():

@@ -26,7 +26,7 @@ def accepted(bundle: Path, out: Path, *more: object) -> tuple[int, dict[str, Any
     return done.exit_code, findings
 
 
-def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path):
     status, findings = accepted(tiny_bundle, tmp_path / "acceptance.json")
     assert (status, findings["passed"], findings["faults"]) == (0, True, [])
     assert findings["engine"]["choice"] == "cpu:fp32"
@@ -45,7 +45,7 @@ def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_full_run_is_one_json_without_a_gpu(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_full_run_is_one_json_without_a_gpu(tiny_bundle: Path, tmp_path: Path):
     status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full")
     assert (status, findings["faults"], findings["running"]) == (0, [], None)
     assert {name.split()[0] for name in findings["shipped"]} >= {"sudoku", "sudoku-6x6"}
@@ -58,7 +58,7 @@ NO_DEVICE = {"step": "CUDA", "level": "fail", "found": "no device"}
 
 def test_the_full_run_holds_the_steps_of_the_device_and_every_shipped_bundle(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(acceptance, "SHIPPED_BUNDLES", tiny_bundle.parent)
     monkeypatch.setattr(acceptance, "try_device", lambda: [NO_DEVICE])
     status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full")
@@ -67,9 +67,7 @@ def test_the_full_run_holds_the_steps_of_the_device_and_every_shipped_bundle(
     assert findings["steps"] == [NO_DEVICE]
 
 
-def test_parts_fail_alone(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_fail_alone(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def broken(*_: object, **__: object) -> float:
         raise RuntimeError("the driver is gone")
 
@@ -84,7 +82,7 @@ def test_parts_fail_alone(
     assert "nowhere.bundle" in findings["faults"][0]
 
 
-def test_an_engine_that_says_something_else_fails(copied: Path, tmp_path: Path) -> None:
+def test_an_engine_that_says_something_else_fails(copied: Path, tmp_path: Path):
     with np.load(copied / "golden.npz") as golden:
         arrays = {**golden, "logits_SBTV": golden["logits_SBTV"] + 1}
     np.savez(copied / "golden.npz", allow_pickle=False, **arrays)

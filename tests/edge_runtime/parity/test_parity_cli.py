@@ -41,14 +41,14 @@ def two_precisions(copied: Path) -> Path:
     return copied
 
 
-def test_an_honest_bundle_passes(tiny_bundle: Path) -> None:
+def test_an_honest_bundle_passes(tiny_bundle: Path):
     ended = parity(tiny_bundle)
     assert ended.exit_code == 0, ended.output
     assert "passed: every gate holds" in ended.output
     assert "5 puzzles (golden traces)" in ended.output
 
 
-def test_a_turned_puzzle_table_is_an_exit_code_of_1_in_segment_1(copied: Path) -> None:
+def test_a_turned_puzzle_table_is_an_exit_code_of_1_in_segment_1(copied: Path):
     table = np.load(copied / "puzzle_table.npy")
     np.save(copied / "puzzle_table.npy", np.roll(table, 1, axis=0))
     restate(copied)  # a faulty export: the hashes fit
@@ -57,7 +57,7 @@ def test_a_turned_puzzle_table_is_an_exit_code_of_1_in_segment_1(copied: Path) -
     assert "first break: worst logit_gap in segment 1, puzzle" in ended.output
 
 
-def test_fresh_puzzles_and_data_sets_are_compared(two_precisions: Path, tmp_path: Path) -> None:
+def test_fresh_puzzles_and_data_sets_are_compared(two_precisions: Path, tmp_path: Path):
     inputs_NT = np.random.default_rng(0).integers(1, 6, (20, 16), dtype=np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
     sources = {
@@ -75,7 +75,7 @@ def test_fresh_puzzles_and_data_sets_are_compared(two_precisions: Path, tmp_path
 
 
 @pytest.mark.parametrize(("count", "is_unsure"), [(6, True), (1200, False)])
-def test_too_few_puzzles(two_precisions: Path, tmp_path: Path, count: int, is_unsure: bool) -> None:
+def test_too_few_puzzles(two_precisions: Path, tmp_path: Path, count: int, is_unsure: bool):
     inputs_NT = np.random.default_rng(0).integers(1, 6, (count, 16), dtype=np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
     options = ["--engine", "cpu:fp16", "--data", tmp_path / "data", "--puzzles", count]
@@ -86,7 +86,7 @@ def test_too_few_puzzles(two_precisions: Path, tmp_path: Path, count: int, is_un
 
 
 @pytest.mark.parametrize("arguments", [["--puzzles", "4"], ["--against", "cpu"]])
-def test_an_engine_is_not_compared_with_itself(tiny_bundle: Path, arguments: list[str]) -> None:
+def test_an_engine_is_not_compared_with_itself(tiny_bundle: Path, arguments: list[str]):
     ended = parity(tiny_bundle, "--engine", "cpu", *arguments)
     assert ended.exit_code == 2
     assert "compared with itself" in ended.stderr
@@ -102,27 +102,25 @@ class Begun:
     def __init__(self, inner: OnnxEngine, at: int) -> None:
         self.inner = inner
         self.at = at
-        self.loaded = {}
-        self.segments = [0] * inner.num_slots
+        self.slots = [((), 0)] * inner.num_slots  # the puzzle, and its segments
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def load(self, slot: int, tokens_T: np.ndarray, puzzle_vector_E: np.ndarray) -> None:
-        self.loaded[slot] = (tokens_T, puzzle_vector_E)
-        self.segments[slot] = 0
-        self.inner.load(slot, tokens_T, puzzle_vector_E)
+    def load(self, slot: int, *puzzle: np.ndarray) -> None:
+        self.slots[slot] = (puzzle, 0)
+        self.inner.load(slot, *puzzle)
 
     def move(self, source: int, target: int) -> None:
-        self.loaded[target] = self.loaded[source]
-        self.segments[target] = self.segments[source]
+        self.slots[target] = self.slots[source]
         self.inner.move(source, target)
 
     def step(self, num_active: int) -> StepOutput:
         for slot in range(num_active):
-            self.segments[slot] += 1
-            if self.segments[slot] == self.at:
-                self.inner.load(slot, *self.loaded[slot])
+            puzzle, segments = self.slots[slot]
+            self.slots[slot] = (puzzle, segments + 1)
+            if segments + 1 == self.at:
+                self.inner.load(slot, *puzzle)
         return self.inner.step(num_active)
 
 
@@ -181,7 +179,7 @@ def compared(bundle: Bundle, golden: Golden, kind: PolicyKind) -> ParityReport:
     )
 
 
-def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> None:
+def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle):
     questions = questions_made(bundle.puzzle, 7, seed=3)
     reports = []
     for num_slots in (1, 2, 7):
@@ -196,7 +194,7 @@ def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> No
         assert other.as_json()["candidate_halts"] == first.as_json()["candidate_halts"]
 
 
-def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
+def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle):
     learned = replace(bundle.manifest.halting_policy(), kind="learned")
     early = replace(side(bundle), policy=learned)
     late = replace(side(bundle), policy=replace(learned, threshold=2.0))
@@ -207,7 +205,7 @@ def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("segment", [2, 4])
-def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int) -> None:
+def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int):
     candidate = side(bundle, Begun(engine_of(bundle), at=segment))
     first = breaks(golden_report(bundle, candidate), GOLDEN_FP32)[0]
     assert first.segment == segment
@@ -217,9 +215,7 @@ def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int
     ("num_puzzles", "lost", "is_broken"),
     [(100, 3, False), (100, 20, True), (2000, 9, False), (2000, 11, True)],
 )
-def test_sure_loss_breaks_gate(
-    bundle: Bundle, num_puzzles: int, lost: int, is_broken: bool
-) -> None:
+def test_sure_loss_breaks_gate(bundle: Bundle, num_puzzles: int, lost: int, is_broken: bool):
     honest = golden_report(bundle, side(bundle))
     all_N = np.ones(num_puzzles, np.bool_)
     theirs = Outcomes(exact_N=all_N, proven_N=all_N, segments_N=all_N.astype(np.int32))
@@ -244,7 +240,7 @@ def test_sure_loss_breaks_gate(
 )
 def test_one_changed_value_breaks_a_gate_in_its_segment_alone(
     bundle: Bundle, name: str, index: tuple[int, ...], by: float, num_different_halts: int
-) -> None:
+):
     golden = bundle.golden()
     array = getattr(golden, name).copy()
     array[index] += by
@@ -254,7 +250,7 @@ def test_one_changed_value_breaks_a_gate_in_its_segment_alone(
 
 
 @pytest.mark.parametrize(("num_changed", "is_broken"), [(3, False), (5, True)])
-def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken: bool) -> None:
+def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken: bool):
     """Of five puzzles that neither side solves, some differ in their last segment alone.
 
     Three of five may be chance, which the verdict says.
@@ -272,12 +268,12 @@ def test_most_answers_may_not_differ(bundle: Bundle, num_changed: int, is_broken
         assert ("different_final_answers" in undecided(found, gates)) is not is_broken
 
 
-def test_a_measure_without_values_is_named(bundle: Bundle) -> None:
+def test_a_measure_without_values_is_named(bundle: Bundle):
     report = golden_report(bundle, side(bundle))  # golden traces hold no carry
     assert not_judged(report, GATES["fp16"]["live"]) == ["carry_drift"]
 
 
-def test_no_puzzle_and_no_logits_are_no_comparison(bundle: Bundle) -> None:
+def test_no_puzzle_and_no_logits_are_no_comparison(bundle: Bundle):
     questions = golden_questions(bundle.golden())
     with pytest.raises(ValueError, match="no puzzle"):
         report_on(side(bundle), side(bundle), questions.at(np.arange(0)), bundle)

@@ -46,16 +46,16 @@ def largest_drift(name: str, engine_name: str) -> float:
 
 @pytest.mark.parametrize("engine_name", ROUNDED)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_float16_form_drifts_less_than_its_gate(name: str, engine_name: str) -> None:
+def test_a_shipped_float16_form_drifts_less_than_its_gate(name: str, engine_name: str):
     gate = GATES["fp16"]["golden"].first_segment["worst"]["logit_drift"]
     assert largest_drift(name, engine_name) <= gate / MARGIN[engine_name]
 
 
-def test_a_float32_form_agrees_with_pytorch() -> None:
+def test_a_float32_form_agrees_with_pytorch():
     succeeded(app, "arc-7x7", "--engine", "rounded16:fp32")
 
 
-def test_a_sum_is_rounded_after_every_few_products() -> None:
+def test_a_sum_is_rounded_after_every_few_products():
     """Beyond 2048 float16 lacks odd numbers, so adding 1 has no effect."""
     ones_1K = np.ones((1, 3000), np.float16)
     assert product(ones_1K, ones_1K.T, 1).item() == 2048

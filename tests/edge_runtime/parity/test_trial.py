@@ -39,7 +39,7 @@ async def fault_of(path: Path, defaults: LaneDefaults = DEFAULTS, **limits: Any)
     return str(refused.value)
 
 
-async def test_a_bundle_computes_its_golden_traces(copied: Path) -> None:
+async def test_a_bundle_computes_its_golden_traces(copied: Path):
     await try_bundle(copied, DEFAULTS)
     assert not multiprocessing.active_children()
     onnx.save(turn_head(copied), copied / "step.fp32.onnx")
@@ -47,7 +47,7 @@ async def test_a_bundle_computes_its_golden_traces(copied: Path) -> None:
     assert "does not compute what its golden traces say" in await fault_of(copied)
 
 
-def test_a_bundle_is_tried_before_a_server_starts_with_it(tmp_path: Path) -> None:
+def test_a_bundle_is_tried_before_a_server_starts_with_it(tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "nan.bundle", name="bad", step=NAN_STEP)
     library = Library(DEFAULTS)
     library.start_with([Bundle.open(bundle)])
@@ -56,7 +56,7 @@ def test_a_bundle_is_tried_before_a_server_starts_with_it(tmp_path: Path) -> Non
         list(library.build())
 
 
-async def test_a_long_graph_is_given_up_while_the_loop_runs(tmp_path: Path) -> None:
+async def test_a_long_graph_is_given_up_while_the_loop_runs(tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "long.bundle", step=LONG_STEP)
     turns = 0
 
@@ -73,7 +73,7 @@ async def test_a_long_graph_is_given_up_while_the_loop_runs(tmp_path: Path) -> N
     assert turns > 20
 
 
-async def test_time_that_others_use_does_not_count(tiny_bundle: Path) -> None:
+async def test_time_that_others_use_does_not_count(tiny_bundle: Path):
     """The trial stops for a while, as on a board that is busy otherwise."""
 
     async def stop_for_a_while() -> None:
@@ -90,9 +90,7 @@ async def test_time_that_others_use_does_not_count(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("num_names", [1, 500_000])
-async def test_a_trial_takes_no_more_memory_than_the_engine_leaves(
-    tmp_path: Path, num_names: int
-) -> None:
+async def test_a_trial_takes_no_more_memory_than_the_engine_leaves(tmp_path: Path, num_names: int):
     """A graph that grows, and a file whose names take much memory when they are read."""
     step = GROWING_STEP if num_names == 1 else ECHO_STEP
     bundle = write_echo_bundle(tmp_path / "large.bundle", step=step)

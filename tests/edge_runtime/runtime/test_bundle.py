@@ -49,7 +49,7 @@ def refused(bundle: Path, saying: str) -> None:
     assert "\n" not in text
 
 
-def test_a_whole_bundle_opens_and_its_graph_runs(tiny_bundle: Path) -> None:
+def test_a_whole_bundle_opens_and_its_graph_runs(tiny_bundle: Path):
     opened = Bundle.open(tiny_bundle)
     assert opened.puzzle_table.shape == (3, 8)
     assert isinstance(opened.puzzle_table, np.memmap)
@@ -161,7 +161,7 @@ for names in ("[" * 100_000, "{}", '["<blank>", "task-1"]', '["a", "a", "b"]', '
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_refused_in_one_sentence(bundle: Path, name: str) -> None:
+def test_each_fault_is_refused_in_one_sentence(bundle: Path, name: str):
     change, saying = FAULTS[name]
     change(bundle)
     refused(bundle, saying)
@@ -184,7 +184,7 @@ EVIL_NAMES = json.dumps(["<blank>", "task-1", EVIL]).encode()
     [holding(EVIL_NAMES, "identifiers.json"), *(stating(**fields) for fields in EVIL_FIELDS)],
     ids=["task", "name", "precision", "provenance", "key"],
 )
-def test_a_text_that_commands_a_terminal_is_rejected(bundle: Path, change: Change) -> None:
+def test_a_text_that_commands_a_terminal_is_rejected(bundle: Path, change: Change):
     change(bundle)
     with pytest.raises(BundleError, match="holds control or direction characters") as refusal:
         Bundle.open(bundle)
@@ -192,7 +192,7 @@ def test_a_text_that_commands_a_terminal_is_rejected(bundle: Path, change: Chang
     assert printable(EVIL) in str(refusal.value)
 
 
-def test_a_file_that_is_missing_or_changed_is_refused(bundle: Path) -> None:
+def test_a_file_that_is_missing_or_changed_is_refused(bundle: Path):
     content = bytearray((bundle / "step.fp32.onnx").read_bytes())
     content[100] ^= 1
     (bundle / "step.fp32.onnx").write_bytes(content)
@@ -204,7 +204,7 @@ def test_a_file_that_is_missing_or_changed_is_refused(bundle: Path) -> None:
     refused(bundle, "step.fp32.onnx is missing")
 
 
-def test_sizes_that_disagree_with_the_graph_are_refused(bundle: Path) -> None:
+def test_sizes_that_disagree_with_the_graph_are_refused(bundle: Path):
     restate(bundle, hidden_size=12)
     with pytest.raises(BundleError, match="hidden_size 8, but the manifest says 12"):
         engine_from_bundle(Bundle.open(bundle), num_slots=1)
@@ -217,7 +217,7 @@ def with_graphs(bundle: Path, **graphs: str) -> None:
     restate(bundle, **{field: {"fp32": name} for field, name in graphs.items()})
 
 
-def test_a_cpu_takes_its_form_and_other_devices_the_portable_one(bundle: Path) -> None:
+def test_a_cpu_takes_its_form_and_other_devices_the_portable_one(bundle: Path):
     opened = Bundle.open(bundle)
     assert opened.graph_path("fp32", device="cpu").name == "step.fp32.onnx"  # there is no other
     with_graphs(bundle, cpu_graphs="step.fp32.cpu.onnx")
@@ -226,7 +226,7 @@ def test_a_cpu_takes_its_form_and_other_devices_the_portable_one(bundle: Path) -
     assert opened.graph_path("fp32").name == "step.fp32.onnx"
 
 
-def test_each_precision_halts_at_the_threshold_chosen_for_it_and_shows_it(bundle: Path) -> None:
+def test_each_precision_halts_at_the_threshold_chosen_for_it_and_shows_it(bundle: Path):
     shutil.copy(bundle / "step.fp32.onnx", bundle / "step.int8.onnx")
     precisions = {"fp32": "step.fp32.onnx", "int8": "step.int8.onnx"}
     halting = {"policy": "learned", "threshold": 0.25}
@@ -239,7 +239,7 @@ def test_each_precision_halts_at_the_threshold_chosen_for_it_and_shows_it(bundle
     assert served.view().halting.threshold == 1.5
 
 
-def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) -> None:
+def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path):
     restate(bundle, max_segments=5)
     with pytest.raises(BundleError, match="they cover 6 segments instead of 1 to 5"):
         Bundle.open(bundle).golden()
@@ -255,7 +255,7 @@ def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) 
     assert Bundle.open(bundle).golden_example() is None
 
 
-def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path) -> None:
+def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path):
     before = (bundle / "manifest.json").read_bytes()
     with pytest.raises(BundleError, match="max_segments"):
         restate(bundle, max_segments=0)
@@ -264,9 +264,7 @@ def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("says", [(1 << 40,), (1 << 20,)])
-def test_golden_arrays_are_bounded(
-    bundle: Path, says: tuple[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_golden_arrays_are_bounded(bundle: Path, says: tuple[int], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hrm_edge_runtime.contract.bundle.MAX_ARRAY_BYTES", 1 << 20)
     header = io.BytesIO()
     fields = {"descr": "<f4", "fortran_order": False, "shape": says}
@@ -278,7 +276,7 @@ def test_golden_arrays_are_bounded(
         Bundle.open(bundle).golden()
 
 
-def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike() -> None:
+def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike():
     names = ["<blank>", "ab", "ä_1", "ab_2", "abc", "a", "ab_1"]
     found = Identifiers(names)
     assert [found.row_of(name) for name in names] == list(range(7))
@@ -290,7 +288,7 @@ def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike() -> No
     assert not Identifiers(["a", "b", "a"]).are_different
 
 
-def test_the_tasks_of_a_bundle_are_those_of_its_names_where_no_file_states_them() -> None:
+def test_the_tasks_of_a_bundle_are_those_of_its_names_where_no_file_states_them():
     bundle = shipped("arc-7x7")
     files = {name: entry for name, entry in bundle.manifest.files.items() if name != "tasks.json"}
     older = replace(bundle, manifest=bundle.manifest.model_copy(update={"files": files}))
@@ -305,7 +303,7 @@ def arc(tmp_path: Path) -> Path:
     return Path(shutil.copytree(find_bundle("arc-7x7"), tmp_path / "arc.bundle"))
 
 
-def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path) -> None:
+def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path):
     bundle = Bundle.open(arc)
     results = bundle.manifest.held_out_tasks
     assert bundle.tasks()[: len(results.right)] == results.right
@@ -327,13 +325,13 @@ def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path) 
         ({"attempts": 1, "num_tasks": 9, "right": ["\u202e"]}, "control or direction"),
     ],
 )
-def test_task_results_that_cannot_be_are_rejected(arc: Path, results: Fields, problem: str) -> None:
+def test_task_results_that_cannot_be_are_rejected(arc: Path, results: Fields, problem: str):
     edit(arc, lambda fields: fields.update(held_out_tasks=results))
     refused(arc, problem)
 
 
 @pytest.mark.parametrize("tests", [[], [{"input": [[1]]}], [{"input": [[1]], "output": "x"}], 5])
-def test_a_right_task_needs_its_held_out_pair(arc: Path, tests: object) -> None:
+def test_a_right_task_needs_its_held_out_pair(arc: Path, tests: object):
     tasks = json.loads((arc / "tasks.json").read_text())
     first = next(iter(tasks))
     tasks[first]["test"] = tests

@@ -23,7 +23,7 @@ def card(bundle: Bundle) -> str:
 
 
 @pytest.mark.parametrize("name", shipped_bundles())
-def test_a_shipped_card_is_that_of_its_manifest_and_hugging_face_reads_it(name: str) -> None:
+def test_a_shipped_card_is_that_of_its_manifest_and_hugging_face_reads_it(name: str):
     bundle = shipped(name)
     text = (bundle.path / CARD_NAME).read_text(encoding="utf-8")
     assert text == card(bundle), (
@@ -46,7 +46,7 @@ def test_a_shipped_card_is_that_of_its_manifest_and_hugging_face_reads_it(name: 
     ("share", "count", "low", "high"),
     [(0.9431, 510, 0.9194, 0.9601), (1.0, 510, 0.9925, 1.0), (0.0, 10, 0.0, 0.2775)],
 )
-def test_the_interval_is_wilsons(share: float, count: int, low: float, high: float) -> None:
+def test_the_interval_is_wilsons(share: float, count: int, low: float, high: float):
     assert interval(share, count) == pytest.approx((low, high), abs=1e-4)
 
 
@@ -55,7 +55,7 @@ def test_the_interval_is_wilsons(share: float, count: int, low: float, high: flo
 )
 def test_a_bundle_without_figures_has_a_card_without_figures(
     changes: dict[str, object], tmp_path: Path
-) -> None:
+):
     path = write_echo_bundle(tmp_path / "echo.bundle")
     restate(path, provenance={**changes, "command": "hrm-export runs/echo"})
     text = card(Bundle.open(path))
@@ -67,7 +67,7 @@ def test_a_bundle_without_figures_has_a_card_without_figures(
     assert not data.eval_results
 
 
-def test_an_edited_card_breaks_no_bundle(tmp_path: Path) -> None:
+def test_an_edited_card_breaks_no_bundle(tmp_path: Path):
     path = write_echo_bundle(tmp_path / "echo.bundle")
     (path / CARD_NAME).write_text("mine\n")
     restate(path)

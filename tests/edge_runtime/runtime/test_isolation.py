@@ -115,7 +115,7 @@ def test_a_puzzle_is_answered_alike_in_any_slot_of_any_batch_beside_anybody(
     neighbors: int,
     poisoned: float,
     threads: int,
-) -> None:
+):
     engine = engine_of(name, precision, NUM_SLOTS, threads)
     others = Strangers(
         engine=engine,

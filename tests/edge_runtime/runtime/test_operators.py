@@ -17,7 +17,7 @@ Change = Callable[[onnx.ModelProto], object]
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle/*.onnx")), ids=str)
-def test_shipped_graphs_pass(path: Path) -> None:
+def test_shipped_graphs_pass(path: Path):
     check_operators(path)
 
 
@@ -94,7 +94,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_other_graphs_are_rejected_by_name(copied: Path, name: str) -> None:
+def test_other_graphs_are_rejected_by_name(copied: Path, name: str):
     change, problem = CHANGES[name]
     graph = copied / "step.fp32.onnx"
     model = onnx.load(graph)
@@ -108,7 +108,7 @@ def test_other_graphs_are_rejected_by_name(copied: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "content", [b"no graph", b"\x3a\x7f", b"\x08", b"\x08" + b"\xff" * 11, b"\x3b", b"\x3d\x00"]
 )
-def test_bytes_that_are_no_message_are_rejected(tmp_path: Path, content: bytes) -> None:
+def test_bytes_that_are_no_message_are_rejected(tmp_path: Path, content: bytes):
     file = tmp_path / "step.onnx"
     file.write_bytes(content)
     with pytest.raises(BundleError, match="is not an ONNX graph"):

@@ -36,7 +36,7 @@ def server() -> Iterator[Server]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_answers_in_the_size_asked(server: Server, kind: str) -> None:
+def test_a_server_answers_in_the_size_asked(server: Server, kind: str):
     question = question_of(kind)
     answer = server.solve(question).json()
     assert (answer["status"], answer["model"]) == ("proven", KINDS[kind])
@@ -51,21 +51,21 @@ def test_a_server_answers_in_the_size_asked(server: Server, kind: str) -> None:
 
 
 @pytest.mark.process
-def test_the_command_checks_the_answer_of_a_server_in_the_size_asked(server: Server) -> None:
+def test_the_command_checks_the_answer_of_a_server_in_the_size_asked(server: Server):
     question = question_of("maze-12x12")
     done = succeeded(main, question, "--url", server.url)
     assert is_proven(registry.get("maze-12x12"), question, done.stdout.rstrip("\n"))
 
 
 @pytest.mark.process
-def test_a_board_that_is_too_large_names_the_export(server: Server) -> None:
+def test_a_board_that_is_too_large_names_the_export(server: Server):
     error = server.solve(question_of("maze-15x20")).json()["error"]
     assert error["rule"] == "too-large"
     assert "hrm-export CHECKPOINT --board 15x20" in error["remedy"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_python_answers_in_the_size_asked(kind: str) -> None:
+def test_python_answers_in_the_size_asked(kind: str):
     question = question_of(kind)
     answer = hrm_edge.solve(question)
     assert (answer.status, answer.model) == ("proven", KINDS[kind])

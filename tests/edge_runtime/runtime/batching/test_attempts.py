@@ -52,7 +52,7 @@ def frames_of(value: int, count: int) -> list[int]:
     return [int(variant.tokens_T[0]) for variant in variants]
 
 
-def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
+def test_a_vote_is_closed_when_those_to_come_cannot_change_it():
     courses = {}
     for number, frame in enumerate(frames_of(3, 5)):
         segments = 1 if number < 3 else 4
@@ -68,7 +68,7 @@ def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
     assert len(engine.steps) == 1
 
 
-def test_first_attempts_of_others_go_before_further_attempts() -> None:
+def test_first_attempts_of_others_go_before_further_attempts():
     at_once = Course(segments=1, answer=0)
     engine = Seer(dict.fromkeys(range(100), at_once), num_slots=1)
     lane = lane_over(engine)
@@ -80,7 +80,7 @@ def test_first_attempts_of_others_go_before_further_attempts() -> None:
     assert list(dict.fromkeys(order))[:3] == [3, 4, 5]
 
 
-def test_a_full_queue_counts_questions_and_refuses_one_as_a_whole() -> None:
+def test_a_full_queue_counts_questions_and_refuses_one_as_a_whole():
     lane = lane_over(Seer(ALL_NEVER, num_slots=1), queue_limit=1)
     lane.submit(ask(1, 1, 10))
     lane.submit(ask(2, 2, 10))
@@ -100,7 +100,7 @@ class CrookedTens(Tens):
         return shift
 
 
-def test_a_proof_that_does_not_hold_for_the_question_is_no_proof() -> None:
+def test_a_proof_that_does_not_hold_for_the_question_is_no_proof():
     courses = {3: NEVER}
     for frame in range(10, 100):
         courses[frame] = Course(segments=1, answer=(frame + 50) % 100)
@@ -110,14 +110,14 @@ def test_a_proof_that_does_not_hold_for_the_question_is_no_proof() -> None:
     assert (result.verified, result.total_segments) == (False, 1 + MAX_SEGMENTS)
 
 
-def test_frames_differ_and_a_puzzle_with_few_symmetries_gives_what_it_has() -> None:
+def test_frames_differ_and_a_puzzle_with_few_symmetries_gives_what_it_has():
     values = frames_of(3, 50)
     assert values[0] == 3
     assert sorted(values) == list(range(3, 100, 10))
     assert frames_of(3, 5) == values[:5]
 
 
-def test_named_variants_of_a_task_are_frames_that_turn_answers_back() -> None:
+def test_named_variants_of_a_task_are_frames_that_turn_answers_back():
     puzzle = registry.get("arc")
     turned = Variant(turn=1, colors=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
     names = Identifiers(["<blank>", "task", turned.name("task"), "other"])
@@ -208,7 +208,7 @@ def holds_a_proof(scene: Scene, task: Task) -> bool:
 
 @given(scenes())
 @settings(max_examples=60)
-def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: Scene) -> None:
+def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: Scene):
     lane = lane_over(scene.engine, run_length=scene.run_length)
     results, cancelled, events = play(lane, scene)
     assert set(results) == {one.task_id for one in scene.tasks}
@@ -232,7 +232,7 @@ def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: 
 
 @given(scenes())
 @settings(max_examples=60)
-def test_closing_a_vote_early_never_changes_the_winner(scene: Scene) -> None:
+def test_closing_a_vote_early_never_changes_the_winner(scene: Scene):
     lane = lane_over(scene.engine, VOTING)
     for one in scene.tasks:
         lane.submit(ask(one.task_id, one.task_id, one.num_attempts))

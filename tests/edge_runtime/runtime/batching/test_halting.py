@@ -42,7 +42,7 @@ DECISIONS = {
 )
 def test_a_policy_decides(
     margin: float, segment: int, verified: bool | None, policy: HaltingPolicy, reason: str | None
-) -> None:
+):
     assert decide(margin, segment, verified, policy) == reason
 
 
@@ -50,7 +50,7 @@ rows_of_slots = st.lists(st.tuples(margins, st.integers(1, 6), verdicts), min_si
 
 
 @given(rows=rows_of_slots, policy=policies)
-def test_slots_follow_one_rule(rows: list[tuple[float, int, int]], policy: HaltingPolicy) -> None:
+def test_slots_follow_one_rule(rows: list[tuple[float, int, int]], policy: HaltingPolicy):
     margins, segments, verdicts = zip(*rows, strict=True)
     verdict_B = np.array(verdicts, np.int8)
     stopped_B = stops_B(np.array(margins), np.array(segments), verdict_B, policy)

@@ -74,7 +74,7 @@ def alone(task: Task) -> Said:
     return said(run_out(lane)[0])
 
 
-def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_a_full_board_none() -> None:
+def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_a_full_board_none():
     full_T = np.full(16, 3, np.int32)
     question_T = full_T.copy()
     question_T[2] = 1
@@ -91,7 +91,7 @@ def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_a_full_board_none(
     assert nothing.num_tried == 0
 
 
-def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_runs() -> None:
+def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_runs():
     plain = {}
     guessing = {}
     for number in OTHERS:
@@ -111,7 +111,7 @@ def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_ru
         assert lane.snapshot().hypotheses == 2 * 2
 
 
-def test_a_cancelled_attempt_leaves_nothing_of_its_hypothesis_in_its_slot() -> None:
+def test_a_cancelled_attempt_leaves_nothing_of_its_hypothesis_in_its_slot():
     lane = lane_over(engine())
     lane.submit(task(0, guesses=True))
     for _ in range(START + 2):
@@ -145,7 +145,7 @@ class Told(ScriptedEngine):
 
 
 @pytest.mark.parametrize(("wavers", "how"), [(True, "hypotheses"), (False, "plain")])
-def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: str) -> None:
+def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: str):
     example = SMALL.generate(np.random.default_rng(0), "easy")
     question_T = SMALL.encode(example.question)
     answer_T = SMALL.encode(example.answer)
@@ -175,7 +175,7 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
         ("hypotheses", {"policy": "fixed", "how": "hypotheses"}, True),
     ],
 )
-def test_when_attempts_guess(kind: str, fields: dict[str, Any], expected: bool) -> None:
+def test_when_attempts_guess(kind: str, fields: dict[str, Any], expected: bool):
     model = ServedModel.of(shipped("sudoku-6x6"), precision="fp32", num_slots=1, max_attempts=4)
     model = replace(model, manifest=model.manifest.model_copy(update={"attempt_kind": kind}))
     request = SolveRequest(puzzle=model.sample, **fields)

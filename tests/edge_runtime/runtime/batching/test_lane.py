@@ -44,7 +44,7 @@ def run_out(lane: Lane) -> dict[int, Attempt]:
     return results
 
 
-def test_a_halted_slot_is_refilled_before_the_very_next_step_so_occupancy_is_full() -> None:
+def test_a_halted_slot_is_refilled_before_the_very_next_step_so_occupancy_is_full():
     engine = Seer(COURSES, num_slots=2)
     lane = lane_over(engine)
     for attempt_id, question in enumerate([1, 3, 2, 1, 3]):
@@ -61,7 +61,7 @@ def test_a_halted_slot_is_refilled_before_the_very_next_step_so_occupancy_is_ful
     assert seen.occupancy == 1.0
 
 
-def test_time_splits_into_queue_and_compute_and_adds_up() -> None:
+def test_time_splits_into_queue_and_compute_and_adds_up():
     lane = lane_over(Seer(COURSES, num_slots=1))
     assert lane.snapshot().occupancy == 1.0  # nobody has waited yet
     lane.submit(job(1, 2, arrival_s=-1.0))
@@ -77,7 +77,7 @@ def test_time_splits_into_queue_and_compute_and_adds_up() -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(4, np.int32), tokens(-1), tokens(100)])
-def test_tokens_the_model_does_not_know_are_refused_at_the_door(wrong: np.ndarray) -> None:
+def test_tokens_the_model_does_not_know_are_refused_at_the_door(wrong: np.ndarray):
     lane = lane_over(Seer(COURSES, num_slots=1))
     one = job(1, 1)
     one.tokens_T = wrong
@@ -86,7 +86,7 @@ def test_tokens_the_model_does_not_know_are_refused_at_the_door(wrong: np.ndarra
     assert not lane.has_work
 
 
-def test_the_expected_wait_is_that_behind_everybody_in_line() -> None:
+def test_the_expected_wait_is_that_behind_everybody_in_line():
     lane = lane_over(Seer(COURSES, num_slots=2))
     for attempt_id, question in enumerate([1, 3, 2, 3]):
         lane.submit(job(attempt_id, question))
@@ -110,7 +110,7 @@ def play(asked_T: np.ndarray) -> Script:
     return Script(answer_T=asked_T, segments=int(asked_T[0]))
 
 
-def test_a_run_ends_an_attempt_once_and_is_left_when_nobody_is_left_in_it() -> None:
+def test_a_run_ends_an_attempt_once_and_is_left_when_nobody_is_left_in_it():
     engine = Ahead(num_slots=2, seq_len=3, play=play)
     lane = Lane(engine, Tens(proof_exists=False), queue_limit=9, run_length=8)
     lane.submit(job(1, 2, policy=LEARNED))
@@ -125,7 +125,7 @@ def test_a_run_ends_an_attempt_once_and_is_left_when_nobody_is_left_in_it() -> N
 
 
 @pytest.mark.parametrize(("runs_ahead", "length"), [(True, 4), (False, 1)])
-def test_only_an_engine_that_runs_ahead_gets_longer_runs(runs_ahead: bool, length: int) -> None:
+def test_only_an_engine_that_runs_ahead_gets_longer_runs(runs_ahead: bool, length: int):
     engine = Ahead(num_slots=1, seq_len=3, play=play)
     engine.runs_ahead = runs_ahead
     lane = Lane(engine, Tens(proof_exists=False), queue_limit=9)
@@ -148,7 +148,7 @@ LINES = {
 
 
 @pytest.mark.parametrize(("line", "order"), LINES.values(), ids=LINES)
-def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> None:
+def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]):
     """The order in which one slot takes these attempts; ids fall, so that they decide nothing."""
     scheduler = Scheduler(1, len(line))
     for number, fields in enumerate(line):

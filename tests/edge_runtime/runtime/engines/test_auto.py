@@ -30,7 +30,7 @@ def on_a_gpu(device: SetUp, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     factory.tensorrt_problem.cache_clear()
 
 
-def test_auto_is_tensorrt_if_it_starts(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_is_tensorrt_if_it_starts(bundle: Bundle, caplog: pytest.LogCaptureFixture):
     assert factory.presumed(bundle).engine == "tensorrt"
     assert caplog.records == []
 
@@ -49,7 +49,7 @@ def test_auto_is_cuda_if_tensorrt_does_not_start_and_the_log_says_why_once(
     setting: str,
     value: str,
     reason: str,
-) -> None:
+):
     device(**{setting: value})
     assert factory.presumed(bundle).engine == "cuda"
     assert factory.choose(bundle).engine == "cuda"
@@ -63,7 +63,7 @@ def test_auto_survives_a_tensorrt_that_ends_the_process(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:
+):
     (tmp_path / "tensorrt.py").write_text(CRASH)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
     assert factory.presumed(bundle).engine == "cuda"
@@ -72,7 +72,7 @@ def test_auto_survives_a_tensorrt_that_ends_the_process(
 
 def test_auto_falls_back_to_the_cpu(
     bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     device(FAKE_CUDA_FAILS="init")
     monkeypatch.setattr(factory, "CUDA_TRIAL", REAL_CUDA_TRIAL)
     assert factory.presumed(bundle).engine == "cpu"
@@ -83,7 +83,7 @@ def test_auto_falls_back_to_the_cpu(
 
 def test_auto_skips_a_hanging_driver(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     monkeypatch.setattr(factory, "TENSORRT_TRIAL", "import time; time.sleep(60)")
     monkeypatch.setattr(factory, "TRIAL_S", 0.1)
     monkeypatch.setattr(factory, "CUDA_TRIAL", "import time; time.sleep(60)")
@@ -93,7 +93,7 @@ def test_auto_skips_a_hanging_driver(
 
 def test_tensorrts_problem_is_reported(
     bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     device(FAKE_CUDA_FAILS="init")
     found = factory.importlib.util.find_spec
 

@@ -30,7 +30,7 @@ def with_int8(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     return with_precisions(bundle, int8=graph)
 
 
-def test_measured_times_are_kept_for_every_precision(with_int8: Bundle) -> None:
+def test_measured_times_are_kept_for_every_precision(with_int8: Bundle):
     assert cpu_times.kept(with_int8) == {}
     times_ms = cpu_times.measure(with_int8)
     assert set(times_ms) == {"fp32", "int8"}
@@ -54,7 +54,7 @@ def test_auto_runs_the_fastest_decided_precision(
     times_ms: dict[str, float],
     undecided: list[str],
     chosen: str,
-) -> None:
+):
     monkeypatch.setattr(factory, "num_gpus", lambda: 0)
     monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
     doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
@@ -73,7 +73,7 @@ def test_auto_runs_the_fastest_decided_precision(
 )
 def test_auto_never_runs_float16_on_an_arm_cpu(
     with_int8: Bundle, monkeypatch: pytest.MonkeyPatch, arch: str, chosen: str
-) -> None:
+):
     monkeypatch.setattr(cpu_times, "kept", lambda _: {"fp32": 1.0, "fp16": 0.5})
     monkeypatch.setattr("platform.machine", lambda: arch)
     graph = with_int8.manifest.precisions["int8"]
@@ -107,7 +107,7 @@ def paced(monkeypatch: pytest.MonkeyPatch, *steps_ms: float) -> dict[str, Paced]
 
 def test_times_are_cpu_times_and_close_ones_are_measured_longer(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     apart = paced(monkeypatch, 10.0, 5.0)
     assert cpu_times.in_turns(apart, 1) == pytest.approx({"fp32": 10.0, "fp16": 5.0})
     close = paced(monkeypatch, 10.0, 9.0)
@@ -116,7 +116,7 @@ def test_times_are_cpu_times_and_close_ones_are_measured_longer(
 
 
 @pytest.mark.parametrize("content", [b"", b"[1", b'{"a": {"fp32": -1}}', b"x" * 70_000])
-def test_a_damaged_file_counts_as_no_times(with_int8: Bundle, cache: Path, content: bytes) -> None:
+def test_a_damaged_file_counts_as_no_times(with_int8: Bundle, cache: Path, content: bytes):
     cpu_times.measure(with_int8)
     (file,) = cache.glob("**/precisions/*.json")
     file.write_bytes(content)

@@ -26,7 +26,7 @@ def gpu() -> Iterator[Gpu]:
         yield opened
 
 
-def test_recorded_copies_carry_what_the_host_wrote_since(gpu: Gpu) -> None:
+def test_recorded_copies_carry_what_the_host_wrote_since(gpu: Gpu):
     tensors = {"numbers": (SHAPE, np.float32), "flags": (SHAPE, np.bool_)}
     told = gpu.share(tensors)
     heard = gpu.share(tensors)
@@ -53,7 +53,7 @@ def test_recorded_copies_carry_what_the_host_wrote_since(gpu: Gpu) -> None:
             np.testing.assert_array_equal(copied, array)
 
 
-def test_new_memory_is_zero_also_where_other_numbers_stood() -> None:
+def test_new_memory_is_zero_also_where_other_numbers_stood():
     for _ in range(2):
         with closing(Gpu()) as other:
             shared = other.share({"numbers": (SHAPE, np.float32)})
@@ -66,7 +66,7 @@ def test_new_memory_is_zero_also_where_other_numbers_stood() -> None:
             assert other.read(address, SHAPE, np.float32).all()
 
 
-def test_what_cannot_be_recorded_is_told_and_the_stream_works_on(gpu: Gpu) -> None:
+def test_what_cannot_be_recorded_is_told_and_the_stream_works_on(gpu: Gpu):
     error = "cuStreamSynchronize gives CUDA_ERROR_STREAM_CAPTURE"
     with pytest.raises(EngineLostError, match=error):
         gpu.capture(gpu.wait)
@@ -77,7 +77,7 @@ def test_what_cannot_be_recorded_is_told_and_the_stream_works_on(gpu: Gpu) -> No
     np.testing.assert_array_equal(read, shared.arrays["numbers"])
 
 
-def test_more_memory_than_the_card_has_is_one_sentence(gpu: Gpu) -> None:
+def test_more_memory_than_the_card_has_is_one_sentence(gpu: Gpu):
     error = r"cannot allocate .* MB \(cuMemAlloc gives CUDA_ERROR_OUT_OF_MEMORY\)"
     with pytest.raises(EngineUnavailableError, match=error):
         gpu.allocate(2 * gpu.info.memory_bytes)

@@ -1,26 +1,23 @@
-"""What TensorRT builds by default; a build that fails is one sentence, and what was built stays."""
+"""A build that fails is one sentence, and what was built stays."""
 
 import json
 import shlex
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import onnx
 import pytest
-from bundle_tools import shipped
 from cli_tools import invoked, succeeded
 from click.testing import Result
 from stand_ins import BUILD_COMMAND, SetUp, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import shipped_bundles
-from hrm_edge_runtime.engines import engine, factory
+from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.trt import api, building, cache, failures, profiles
+from hrm_edge_runtime.engines.trt import api, cache, failures
 from hrm_edge_runtime.engines.trt.building import Build
 from hrm_edge_runtime.engines.trt.cache import EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, Cause, TensorRTError, cause_of
@@ -42,7 +39,7 @@ def build(bundle: Bundle, *more: str) -> Result:
         ("create_timing_cache", "cannot create a timing cache (Error Code 2: no timing cache)"),
     ],
 )
-def test_failing_tensorrt_is_retried(bundle: Bundle, device: SetUp, fault: str, error: str) -> None:
+def test_failing_tensorrt_is_retried(bundle: Bundle, device: SetUp, fault: str, error: str):
     device(FAKE_TENSORRT_FAILS=fault)
     done = build(bundle)
     assert done.exit_code == 1
@@ -64,7 +61,7 @@ def prepared(bundle: Bundle, engine: str = "tensorrt", **more: Any) -> str:
 @pytest.mark.process
 def test_a_killed_build_is_not_repeated(
     two_precisions: Bundle, device: SetUp, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     device(FAKE_TENSORRT_FAILS="kill step.int8.onnx")
     assert prepared(two_precisions) == "tensorrt:fp16"
     killed = "the build was killed by signal 9 (SIGKILL), usually out of memory"
@@ -85,14 +82,14 @@ def test_a_killed_build_is_not_repeated(
 @pytest.mark.process
 def test_a_precision_that_does_not_build_leaves_the_others(
     two_precisions: Bundle, device: SetUp, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     device(FAKE_TENSORRT_FAILS="step.int8.onnx")
     done = build(two_precisions, "--json")
     assert json.loads(done.stdout.splitlines()[-1])["chosen"] == "fp16"
     assert f"int8: TensorRT {api.version()} cannot build" in caplog.text
 
 
-def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device: SetUp) -> None:
+def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device: SetUp):
     device(FAKE_TENSORRT_FAILS="build")
     failed = build(bundle)
     assert failed.exit_code == 1
@@ -107,7 +104,7 @@ def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device:
 
 
 @pytest.mark.process
-def test_a_stopped_build_is_not_remembered(bundle: Bundle, device: SetUp, tmp_path: Path) -> None:
+def test_a_stopped_build_is_not_remembered(bundle: Bundle, device: SetUp, tmp_path: Path):
     gate = tmp_path / "gate"
     device(FAKE_TENSORRT_WAITS_FOR=str(gate))
     build = Build(bundle, precision="fp32", num_slots=1, command=BUILD_COMMAND)
@@ -144,7 +141,7 @@ def kill_once_building(build: Build) -> None:
         ("no reason", 1, "unknown"),
     ],
 )
-def test_a_failed_build_has_one_cause(message: str, status: int, cause: Cause) -> None:
+def test_a_failed_build_has_one_cause(message: str, status: int, cause: Cause):
     assert cause_of(message, status) == cause
     assert REMEDIES[cause]
 
@@ -159,7 +156,7 @@ print(json.dumps({"failed": "out of memory, CUDA error, target GPU: try again.",
 @pytest.mark.parametrize("cause", get_args(Cause))
 def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
     two_precisions: Bundle, cause: Cause
-) -> None:
+):
     command = [sys.executable, "-c", REPORTS_A_FAILURE % cause]
     build = Build(two_precisions, precision=None, num_slots=1, command=command)
     with pytest.raises(EngineUnavailableError) as refused:
@@ -169,7 +166,7 @@ def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
 
 def test_too_little_memory_is_the_cause_of_a_build_that_does_not_begin(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     small = Memory(total_mb=2000, available_mb=500, swap_mb=0, swap_free_mb=0, gpu_mb=0)
     monkeypatch.setattr("hrm_host.memory.read_memory", lambda: small)
     done = build(bundle, "--precision=fp32", "--json")
@@ -183,7 +180,7 @@ def test_too_little_memory_is_the_cause_of_a_build_that_does_not_begin(
 @pytest.mark.parametrize("cause", get_args(Cause))
 def test_only_a_cause_that_lasts_is_remembered(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Cause
-) -> None:
+):
     monkeypatch.setattr(failures, "BOOT_ID", tmp_path / "boot")
     monkeypatch.setattr(failures, "DRIVERS", [tmp_path / "driver"])
     (tmp_path / "boot").write_text("monday")
@@ -199,9 +196,7 @@ def test_only_a_cause_that_lasts_is_remembered(
 
 
 @pytest.mark.process
-def test_cuda_that_does_not_start_is_named_before_a_build_and_passes(
-    bundle: Bundle, device: SetUp
-) -> None:
+def test_cuda_that_does_not_start_is_named_before_a_build_and_passes(bundle: Bundle, device: SetUp):
     """NVIDIA's runtime is then a bad pointer, not null, and its first use ends the process."""
     device(FAKE_TENSORRT_FAILS="bad pointer")
     named = r"does not start here \(the trial was killed by signal 11.*restart the board"
@@ -214,7 +209,7 @@ def test_cuda_that_does_not_start_is_named_before_a_build_and_passes(
 
 def test_an_exception_in_the_progress_display_does_not_end_a_build(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     """TensorRT calls it from threads that Python did not start."""
     threads = set()
 
@@ -228,7 +223,7 @@ def test_an_exception_in_the_progress_display_does_not_end_a_build(
     assert threads == {"_DummyThread"}
 
 
-def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle) -> None:
+def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle):
     """10.3 to 10.12 end the process if they are asked for it."""
     assert build(bundle).exit_code == 0
     key = EngineKey.of(bundle, cache.this_machine(), precision="fp32", num_slots=1)
@@ -239,57 +234,7 @@ def test_a_profile_that_the_plan_lacks_is_one_sentence(bundle: Bundle) -> None:
         api.context_for(opened, profile=missing, shapes={}, stream=1)
 
 
-@pytest.mark.parametrize(
-    ("few_weights", "in_the_bundle", "undecided", "precisions"),
-    [
-        (1_000_000, ["fp16", "int8"], [], ["fp16"]),
-        (10, ["fp16", "int8"], [], ["fp16", "int8"]),
-        (1_000_000, ["int8"], [], ["int8"]),
-        (10, ["fp16", "int8"], ["int8"], ["fp16"]),
-        (10, ["fp16", "int8"], ["fp16", "int8"], ["fp32"]),
-        (1_000_000, ["fp16", "int8"], ["fp32", "fp16", "int8"], ["fp16"]),  # nothing is better
-    ],
-)
-def test_decided_precisions_are_built_and_int8_for_large_models_or_if_there_is_nothing_else(
-    bundle: Bundle,
-    monkeypatch: pytest.MonkeyPatch,
-    few_weights: int,
-    in_the_bundle: list[str],
-    undecided: list[str],
-    precisions: list[str],
-) -> None:
-    graph = onnx.load(bundle.graph_path("fp32"))
-    monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
-    bundle = with_precisions(bundle, **dict.fromkeys(in_the_bundle, graph))
-    doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
-    manifest = bundle.manifest.model_copy(update={"undecided": doubts})
-    assert building.worth_a_try(replace(bundle, manifest=manifest)) == precisions
-
-
-def test_every_small_shipped_model_is_built_in_fp16_alone_and_the_large_one_in_int8() -> None:
-    for name in shipped_bundles():
-        precision = "int8" if name == "sudoku-hrm" else "fp16"
-        assert building.worth_a_try(shipped(name)) == [precision], name
-
-
-@pytest.mark.parametrize(
-    ("name", "has_card", "engine_name", "slots"),
-    [
-        ("sudoku", True, "tensorrt", 64),
-        ("sudoku", True, "cuda", 64),
-        ("sudoku", False, "tensorrt", 16),
-        ("sudoku", True, "cpu", 8),
-        ("maze", True, "cuda", 8),
-    ],
-)
-def test_a_card_is_tried_with_64_slots_unless_the_sequence_is_long(
-    monkeypatch: pytest.MonkeyPatch, name: str, has_card: bool, engine_name: str, slots: int
-) -> None:
-    monkeypatch.setattr(engine, "has_card", lambda: has_card)
-    assert engine.max_slots(shipped(name), engine_name) == slots
-
-
-def test_builder_limits_suit_an_8_gb_board(bundle: Bundle) -> None:
+def test_builder_limits_suit_an_8_gb_board(bundle: Bundle):
     assert build(bundle).exit_code == 0
     (plan,) = cache.plan_folder().glob("*.plan")
     settings = json.loads(plan.read_bytes().partition(b"\n")[0])

@@ -180,7 +180,7 @@ def assert_nothing_is_held() -> None:
 )
 def test_an_engine_answers_as_onnx_runtime_does(
     bundle: Bundle, device: SetUp, setting: dict[str, str], driver: MakeDriver, num_launches: int
-) -> None:
+):
     device(**setting)
     build(bundle)
     launches = gpu_state().launches
@@ -192,14 +192,14 @@ def test_an_engine_answers_as_onnx_runtime_does(
 
 
 @pytest.mark.parametrize("drops", ["0", "1"])
-def test_a_model_without_puzzle_vectors_runs(device: SetUp, drops: str) -> None:
+def test_a_model_without_puzzle_vectors_runs(device: SetUp, drops: str):
     device(FAKE_TENSORRT_DROPS_UNUSED=drops, **CARD)
     bundle = shipped("sudoku-6x6")
     assert bundle.manifest.puzzle_vector_size == 0
     assert report_on(bundle, "--precision=fp32", "--slots=1")["chosen"] == "fp32"
 
 
-def test_load_discards_the_prefetched_segment(built: Bundle, driver: MakeDriver) -> None:
+def test_load_discards_the_prefetched_segment(built: Bundle, driver: MakeDriver):
     ours = opened(built, driver)
     both = Both(ours, built)
     for slot in range(SLOTS):
@@ -215,7 +215,7 @@ def test_load_discards_the_prefetched_segment(built: Bundle, driver: MakeDriver)
 
 def test_a_card_copies_inputs_once_and_outputs_in_one_piece(
     built: Bundle, device: SetUp, driver: MakeDriver
-) -> None:
+):
     device(**CARD)
     both = Both(opened(built, driver), built)
     copies = gpu_state().copies
@@ -238,7 +238,7 @@ def test_a_card_copies_inputs_once_and_outputs_in_one_piece(
 
 
 @pytest.mark.process
-def test_a_sound_device_passes_the_doctor(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sound_device_passes_the_doctor(bundle: Bundle, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(check, "BUILD_COMMAND", BUILD_COMMAND)
     found = {name: step() for name, step in check.steps_on(bundle)}
     version, gpu, copy, segment, runs = found.values()
@@ -248,7 +248,7 @@ def test_a_sound_device_passes_the_doctor(bundle: Bundle, monkeypatch: pytest.Mo
     assert list(runs["ms_a_segment"]) == [1, 2, 4, 8]
 
 
-def test_the_doctor_rejects_other_runs(built: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_rejects_other_runs(built: Bundle, monkeypatch: pytest.MonkeyPatch):
     right = TensorRTEngine.run
 
     def backwards(self: TensorRTEngine, num_active: int, length: int) -> list[StepOutput]:
@@ -259,7 +259,7 @@ def test_the_doctor_rejects_other_runs(built: Bundle, monkeypatch: pytest.Monkey
         check.runs(built)
 
 
-def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: MakeDriver) -> None:
+def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: MakeDriver):
     with closing(Gpu(driver())) as gpu:
         gpu.capture(lambda: None)
         assert gpu_state().uploaded == set(gpu_state().executables)
@@ -271,7 +271,7 @@ def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: M
 
 
 @pytest.mark.parametrize("call", ["init", "cuStreamCreate"])
-def test_a_dead_driver_is_one_sentence(device: SetUp, call: str, driver: MakeDriver) -> None:
+def test_a_dead_driver_is_one_sentence(device: SetUp, call: str, driver: MakeDriver):
     device(FAKE_CUDA_FAILS=call)
     error = r"CUDA does not start here \(.*\): install hrm-edge"
     with pytest.raises(EngineUnavailableError, match=error):
@@ -283,7 +283,7 @@ def plan_of(graph: Path, *ranges: dict[str, ShapeRange], timing_cache: Path | No
     return api.plan_from_onnx(graph, ranges, stages=Stages(), timing_cache=timing_cache)
 
 
-def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path: Path) -> None:
+def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path: Path):
     graph = bundle.graph_path("fp32")
     with pytest.raises(ValueError, match=r"rejects tokens_BT .*\(-1, 16\).*\(Shape provided"):
         plan_of(graph, {"tokens_BT": ShapeRange((-1, 16), (1, 16), (1, 16))})
@@ -295,7 +295,7 @@ def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path
     assert refused.value.cause == "rejected"
 
 
-def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     missing = "libnvdla_compiler.so: cannot open shared object file: No such file or directory"
     (tmp_path / "tensorrt.py").write_text(f"raise ImportError({missing!r})")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -304,7 +304,7 @@ def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         api.version()
 
 
-def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle) -> None:
+def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle):
     with pytest.raises(EngineUnavailableError, match="has no engine of precision") as refused:
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
     command = shlex.split(str(refused.value).split("`")[1])
@@ -317,7 +317,7 @@ def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: 
 
 
 @pytest.mark.process
-def test_prepare_builds_once_and_chooses_the_precision(bundle: Bundle, device: SetUp) -> None:
+def test_prepare_builds_once_and_chooses_the_precision(bundle: Bundle, device: SetUp):
     device(FAKE_TENSORRT_PRINTS="[TRT] a library says something")
     choice = prepare(bundle, "tensorrt")
     assert str(choice) == "tensorrt:fp32"
@@ -343,7 +343,7 @@ def test_prepare_builds_once_and_chooses_the_precision(bundle: Bundle, device: S
 )
 def test_an_engine_of_another_machine_is_refused(
     bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
-) -> None:
+):
     on_a_board(monkeypatch)
     build(bundle)
     device()
@@ -362,7 +362,7 @@ def on_a_board(
     monkeypatch.setattr(cache, "Host", lambda: host)
 
 
-def test_a_timing_cache_per_power_mode(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timing_cache_per_power_mode(bundle: Bundle, monkeypatch: pytest.MonkeyPatch):
     for power_mode in ("15W", "MAXN", "15W"):
         on_a_board(monkeypatch, power_mode=power_mode)
         build(bundle, "--again")
@@ -372,7 +372,7 @@ def test_a_timing_cache_per_power_mode(bundle: Bundle, monkeypatch: pytest.Monke
     assert kept == {"15w": b"timed timed ", "maxn": b"timed "}
 
 
-def test_one_engine_serves_all_numbers_of_slots_up_to_its_own(built: Bundle) -> None:
+def test_one_engine_serves_all_numbers_of_slots_up_to_its_own(built: Bundle):
     for num_slots in (1, 4, 16):
         with closing(cache.open_engine(built, precision="fp32", num_slots=num_slots)) as engine:
             assert engine.num_slots == num_slots
@@ -386,7 +386,7 @@ def test_one_engine_serves_all_numbers_of_slots_up_to_its_own(built: Bundle) -> 
 @pytest.mark.parametrize(("few_weights", "num_profiles"), [(0, 5), (10**6, 1)])
 def test_a_small_model_has_one_profile_and_scratch_memory_is_that_of_the_open_slots(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, few_weights: int, num_profiles: int
-) -> None:
+):
     import stand_in_tensorrt
 
     monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
@@ -401,7 +401,7 @@ def test_a_small_model_has_one_profile_and_scratch_memory_is_that_of_the_open_sl
         assert_same_course(ours, bundle)
 
 
-def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bundle) -> None:
+def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bundle):
     copytree(cache.plan_folder(), built.path / "engines")
     plan = built_plan()
     plan.write_bytes(plan.read_bytes() + b" ")
@@ -414,7 +414,7 @@ def test_a_plan_that_was_changed_or_came_with_a_bundle_is_not_opened(built: Bund
 
 
 @pytest.mark.process
-def test_broken_parity_is_not_served(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_parity_is_not_served(bundle: Bundle, monkeypatch: pytest.MonkeyPatch):
     graph = onnx.load(bundle.graph_path("fp32"))
     bundle = with_precisions(bundle, fp16=turn_head(bundle.path), int8=graph)
     told = report_on(bundle, f"--slots={SLOTS}")
@@ -431,7 +431,7 @@ def test_broken_parity_is_not_served(bundle: Bundle, monkeypatch: pytest.MonkeyP
 @pytest.mark.process
 def test_fp32_is_built_and_served_if_no_other_engine_is_sound(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     bundle = with_precisions(bundle, fp16=turn_head(bundle.path))
     monkeypatch.setattr(memory, "BUILDER_MB", 0)
     assert building.worth_a_try(bundle) == ["fp16"]
@@ -446,7 +446,7 @@ def test_fp32_is_built_and_served_if_no_other_engine_is_sound(
 @pytest.mark.process
 def test_without_a_sound_engine_the_parity_is_named(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     wrong = turn_head(bundle.path)
     onnx.save(wrong, bundle.graph_path("fp32"))
     bundle = with_precisions(bundle, fp16=wrong)
@@ -457,7 +457,7 @@ def test_without_a_sound_engine_the_parity_is_named(
 
 def test_a_foreign_timing_cache_is_replaced(
     bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     kept = tmp_path / "timing.cache"
     kept.write_bytes(b"another machine's")
     plan_of(bundle.graph_path("fp32"), timing_cache=kept)
@@ -465,7 +465,7 @@ def test_a_foreign_timing_cache_is_replaced(
     assert "kernels are timed anew" in caplog.text
 
 
-def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle) -> None:
+def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle):
     most = report_on(bundle)["engines"][0]["key"]["buckets"][-1]
     assert most == factory.max_slots(bundle) == 16
     assert str(factory.choose(bundle, "tensorrt", num_slots=16)) == "tensorrt:fp32"
@@ -481,7 +481,7 @@ def test_building_by_hand_and_serving_try_the_same_slots(bundle: Bundle) -> None
 )
 def test_a_failing_device_loses_the_engine(
     built: Bundle, driver: MakeDriver, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
-) -> None:
+):
     if value == "step":  # a graph that was recorded does not ask TensorRT again
         monkeypatch.setenv("FAKE_CUDA_FAILS", "cuStreamBeginCapture")
     engine = opened(built, driver)
@@ -492,14 +492,14 @@ def test_a_failing_device_loses_the_engine(
 
 def test_too_little_device_memory_is_reported_first(
     built: Bundle, device: SetUp, driver: MakeDriver
-) -> None:
+):
     device(FAKE_CUDA_BYTES="100")
     with pytest.raises(EngineUnavailableError, match=r"the GPU cannot allocate .* fewer --slots"):
         opened(built, driver)
     assert_nothing_is_held()
 
 
-def test_a_version_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch):
     import tensorrt
 
     for version in ("10.0.1", "12.0.0"):
@@ -516,7 +516,7 @@ NvMapMemUsed:     204800 kB
 """
 
 
-def test_swap_counts_and_zram_does_not(tmp_path: Path) -> None:
+def test_swap_counts_and_zram_does_not(tmp_path: Path):
     for swap, allocatable_mb in {1024000: 6000, 99999999: 7420}.items():
         told = memory.read_memory(board(tmp_path, {"proc/meminfo": MEMINFO.format(swap=swap)}))
         assert told.allocatable_mb == allocatable_mb
@@ -525,7 +525,7 @@ def test_swap_counts_and_zram_does_not(tmp_path: Path) -> None:
     assert told.allocatable_mb == told.available_mb
 
 
-def test_int8_that_hardly_wins_is_told_and_not_chosen(built: Bundle) -> None:
+def test_int8_that_hardly_wins_is_told_and_not_chosen(built: Bundle):
     key = EngineKey.of(built, cache.this_machine(), precision="fp32", num_slots=4)
     fp32, _ = cache.read_plan(built, key)
 

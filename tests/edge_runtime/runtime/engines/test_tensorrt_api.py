@@ -68,7 +68,7 @@ def last_names(members: dict[str, Any]) -> set[str]:
     return {name.split(".")[-1] for name in members}
 
 
-def test_the_stand_in_has_nothing_that_the_program_does_not_use(stand_in: dict[str, Any]) -> None:
+def test_the_stand_in_has_nothing_that_the_program_does_not_use(stand_in: dict[str, Any]):
     members = {name: member for name, member in stand_in.items() if "." in name}
     assert last_names(members) <= names_in_the_program()
 
@@ -76,7 +76,7 @@ def test_the_stand_in_has_nothing_that_the_program_does_not_use(stand_in: dict[s
 @needs_bindings
 def test_the_stand_in_has_everything_of_nvidias_that_the_program_uses(
     stand_in: dict[str, Any],
-) -> None:
+):
     nvidia = importlib.import_module("tensorrt").tensorrt
     theirs = set()
     for kind in filter(inspect.isclass, vars(nvidia).values()):
@@ -86,7 +86,7 @@ def test_the_stand_in_has_everything_of_nvidias_that_the_program_uses(
 
 
 @needs_bindings
-def test_nvidias_has_everything_with_the_same_parameters(stand_in: dict[str, Any]) -> None:
+def test_nvidias_has_everything_with_the_same_parameters(stand_in: dict[str, Any]):
     nvidia = importlib.import_module("tensorrt")
     for name, member in stand_in.items():
         found = nvidia

@@ -29,7 +29,7 @@ MADE = (
 
 
 @pytest.mark.parametrize("function", MADE)
-def test_none_for_an_object_is_one_sentence(bundle: Bundle, device: SetUp, function: str) -> None:
+def test_none_for_an_object_is_one_sentence(bundle: Bundle, device: SetUp, function: str):
     device(FAKE_TENSORRT_FAILS=function)
     done = invoked(tensorrt_build.app, bundle.path, "--slots=1")
     assert isinstance(done.exception, SystemExit), done.exception
@@ -40,7 +40,7 @@ def test_none_for_an_object_is_one_sentence(bundle: Bundle, device: SetUp, funct
 @pytest.mark.parametrize("version", ["10.12.0", pytest.param("10.13.0", marks=STAND_IN_ONLY)])
 def test_a_rejected_profile_crashes_before_10_13_and_raises_since(
     bundle: Bundle, device: SetUp, version: str
-) -> None:
+):
     device(FAKE_TENSORRT_FAILS="profile", FAKE_TENSORRT_VERSION=version)
     release = tuple(map(int, api.version().split(".")[:2]))
     problem = "rejects profile 0" if release >= (10, 13) else "killed by signal 11"
@@ -49,7 +49,7 @@ def test_a_rejected_profile_crashes_before_10_13_and_raises_since(
 
 
 @pytest.mark.skipif(not NVIDIA, reason="`make check-trt` downloads NVIDIA's bindings")
-def test_every_object_of_the_library_ends_with_the_engine(bundle: Bundle, device: SetUp) -> None:
+def test_every_object_of_the_library_ends_with_the_engine(bundle: Bundle, device: SetUp):
     del device
     import nvidia_bindings
 

@@ -45,7 +45,7 @@ def serving_in(folder: Path, *arguments: object) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_eleven_models_of_32_threads_are_ready_under_a_limit_of_256() -> None:
+def test_eleven_models_of_32_threads_are_ready_under_a_limit_of_256():
     assert len(shipped_bundles()) == 11
     with group("pids", max=256) as folder, serving_in(folder, "--threads=32") as server:
         server.wait_until_ready()
@@ -55,7 +55,7 @@ def test_eleven_models_of_32_threads_are_ready_under_a_limit_of_256() -> None:
         assert "threads, because the container limits them" in server.log
 
 
-def test_a_limit_of_threads_that_is_too_low_is_one_sentence() -> None:
+def test_a_limit_of_threads_that_is_too_low_is_one_sentence():
     limits = {"max": MIN_THREADS - 10}
     with group("pids", **limits) as folder, serving_in(folder, "sudoku-6x6") as server:
         assert server.exit_status() != 0
@@ -65,7 +65,7 @@ def test_a_limit_of_threads_that_is_too_low_is_one_sentence() -> None:
 
 
 @pytest.mark.slow
-def test_under_half_a_cpu_a_puzzle_costs_what_it_costs_with_one_thread() -> None:
+def test_under_half_a_cpu_a_puzzle_costs_what_it_costs_with_one_thread():
     costs_s = []
     for options in ([], ["--threads=1"]):
         with (
@@ -87,7 +87,7 @@ def cpu_of_a_puzzle(server: Server, num_puzzles: int = 100) -> float:
     return (sum(map(cpu_seconds, pids)) - before_s) / num_puzzles
 
 
-def test_an_engine_killed_for_its_memory_takes_nobody_along() -> None:
+def test_an_engine_killed_for_its_memory_takes_nobody_along():
     with group("memory") as folder, running(step_s=0.02, segments=4) as server:
         pid = server.slots()["engine"]["pid"]
         (folder / "cgroup.procs").write_text(str(pid))

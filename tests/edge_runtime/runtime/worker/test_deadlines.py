@@ -66,7 +66,7 @@ def crowd(server: Server, size: int, *, route: str = "/solve", **fields: object)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_best_so_far_comes_at_the_deadline(slow: Server, route: str) -> None:
+def test_best_so_far_comes_at_the_deadline(slow: Server, route: str):
     _, answer = told(slow, route, deadline_ms=400, best_so_far=True)
     assert (answer["halted_by"], answer["status"], answer["verified"]) == (
         "deadline",
@@ -80,14 +80,14 @@ def test_best_so_far_comes_at_the_deadline(slow: Server, route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_puzzle_that_never_got_a_slot_has_no_best_so_far(slow: Server, route: str) -> None:
+def test_a_puzzle_that_never_got_a_slot_has_no_best_so_far(slow: Server, route: str):
     with crowd(slow, 1):
         status, error = told(slow, route, deadline_ms=200, best_so_far=True, priority=-3)
     statuses = {"/solve": 504, "/solve/stream": 200, "/solve/batch": 0}
     assert (status, error["reason"]) == (statuses[route], "deadline-missed")
 
 
-def test_only_an_impossible_deadline_is_rejected_at_once(slow: Server) -> None:
+def test_only_an_impossible_deadline_is_rejected_at_once(slow: Server):
     with crowd(slow, 12, priority=1):
         for route, status in {"/solve": 503, "/solve/stream": 503, "/solve/batch": 0}.items():
             found, error = told(slow, route, deadline_ms=200)
@@ -102,7 +102,7 @@ def test_only_an_impossible_deadline_is_rejected_at_once(slow: Server) -> None:
         assert patient.status_code == 200
 
 
-def test_a_client_does_not_wait_if_its_deadline_cannot_be_met(slow: Server) -> None:
+def test_a_client_does_not_wait_if_its_deadline_cannot_be_met(slow: Server):
     with (
         crowd(slow, 12, priority=1),
         Client(slow.url, patience_s=PATIENCE_S) as client,
@@ -111,7 +111,7 @@ def test_a_client_does_not_wait_if_its_deadline_cannot_be_met(slow: Server) -> N
         client.solve(QUESTION, deadline_ms=200)
 
 
-def test_greater_priority_goes_first(slow: Server) -> None:
+def test_greater_priority_goes_first(slow: Server):
     ended = []
 
     def ask(name: str, priority: int) -> None:
@@ -127,7 +127,7 @@ def test_greater_priority_goes_first(slow: Server) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_closed_connection_is_seen_within_a_quarter_of_a_second(slow: Server, route: str) -> None:
+def test_a_closed_connection_is_seen_within_a_quarter_of_a_second(slow: Server, route: str):
     seen_s = []
     for _ in range(3):
         with crowd(slow, 3, route=route):
@@ -142,7 +142,7 @@ def test_a_closed_connection_is_seen_within_a_quarter_of_a_second(slow: Server, 
     num_at_once=st.integers(1, 24),
 )
 @settings(max_examples=60)
-def test_least_wait_is_lower_bound(segments: list[int], num_slots: int, num_at_once: int) -> None:
+def test_least_wait_is_lower_bound(segments: list[int], num_slots: int, num_at_once: int):
     """So admission refuses nothing that could have begun in time."""
     lane, engine = timed_lane(num_slots, segments)
     bound_s = {}
@@ -160,7 +160,7 @@ def test_least_wait_is_lower_bound(segments: list[int], num_slots: int, num_at_o
         assert bound_s[task_id] <= waited_s[task_id]
 
 
-def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
+def test_the_best_so_far_of_several_attempts_is_told_in_time():
     lane, engine = timed_lane(2, [9] * 4)
     lane.submit(_ask(0, 0.0, deadline_s=4.25, best_effort=True))
     lane.submit(_ask(1, 0.0, deadline_s=4.25))

@@ -48,7 +48,7 @@ def answer_to(http: TestClient, puzzle: object, **fields: object) -> Any:
     return http.post("/solve", json={"puzzle": puzzle, **fields}).json()
 
 
-def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
+def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is():
     with serving(app_of_two()) as http:
         assert answer_to(http, QUESTION)["model"] == NAME
         assert answer_to(http, MAZE_QUESTION)["model"] == MAZES
@@ -66,7 +66,7 @@ def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
         assert (clash["rule"], clash["cell"]) == ("clashing-givens", [1, 2])
 
 
-def test_models_and_slots_list_every_lane() -> None:
+def test_models_and_slots_list_every_lane():
     app = app_of_two()
     with serving(app) as http:
         for puzzle in (QUESTION, MAZE_QUESTION):
@@ -86,7 +86,7 @@ def num_steps(engine_client: EngineClient) -> int:
     return sum(lane.steps for lane in engine_client.snapshot.lanes.values())
 
 
-def test_a_full_lane_refuses_and_the_other_answers() -> None:
+def test_a_full_lane_refuses_and_the_other_answers():
     app = app_of_two()
     places = engine_of(app).places[LANE]
     with serving(app) as http:
@@ -102,7 +102,7 @@ def test_a_full_lane_refuses_and_the_other_answers() -> None:
 @pytest.mark.parametrize(
     "path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem
 )
-def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: Path) -> None:
+def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: Path):
     bundle = Bundle.open(path)
     model = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     task = parse_request([model], SolveRequest(puzzle=model.sample), task_id=0, arrival_s=0.0).task
@@ -135,9 +135,7 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
             await asyncio.wait_for(client.lane_manager.load(LaneKey("a"), QUICK, beside=True), 60)
 
 
-def test_a_long_start_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_long_start_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setattr(process, "START_S", 1.0)
     said = "the engine has been opening its models for"
 
@@ -150,7 +148,7 @@ def test_a_long_start_is_logged(
     assert caplog.text.count(said) == 1
 
 
-def test_without_a_model_that_can_answer_the_server_is_not_ready() -> None:
+def test_without_a_model_that_can_answer_the_server_is_not_ready():
     app = app_over(QUICK)
     with serving(app) as http:
         app.state.service.models.clear()
@@ -159,7 +157,7 @@ def test_without_a_model_that_can_answer_the_server_is_not_ready() -> None:
         assert unready.json()["error"]["reason"] == "no-model"
 
 
-def test_a_lane_that_was_idle_has_saved_nothing() -> None:
+def test_a_lane_that_was_idle_has_saved_nothing():
     turns = FairTurns(["a", "b"])
     for name in ("a", "b"):
         turns.charge(name, 1.0)
@@ -176,7 +174,7 @@ def test_a_lane_that_was_idle_has_saved_nothing() -> None:
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.floats(0.02, 1.0), min_size=2))
 @settings(max_examples=60)
-def test_busy_lanes_get_the_same_time_within_one_dear_step(costs: dict[str, float]) -> None:
+def test_busy_lanes_get_the_same_time_within_one_dear_step(costs: dict[str, float]):
     total_s = 10 * max(costs.values())
     turns = FairTurns(costs)
     spent = dict.fromkeys(costs, 0.0)

@@ -16,7 +16,7 @@ def served(limit: int) -> Places:
     return places
 
 
-async def test_a_place_given_back_wakes_the_line_that_waits_longest_and_no_other() -> None:
+async def test_a_place_given_back_wakes_the_line_that_waits_longest_and_no_other():
     lane = served(2)[LANE]
     turns = [lane.join() for _ in range(5)]
     assert [turn.done() for turn in turns] == [True, False, False, False, False]
@@ -26,7 +26,7 @@ async def test_a_place_given_back_wakes_the_line_that_waits_longest_and_no_other
     assert lane.num_taken == 1
 
 
-async def test_half_of_the_places_are_for_single_requests() -> None:
+async def test_half_of_the_places_are_for_single_requests():
     lane = served(6)[LANE]
     turns = [lane.join() for _ in range(6)]
     assert sum(turn.done() for turn in turns) == 3
@@ -38,7 +38,7 @@ async def test_half_of_the_places_are_for_single_requests() -> None:
     assert sum(turn.done() for turn in turns) == 4
 
 
-async def test_a_line_that_leaves_gives_its_place_to_the_next() -> None:
+async def test_a_line_that_leaves_gives_its_place_to_the_next():
     lane = served(2)[LANE]
     first = lane.join()
     second = lane.join()
@@ -50,7 +50,7 @@ async def test_a_line_that_leaves_gives_its_place_to_the_next() -> None:
     assert lane.num_taken == 0
 
 
-async def test_lines_wait_for_an_engine_and_do_not_wait_for_a_lane_that_closes() -> None:
+async def test_lines_wait_for_an_engine_and_do_not_wait_for_a_lane_that_closes():
     places = Places({LANE: 4})
     lane = places[LANE]
     turns = [lane.join() for _ in range(5)]

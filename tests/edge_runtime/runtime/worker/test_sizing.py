@@ -26,12 +26,12 @@ CHOICE = Choice(engine="cpu", precision="fp32")
         ({1: 10.0, 2: 10.5, 4: 12.0, 8: 21.0, 16: 41.0}, 8, "knee"),
     ],
 )
-def test_slots_are_few_or_at_the_knee(step_ms: dict[int, float], num_slots: int, rule: str) -> None:
+def test_slots_are_few_or_at_the_knee(step_ms: dict[int, float], num_slots: int, rule: str):
     assert step_times.sizing_from(step_ms) == (num_slots, rule)
 
 
 @given(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=6))
-def test_no_choice_is_slower_than_one_puzzle_at_a_time(times: list[float]) -> None:
+def test_no_choice_is_slower_than_one_puzzle_at_a_time(times: list[float]):
     curve = {2**power: seconds for power, seconds in enumerate(times)}
     num_slots, rule = step_times.sizing_from(curve)
     assert num_slots / curve[num_slots] >= (1 - step_times.NOISE) / curve[1] * (1 - 1e-9)
@@ -51,12 +51,13 @@ def kept_file(cache: Path) -> Path:
     return file
 
 
-def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path) -> None:
+def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path):
     del cache
     bundle = shipped("sudoku-6x6")
-    step_times.StepTimesFile(bundle, CHOICE, 1).keep_step_times({1: 0.01, 2: 0.02})
-    step_times.StepTimesFile(bundle, CHOICE, 1).keep_memory(2, 1000)
-    step_times.StepTimesFile(bundle, CHOICE, 1).keep_memory(4, 2000)
+    written = step_times.StepTimesFile(bundle, CHOICE, 1)
+    written.keep_step_times({1: 0.01, 2: 0.02})
+    written.keep_memory(2, 1000)
+    written.keep_memory(4, 2000)
     kept = step_times.StepTimesFile(bundle, CHOICE, 1)
     assert kept.step_times(4) == {1: 0.01, 2: 0.02}
     assert kept.step_times(1) == {1: 0.01}  # of a command line with fewer slots
@@ -80,7 +81,7 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path
         '{"KEY": {"memory_bytes": {"4": "much"}}}',
     ],
 )
-def test_malformed_figures_are_remeasured(tiny_bundle: Path, cache: Path, content: str) -> None:
+def test_malformed_figures_are_remeasured(tiny_bundle: Path, cache: Path, content: str):
     figures = step_times.StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
     figures.keep_memory(4, 2000)
     file = kept_file(cache)
@@ -91,7 +92,7 @@ def test_malformed_figures_are_remeasured(tiny_bundle: Path, cache: Path, conten
     assert figures.step_times(4) == {1: 0.5}
 
 
-def test_figures_in_a_bundle_are_ignored(copied: Path, cache: Path) -> None:
+def test_figures_in_a_bundle_are_ignored(copied: Path, cache: Path):
     """A bundle may come from a stranger: a million slots fill memory, a pipe blocks a reader."""
     (copied / "engines").mkdir()
     os.mkfifo(copied / "engines" / "steps.json")
@@ -104,9 +105,7 @@ def test_figures_in_a_bundle_are_ignored(copied: Path, cache: Path) -> None:
     assert figures.step_times(4) == {}
 
 
-def test_busy_times_replaced(
-    tiny_bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_times_replaced(tiny_bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
     del cache
     figures = step_times.StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
     for load, kept in ((1000.0, {1: 0.5}), (0.0, {})):

@@ -23,7 +23,7 @@ def mortal() -> Iterator[Server]:
         yield server
 
 
-def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server) -> None:
+def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server):
     mortal.wait_until_ready()
     losses = mortal.slots()["engine"]["losses"]
     with asking(mortal, [QUESTION] * 6) as futures:
@@ -45,7 +45,7 @@ def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server)
     assert mortal.solve(QUESTION, max_segments=1).status_code == 200
 
 
-def test_a_killed_engine_is_the_last_event_of_a_stream(mortal: Server) -> None:
+def test_a_killed_engine_is_the_last_event_of_a_stream(mortal: Server):
     mortal.wait_until_ready()
     body = {"puzzle": QUESTION}
     with mortal.http.stream("POST", "/solve/stream", json=body) as response:
@@ -57,7 +57,7 @@ def test_a_killed_engine_is_the_last_event_of_a_stream(mortal: Server) -> None:
     assert json.loads(data.removeprefix("data: "))["error"]["reason"] == "engine-lost"
 
 
-def test_hung_engine_is_killed_and_replaced(mortal: Server) -> None:
+def test_hung_engine_is_killed_and_replaced(mortal: Server):
     mortal.wait_until_ready()
     os.kill(mortal.slots()["engine"]["pid"], signal.SIGSTOP)
     with asking(mortal, [QUESTION] * 1) as futures:
@@ -67,7 +67,7 @@ def test_hung_engine_is_killed_and_replaced(mortal: Server) -> None:
     assert mortal.solve(QUESTION, max_segments=1).status_code == 200
 
 
-def test_engine_dies_with_a_killed_server_even_in_a_long_step() -> None:
+def test_engine_dies_with_a_killed_server_even_in_a_long_step():
     with running(step_s=600.0) as server:
         pid = server.slots()["engine"]["pid"]
         with asking(server, [QUESTION] * 1) as futures:
@@ -77,7 +77,7 @@ def test_engine_dies_with_a_killed_server_even_in_a_long_step() -> None:
             assert isinstance(futures[0].exception(), httpx.TransportError)
 
 
-def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
+def test_drain_answers_what_was_admitted_and_exits_with_0():
     with running(segments=8, drain_seconds=PATIENCE_S) as server:
         engine_pid = server.slots()["engine"]["pid"]
         os.kill(engine_pid, signal.SIGSTOP)  # nothing is answered before the server drains
@@ -92,7 +92,7 @@ def test_drain_answers_what_was_admitted_and_exits_with_0() -> None:
         assert server.exit_status() == 0
 
 
-def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback() -> None:
+def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback():
     with running(step_s=1.0, segments=16, drain_seconds=0.3) as server:
         pid = server.slots()["engine"]["pid"]
         with asking(server, [QUESTION] * 3) as futures:
@@ -104,7 +104,7 @@ def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceba
         assert is_gone(pid)
 
 
-def test_ctrl_c_while_loading_leaves_at_once_and_quietly() -> None:
+def test_ctrl_c_while_loading_leaves_at_once_and_quietly():
     with starting(load_s=600.0) as server:
         _interrupt_group(server)
         assert server.exit_status() == 0
