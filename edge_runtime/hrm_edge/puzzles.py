@@ -56,8 +56,7 @@ def require_file(argument: str) -> None:
     if is_many(argument):
         return
     if os.path.exists(argument):
-        remedy = "give a plain file, or - and redirect it to standard input"
-        raise SolvingError(f"{argument} is a directory, a device or a pipe: {remedy}.")
+        raise SolvingError(f"{argument} is not a plain file: give one, or - for standard input.")
     if FILE_NAME.fullmatch(argument):
         raise SolvingError(f"file {argument} does not exist: give an existing file or a puzzle.")
 

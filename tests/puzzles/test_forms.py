@@ -134,6 +134,7 @@ FURTHER = {  # neighbors of the forms that the documents show
         "a list with a name": "maze = [\n" + "".join(f"  '{row}',\n" for row in MAZE.split()) + "]",
     },
 }
+REJECTED = WrittenForm("sudoku-4x4", "empty rows", ",,,\n,,,\n", "has 0 cells instead of 16")
 FURTHER_FILES = {
     "sudoku-4x4": {
         "labels": f"Puzzle: {SUDOKU}\nSolution: {SOLUTION}\n",
@@ -148,7 +149,7 @@ FURTHER_FILES = {
         "an object with a name": f"const puzzles = {json.dumps(OBJECTS, indent=1)};",
     },
 }
-EVERY_FORM = [*FORMS]
+EVERY_FORM = [*FORMS, REJECTED]
 for kind, examples in FURTHER.items():
     EVERY_FORM += [WrittenForm(kind, name, example) for name, example in examples.items()]
 for kind, examples in FURTHER_FILES.items():

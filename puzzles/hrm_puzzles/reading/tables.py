@@ -101,10 +101,11 @@ def columns_error(name: str, head: Sequence[str]) -> DatasetError | None:
     separator = _separator_of(head)
     if separator is None:
         return None
-    line, fields = next(_rows(name, head, separator))
-    problem = f"the columns are {fields}"[:MAX_SHOWN_HEADER] + ", and none holds a puzzle"
-    remedy = f"begin the file with question,answer, or {HOW_TO_NAME}"
-    return error_at_place(name, f"line {line}", problem, remedy)
+    for line, fields in _rows(name, head, separator):
+        problem = f"the columns are {fields}"[:MAX_SHOWN_HEADER] + ", and none holds a puzzle"
+        remedy = f"begin the file with question,answer, or {HOW_TO_NAME}"
+        return error_at_place(name, f"line {line}", problem, remedy)
+    return None
 
 
 def _separator_of(head: Sequence[str]) -> str | None:

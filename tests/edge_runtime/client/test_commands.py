@@ -51,8 +51,8 @@ FAULTS = [
     (f"solve {SOLVED} --url http://127.0.0.1:9", "no answer from http://127.0.0.1:9"),
     ("solve nosuch.txt", "file nosuch.txt does not exist: give an existing file or a puzzle"),
     ("solve a.opensudoku", "file a.opensudoku does not exist: give an existing file or a puzzle"),
-    ("solve .", ". is a directory, a device or a pipe: give a plain file, or - and redirect it"),
-    ("solve /dev/null", "/dev/null is a directory, a device or a pipe: give a plain file, or -"),
+    ("solve .", ". is not a plain file: give one, or - for standard input"),
+    ("solve /dev/null", "/dev/null is not a plain file: give one, or -"),
 ]
 
 
