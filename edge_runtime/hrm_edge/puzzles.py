@@ -87,7 +87,8 @@ def entries_of(
 def _standard_input() -> TextIO:
     """Standard input in UTF-8, or in UTF-16 if its mark is there."""
     if isinstance(sys.stdin, io.TextIOWrapper) and isinstance(sys.stdin.buffer, io.BufferedReader):
-        sys.stdin.reconfigure(encoding=encoding_of(sys.stdin.buffer.peek()))
+        encoding = encoding_of(sys.stdin.buffer.peek())
+        sys.stdin.reconfigure(encoding=encoding, errors=sys.stdin.errors)
     return sys.stdin
 
 

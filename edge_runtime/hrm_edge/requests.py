@@ -15,6 +15,7 @@ from hrm_edge.errors import RefusedError
 from hrm_edge_runtime.api import decoding
 from hrm_edge_runtime.api.errors import ServiceError, invalid
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
+from hrm_puzzles.reading.records import values_of
 
 NUM_PUZZLES = 32  # of one batch: httpx sends its whole body before it reads answers
 MAX_AHEAD = 4  # batches per connection that may overtake the oldest one: bounds what waits for it
@@ -69,7 +70,9 @@ def _json_of(body: Mapping[str, object]) -> bytes:
 
 def _as_list(value: object) -> object:
     """The JSON of a NumPy array or number; called for values that `json` cannot encode."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray):
+        return values_of(value)
+    if isinstance(value, np.generic):
         return value.tolist()
     raise TypeError(f"it holds a {type(value).__name__}")
 

@@ -190,6 +190,7 @@ def _config(app: Starlette, options: ServeOptions, limits: ConnectionLimits) -> 
         host=options.host,
         port=options.port,
         backlog=BACKLOG,
+        workers=1,  # whatever WEB_CONCURRENCY says
         timeout_keep_alive=options.keep_alive_seconds,
         headers=[("Keep-Alive", f"timeout={options.keep_alive_seconds}")],
         ssl_certfile=options.tls_cert,

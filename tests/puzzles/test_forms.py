@@ -103,7 +103,7 @@ PYTHON_ROWS = "".join(f"    {row},\n" for row in NUMBERS)
 JAVA_ROWS = PYTHON_ROWS.replace("[", "{").replace("]", "}")
 ARRAY_ROWS = ",\n       ".join(map(str, NUMBERS))
 SOLVED_LINES = "1234\n3412\n2143\n4321"
-WITH_FIELDS = {"id": 7, "difficulty": "easy", **OBJECTS[0]}
+WITH_FIELDS = {"id": 7, "name": "“x”, dtype=", **OBJECTS[0]}
 BY_NUMBER = {"puzzle": {"0": SUDOKU}, "solution": {"0": SOLUTION}}
 FURTHER = {  # neighbors of the forms that the documents show
     "sudoku-4x4": {
@@ -141,7 +141,7 @@ FURTHER_FILES = {
         "headings and blank lines": f"Puzzle:\n\n{LINES}\n\nSolution:\n\n{SOLVED_LINES}\n",
         "headings in remarks": f"# puzzle 1\n{SUDOKU}\n# solution 1\n{SOLUTION}\n",
         "a section of puzzles": f"[Puzzles]\n{SUDOKU}\n",
-        "fields of a data set": json.dumps([WITH_FIELDS]),
+        "fields of a data set": json.dumps([WITH_FIELDS], ensure_ascii=False),
         "columns of pandas": json.dumps(BY_NUMBER),
         "objects of Python": f"[\n  {OBJECTS[0]},\n]",
         "an object with a name": f"const puzzles = {json.dumps(OBJECTS, indent=1)};",

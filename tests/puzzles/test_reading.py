@@ -103,6 +103,7 @@ PARTED = {
     "blank lines": (CLOSED, "\n\n"),
     "remarks": (CLOSED, "\n# the next\n"),
     "numbers": (CLOSED, "\n# 2\n"),
+    "slashes": (CLOSED, "\n//2\n"),
     "headings": (CLOSED, "\nMaze 2\n"),
 }
 
@@ -113,7 +114,8 @@ def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(board: str, between: str, 
     file = tmp_path / "boards.txt"
     file.write_text(between.join(boards))
     kind = SMALL if board == ONE_LINE else MAZE
-    assert [record.question for record in records_at(file, [kind])] == boards
+    for kinds in ([kind], [SMALL, kind, registry.get("arc-7x7"), registry.get("sudoku")]):
+        assert [record.question for record in records_at(file, kinds)] == boards
 
 
 def test_a_zero_that_can_be_a_digit_is_one_sentence():

@@ -12,11 +12,18 @@ import torch
 from cli_tools import rejected, succeeded
 from train_tools import STEP_SAMPLES, fresh
 
+from hrm_host.machine import num_cores
 from hrm_model.families import num_parameters_of
 from hrm_puzzles import registry
 from hrm_train.cli import main as app
 from hrm_train.doctor import read_log
-from hrm_train.hardware import GIGABYTE, PRESETS, hardware_from_name, threads_for
+from hrm_train.hardware import (
+    GIGABYTE,
+    PRESETS,
+    hardware_from_name,
+    threads_for,
+    usable_cores,
+)
 from hrm_train.options import PlanOptions
 from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
@@ -91,6 +98,14 @@ def test_threads_follow_from_the_model_and_the_cores_alone():
     assert threads_for(tiny, num_cores=8) == 1
     assert threads_for(published, num_cores=8) == 8
     assert threads_for(published, num_cores=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("stated", "threads"), [("3", 3), ("3,2", 3), ("0", 1), ("all", num_cores()), ("", num_cores())]
+)
+def test_threads_of_the_environment(stated: str, threads: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", stated)
+    assert usable_cores() == threads
 
 
 def test_threads_survive_a_resume(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

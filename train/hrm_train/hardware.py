@@ -180,8 +180,11 @@ def threads_for(num_parameters: int, num_cores: int) -> int:
 
 
 def usable_cores() -> int:
-    """The cores of this process, or OMP_NUM_THREADS if that is set, as torchrun does."""
-    return int(os.environ.get("OMP_NUM_THREADS", num_cores()))
+    """The cores of this process, or OMP_NUM_THREADS if that is a number, as torchrun sets it."""
+    threads, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")  # one for each level
+    if threads.isdecimal():
+        return max(1, int(threads))
+    return num_cores()
 
 
 def preset_for_gpu(gpu: str, memory_gb: float) -> str:

@@ -100,21 +100,19 @@ def check_operators(file: Path) -> None:
     ONNX Runtime 1.23 follows the name of a file of weights out of the bundle (1.31 does not).
     Protobuf keeps a string in one piece, so a graph without the key's bytes names no file.
     """
-    with (
-        file.open("rb") as stream,
-        mmap(stream.fileno(), 0, access=ACCESS_READ) as content,
-        memoryview(content) as message,
-    ):
-        problem = _problem_of(message)
-        if content.find(b"location") >= 0:
-            problem = "keeps weights in another file"
+    problem = _problem_of(file)
     if problem:
         raise BundleError(f"{file} {problem}: export it again.")
 
 
-def _problem_of(message: memoryview) -> str | None:
+def _problem_of(file: Path) -> str | None:
+    with file.open("rb") as stream:
+        # not closed: closing fails while an interruption holds a part of it
+        content = mmap(stream.fileno(), 0, access=ACCESS_READ)
+    if content.find(b"location") >= 0:
+        return "keeps weights in another file"
     try:
-        model = _fields(message)
+        model = _fields(memoryview(content))
         if TRAINING_INFO in model or FUNCTIONS in model:
             return f"holds functions{NOT_WRITTEN}"
         for opset in model.get(OPSET_IMPORT, ()):

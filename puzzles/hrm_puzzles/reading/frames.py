@@ -26,14 +26,14 @@ from hrm_puzzles.reading.cells import (
     values_in,
 )
 from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
-from hrm_puzzles.reading.text import Line, is_heading, lines_of, plain
+from hrm_puzzles.reading.text import QUOTES, Line, is_heading, lines_of, plain
 
 Row = list[Span]
 
-BETWEEN = frozenset("|!:+=~,;`'\"[](){} \t" + BOX_DRAWING)
+BETWEEN = frozenset("|!:+=~,;[](){} \t" + QUOTES + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
 OFTEN_FRAMES = frozenset("-_* ")  # blanks that are as often between the cells
-TOKEN = re.compile(r"[^\s;,|:=`\"']+")
+TOKEN = re.compile(rf"[^\s;,|:={QUOTES}]+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files
 FIELD_SEPARATORS = ",;\t"
 PITCHES = ((0, 1), (1, 2), (0, 2), (1, 3))  # first column and step of the cells of a box

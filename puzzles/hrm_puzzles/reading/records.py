@@ -248,7 +248,7 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
     """Whether a line is a row, perhaps with a wrong mark: a remark has words or only a number."""
     if not isinstance(puzzle, Lettered):
-        return not line.startswith("# ")
+        return False
     marks = puzzle.legend.row_marks.union(SEPARATORS)
     words = [word for word in REMARK_WORDS.findall(line) if not marks.issuperset(word)]
     return line[0] in marks and not words
@@ -270,22 +270,22 @@ def _records_of_arrays(path: Path, puzzles: Sequence[Puzzle]) -> Iterator[Puzzle
         questions = next(iter(arrays.values()))
     if questions is None:
         raise DatasetError(f"{path} has the arrays {', '.join(arrays)[:80]}; {ARRAYS}.")
-    if is_board(puzzles, _board_of(questions)):
+    if is_board(puzzles, values_of(questions)):
         questions = questions[None]
         answers = None if answers is None else answers[None]
     if answers is not None and len(answers) != len(questions):
         problem = f"{path} has {len(questions)} questions and {len(answers)} answers"
         raise DatasetError(f"{problem}; {ARRAYS}.")
     for number, question in enumerate(questions):
-        answer = None if answers is None else _board_of(answers[number])
-        yield PuzzleRecord(place=f"board {number + 1}", question=_board_of(question), answer=answer)
+        answer = None if answers is None else values_of(answers[number])
+        yield PuzzleRecord(place=f"board {number + 1}", question=values_of(question), answer=answer)
 
 
 def _named(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:
     return next((arrays[name] for name in names if name in arrays), None)
 
 
-def _board_of(array: Array) -> object:
+def values_of(array: Array) -> object:
     """The values of a board: whole floats as they are, and None for NaN."""
     if array.dtype.kind == "S":
         return array.astype(str).tolist()

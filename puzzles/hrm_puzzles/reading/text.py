@@ -8,7 +8,7 @@ from typing import NamedTuple
 UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 INVISIBLE = ("Cf", "Mn", "Me")  # Unicode's categories: they change or join other characters
 LONGEST_WRITTEN = 3  # characters that one stands for, as an ellipsis for three dots
-LOOKALIKES = {**dict.fromkeys("“”", '"'), **dict.fromkeys("‘’", "'"), **dict.fromkeys("–—−", "-")}
+QUOTES = "\"'`“”‘’"
 HEADING = r"[\s#/;%\[]*({})\b[\s.:#\]]*\d{{0,4}}[\s.:]*"
 ANY_HEADING = re.compile(
     HEADING.format("(grid|puzzle|sudoku|maze|board|game|solution|answer)s?|no|nr"), re.IGNORECASE
@@ -19,7 +19,7 @@ AROUND_TEXT = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$", re.
 _AROUND_MARKS = ("\x1b", "\x1a", "```")
 AROUND_LIST = re.compile(
     r"^[ \t]*[A-Za-z][^\n='\"(){}]*=[ \t]*(?:new [^\n{]*)?(?=[\w.]*\(?[\[{(]|$)"
-    r"|(?<![\w.])[A-Za-z][\w.]*\((?=[\[{(])|(?:dtype|device)=[^\n)]*",
+    r"|(?<![\w.])[A-Za-z][\w.]*\((?=[\[{(])|(?:dtype|device)=[\w'<:.]*",
     re.MULTILINE,
 )
 """Names and calls before a list, as in `grid = np.array([`, and what a call has after it."""
@@ -57,13 +57,15 @@ def _plain_mark(mark: str) -> str:
         return ""
     if kind == "Zs":
         return " "
+    if kind == "Pd" or mark == "−":
+        return "-"
     number = unicodedata.numeric(mark, -1)
     if number in range(10):
         return str(int(number))
     written = unicodedata.normalize("NFKC", mark)
     if len(written) > LONGEST_WRITTEN:
         return mark
-    return LOOKALIKES.get(mark, written)
+    return written
 
 
 def lines_of(text: str) -> list[Line]:

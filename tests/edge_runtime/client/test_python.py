@@ -62,6 +62,7 @@ FORMS = {
     "rows": GRID,
     "tuples": tuple(map(tuple, GRID)),
     "array": np.array(GRID, np.int8),
+    "array with NaN": np.where(GRID, GRID, np.nan),
     "request": hrm_edge.Request(puzzle=SUDOKU),
 }
 

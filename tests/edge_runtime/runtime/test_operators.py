@@ -21,6 +21,15 @@ def test_shipped_graphs_pass(path: Path):
     check_operators(path)
 
 
+def test_an_interruption_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hrm_edge_runtime.contract.operators._check_node", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        check_operators(next(SHIPPED_BUNDLES.glob("*.bundle/*.onnx")))
+
+
 def body() -> onnx.GraphProto:
     made = helper.make_node("Identity", ["answer_BT"], ["inner"])
     out = helper.make_tensor_value_info("inner", TensorProto.INT32, None)

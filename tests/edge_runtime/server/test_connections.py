@@ -7,13 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import pytest
 from asgi_tools import live
-from service_tools import starting, wait_for
+from service_tools import head, starting, wait_for
 from starlette.requests import Request
 
 from hrm_edge_server import connections
@@ -22,10 +21,10 @@ from hrm_edge_server.growing import CUT
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
-GET = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n"
-BUSY = b"GET /busy HTTP/1.1\r\nhost: test\r\n\r\n"
-CHUNKED = b"GET / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"
-BUSY_CHUNKED = CHUNKED.replace(b"/ ", b"/busy ")
+GET = head("GET /")
+BUSY = head("GET /busy")
+CHUNKED = head("GET /", "transfer-encoding: chunked")
+BUSY_CHUNKED = head("GET /busy", "transfer-encoding: chunked")
 ONE_BYTE = BUSY_CHUNKED + b"1\r\nx\r\n"
 CRUMBS = b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n"
 LARGE_BYTES = 8 << 20
@@ -33,11 +32,10 @@ LARGE_BYTES = 8 << 20
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def with_length(size: int) -> bytes:
-    return b"GET / HTTP/1.1\r\nhost: test\r\ncontent-length: %d\r\n\r\n" % size
+def with_length(size: int, path: str = "/", *headers: str) -> bytes:
+    return head(f"GET {path}", f"content-length: {size}", *headers)
 
 
-@dataclass(kw_only=True, eq=False)
 class House:
     """A server with nothing but connection limits.
 
@@ -46,13 +44,14 @@ class House:
     `/cut` ends the connection in the middle of its answer.
     """
 
-    limits: connections.ConnectionLimits
-    port: int = 0
-    leave: asyncio.Event = field(default_factory=asyncio.Event)
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
-    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    def __init__(self, limits: connections.ConnectionLimits) -> None:
+        self.limits = limits
+        self.port = 0
+        self.leave = asyncio.Event()
+        self.left = asyncio.Event()
+        self.headers = []
+        self.paths = []
+        self.writers = []
 
     async def connect(self, first: bytes = b"") -> Streams:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16)
@@ -98,7 +97,7 @@ class House:
 async def house(**changed: Any) -> AsyncIterator[House]:
     limits = {"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S}
     limits.update(changed)
-    there = House(limits=connections.ConnectionLimits(**limits))
+    there = House(connections.ConnectionLimits(**limits))
     async with live(there.app, there.limits) as there.port:
         try:
             with anyio.fail_after(AGES_S):
@@ -195,9 +194,9 @@ async def test_an_unread_body_in_crumbs_ends_the_connection_after_the_answer() -
     [
         b"\r\n" + GET,
         b"\r\n\r\n" + GET,
-        GET.replace(b"/ ", b"http://test/ "),
-        GET.replace(b"/ ", b"http://test "),
-        GET.replace(b"/ ", b"/?url=http://other/ "),
+        head("GET http://x/"),
+        head("GET http://x"),
+        head("GET /?url=http://other/"),
     ],
 )
 async def test_unusual_requests_are_read(request_bytes: bytes) -> None:
@@ -212,7 +211,7 @@ async def test_unusual_requests_are_read(request_bytes: bytes) -> None:
 
 async def test_requests_sent_ahead_are_answered_in_their_turn() -> None:
     bodies = [b"one", b"two", b"six"]
-    post = GET.replace(b"GET / ", b"POST /echo ").replace(b"test", b"test\r\ncontent-length: 3")
+    post = head("POST /echo", "content-length: 3")
     async with house() as there:
         reader, _ = await there.connect(b"".join(post + body for body in bodies))
         for body in bodies:
@@ -222,7 +221,7 @@ async def test_requests_sent_ahead_are_answered_in_their_turn() -> None:
 @pytest.mark.parametrize("behind", [b"", GET * 3, b"GET / HT"])
 async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes) -> None:
     async with house() as there:
-        _, writer = await there.connect(GET.replace(b"/ ", b"/wait ") + behind)
+        _, writer = await there.connect(head("GET /wait") + behind)
         while not there.paths:
             await asyncio.sleep(0.01)
         writer.transport.abort()
@@ -232,16 +231,16 @@ async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes) ->
 @pytest.mark.parametrize(
     ("path", "behind", "second"),
     [
-        (b"/busy ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
-        (b"/slow ", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
-        (b"/busy ", b"x" * 2 * HEADER_BYTES, b""),
+        ("/busy", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
+        ("/slow", b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
+        ("/busy", b"x" * 2 * HEADER_BYTES, b""),
     ],
 )
 async def test_nonsense_ahead_never_shows_in_an_answer(
-    path: bytes, behind: bytes, second: bytes
+    path: str, behind: bytes, second: bytes
 ) -> None:
     async with house() as there:
-        streams = await there.connect(GET.replace(b"/ ", path) + behind)
+        streams = await there.connect(head(f"GET {path}") + behind)
         await asyncio.sleep(SHORT_S / 3)
         there.leave.set()
         answer = await ended(streams)
@@ -254,18 +253,17 @@ async def test_nonsense_ahead_never_shows_in_an_answer(
 @pytest.mark.parametrize(
     ("protocol", "length", "body"),
     [
-        (b"h2c", b"content-length: 4", b"body"),
-        (b"h2c", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\n\r\n"),
-        (b"x", b"transfer-encoding: chunked", b"4\r\nbody\r\n0\r\norigin: http://x\r\n\r\n"),
+        ("h2c", "content-length: 4", b"body"),
+        ("h2c", "transfer-encoding: chunked", b"4\r\nbody\r\n0\r\n\r\n"),
+        ("x", "transfer-encoding: chunked", b"4\r\nbody\r\n0\r\norigin: http://x\r\n\r\n"),
     ],
 )
 async def test_offer_of_another_protocol_is_passed_over_and_a_trailer_is_not_a_header(
-    protocol: bytes, length: bytes, body: bytes
+    protocol: str, length: str, body: bytes
 ) -> None:
-    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol
-    head = b"\r\n".join([b"POST /echo HTTP/1.1", b"host: a", offer, length]) + b"\r\n\r\n"
+    offer = ("connection: Upgrade, HTTP2-Settings", f"upgrade: {protocol}")
     async with house() as there:
-        reader, writer = await there.connect(head + body)
+        reader, writer = await there.connect(head("POST /echo", *offer, length) + body)
         assert await is_answered(reader, b"body")
         assert b"origin" not in dict(there.headers)
         writer.write(GET)
@@ -285,7 +283,7 @@ async def test_a_half_closed_client_is_answered_if_soon(is_soon: bool, status_li
 
 async def test_client_that_does_not_fetch_its_answer_is_cut_off() -> None:
     async with house(fetch_s=SHORT_S) as there:
-        reader, _ = await there.connect(GET.replace(b"/ ", b"/large "))
+        reader, _ = await there.connect(head("GET /large"))
         while not there.limits.dropped:
             await asyncio.sleep(SHORT_S / 10)
         assert there.limits.dropped == {"slow-reader": 1}
@@ -313,8 +311,8 @@ async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
 
 async def test_the_connection_that_holds_the_most_makes_room() -> None:
     async with house(max_held_bytes=30_000) as there:
-        small, _ = await there.connect(with_length(9000).replace(b"/ ", b"/echo ") + b"x" * 8999)
-        large = await there.connect(with_length(60_000).replace(b"/ ", b"/echo ") + b"x" * 50_000)
+        small, _ = await there.connect(with_length(9000, "/echo") + b"x" * 8999)
+        large = await there.connect(with_length(60_000, "/echo") + b"x" * 50_000)
         assert (await ended(large)).startswith(b"HTTP/1.1 503")
         there.writers[0].write(b"x")
         assert await is_answered(small, b"x" * 9000)
@@ -332,7 +330,7 @@ async def test_the_connection_that_holds_the_most_makes_room() -> None:
         (GET.replace(b"\r\n", b"\n"), 400),
         (GET[:-2] + b"a:\r\n" * 101, 431),
         (GET[:-2] + b"a:\r\n" * 101 + b"\r\n", 431),
-        (with_length(3)[:-2] + b"transfer-encoding: chunked\r\n\r\n", 400),
+        (with_length(3, "/", "transfer-encoding: chunked"), 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
         (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
         (b"GET /" + b"y" * 20_000, 431),
@@ -343,8 +341,8 @@ async def test_the_connection_that_holds_the_most_makes_room() -> None:
 async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int) -> None:
     async with house() as there:
         answer = await ended(await there.connect(request_head))
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d" % status)
+    start, _, body = answer.partition(b"\r\n\r\n")
+    assert start.startswith(b"HTTP/1.1 %d" % status)
     error = json.loads(body)["error"]
     assert set(error) == {"reason", "field", "rule", "cell", "message", "remedy"}
     assert b"yyy" not in body
@@ -357,8 +355,8 @@ MUCH = b"x" * LARGE_BYTES
     ("sent", "end"),
     [
         (with_length(LARGE_BYTES).replace(b"1.1", b"1.0") + MUCH, b".."),
-        (with_length(LARGE_BYTES).replace(b"test", b"test\r\nconnection: close") + MUCH, b".."),
-        (with_length(LARGE_BYTES).replace(b"/ ", b"/cut ") + MUCH, b"\r\n\r\n."),
+        (with_length(LARGE_BYTES, "/", "connection: close") + MUCH, b".."),
+        (with_length(LARGE_BYTES, "/cut") + MUCH, b"\r\n\r\n."),
         (b"GET /" + MUCH, b"}\n"),
         (b"nonsense\r\n\r\n" + MUCH, b"}\n"),
         (BUSY_CHUNKED + b"nonsense\r\n" + MUCH, b"}\n"),
@@ -378,7 +376,7 @@ async def test_a_client_that_still_sends_reads_the_end_of_its_answer(
 
 async def test_a_client_that_sends_on_after_the_end_is_dropped() -> None:
     async with house(unread_s=SHORT_S) as there:
-        streams = await there.connect(with_length(LARGE_BYTES).replace(b"/ ", b"/cut "))
+        streams = await there.connect(with_length(LARGE_BYTES, "/cut"))
         assert (await ended(streams, b"x")).endswith(b"\r\n\r\n.")
         while there.limits.connections:
             streams[1].write(b"x")

@@ -20,7 +20,10 @@ BATCH = head("POST /solve/batch", "transfer-encoding: chunked")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
-def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_promised() -> None:
+def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_promised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "all")  # as platforms set it; one process serves
     with starting(host="::", keep_alive_seconds=1) as server:
         answer = httpx.get(f"http://[::1]:{server.port}/livez", timeout=PATIENCE_S)
         assert answer.status_code == 200

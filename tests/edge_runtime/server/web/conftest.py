@@ -11,7 +11,7 @@ from service_tools import Server, hrm_serve
 
 if TYPE_CHECKING:
     # not before a test needs it: without playwright it skips whatever imports it
-    from web_tools import Browser, ConsoleMessage, Error, Page
+    from web_tools import Browser, ConsoleMessage, Page
 
 MODELS = ("sudoku-6x6", "sudoku", "maze-8x8", "logistics-6x6", "arc-7x7", "arc-15x15")
 CLIPBOARD = ["clipboard-read", "clipboard-write"]
@@ -37,46 +37,42 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def site(browser: Browser) -> Iterator[Server]:
-    """`hrm-serve` with all models; it starts only if there is a browser."""
-    del browser
+def site() -> Iterator[Server]:
+    """`hrm-serve` with all models; who uses it requests a browser first, without which it skips."""
     with hrm_serve(*MODELS, "--threads=1", "--slots=4") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def window(browser: Browser) -> Iterator[Page]:
-    """One window for all tests: a new one for each would cost a process and half a second."""
+def window(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
+    """One window for all tests, and the faults in it: a new one would cost half a second a test."""
     from web_tools import new_page
 
-    size = {"width": 1200, "height": 900}
-    with new_page(browser, viewport=size, permissions=CLIPBOARD) as page:
-        yield page
-
-
-@pytest.fixture
-def page(window: Page, site: Server) -> Iterator[Page]:
-    """The page as a new visitor finds it; a failing script or a breach of the policy fails it."""
     faults = []
 
     def note(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(REFUSED):
             faults.append(message.text)
 
-    def note_error(error: Error) -> None:
-        faults.append(str(error))
+    size = {"width": 1200, "height": 900}
+    with new_page(browser, viewport=size, permissions=CLIPBOARD) as page:
+        page.on("console", note)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        yield page, faults
 
-    window.on("console", note)
-    window.on("pageerror", note_error)
-    window.goto(f"{site.url}/livez")
-    window.evaluate("localStorage.clear()")
-    window.emulate_media(color_scheme="light")
-    window.goto(site.url)
-    window.wait_for_selector("#board [role=gridcell]")
-    yield window
-    window.unroute_all()
-    window.remove_listener("console", note)
-    window.remove_listener("pageerror", note_error)
+
+@pytest.fixture
+def page(window: tuple[Page, list[str]], site: Server) -> Iterator[Page]:
+    """The page as a new visitor finds it; a failing script or a breach of the policy fails it."""
+    page, faults = window
+    faults.clear()
+    page.goto(f"{site.url}/livez")
+    page.evaluate("localStorage.clear()")
+    page.emulate_media(color_scheme="light")
+    page.goto(site.url)
+    page.wait_for_selector("#board [role=gridcell]")
+    yield page
+    page.unroute_all()
     assert faults == []
 
 

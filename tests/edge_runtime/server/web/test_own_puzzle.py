@@ -57,9 +57,8 @@ SQUARE = "ABCDBADCCDABDCBA"
 
 
 @pytest.fixture(scope="module")
-def own_site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:
+def own_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the plug-in and a model that echoes the question."""
-    del browser
     folder = tmp_path_factory.mktemp("plug-in")
     (folder / "latin_square.py").write_text(LATIN)
     install(folder, ENTRY_POINTS)

@@ -155,8 +155,7 @@ def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def mazes(browser: Browser) -> Iterator[Server]:
-    del browser
+def mazes() -> Iterator[Server]:
     with hrm_serve("maze-8x8", "maze-14x14", "--threads=1") as server:
         yield server
 

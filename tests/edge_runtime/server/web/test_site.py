@@ -82,9 +82,8 @@ def served(folder: Path) -> Iterator[Static]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose part some/path is a site; skips if npm's registry cannot be reached."""
-    del browser
     folder = tmp_path_factory.mktemp("host")
     building = command("site", f"{folder}{PATH}")
     ended = subprocess.run(building, capture_output=True, text=True)
