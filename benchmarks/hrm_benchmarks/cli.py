@@ -14,11 +14,11 @@ from hrm_benchmarks.command import (
     TrainingOptions,
     app,
     measured,
-    opened_bundle,
     questions_of,
     texts_of,
 )
 from hrm_benchmarks.report import Row, Table, tell
+from hrm_edge_runtime.contract.shipped import open_bundle
 from hrm_host.reading import counted
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def serve(options: ServingOptions) -> Table:
 
     With --http, measure what hrm-serve itself takes.
     """
-    opened = opened_bundle(options.bundle)
+    opened = open_bundle(options.bundle)
     questions = _questions(opened, options)
     if options.http:
         return _served_through_http(opened, questions, options)
@@ -84,7 +84,7 @@ def segment(options: SegmentOptions) -> Table:
     """Time one segment on every engine in turns, beside a large matrix product."""
     from hrm_benchmarks import segments
 
-    opened = opened_bundle(options.bundle)
+    opened = open_bundle(options.bundle)
     rows = segments.measure(opened, options)
     title = f"{opened.manifest.name}, {counted(options.threads, 'thread')}, {options.title}"
     return Table(title=title, columns=segments.COLUMNS, rows=rows, legend=segments.LEGEND)
@@ -99,7 +99,7 @@ def accuracy(options: AccuracyOptions) -> Table:
     """Solve the same puzzles with each model, and count the CPU time to a proven answer."""
     from hrm_benchmarks import accuracy
 
-    models = [opened_bundle(name) for name in options.bundle or [None]]
+    models = [open_bundle(name) for name in options.bundle or [None]]
     puzzle = accuracy.provable(models)
     rows = _told(accuracy.rows_of(models, puzzle, options), accuracy.PROGRESS)
     at_most = f"up to {options.max_segments or 'all'} segments"

@@ -23,7 +23,6 @@ from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import AsJson, Command, taking
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_puzzles.data.sources import Questions
     from hrm_puzzles.puzzle import Puzzle
 
@@ -174,14 +173,6 @@ class TrainingOptions(BenchOptions, TurnOptions):
 
 
 OptionsT = TypeVar("OptionsT", bound=BenchOptions)
-
-
-def opened_bundle(name: str | None) -> "Bundle":
-    """Open a bundle by its path or shipped name; without a name, the default."""
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
-
-    return Bundle.open(find_bundle(name))
 
 
 def questions_of(

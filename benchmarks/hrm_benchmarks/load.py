@@ -28,16 +28,14 @@ import numpy as np
 
 from hrm_benchmarks.command import ServingOptions
 from hrm_benchmarks.report import Row, tell
+from hrm_host.machine import cpu_seconds
+from hrm_host.memory import MIB, resident_bytes
 
 READY_S = 120.0  # seconds; a start takes 2 s, but building a TensorRT engine takes longer
 LEAVE_S = 60.0  # seconds; a server drains its requests before it ends
 
 OF_LANE = ("step_seconds_total", "slot_segments_used", "slot_segments_offered")
-# Positions in /proc/PID/stat after the name of the process.
-PARENT = 1
-USER_TICKS = 11
-SYSTEM_TICKS = 12
-RESIDENT_PAGES = 21
+PARENT = 1  # its position in /proc/PID/stat after the name of the process
 READ_TIMEOUT_S = 300.0  # a puzzle may wait behind a long queue
 WARM_UP_S = 2.0
 SHARE = 0.8  # of the measured maximum; at 1 the queue grows without limit
@@ -124,8 +122,8 @@ class RunningServer:
 
         An `hrm-serve` adds the counters of its first lane.
         """
-        http_cpu_s = _cpu_s([_stat_of(self._pid)])
-        totals = {"cpu_s": _cpu_s(self._stats()), "http_cpu_s": http_cpu_s}
+        cpu_s = sum(map(cpu_seconds, self._pids()))
+        totals = {"cpu_s": cpu_s, "http_cpu_s": cpu_seconds(self._pid)}
         answer = self._http.get("/slots")
         if answer.status_code != 200:
             return {**totals, "at_s": time.monotonic()}
@@ -137,30 +135,19 @@ class RunningServer:
 
     def resident_mb(self) -> float:
         """Return the memory of the process and all its descendants."""
-        num_pages = sum(int(stat[RESIDENT_PAGES]) for stat in self._stats())
-        return num_pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return sum(map(resident_bytes, self._pids())) / MIB
 
-    def _stats(self) -> list[list[str]]:
-        """Return the figures of the process and all its descendants."""
-        stats: dict[int, list[str]] = {}
-        for folder in Path("/proc").glob("[0-9]*"):
+    def _pids(self) -> list[int]:
+        """Return the process and all its descendants."""
+        parents: dict[int, int] = {}
+        for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                stats[int(folder.name)] = _stat_of(int(folder.name))
+                fields = file.read_text().rpartition(")")[2].split()
+                parents[int(file.parent.name)] = int(fields[PARENT])
         tree = [self._pid]
         for pid in tree:  # the loop appends to `tree`
-            for child, stat in stats.items():
-                if int(stat[PARENT]) == pid:
-                    tree.append(child)
-        return [stats[pid] for pid in tree]
-
-
-def _cpu_s(stats: Iterable[Sequence[str]]) -> float:
-    ticks = sum(int(stat[USER_TICKS]) + int(stat[SYSTEM_TICKS]) for stat in stats)
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _stat_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            tree += [child for child, parent in parents.items() if parent == pid]
+        return tree
 
 
 class Reply(NamedTuple):

@@ -23,9 +23,10 @@ import hrm_edge_runtime
 import hrm_host
 import hrm_puzzles
 from hrm_benchmarks import load as loading
-from hrm_benchmarks.command import PeerOptions, opened_bundle, texts_of
+from hrm_benchmarks.command import PeerOptions, texts_of
 from hrm_benchmarks.report import RATIO, Row, medians_of, tell
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import open_bundle
 from hrm_puzzles.data.sources import questions_made
 
 SERVERS = ("litserve", "fastapi")
@@ -98,7 +99,7 @@ class PuzzleLoad(NamedTuple):
     @classmethod
     def named(cls, name: str, num_puzzles: int, seed: int) -> PuzzleLoad:
         model, difficulty = LOADS[name]
-        bundle = opened_bundle(model)
+        bundle = open_bundle(model)
         puzzle = bundle.puzzle
         questions = questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed)
         return cls(name=name, bundle=bundle, texts=texts_of(puzzle, questions))

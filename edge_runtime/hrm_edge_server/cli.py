@@ -101,10 +101,9 @@ def _access(options: ServeOptions) -> "Access":
 
 def _opened(names: Sequence[str] | None) -> "list[Bundle]":
     """The named bundles; without names, all shipped ones."""
-    from hrm_edge_runtime.contract import bundle, shipped
+    from hrm_edge_runtime.contract.shipped import open_bundle, shipped_bundles
 
-    chosen = names or list(shipped.shipped_bundles())
-    return [bundle.Bundle.open(shipped.find_bundle(name)) for name in chosen]
+    return [open_bundle(name) for name in names or shipped_bundles()]
 
 
 def _slots_from(text: str) -> int | None:

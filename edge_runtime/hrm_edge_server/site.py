@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm_edge_runtime.contract.shipped import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle
 from hrm_host.command import Command
 
 if TYPE_CHECKING:
@@ -53,11 +53,9 @@ def write_site(
     ] = "https://registry.npmjs.org",
 ) -> None:
     """Write the page as static files that solve in the browser, also offline."""
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_host import atomic
 
-    bundles = [Bundle.open(find_bundle(name)) for name in bundle or DEFAULT_BUNDLES]
+    bundles = [open_bundle(name) for name in bundle or DEFAULT_BUNDLES]
     for opened in bundles:
         kind = opened.puzzle.name
         if kind not in SUDOKUS and kind.partition("-")[0] != "maze":

@@ -24,7 +24,7 @@ import typer
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, open_bundle
 from hrm_edge_runtime.engines.engine import Engine, load_blanks, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.profiles import buckets_for
@@ -70,7 +70,7 @@ def accept_command(
     if full:
         report.run("steps", lambda: (try_device(), []))
     try:
-        opened = Bundle.open(find_bundle(bundle))
+        opened = open_bundle(bundle)
         choice = prepare(
             opened, engine, num_slots=slots, build_command=BUILD_COMMAND, to_judge=True
         )

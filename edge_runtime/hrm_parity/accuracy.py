@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
+from hrm_edge_runtime.contract import shipped
+from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME
 from hrm_edge_runtime.contract.halting import HaltingPolicy, usual_kind
-from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.engines.factory import choose as choose_engine
 from hrm_edge_runtime.engines.factory import engine_for
@@ -92,7 +92,7 @@ def open_bundle(
     num_threads: int | None,
     max_segments: int | None,
 ) -> Subject:
-    bundle = Bundle.open(find_bundle(name))
+    bundle = shipped.open_bundle(name)
     choice = choose_engine(bundle, engine, num_slots=num_slots)
     opened = engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
     return Subject(

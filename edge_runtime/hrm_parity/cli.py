@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import LEARNED
-from hrm_edge_runtime.contract.shipped import bundles_from, find_bundle
+from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_host import command, progress
 from hrm_host.machine import num_cores
@@ -124,7 +124,7 @@ class Comparison(NamedTuple):
 @command.taking(ParityOptions)
 def parity(options: ParityOptions) -> None:
     """Compare two engines of a bundle segment by segment; exit with 1 if a limit is exceeded."""
-    bundle = Bundle.open(find_bundle(options.bundle))
+    bundle = open_bundle(options.bundle)
     with progress.stages_on(Console(stderr=True)) as stages:
         found = compare_engines(bundle, options, stages)
     if options.as_json:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.contract.shipped import open_bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError
 from hrm_edge_runtime.engines.factory import choose, engine_for, prepare
 from hrm_edge_runtime.engines.trt import api, cache
@@ -139,7 +139,7 @@ def _outputs(engine: Engine, run_length: int) -> bytes:
 
 
 def main() -> None:
-    for name, step in steps_on(Bundle.open(find_bundle())):
+    for name, step in steps_on(open_bundle()):
         print(json.dumps({"step": name, "level": "begun"}), flush=True)
         began_s = time.monotonic()
         level = "ok"

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from hrm_edge_runtime.contract.bundle import GOLDEN_NAME, Bundle
-from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_runtime.contract.shipped import open_bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import (
     INPUTS,
@@ -82,7 +82,7 @@ class EngineBuildOptions:
 @taking(EngineBuildOptions)
 def build_command(options: EngineBuildOptions) -> None:
     """Build a bundle's TensorRT engines on this device, measure them and pick the fastest."""
-    bundle = Bundle.open(find_bundle(options.bundle))
+    bundle = open_bundle(options.bundle)
     num_slots = options.slots or max_slots(bundle)
     precision = options.precision
     if precision is None and worth_a_try(bundle) == ["fp32"]:

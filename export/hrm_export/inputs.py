@@ -15,6 +15,7 @@ from hrm_calibration.int8 import MAX_PUZZLES
 from hrm_calibration.judge import PER_HELD_OUT
 from hrm_export.options import Options
 from hrm_host import machine, progress
+from hrm_host.reading import object_of
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -111,7 +112,7 @@ def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle)
         return given
     run = source.parent / "run.json"
     if run.is_file():
-        recorded = json.loads(run.read_text(encoding="utf-8")).get("data")
+        recorded = object_of(run).get("data")
         if isinstance(recorded, str) and Path(recorded).is_dir():
             return Path(recorded)
     build = f"hrm-data build {puzzle.name} --out data/{puzzle.name}"

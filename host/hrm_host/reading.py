@@ -6,7 +6,7 @@ the writing direction.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, TypeGuard, cast
 
@@ -26,7 +26,12 @@ COMMANDING = re.compile(
 def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
     """The text of a file; raises ValueError beyond `most_bytes` or without UTF-8."""
     with path.open("rb") as stream:
-        content = stream.read(most_bytes + 1)
+        return text_in(stream.read, most_bytes)
+
+
+def text_in(read: Callable[[int], bytes], most_bytes: int = MAX_FILE_BYTES) -> str:
+    """As `text_of`, the text of an open file from its `read`."""
+    content = read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
     return content.decode("utf-8-sig")

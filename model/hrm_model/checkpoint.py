@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import MAX_FILE_BYTES, json_from, object_of, printable, text_of
+from hrm_host.reading import json_from, object_of, printable, text_in, text_of
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -96,8 +96,7 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
 def _names_in(file: Path) -> list[str]:
     try:
         with gzip.open(file) as stream:
-            text = stream.read(MAX_FILE_BYTES).decode()
-        return list(json_from(text))
+            return list(json_from(text_in(stream.read)))
     except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({error}); the checkpoint is incomplete, use another"

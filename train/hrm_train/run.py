@@ -5,7 +5,6 @@ run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson  
 
 import json
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hrm_host.machine import answer_of
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
@@ -253,11 +253,13 @@ def run_of(plan: RunPlan, trainer: Trainer, *, wandb: bool) -> TrainingRun:
     source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
     num_puzzles = plan.intervals.validation_puzzles or len(source)
     rows = held_out(source, num_puzzles, trainer.recipe.seed)
+    git = ("git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD")
+    commit = answer_of(git) or "unknown"
     meta: dict[str, Any] = {
         "puzzle": plan.recipe.puzzle,
         "data": plan.data.name,
         "hardware": plan.hardware.name,
-        "commit": _commit(),
+        "commit": commit.strip(),
     }
     if trainer.model.config.num_puzzle_ids > 1:
         meta[checkpoint.PUZZLE_IDS] = source.identifiers()
@@ -269,13 +271,3 @@ def run_of(plan: RunPlan, trainer: Trainer, *, wandb: bool) -> TrainingRun:
             settings = json.loads(plan.to_json())
             writers.append(telemetry.WeightsAndBiases(plan.run, settings))
     return TrainingRun(plan.run, trainer, rows, plan.intervals, meta, writers)
-
-
-def _commit() -> str:
-    """The commit of this source tree, if it has one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return ended.stdout.strip()

@@ -5,6 +5,10 @@ Shell completion imports this module, so it imports packages only when they are 
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.contract.bundle import Bundle
 
 SHIPPED_BUNDLES = Path(__file__).parents[1] / "bundles"
 DEFAULT_NAME = "sudoku"
@@ -36,6 +40,13 @@ def find_bundle(name: str | None = None) -> Path:
             f"give a path or one of {list(shipped)}."
         )
     return shipped[name]
+
+
+def open_bundle(name: str | None = None) -> "Bundle":
+    """The bundle that `find_bundle` finds."""
+    from hrm_edge_runtime.contract.bundle import Bundle
+
+    return Bundle.open(find_bundle(name))
 
 
 def bundles_from(incomplete: str) -> list[str]:

@@ -10,7 +10,7 @@ Keys other than "input" and "output" are ignored. A text file holds the license 
 import gzip
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, NamedTuple, cast
@@ -18,7 +18,7 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import MAX_FILE_BYTES, is_list, is_object, json_from, text_of
+from hrm_host.reading import is_list, is_object, json_from, text_in, text_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.tasks import HIDDEN, MALFORMED, ArcTask, pair_of, side_of
 from hrm_puzzles.arc.variants import Pair
@@ -158,11 +158,11 @@ def _by_task(path: Path) -> ByTask:
             for file, stream in _files_in(path):
                 is_hidden = file.name.startswith(HIDDEN)  # macOS adds such files to a zip file
                 if file.suffix == ".json" and file.parent.name == "tasks" and not is_hidden:
-                    by_task[file.stem] = _json_in(stream.read)
+                    by_task[file.stem] = json_from(text_in(stream.read))
         else:
             opened = gzip.open if path.suffix == ".gz" else open
             with opened(path, "rb") as stream:
-                values = _json_in(stream.read)
+                values = json_from(text_in(stream.read))
             if not is_object(values):
                 raise ValueError("it does not hold a JSON object")
             by_task = values
@@ -184,10 +184,3 @@ def _files_in(path: Path) -> Iterator[tuple[PurePath, IO[bytes]]]:
         for name in sorted(archive.namelist()):
             with archive.open(name) as stream:
                 yield PurePosixPath(name), stream
-
-
-def _json_in(read: Callable[[int], bytes]) -> object:
-    content = read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"it holds a file of more than {MAX_FILE_BYTES} bytes")
-    return json_from(content.decode("utf-8-sig"))

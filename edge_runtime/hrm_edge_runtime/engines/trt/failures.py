@@ -14,6 +14,7 @@ from hrm_edge_runtime.engines.trt import cache
 from hrm_edge_runtime.engines.trt.cache import EngineKey
 from hrm_edge_runtime.engines.trt.causes import Cause, TensorRTError
 from hrm_host import atomic
+from hrm_host.machine import Host
 
 REMEMBERED: tuple[Cause, ...] = ("memory", "wrong GPU", "rejected")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -69,7 +70,5 @@ def _driver() -> str:
 
 
 def _first_line(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").partition("\n")[0]
-    except (OSError, UnicodeDecodeError):
-        return ""
+    text = Host().text(file) or ""
+    return text.partition("\n")[0]
