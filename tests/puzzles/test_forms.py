@@ -126,6 +126,7 @@ FURTHER = {  # neighbors of the forms that the documents show
         "a tensor": f"tensor([{ARRAY_ROWS}], device='cuda:0')",
         "an array with a name": f"a = np.array([{ARRAY_ROWS}], dtype=int8)",
         "single quotes": str([list(row) for row in ROWS]),
+        "names in capitals": {"Question": SUDOKU, "ANSWER": SOLUTION},
         "None": str([[value or None for value in row] for row in NUMBERS]),
     },
     "maze-4x5": {

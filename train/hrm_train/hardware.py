@@ -183,7 +183,7 @@ def usable_cores() -> int:
     """The cores of this process, or OMP_NUM_THREADS if that is a number, as torchrun sets it."""
     threads, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")  # one for each level
     if threads.isdecimal():
-        return max(1, int(threads))
+        return int(threads) or 1
     return num_cores()
 
 

@@ -98,10 +98,10 @@ def values_in(legend: Legend, text: Sequence[str]) -> Values:
     A character that the legend lacks is a mark of another program if exactly one reading exists:
     a wall occurs several times, any other mark once, and the text has no usual mark for it.
     """
-    unknown = [mark for mark in set(text) if mark not in legend.values and not mark.isspace()]
-    if not unknown or not legend.others or len(unknown) > MOST_UNKNOWN:
+    marks = sorted(set(text))
+    unknown = [mark for mark in marks if mark not in legend.values and not mark.isspace()]
+    if not unknown or len(unknown) > MOST_UNKNOWN:
         return legend.values
-    unknown.sort()
     counts = Counter(text)
     known = {legend.values[mark] for mark in counts if mark in legend.values}
     choices: list[list[int]] = []

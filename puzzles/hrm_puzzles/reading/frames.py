@@ -83,8 +83,7 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
     reject_other_forms(text)
     board = _Text(size=size, legend=legend, box_cols=box_cols, text=text)
     values = values_in(legend, board.row_marks)
-    if values is not legend.values:
-        board = replace(board, legend=replace(legend, values=values))
+    board = replace(board, legend=replace(legend, values=values))
     found: dict[bytes, Parsed] = {}
     for reading in board.readings():
         read = board.parsed(reading)

@@ -60,7 +60,7 @@ def board_in(notation: object) -> object:
             return notation
     if is_object(notation):
         key = question_key(notation)
-        if key is not None and notation.keys() <= {key, *ANSWER_KEYS}:
+        if key is not None and _by_name(notation).keys() <= {key.lower(), *ANSWER_KEYS}:
             return board_in(notation[key])
     return notation
 
@@ -81,15 +81,16 @@ def value_of(text: str) -> object:
 
 def question_key(fields: Fields) -> str | None:
     """The key of the question; None if the object is a question itself."""
-    for key in QUESTION_KEYS:
-        if key in fields:
-            return key
+    names = {key.lower(): key for key in fields}
+    known = (*QUESTION_KEYS, *GRID_KEYS)
     if fields.keys() & set(STOP_KEYS):
-        return None
-    for key in GRID_KEYS:
-        if key in fields:
-            return key
-    return None
+        known = QUESTION_KEYS
+    return next((names[name] for name in known if name in names), None)
+
+
+def _by_name(fields: Fields) -> Fields:
+    """The fields by their names in small letters."""
+    return {key.lower(): value for key, value in fields.items()}
 
 
 def board_from(puzzle: Puzzle, value: object) -> Grid:
@@ -247,7 +248,7 @@ def _records_of_question(
     question = _column(fields[key])
     answer = None
     for answer_key in ANSWER_KEYS:
-        answer = _column(fields.get(answer_key, answer))
+        answer = _column(_by_name(fields).get(answer_key, answer))
     if is_list(question) and _holds_many(question, puzzles):
         answers: list[object] = [None] * len(question)
         if is_list(answer):

@@ -113,17 +113,15 @@ def records_in(
 def readable(name: str, lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines. Raises DatasetError for a line that is too long or not text."""
     remedy = "write one puzzle in each line, in UTF-8, and unpack archives"
-    number = 0
+    number = 1
     try:
         for line in lines:
-            number += 1
             if "\0" in line:
-                raise error_at_place(name, f"line {number}", "it holds zero bytes", remedy)
+                raise ValueError("it holds zero bytes")
             yield line
-    except DatasetError:
-        raise
+            number += 1
     except ValueError as error:
-        raise error_at_place(name, f"line {number + 1}", str(error), remedy) from error
+        raise error_at_place(name, f"line {number}", str(error), remedy) from error
 
 
 def _json_or_boards(
