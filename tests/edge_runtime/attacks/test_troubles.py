@@ -56,7 +56,7 @@ SOLUTIONS = known_solutions()
 @pytest.mark.parametrize("num_rounds", [1, MANY_ROUNDS])
 def test_in_all_troubles_each_request_is_answered_once_and_correctly(
     tmp_path: Path, num_rounds: int
-) -> None:
+):
     path = shipped(MODEL).path
     sizes = ("--engine=cpu", "--threads=1", "--slots=4", f"--queue-limit={QUEUE_LIMIT}")
     rights = (f"--upload-dir={tmp_path}/uploads", f"--keys={write_key_file(tmp_path)}")

@@ -58,7 +58,7 @@ FAULTS = [
 
 @pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize(("line", "said"), FAULTS)
-def test_faults_are_told_in_one_sentence(bundle: Path, line: str, said: str) -> None:
+def test_faults_are_told_in_one_sentence(bundle: Path, line: str, said: str):
     name, *arguments = line.replace("BUNDLE", str(bundle)).split()
     done = invoked(APPS[name], *arguments)
     assert done.exit_code == (3 if "no answer" in said else 2)
@@ -68,14 +68,14 @@ def test_faults_are_told_in_one_sentence(bundle: Path, line: str, said: str) -> 
 
 
 @pytest.mark.usefixtures("own_log")
-def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path) -> None:
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = invoked(serve, bundle, "--port", taken.getsockname()[1])
     assert (done.exit_code, done.stderr.count("cannot listen on")) == (3, 1), done.stderr
     assert "engine ready" not in done.stderr
 
 
-def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> None:
+def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path):
     tiny = command("serve", bundle, "--port", free_port(), "--memory-budget", "1MiB")
     done = subprocess.run(tiny, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 3, done.stderr
@@ -86,7 +86,7 @@ def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> N
     assert "starting it again" not in done.stderr
 
 
-def test_without_arguments_every_shipped_model_answers_over_http() -> None:
+def test_without_arguments_every_shipped_model_answers_over_http():
     with hrm_serve("--threads=1") as server:
         models = server.http.get("/models").json()["models"]
         assert [model["name"] for model in models] == list(shipped_bundles())

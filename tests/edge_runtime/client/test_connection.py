@@ -58,7 +58,7 @@ def failure(reply: Reply) -> hrm_edge.Error:
 
 @pytest.mark.parametrize("content", [PAGE, ANOTHER_SHAPE, ""])
 @pytest.mark.parametrize("status", TEMPORARY)
-def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content: str) -> None:
+def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content: str):
     error = failure(body(content, status, Via="1.1 nginx"))
     assert isinstance(error, hrm_edge.UnreachableError)
     assert error.retry_after_s is not None
@@ -79,7 +79,7 @@ def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content:
 )
 def test_an_error_in_our_shape_and_other_answers_of_a_proxy_are_told_apart(
     status: int, content: str, kind: type[hrm_edge.ServerError], said: str
-) -> None:
+):
     error = failure(body(content, status, Retry_After="7"))
     assert type(error) is kind
     assert said in str(error)
@@ -111,7 +111,7 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_no_proxy_stands_between_a_client_and_its_own_machine(
     name: str, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     set_environment(monkeypatch, ENVIRONMENTS[name])
     with odd_server(lines(), body(MODELS)) as url:
         there = url.replace("127.0.0.1", host)
@@ -122,7 +122,7 @@ def test_no_proxy_stands_between_a_client_and_its_own_machine(
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
 def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
     variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     asked = []
 
     def proxy(handler: BaseHTTPRequestHandler) -> None:
@@ -157,7 +157,7 @@ def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
 )
 def test_no_proxy_may_name_networks(
     host: str, exempt: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     set_environment(monkeypatch, {"http_proxy": DEAD, "no_proxy": exempt})
     found = connection.proxy_for(httpx.URL(f"http://{host}:8000"))
     assert (found is None) == is_direct
@@ -166,7 +166,7 @@ def test_no_proxy_may_name_networks(
 @pytest.mark.parametrize("value", ["socks://proxy:1080", "http://[", "http://127.0.0.1:9"])
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
     value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     set_environment(monkeypatch, {"all_proxy": value.replace("//", "//me:secret@")})
     with pytest.raises(hrm_edge.UnreachableError, match="the variable all_proxy") as raised:
         hrm_edge.Client("http://board.test:8000").models()
@@ -201,7 +201,7 @@ def secure(certificate: Path) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_handshake_that_does_not_come_is_cut_off(secure: Server) -> None:
+def test_handshake_that_does_not_come_is_cut_off(secure: Server):
     with socket.create_connection(("127.0.0.1", secure.port)) as silent:
         assert secure.solve(QUESTION).status_code == 200
         assert not select.select([silent], [], [], 0)[0], "the server still waits for it"
@@ -217,7 +217,7 @@ def solve_at(url: str, *options: object) -> Result:
 @pytest.mark.process
 def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
     secure: Server, certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     url = secure.url
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     untrusted = solve_at(url)
@@ -235,7 +235,7 @@ def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_file_without_certificates_is_one_sentence(content: str | None, tmp_path: Path) -> None:
+def test_a_file_without_certificates_is_one_sentence(content: str | None, tmp_path: Path):
     file = tmp_path / "cert.pem"
     if content is not None:
         file.write_text(content)
@@ -248,7 +248,7 @@ BELL = "\x1b]52;c;ZXZpbA==\x07"
 
 
 @pytest.mark.parametrize("status", [200, 413, 422, 502])
-def test_a_push_prints_nothing_raw(status: int) -> None:
+def test_a_push_prints_nothing_raw(status: int):
     error = {"error": refused(1, reason=BELL, message=BELL, remedy=BELL)["error"]}
     answer = {"model": {**MODEL, "name": BELL}, "replaced": False, "evicted": [BELL]}
     content = json.dumps(answer if status == 200 else error)
@@ -259,7 +259,7 @@ def test_a_push_prints_nothing_raw(status: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "step.fp32.onnx"])
-def test_a_push_follows_no_links(name: str, tmp_path: Path) -> None:
+def test_a_push_follows_no_links(name: str, tmp_path: Path):
     bundle = tmp_path / "my.bundle"
     shutil.copytree(find_bundle("sudoku-6x6"), bundle)
     (tmp_path / "secret").write_bytes((bundle / name).read_bytes())
@@ -271,7 +271,7 @@ def test_a_push_follows_no_links(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 1), (3, 3), (None, 4)])
-def test_so_many_batches_are_sent_at_once(connections: int | None, most: int) -> None:
+def test_so_many_batches_are_sent_at_once(connections: int | None, most: int):
     in_progress = set()
     counts = []
 
@@ -298,12 +298,12 @@ def some_pieces(count: int) -> Iterator[requests.Piece]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 33, 500])
-def test_every_puzzle_of_every_piece_is_answered_once(count: int) -> None:
+def test_every_puzzle_of_every_piece_is_answered_once(count: int):
     found = [position for position, _ in requests.merged(answered, some_pieces(count), 3)]
     assert sorted(found) == list(range(count))
 
 
-def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
+def test_a_piece_that_hangs_bounds_what_waits_for_it():
     go_on = threading.Event()
 
     def send(piece: requests.Piece) -> Iterator[requests.Numbered]:
@@ -319,7 +319,7 @@ def test_a_piece_that_hangs_bounds_what_waits_for_it() -> None:
     assert found == set(range(2_000))
 
 
-def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads() -> None:
+def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads():
     sent = []
 
     def send(piece: requests.Piece) -> Iterator[requests.Numbered]:

@@ -37,7 +37,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_commands_print_versions(name: str, run: Run) -> None:
+def test_commands_print_versions(name: str, run: Run):
     module, entry = SCRIPTS[name].split(":")
     _, out, _ = run(name, "--version", entry=getattr(import_module(module), entry))
     assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\n", out)
@@ -46,7 +46,7 @@ def test_commands_print_versions(name: str, run: Run) -> None:
 @pytest.mark.parametrize(
     "arguments", ["solve 1 --patience 1e300", "data build sudoku --out x --train 1000000000000"]
 )
-def test_numbers_that_no_machine_holds_are_wrong_use(arguments: str, run: Run) -> None:
+def test_numbers_that_no_machine_holds_are_wrong_use(arguments: str, run: Run):
     status, _, error = run("hrm", *arguments.split())
     assert status == 2
     assert "Invalid value for" in error
@@ -55,7 +55,7 @@ def test_numbers_that_no_machine_holds_are_wrong_use(arguments: str, run: Run) -
 DESKTOP = [name for name, entry in SCRIPTS.items() if entry == "hrm_edge.commands:desktop"]
 
 
-def test_every_command_is_under_hrm_by_its_own_entry_point() -> None:
+def test_every_command_is_under_hrm_by_its_own_entry_point():
     for name, target in SCRIPTS.items():
         entry = commands.COMMANDS[name.removeprefix("hrm-")]
         if name not in (*DESKTOP, "hrm-bench"):
@@ -63,7 +63,7 @@ def test_every_command_is_under_hrm_by_its_own_entry_point() -> None:
 
 
 @pytest.mark.parametrize("name", DESKTOP)
-def test_a_missing_extra_is_named(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(name: str, run: Run, monkeypatch: pytest.MonkeyPatch):
     def missing(_: str) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
@@ -81,13 +81,13 @@ def test_a_missing_extra_is_named(name: str, run: Run, monkeypatch: pytest.Monke
         ("key list --file nowhere", 2, "hrm-key: the key file nowhere cannot be read"),
     ],
 )
-def test_hrm_runs_every_command(arguments: str, status: int, said: str, run: Run) -> None:
+def test_hrm_runs_every_command(arguments: str, status: int, said: str, run: Run):
     found, out, error = run("hrm", *arguments.split())
     assert found == status
     assert re.match(said, out + error)
 
 
-def test_hrm_lists_commands(run: Run) -> None:
+def test_hrm_lists_commands(run: Run):
     status, out, _ = run("hrm")
     assert status == 0
     listed = re.findall(r"^  (\w+) +\w", out, re.MULTILINE)
@@ -108,7 +108,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
 
 
 @pytest.mark.process
-def test_no_command_imports_anything_heavy_before_it_begins() -> None:
+def test_no_command_imports_anything_heavy_before_it_begins():
     targets = [entry.target for entry in commands.COMMANDS.values()]
     program = [sys.executable, "-c", ASK_FOR_HELP, "--", *targets]
     ended = subprocess.run(program, capture_output=True, text=True, check=True)
@@ -123,7 +123,7 @@ def application_of(name: str) -> typer.Typer:
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
-def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     application = application_of(name)
     subcommands = getattr(typer.main.get_command(application), "commands", {})
@@ -150,7 +150,7 @@ def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.M
 )
 def test_a_shell_completes_options_bundles_and_kinds(
     line: str, offered: set[str], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     program, *_ = line.split()
     variable = program.upper().replace("-", "_")
     monkeypatch.setenv(f"_{variable}_COMPLETE", "complete_bash")

@@ -48,7 +48,7 @@ EVIL_LINES = {
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["plain", "json"])
 @pytest.mark.parametrize("line", EVIL_LINES.values(), ids=EVIL_LINES)
-def test_a_batch_line_commands_no_terminal(line: dict[str, object], options: list[str]) -> None:
+def test_a_batch_line_commands_no_terminal(line: dict[str, object], options: list[str]):
     with odd_server(lines(line)) as url:
         told = solve(url, *options)
     require_harmless(told)
@@ -70,7 +70,7 @@ EVIL_MODELS = {
 
 
 @pytest.mark.parametrize("models", EVIL_MODELS.values(), ids=EVIL_MODELS)
-def test_the_list_of_models_commands_no_terminal(models: Reply) -> None:
+def test_the_list_of_models_commands_no_terminal(models: Reply):
     with odd_server(lines(solved(1, SOLVED)), models) as url:
         told = solve(url)
     require_harmless(told)
@@ -153,7 +153,7 @@ def endless_headers(handler: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize(("batch", "said"), ODD.values(), ids=ODD)
-def test_an_odd_answer_ends_in_one_sentence_and_bounded_memory(batch: Reply, said: str) -> None:
+def test_an_odd_answer_ends_in_one_sentence_and_bounded_memory(batch: Reply, said: str):
     tracemalloc.start()
     try:
         with odd_server(batch) as url:
@@ -173,13 +173,13 @@ ODD_MODELS = {
 
 
 @pytest.mark.parametrize(("models", "said"), ODD_MODELS.values(), ids=ODD_MODELS)
-def test_an_odd_list_of_models_ends_in_one_sentence(models: Reply, said: str) -> None:
+def test_an_odd_list_of_models_ends_in_one_sentence(models: Reply, said: str):
     with odd_server(lines(), models) as url:
         assert said in refusal(url)
 
 
 @pytest.mark.parametrize("path", ["/models", "/solve", "/solve/batch"])
-def test_an_answer_that_comes_in_drops_ends_in_time(path: str) -> None:
+def test_an_answer_that_comes_in_drops_ends_in_time(path: str):
     drops = endless(b" ", pause_s=0.02)
     calls = {
         "/models": Client.models,
@@ -195,11 +195,11 @@ def test_an_answer_that_comes_in_drops_ends_in_time(path: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://a\x1bb", "http://[::1"])
-def test_what_is_no_address_is_one_sentence(url: str) -> None:
+def test_what_is_no_address_is_one_sentence(url: str):
     assert "correct --url" in refusal(url)
 
 
 @pytest.mark.parametrize("path", ["/dev/full", "/dev/zero"])
-def test_an_output_file_is_a_plain_file(path: str) -> None:
+def test_an_output_file_is_a_plain_file(path: str):
     with odd_server(lines(solved(1, SOLVED), solved(2, SOLVED))) as url:
         assert "name a plain file" in refusal(url, "--out", path)

@@ -41,14 +41,14 @@ def with_key(served: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return served
 
 
-def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only_its_own() -> None:
+def test_many_puzzles_of_several_kinds_keep_their_order_and_a_refusal_costs_only_its_own():
     first, refused, last = hrm_edge.solve_many([MAZE, SUDOKU[:-1], SUDOKU], max_segments=8)
     assert first.model == "maze-8x8"
     assert last.model == "sudoku"
     assert "the text has 80 cells instead of 81" in refused.message
 
 
-def test_a_bundle_that_is_written_again_is_opened_again(tmp_path: Path) -> None:
+def test_a_bundle_that_is_written_again_is_opened_again(tmp_path: Path):
     path = tmp_path / "my.bundle"
     for name, puzzle in {"sudoku-6x6": SMALL, "sudoku": SUDOKU}.items():
         shutil.rmtree(path, ignore_errors=True)
@@ -68,7 +68,7 @@ FORMS = {
 
 
 @pytest.mark.process
-def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: str) -> None:
+def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: str):
     here = hrm_edge.solve_many(FORMS.values(), bundle="sudoku")
     with hrm_edge.Client(with_key) as client:
         there = client.solve_many(FORMS.values())
@@ -80,7 +80,7 @@ def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: 
 
 
 @pytest.mark.process
-def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str) -> None:
+def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str):
     with hrm_edge.Client(with_key) as client:
         *segments, answer = client.stream(SUDOKU)
         with pytest.raises(hrm_edge.ServerError, match="80 cells instead of 81"):
@@ -97,7 +97,7 @@ def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str) -> 
 @pytest.mark.process
 def test_key_from_argument_environment_or_file(
     served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.delenv("HRM_API_KEY", raising=False)
     with hrm_edge.Client(served) as client, pytest.raises(hrm_edge.ServerError) as refused:
         client.models()
@@ -125,7 +125,7 @@ ODD_STREAMS = {
 
 
 @pytest.mark.parametrize("reply", ODD_STREAMS.values(), ids=ODD_STREAMS)
-def test_an_odd_stream_is_an_error_of_this_package(reply: Reply) -> None:
+def test_an_odd_stream_is_an_error_of_this_package(reply: Reply):
     with (
         odd_server(reply) as url,
         hrm_edge.Client(url) as client,
@@ -149,13 +149,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_one_base_catches_every_error(fault: object) -> None:
+def test_one_base_catches_every_error(fault: object):
     assert callable(fault)
     with pytest.raises(hrm_edge.Error, match=r"[;:] .*\.$"):  # the remedy
         fault()
 
 
-def test_all_names_are_there_and_every_error_has_the_base() -> None:
+def test_all_names_are_there_and_every_error_has_the_base():
     for name in hrm_edge.__all__:
         offered = getattr(hrm_edge, name)
         if inspect.isclass(offered) and issubclass(offered, Exception):
@@ -165,7 +165,7 @@ def test_all_names_are_there_and_every_error_has_the_base() -> None:
     assert set(hrm_edge.__all__) <= set(dir(hrm_edge))
 
 
-def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.MonkeyPatch):
     prepared = []
 
     def noted(bundle: Bundle, engine: str, **more: Any) -> Choice:

@@ -21,7 +21,7 @@ from hrm_parity.cli import ParityOptions, compare_engines
 CARDS = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
 
 
-def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads() -> None:
+def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads():
     listed = json.loads(invoked(models, "--json").stdout)
     assert [model["name"] for model in listed] == list(shipped_bundles())
     for model in listed:
@@ -34,7 +34,7 @@ def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads() -> None:
 
 
 @pytest.mark.parametrize("name", shipped_bundles())
-def test_a_models_accuracy_is_that_of_its_card(name: str) -> None:
+def test_a_models_accuracy_is_that_of_its_card(name: str):
     row = re.search(rf"^\| \[{name}\].*$", CARDS, re.MULTILINE)
     cell = row[0].split("|")[3].replace(",", "")
     said = [float(number) for number in re.findall(r"\d[\d.]*", cell)]
@@ -49,7 +49,7 @@ def test_a_models_accuracy_is_that_of_its_card(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", shipped_bundles())
-def test_a_precision_that_may_lose_more_than_a_point_is_undecided(name: str) -> None:
+def test_a_precision_that_may_lose_more_than_a_point_is_undecided(name: str):
     (row,) = re.findall(rf"^\| {name} \| [\d,]+(?:, [\d,]+)? \|.*\(.*$", CARDS, re.MULTILINE)
     bounds = [float(high) for high in re.findall(r" to (-?[\d.]+)\)", row.replace("−", "-"))]
     manifest = shipped(name).manifest
@@ -58,7 +58,7 @@ def test_a_precision_that_may_lose_more_than_a_point_is_undecided(name: str) -> 
     assert set(manifest.undecided) == {precision for precision, high in beyond.items() if high > 1}
 
 
-def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
+def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path):
     path = write_echo_bundle(tmp_path / "echo.bundle")
     assert "\n# echo\n" in succeeded(models, path).stdout
     (listed,) = json.loads(succeeded(models, path, "--json").stdout)
@@ -69,7 +69,7 @@ def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 100, 160])
-def test_the_table_lists_each_model(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_lists_each_model(columns: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     times_ms = {"fp32": 14.07, "fp16": 10.5, "int8": 39.03}
     monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
@@ -88,7 +88,7 @@ def test_the_table_lists_each_model(columns: int, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.process
-def test_times_are_measured_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_measured_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "models --measure times them on this CPU" in succeeded(models).stdout
     succeeded(models, "sudoku-6x6", "--measure")
@@ -100,7 +100,7 @@ def test_times_are_measured_on_request(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["arc-7x7", "arc-15x15"])
-def test_a_model_of_tasks_names_those_that_it_answers_right(name: str) -> None:
+def test_a_model_of_tasks_names_those_that_it_answers_right(name: str):
     shown = invoked(models, "--example", name).stdout.splitlines()
     results = about(name)["held_out_tasks"]
     right = results["right"]
@@ -110,7 +110,7 @@ def test_a_model_of_tasks_names_those_that_it_answers_right(name: str) -> None:
     assert rest == ["--bundle", name, "--attempts", "16"]
 
 
-def test_the_demo_of_arc_is_a_right_answer_and_shows_how_many_are() -> None:
+def test_the_demo_of_arc_is_a_right_answer_and_shows_how_many_are():
     shown = " ".join(invoked(demo, "arc").stdout.split())
     assert "right by its label" in shown
     assert "arc-7x7 is right on 32 of 76 tasks with 16 attempts." in shown
@@ -121,7 +121,7 @@ every_bundle = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem
 
 
 @every_bundle
-def test_every_shipped_bundle_still_says_what_pytorch_said(path: Path) -> None:
+def test_every_shipped_bundle_still_says_what_pytorch_said(path: Path):
     bundle = Bundle.open(path)
     comparison = compare_engines(bundle, ParityOptions(engine="cpu:fp32"))
     assert not comparison.breaks, comparison.breaks
@@ -135,7 +135,7 @@ STUCK = (  # held-out puzzles on which one plain attempt is undecided after 60 s
 )
 
 
-def test_the_9x9_model_proves_with_hypotheses_what_it_leaves_undecided_without() -> None:
+def test_the_9x9_model_proves_with_hypotheses_what_it_leaves_undecided_without():
     bundle = shipped("sudoku")
     solver = from_bundles([bundle], "cpu:fp32", num_threads=1)
     ways = ("plain", "hypotheses")

@@ -41,13 +41,13 @@ from hrm_puzzles.reading.records import records_in
 CSV = "source,question,answer,rating\n"
 
 
-def test_a_solution_in_the_file_is_known_and_never_sent() -> None:
+def test_a_solution_in_the_file_is_known_and_never_sent():
     (entry,) = numbered(records_in([CSV, f"a,{OPEN},{SOLVED},7"], [PUZZLE], name="the text"))
     assert (entry.known, dict(entry.fields)) == (SOLVED, {"puzzle": OPEN})
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_standard_input_is_read_as_a_file(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read_as_a_file(encoding: str, monkeypatch: pytest.MonkeyPatch):
     content = io.BytesIO(f"{OPEN}\r\n{OPEN}\r\n".encode(encoding))
     piped = io.TextIOWrapper(io.BufferedReader(content), encoding="utf-8")
     monkeypatch.setattr("sys.stdin", piped)
@@ -55,12 +55,12 @@ def test_standard_input_is_read_as_a_file(encoding: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("text", ["盤" * 240, f"║{'═' * 200}║\n{OPEN}", "." * 252 + ".ABC"])
-def test_a_board_is_not_taken_for_the_name_of_a_file(text: str) -> None:
+def test_a_board_is_not_taken_for_the_name_of_a_file(text: str):
     require_file(text)
     assert not is_many(text)
 
 
-def test_a_long_file_is_read_while_it_is_solved() -> None:
+def test_a_long_file_is_read_while_it_is_solved():
     lines = iter([f"{SOLVED}\n"] * 10_000)
     next(numbered(records_in(lines, [PUZZLE], name="the text")))
     assert len(list(lines)) > 9_800
@@ -75,7 +75,7 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
     ],
     ids=["field", "line", "encoding"],
 )
-def test_an_unreadable_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_one_sentence(content: bytes, said: str, tmp_path: Path):
     (tmp_path / "puzzles").write_bytes(content)
     error = f"line [12]: .*{said}.*; write one puzzle in each line"
     with pytest.raises(SolvingError, match=error):
@@ -83,7 +83,7 @@ def test_an_unreadable_file_is_one_sentence(content: bytes, said: str, tmp_path:
 
 
 @pytest.mark.parametrize("depth", [60, 100_000])
-def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None:
+def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int):
     deep = f'{{"puzzle": {"[" * depth}{"]" * depth}}}\n'
     given = list(
         numbered(records_in([f"{SOLVED}\n", deep, f"{SOLVED}\n"], [PUZZLE], name="the text"))
@@ -92,7 +92,7 @@ def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None
     assert json.dumps(given[1].puzzle)
 
 
-def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
+def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves():
     def backwards(requests: Iterable[RequestOrRefusal]) -> Iterator[tuple[int, Reply]]:
         for position, request in reversed(list(enumerate(requests))):
             is_refused = isinstance(request, ErrorDetail)
@@ -123,7 +123,7 @@ def write_all(path: Path, puzzles: list[str]) -> Tally:
     return tally
 
 
-def test_a_file_cut_off_anywhere_is_continued_to_the_same_file(tmp_path: Path) -> None:
+def test_a_file_cut_off_anywhere_is_continued_to_the_same_file(tmp_path: Path):
     puzzles = [SOLVED, OPEN, SOLVED]
     whole_path = tmp_path / "whole"
     assert write_all(whole_path, puzzles).num_puzzles == 3
@@ -145,7 +145,7 @@ def test_a_file_cut_off_anywhere_is_continued_to_the_same_file(tmp_path: Path) -
         "[1]\n",
     ],
 )
-def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, text: str):
     path = tmp_path / "out"
     path.write_text(text)
     with pytest.raises(SolvingError, match="cannot be continued"):
@@ -153,13 +153,13 @@ def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, text: str) -> None
     assert path.read_text() == text
 
 
-def test_answers_to_other_puzzles_are_not_continued(tmp_path: Path) -> None:
+def test_answers_to_other_puzzles_are_not_continued(tmp_path: Path):
     write_all(tmp_path / "out", [SOLVED, SOLVED])
     with pytest.raises(SolvingError, match="its line 2 does not answer the puzzle"):
         write_all(tmp_path / "out", [SOLVED, OPEN, SOLVED])
 
 
-def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+def test_two_runs_do_not_write_one_file(tmp_path: Path):
     with (
         continued(tmp_path / "out"),
         pytest.raises(SolvingError, match="another run"),
@@ -200,7 +200,7 @@ class Run:
 
 
 @pytest.mark.process
-def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Path):
     run = Run(tmp_path, 15)
     with running() as server:
         for _ in range(2):
@@ -220,7 +220,7 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
 
 
 @pytest.mark.process
-def test_a_dying_server_loses_no_answer(tmp_path: Path) -> None:
+def test_a_dying_server_loses_no_answer(tmp_path: Path):
     run = Run(tmp_path, 40)
     with running(step_s=0.01, slots=2) as server, run.begin(server, "--patience", 0.5) as process:
         os.killpg(server.process.pid, signal.SIGKILL)
@@ -230,7 +230,7 @@ def test_a_dying_server_loses_no_answer(tmp_path: Path) -> None:
     assert run.require_right_answers() < 320
 
 
-def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
+def test_pauses_grow_are_random_and_never_shorter_than_asked_for():
     drawn = [RetryPolicy(limit_s=1e9, rng=random.Random(seed)) for seed in range(50)]
     longest_s = 0.0
     for _ in range(6):
@@ -245,7 +245,7 @@ def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
     assert not RetryPolicy(limit_s=3.0, rng=random.Random(0)).wait(busy)
 
 
-def test_retry_after_is_honored() -> None:
+def test_retry_after_is_honored():
     moments = []
 
     def list_models(handler: BaseHTTPRequestHandler) -> None:
@@ -262,7 +262,7 @@ def test_retry_after_is_honored() -> None:
             client.models()
 
 
-def test_counts_tell_proven_unfinished_and_refused_by_reason() -> None:
+def test_counts_tell_proven_unfinished_and_refused_by_reason():
     tally = Tally(solver_of(lambda _: ()))
     entry = Entry(number=1, fields={"puzzle": "x"})
     for outcome in (answer("x"), answer("x"), answer("x", is_proven=False), REFUSAL):
@@ -272,7 +272,7 @@ def test_counts_tell_proven_unfinished_and_refused_by_reason() -> None:
     )
 
 
-def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> None:
+def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label():
     solver = Solver(puzzles={"m": registry.get("arc-7x7")}, solve_all=lambda _: ())
     question = {"task": "t", "input": [[0, 7]]}
     word = {"status": "halted", "attempts": 3, "vote_share": 2 / 3}
@@ -288,7 +288,7 @@ def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> Non
     assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
 
 
-def test_a_key_file_holds_one_word(tmp_path: Path) -> None:
+def test_a_key_file_holds_one_word(tmp_path: Path):
     (tmp_path / "key").write_text("from-the-file\n")
     assert read_key(tmp_path / "key") == "from-the-file"
     (tmp_path / "empty").touch()
@@ -312,7 +312,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-def test_a_puzzle_is_solved_here_if_no_server_answers(nobody: str) -> None:
+def test_a_puzzle_is_solved_here_if_no_server_answers(nobody: str):
     done = solve_here(SUDOKU)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("534678912")
@@ -320,7 +320,7 @@ def test_a_puzzle_is_solved_here_if_no_server_answers(nobody: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["url", "key"])
-def test_a_named_server_is_not_replaced(named: str, nobody: str, tmp_path: Path) -> None:
+def test_a_named_server_is_not_replaced(named: str, nobody: str, tmp_path: Path):
     key = tmp_path / "key"
     key.write_text("secret\n")
     option = f"--url={nobody}" if named == "url" else f"--key-file={key}"

@@ -21,7 +21,7 @@ def test_shipped_graphs_pass(path: Path):
     check_operators(path)
 
 
-def test_an_interruption_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_is_not_replaced(monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

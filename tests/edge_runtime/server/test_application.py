@@ -20,7 +20,7 @@ QUESTIONS = [json.dumps({"puzzle": question}).encode() for question in examples(
 BATCHES = ("/solve/batch?order=kept", "/solve/batch?order=as-finished")
 
 
-async def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits() -> None:
+async def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits():
     limit = ServeOptions.queue_limit
     app = app_over(lambda: QUICK(queue_limit=limit))
     engine_of(app).places[LANE].limit = 2 + limit
@@ -30,7 +30,7 @@ async def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limi
             assert answer.status_code == 200
 
 
-def test_metrics_count_answers_segments_and_memory(keyless: TestClient) -> None:
+def test_metrics_count_answers_segments_and_memory(keyless: TestClient):
     for question in QUESTIONS:
         assert keyless.post("/solve", content=question).status_code == 200
     keyless.get("/wp-login.php")
@@ -49,7 +49,7 @@ def test_metrics_count_answers_segments_and_memory(keyless: TestClient) -> None:
         assert sample in page
 
 
-def test_engine_that_never_loads_is_tried_again_and_again() -> None:
+def test_engine_that_never_loads_is_tried_again_and_again():
     may_fail = threading.Event()
 
     class GoneError(Exception):
@@ -72,9 +72,7 @@ def test_engine_that_never_loads_is_tried_again_and_again() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/slots"), ("POST", "/solve")])
-async def test_our_own_fault_is_a_500(
-    method: str, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_our_own_fault_is_a_500(method: str, path: str, caplog: pytest.LogCaptureFixture):
     app = app_over(QUICK)
     app.state.service.slots = app.state.service.solve = lambda *_, **__: 1 / 0
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -89,7 +87,7 @@ async def test_our_own_fault_is_a_500(
 
 
 @pytest.mark.parametrize("path", ["/solve", "/solve/stream"])
-async def test_leaving_within_a_body_is_499(path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_leaving_within_a_body_is_499(path: str, caplog: pytest.LogCaptureFixture):
     app = app_over(QUICK)
     with caplog.at_level(logging.INFO):
         call = Call(app, path, JSON)
@@ -100,7 +98,7 @@ async def test_leaving_within_a_body_is_499(path: str, caplog: pytest.LogCapture
     assert all(record.exc_info is None for record in caplog.records)
 
 
-def test_waiting_grows_with_losses_in_a_row_and_starts_over_after_health() -> None:
+def test_waiting_grows_with_losses_in_a_row_and_starts_over_after_health():
     process = engine_of(app_over(QUICK)).process
     waits = [process.back_off(0.0) for _ in range(12)]
     assert waits[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
@@ -108,7 +106,7 @@ def test_waiting_grows_with_losses_in_a_row_and_starts_over_after_health() -> No
     assert process.back_off(HEALTHY_S + 1) == pytest.approx(0.1)
 
 
-async def test_no_task_place_or_slot_outlives_its_request() -> None:
+async def test_no_task_place_or_slot_outlives_its_request():
     app = app_over(lambda: QUICK(step_s=0.005, segments=4))
     async with client_of(app) as http:
         await http.post("/solve", content=QUESTIONS[0])

@@ -49,7 +49,7 @@ def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
-def test_a_bad_line_fails_alone(server: Server, order: str) -> None:
+def test_a_bad_line_fails_alone(server: Server, order: str):
     body = b"".join(bad + b"\n" + good for bad, good in zip(BAD_LINES, LINES, strict=True))
     answers = ask_all(server, body + b"\n  ", order)
     if order == "as-finished":
@@ -63,11 +63,11 @@ def test_a_bad_line_fails_alone(server: Server, order: str) -> None:
 
 
 @pytest.mark.process
-def test_an_empty_batch_has_an_empty_answer(server: Server) -> None:
+def test_an_empty_batch_has_an_empty_answer(server: Server):
     assert ask_all(server, b"", "kept") == []
 
 
-async def test_single_requests_go_before_the_lines_of_a_batch() -> None:
+async def test_single_requests_go_before_the_lines_of_a_batch():
     app = app_over(lambda: QUICK(step_s=0.02))
     async with client_of(app) as http:
         lines = Call(app, "/solve/batch", NDJSON)
@@ -81,7 +81,7 @@ async def test_single_requests_go_before_the_lines_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
-async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
+async def test_no_more_is_read_than_the_client_takes(order: str):
     line = LINES[0].strip() + b" " * (PREFETCH_BYTES // 4) + b"\n"
     app = app_over(QUICK)
     async with client_of(app):
@@ -100,7 +100,7 @@ async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     assert sorted(answer["line"] for answer in lines_in(call.body)) == list(range(1, 51))
 
 
-def test_lines_are_the_same_however_the_body_is_cut() -> None:
+def test_lines_are_the_same_however_the_body_is_cut():
     body = b"one\n\n  two\r\n" + b"x" * (MAX_BODY_BYTES + 1) + b"\nlast"
 
     async def pieces(size: int) -> AsyncIterator[bytes]:
@@ -118,7 +118,7 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
         assert asyncio.run(lines(size)) == expected
 
 
-async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
+async def test_others_have_their_turn_between_two_lines_of_a_batch():
     num_lines = 400
     num_turns = 0
     app = app_over(QUICK)
@@ -133,7 +133,7 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
     assert num_turns > num_lines
 
 
-async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(batch, "PATIENCE_S", 0.2)
     may_begin = threading.Event()
     may_wait = []
@@ -161,7 +161,7 @@ async def test_a_batch_waits_once_for_a_missing_engine(monkeypatch: pytest.Monke
 
 
 @pytest.mark.process
-def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: Server) -> None:
+def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: Server):
     with Client(server.url) as client:
         *segments, answer = client.stream(QUESTION)
     empty = [position for position, mark in enumerate(QUESTION) if mark == "."]
@@ -177,7 +177,7 @@ def test_every_segment_is_an_event_and_the_last_is_the_answer_of_solve(server: S
 
 
 @pytest.mark.process
-def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server: Server) -> None:
+def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server: Server):
     with Client(server.url) as client:
         *segments, answer = client.stream(QUESTION, attempts=2)
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
@@ -187,7 +187,7 @@ def test_every_attempt_reports_its_segments_in_the_frame_of_the_question(server:
     assert (answer.attempts, answer.total_segments, answer.verified) == (2, 6, True)
 
 
-async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
+async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads():
     buffer = EventBuffer(BUFFER_SIZE + 1)
     answer_T = np.zeros(1, np.int32)
     for number in range(BUFFER_SIZE + 5):

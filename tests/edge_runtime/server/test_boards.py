@@ -31,7 +31,7 @@ def tokens_of(puzzle: Puzzle, made: Any) -> list[np.ndarray]:
     return [puzzle.encode(grid)[None].astype(np.uint8) for grid in grids]
 
 
-def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(keyless: TestClient) -> None:
+def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(keyless: TestClient):
     kinds = keyless.get("/kinds").json()["kinds"]
     assert {"sudoku", "maze", "logistics"} <= {kind["kind"] for kind in kinds}
     for kind in kinds:
@@ -43,7 +43,7 @@ def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(keyless: 
             assert puzzle.check_BT(*tokens_of(puzzle, made)).tolist() == [RIGHT], made
 
 
-def test_a_seed_makes_the_same_puzzle_again_and_none_another(keyless: TestClient) -> None:
+def test_a_seed_makes_the_same_puzzle_again_and_none_another(keyless: TestClient):
     asked = {"kind": "maze-8x8", "difficulty": "hard"}
     first = keyless.get("/puzzle", params=asked).json()
     assert keyless.get("/puzzle", params={**asked, "seed": first["seed"]}).json() == first
@@ -51,7 +51,7 @@ def test_a_seed_makes_the_same_puzzle_again_and_none_another(keyless: TestClient
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-def test_held_out_puzzles_are_in_no_training_set(keyless: TestClient, held_out: bool) -> None:
+def test_held_out_puzzles_are_in_no_training_set(keyless: TestClient, held_out: bool):
     puzzle = registry.get("sudoku-4x4")
     for _ in range(6):
         made = keyless.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
@@ -67,9 +67,7 @@ def test_held_out_puzzles_are_in_no_training_set(keyless: TestClient, held_out: 
         ({"kind": "arc-7x7"}, "ARC tasks are made by people"),
     ],
 )
-def test_what_cannot_be_made_has_a_remedy(
-    keyless: TestClient, params: dict[str, str], words: str
-) -> None:
+def test_what_cannot_be_made_has_a_remedy(keyless: TestClient, params: dict[str, str], words: str):
     refused = keyless.get("/puzzle", params=params)
     assert refused.status_code == 422
     error = refused.json()["error"]
@@ -89,13 +87,13 @@ def test_what_cannot_be_made_has_a_remedy(
 )
 def test_labels_are_checked(
     keyless: TestClient, kind: str, puzzle: object, solution: object, message: str
-) -> None:
+):
     judged = keyless.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
     assert judged.status_code == (200 if "verified" in message else 422)
     assert message in judged.text
 
 
-def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once() -> None:
+def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once():
     bundle = shipped("arc-7x7")
     arc = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     with serving(app_over(QUICK, arc)) as http:
@@ -161,14 +159,14 @@ def model_for(models: list[ServedModel], puzzle: object) -> str:
 )
 def test_rejection_of_the_kind_that_read_farthest(
     models: list[ServedModel], puzzle: object, message: str
-) -> None:
+):
     with pytest.raises(ServiceError) as refused:
         model_for(models, puzzle)
     assert refused.value.detail.message == message
     assert refused.value.status == 422
 
 
-def test_what_fits_no_kind_is_rejected_with_the_kinds(models: list[ServedModel]) -> None:
+def test_what_fits_no_kind_is_rejected_with_the_kinds(models: list[ServedModel]):
     kinds = ", ".join(dict.fromkeys(model.puzzle.name for model in models))
     message = f"no kind of puzzle served here reads this one ({kinds})"
     for puzzle in ("hello", 5):
@@ -188,7 +186,7 @@ def test_what_fits_no_kind_is_rejected_with_the_kinds(models: list[ServedModel])
         (f"{CITY}\n.....\n.....", "logistics"),
     ],
 )
-def test_boards_go_to_smallest_model(models: list[ServedModel], puzzle: object, name: str) -> None:
+def test_boards_go_to_smallest_model(models: list[ServedModel], puzzle: object, name: str):
     assert model_for(models, puzzle) == name
     assert model_for(models[::-1], puzzle) == name
 
@@ -204,11 +202,11 @@ def test_boards_go_to_smallest_model(models: list[ServedModel], puzzle: object, 
 )
 def test_others_go_to_the_first_that_knows_them(
     models: list[ServedModel], puzzle: object, name: str
-) -> None:
+):
     assert model_for(models, puzzle) == name
 
 
-def test_an_unknown_task_is_rejected_with_known_ones(models: list[ServedModel]) -> None:
+def test_an_unknown_task_is_rejected_with_known_ones(models: list[ServedModel]):
     problem = "has not learned the task 'nowhere': it learns tasks by name from many examples"
     with pytest.raises(ServiceError, match=problem) as refused:
         model_for(models, {"task": "nowhere", "input": [[0]]})

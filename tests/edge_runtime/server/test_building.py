@@ -78,7 +78,7 @@ def progress(server: Server) -> Any:
 
 def test_a_server_waits_for_its_only_model_and_a_failed_build_is_one_sentence_and_status_3(
     serve: Serve,
-) -> None:
+):
     server = serve("second")
     wait_for(lambda: server.status("/readyz") == 503)
     wait_for(lambda: progress(server).get("precision") == "fp16")
@@ -92,7 +92,7 @@ def test_a_server_waits_for_its_only_model_and_a_failed_build_is_one_sentence_an
     assert "Traceback" not in server.log
 
 
-def test_a_second_model_joins_later(serve: Serve, gate: Path) -> None:
+def test_a_second_model_joins_later(serve: Serve, gate: Path):
     server = serve("tiny", "second")
     wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
     assert server.solve(QUESTION).status_code == 200
@@ -117,7 +117,7 @@ def test_a_second_model_joins_later(serve: Serve, gate: Path) -> None:
     assert states(server) == {"tiny": "ready", "second": "ready"}
 
 
-def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: Serve) -> None:
+def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: Serve):
     server = serve("tiny", "second", options=("--ready=first",))
     wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
     wait_for(lambda: len(server.children()) > 2)  # a tracker, the engine and the build
@@ -133,7 +133,7 @@ def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: S
 
 def test_a_model_that_does_not_build_is_listed_with_its_reason_and_the_other_serves(
     serve: Serve, gate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("FAKE_TENSORRT_FAILS", "kill step.fp16.onnx")
     gate.touch()
     server = serve("second", "tiny")

@@ -146,7 +146,7 @@ HALF_HEADER = b"GET / HTTP/1.1\r\nx: "
         (GET, b"", b"\r\n"),
     ],
 )
-async def test_endless_headers_are_cut(first: bytes, beginning: bytes, dribble: bytes) -> None:
+async def test_endless_headers_are_cut(first: bytes, beginning: bytes, dribble: bytes):
     async with house(header_s=SHORT_S) as there:
         reader, writer = await there.connect(first)
         if first:
@@ -157,7 +157,7 @@ async def test_endless_headers_are_cut(first: bytes, beginning: bytes, dribble: 
         assert not there.limits.idle
 
 
-async def test_answer_that_takes_long_is_not_cut_off() -> None:
+async def test_answer_that_takes_long_is_not_cut_off():
     async with house(header_s=SHORT_S, unread_s=SHORT_S, fetch_s=SHORT_S) as there:
         reader, _ = await there.connect(BUSY)
         await asyncio.sleep(2 * SHORT_S)
@@ -166,7 +166,7 @@ async def test_answer_that_takes_long_is_not_cut_off() -> None:
         assert not there.limits.dropped
 
 
-async def test_a_finished_body_leaves_the_connection_usable() -> None:
+async def test_a_finished_body_leaves_the_connection_usable():
     async with house() as there:
         reader, writer = await there.connect(with_length(4) + b"ab")
         assert await is_answered(reader)
@@ -180,7 +180,7 @@ async def test_a_finished_body_leaves_the_connection_usable() -> None:
         assert await is_answered(reader)
 
 
-async def test_an_unread_body_in_crumbs_ends_the_connection_after_the_answer() -> None:
+async def test_an_unread_body_in_crumbs_ends_the_connection_after_the_answer():
     async with house(unread_s=SHORT_S) as there:
         reader, writer = await there.connect(CHUNKED)
         assert await is_answered(reader)
@@ -199,7 +199,7 @@ async def test_an_unread_body_in_crumbs_ends_the_connection_after_the_answer() -
         head("GET /?url=http://other/"),
     ],
 )
-async def test_unusual_requests_are_read(request_bytes: bytes) -> None:
+async def test_unusual_requests_are_read(request_bytes: bytes):
     async with house() as there:
         reader, writer = await there.connect(request_bytes)
         assert await is_answered(reader)
@@ -209,7 +209,7 @@ async def test_unusual_requests_are_read(request_bytes: bytes) -> None:
         assert await is_answered(reader)
 
 
-async def test_requests_sent_ahead_are_answered_in_their_turn() -> None:
+async def test_requests_sent_ahead_are_answered_in_their_turn():
     bodies = [b"one", b"two", b"six"]
     post = head("POST /echo", "content-length: 3")
     async with house() as there:
@@ -219,7 +219,7 @@ async def test_requests_sent_ahead_are_answered_in_their_turn() -> None:
 
 
 @pytest.mark.parametrize("behind", [b"", GET * 3, b"GET / HT"])
-async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes) -> None:
+async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes):
     async with house() as there:
         _, writer = await there.connect(head("GET /wait") + behind)
         while not there.paths:
@@ -236,9 +236,7 @@ async def test_a_leaving_client_is_seen_whatever_it_sent_ahead(behind: bytes) ->
         ("/busy", b"x" * 2 * HEADER_BYTES, b""),
     ],
 )
-async def test_nonsense_ahead_never_shows_in_an_answer(
-    path: str, behind: bytes, second: bytes
-) -> None:
+async def test_nonsense_ahead_never_shows_in_an_answer(path: str, behind: bytes, second: bytes):
     async with house() as there:
         streams = await there.connect(head(f"GET {path}") + behind)
         await asyncio.sleep(SHORT_S / 3)
@@ -260,7 +258,7 @@ async def test_nonsense_ahead_never_shows_in_an_answer(
 )
 async def test_offer_of_another_protocol_is_passed_over_and_a_trailer_is_not_a_header(
     protocol: str, length: str, body: bytes
-) -> None:
+):
     offer = ("connection: Upgrade, HTTP2-Settings", f"upgrade: {protocol}")
     async with house() as there:
         reader, writer = await there.connect(head("POST /echo", *offer, length) + body)
@@ -271,7 +269,7 @@ async def test_offer_of_another_protocol_is_passed_over_and_a_trailer_is_not_a_h
 
 
 @pytest.mark.parametrize(("is_soon", "status_line"), [(True, b"HTTP/1.1 200"), (False, b"")])
-async def test_a_half_closed_client_is_answered_if_soon(is_soon: bool, status_line: bytes) -> None:
+async def test_a_half_closed_client_is_answered_if_soon(is_soon: bool, status_line: bytes):
     async with house() as there:
         reader, writer = await there.connect(BUSY)
         writer.write_eof()
@@ -281,7 +279,7 @@ async def test_a_half_closed_client_is_answered_if_soon(is_soon: bool, status_li
         assert answer[:12] == status_line
 
 
-async def test_client_that_does_not_fetch_its_answer_is_cut_off() -> None:
+async def test_client_that_does_not_fetch_its_answer_is_cut_off():
     async with house(fetch_s=SHORT_S) as there:
         reader, _ = await there.connect(head("GET /large"))
         while not there.limits.dropped:
@@ -292,7 +290,7 @@ async def test_client_that_does_not_fetch_its_answer_is_cut_off() -> None:
                 pass
 
 
-async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
+async def test_longest_idle_connection_makes_room_and_busy_ones_stay():
     async with house(max_connections=3) as there:
         busy, _ = await there.connect(BUSY)
         oldest = await there.connect(b"GET")
@@ -309,7 +307,7 @@ async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
         assert await is_answered(busy)
 
 
-async def test_the_connection_that_holds_the_most_makes_room() -> None:
+async def test_the_connection_that_holds_the_most_makes_room():
     async with house(max_held_bytes=30_000) as there:
         small, _ = await there.connect(with_length(9000, "/echo") + b"x" * 8999)
         large = await there.connect(with_length(60_000, "/echo") + b"x" * 50_000)
@@ -338,7 +336,7 @@ async def test_the_connection_that_holds_the_most_makes_room() -> None:
         (ONE_BYTE + b"1;" + b"y" * 2 * HEADER_BYTES, 431),
     ],
 )
-async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int) -> None:
+async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int):
     async with house() as there:
         answer = await ended(await there.connect(request_head))
     start, _, body = answer.partition(b"\r\n\r\n")
@@ -363,9 +361,7 @@ MUCH = b"x" * LARGE_BYTES
     ],
     ids=["1.0", "close", "cut", "long-head", "no-http", "bad-chunk"],
 )
-async def test_a_client_that_still_sends_reads_the_end_of_its_answer(
-    sent: bytes, end: bytes
-) -> None:
+async def test_a_client_that_still_sends_reads_the_end_of_its_answer(sent: bytes, end: bytes):
     """Closing a socket with unread bytes would reset the connection."""
     async with house() as there:
         reader, writer = await there.connect(sent)
@@ -374,7 +370,7 @@ async def test_a_client_that_still_sends_reads_the_end_of_its_answer(
         await writer.drain()
 
 
-async def test_a_client_that_sends_on_after_the_end_is_dropped() -> None:
+async def test_a_client_that_sends_on_after_the_end_is_dropped():
     async with house(unread_s=SHORT_S) as there:
         streams = await there.connect(with_length(LARGE_BYTES, "/cut"))
         assert (await ended(streams, b"x")).endswith(b"\r\n\r\n.")
@@ -385,7 +381,7 @@ async def test_a_client_that_sends_on_after_the_end_is_dropped() -> None:
 
 
 @pytest.mark.process
-def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst() -> None:
+def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst():
     program = """
 import resource
 from hrm_edge_server import server
@@ -400,7 +396,7 @@ print(fitting + server.BACKLOG + server.SPARE_FILES)
 
 
 @pytest.mark.process
-def test_burst_of_connections_is_refused_in_few_words() -> None:
+def test_burst_of_connections_is_refused_in_few_words():
     """Ten times as many as it may hold, all at once; a client that tries again is answered."""
     with starting(max_connections=100) as server, contextlib.ExitStack() as burst:
         for _ in range(1000):

@@ -46,7 +46,7 @@ def check(case: Any) -> None:
 
 @pytest.mark.parametrize("num_examples", [8, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
-def test_every_answer_is_declared(server: Server, mode: Any, num_examples: int) -> None:
+def test_every_answer_is_declared(server: Server, mode: Any, num_examples: int):
     description = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [result.ok() for result in description.get_all_operations()]
     assert len(operations) >= 9
@@ -61,7 +61,7 @@ def test_every_answer_is_declared(server: Server, mode: Any, num_examples: int) 
     assert server.status("/readyz") == 200
 
 
-def test_generators_find_short_names_and_components(server: Server) -> None:
+def test_generators_find_short_names_and_components(server: Server):
     described = server.http.get("/openapi.json").json()
     schemas = described["components"]["schemas"]
     for name in ("SolveRequest", "SolveAnswer", "SegmentView", "BatchLine", "ErrorAnswer"):

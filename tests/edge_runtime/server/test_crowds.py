@@ -39,7 +39,7 @@ def lines(count: int, **fields: object) -> bytes:
     return line.encode() * count
 
 
-def test_no_line_that_names_no_model_is_refused(server: Server) -> None:
+def test_no_line_that_names_no_model_is_refused(server: Server):
     """16 batches of 60 lines share 129 places, in a lane that is not their first candidate's."""
 
     def ask(_: int) -> None:
@@ -59,7 +59,7 @@ def require_answers(response: httpx.Response, num_lines: int) -> None:
 
 async def test_a_line_waits_for_its_place_however_long_that_takes(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(batch, "PATIENCE_S", 0.05)
     monkeypatch.setattr(admission, "LOOK_AGAIN_S", 0.02)
     app = app_over(lambda: QUICK(step_s=0.02))
@@ -89,7 +89,7 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> tuple[floa
 
 
 @pytest.mark.slow
-def test_a_crowd_of_batches_costs_others_no_more_than_one_batch(server: Server) -> None:
+def test_a_crowd_of_batches_costs_others_no_more_than_one_batch(server: Server):
     maze_s, livez_s = cost_beside(server, num_batches=1, lines_each=1130)
     crowded_maze_s, crowded_livez_s = cost_beside(server, num_batches=1130, lines_each=1)
     assert crowded_maze_s <= 2 * maze_s

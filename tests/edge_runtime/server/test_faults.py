@@ -48,7 +48,7 @@ class Babbling(ThreadEngine):
     "raw",
     [b"", b"garbage", pickle.dumps(("half",))[:-3], b"cnowhere\nNothing\n.", b"I9999999999x\n."],
 )
-def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) -> None:
+def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes):
     engines = []
     slow_s = [0.2]
 
@@ -79,7 +79,7 @@ class WrongShape(ScriptedEngine):
         )
 
 
-def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> None:
+def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed():
     first = [lanes_over(WrongShape(num_slots=2, seq_len=PUZZLE.seq_len))]
 
     def lanes() -> Lanes:
@@ -93,7 +93,7 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
         assert is_served(http)
 
 
-def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_hangs_at_its_start_is_replaced(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "START_S", 0.2)
     monkeypatch.setattr(process, "STOP_S", 0.1)
     is_over = threading.Event()
@@ -129,7 +129,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @pytest.mark.process
-def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
+def test_a_full_disk_keeps_nobody_from_serving(bundle: Path):
     """No file may grow by a byte: what it would keep for its next start is measured again."""
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     with served(bundle, full) as server:
@@ -142,7 +142,7 @@ def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_truncated_bundle_ends_the_start_and_a_hang_up_does_not(bundle: Path) -> None:
+def test_a_truncated_bundle_ends_the_start_and_a_hang_up_does_not(bundle: Path):
     """The hang-up comes while the manifest is read; the server still ends in its own way."""
     with (bundle / "step.fp32.onnx").open("r+b") as graph:
         graph.truncate(100)
@@ -160,7 +160,7 @@ sys.addaudithook(hook)
 
 
 @pytest.mark.slow
-def test_a_server_outlives_a_truncated_bundle(bundle: Path) -> None:
+def test_a_server_outlives_a_truncated_bundle(bundle: Path):
     graph = bundle / "step.fp32.onnx"
     whole = graph.read_bytes()
     with served(bundle) as server:
@@ -173,7 +173,7 @@ def test_a_server_outlives_a_truncated_bundle(bundle: Path) -> None:
         server.wait_until_ready()
 
 
-async def test_requests_are_rejected_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_are_rejected_without_threads(monkeypatch: pytest.MonkeyPatch):
     body = json.dumps(BODY)
 
     def fail(_: threading.Thread) -> None:
@@ -192,7 +192,7 @@ async def test_requests_are_rejected_without_threads(monkeypatch: pytest.MonkeyP
         assert answer.status_code == 200
 
 
-def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
+def test_a_clock_that_jumps_changes_nothing_because_none_is_asked():
     """Only logs use the time of day; waits, ages and deadlines are monotonic."""
     asks = re.compile(
         r"\btime\.(?:time|time_ns|localtime|gmtime)\b|(?:from|import) datetime|from time"
@@ -206,7 +206,7 @@ def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
 
 
 @pytest.mark.slow
-def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones() -> None:
+def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones():
     """All ask at once and stay until everybody is answered; the slow stop in a header or a body."""
     system.most_open_files(6000)
     with running(slots=32, queue_limit=NUM_CONNECTIONS, step_s=0.0, segments=2) as server:

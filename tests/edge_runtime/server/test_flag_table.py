@@ -21,7 +21,7 @@ def flag_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_table_of_options_is_the_parsers() -> None:
+def test_the_table_of_options_is_the_parsers():
     shown = TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert shown[0] == flag_table(), f"run python {Path(__file__).name} to write it again"
 

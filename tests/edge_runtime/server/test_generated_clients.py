@@ -70,7 +70,7 @@ def skip_without(*programs: str) -> None:
 
 
 @pytest.mark.parametrize("language", INTERPRETERS)
-def test_a_block_of_the_docs_solves_its_puzzle(language: str, tmp_path: Path) -> None:
+def test_a_block_of_the_docs_solves_its_puzzle(language: str, tmp_path: Path):
     found = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(found) == 1
     skip_without(INTERPRETERS[language][0])
@@ -85,9 +85,7 @@ def test_a_block_of_the_docs_solves_its_puzzle(language: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "programs", [("openapi-python-client",), ("openapi-typescript", "tsc", "node")]
 )
-def test_a_generated_client_solves_streams_and_batches(
-    programs: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_generated_client_solves_streams_and_batches(programs: tuple[str, ...], tmp_path: Path):
     skip_without(*programs)
     question, solution = next(iter(examples().items()))
     with running() as server:

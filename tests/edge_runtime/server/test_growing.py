@@ -61,7 +61,7 @@ async def slow_port() -> AsyncIterator[int]:
 
 async def test_a_batch_cut_by_silence_ends_with_an_error_and_without_the_last_chunk(
     port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(batch, "IDLE_SECONDS", SHORT_S)
     lines = chunk(PUZZLE + b"\n\n" + PUZZLE + b"\n" + PUZZLE[:9])
     answer = await exchanged(port, BATCH + lines)
@@ -75,7 +75,7 @@ async def test_a_batch_cut_by_silence_ends_with_an_error_and_without_the_last_ch
 
 async def test_a_batch_that_ends_cleanly_has_all_answers_and_the_next_request_is_answered(
     port: int,
-) -> None:
+):
     after = head("GET /livez", "connection: close")
     answer = await exchanged(port, BATCH + chunk(PUZZLE + b"\n" + PUZZLE) + b"0\r\n\r\n" + after)
     body, _, rest = answer.partition(LAST_CHUNK)
@@ -84,7 +84,7 @@ async def test_a_batch_that_ends_cleanly_has_all_answers_and_the_next_request_is
 
 
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"  \n", b"\t\r\n"])
-async def test_a_batch_of_blank_lines_ends_with_one_error(port: int, blank: bytes) -> None:
+async def test_a_batch_of_blank_lines_ends_with_one_error(port: int, blank: bytes):
     lines = PUZZLE + b"\n" + blank * (batch.MAX_BLANK_LINES + 1)
     answer = await exchanged(port, BATCH + chunk(lines) + chunk(PUZZLE))
     first, last = lines_in(answer)
@@ -96,7 +96,7 @@ async def test_a_batch_of_blank_lines_ends_with_one_error(port: int, blank: byte
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("length", [f"content-length: {len(PUZZLE)}", "transfer-encoding: chunked"])
-async def test_a_client_that_expects_100_gets_it(port: int, path: str, length: str) -> None:
+async def test_a_client_that_expects_100_gets_it(port: int, path: str, length: str):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head(f"POST {path}", length, "expect: 100-continue", "connection: close"))
     assert await asyncio.wait_for(reader.readexactly(len(CONTINUE)), 10) == CONTINUE
@@ -109,7 +109,7 @@ async def test_a_client_that_expects_100_gets_it(port: int, path: str, length: s
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_a_refused_body_is_not_awaited(port: int, path: str) -> None:
+async def test_a_refused_body_is_not_awaited(port: int, path: str):
     headers = ("content-length: 9", "expect: 100-continue", "content-type: text/csv")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head(f"POST {path}", *headers))
@@ -121,7 +121,7 @@ async def test_a_refused_body_is_not_awaited(port: int, path: str) -> None:
 @pytest.mark.parametrize("keep", [(), ("connection: keep-alive",)])
 async def test_http_1_0_gets_no_chunks_and_an_end_by_close(
     port: int, path: str, keep: tuple[str, ...]
-) -> None:
+):
     method = "POST" if path in ROUTES else "GET"
     body = PUZZLE if method == "POST" else b""
     request = head(f"{method} {path}", f"content-length: {len(body)}", *keep, version="1.0")
@@ -133,7 +133,7 @@ async def test_http_1_0_gets_no_chunks_and_an_end_by_close(
     assert content[:1] in b"{:<"
 
 
-async def test_a_stream_that_waits_says_so(slow_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_waits_says_so(slow_port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(growing, "PULSE_SECONDS", SHORT_S)
     length = f"content-length: {len(PUZZLE)}"
     answer = await exchanged(
@@ -146,7 +146,7 @@ async def test_a_stream_that_waits_says_so(slow_port: int, monkeypatch: pytest.M
 
 async def test_a_client_may_be_silent_while_it_awaits_an_answer_and_gets_spaces_meanwhile(
     slow_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(growing, "PULSE_SECONDS", SHORT_S)
     monkeypatch.setattr(batch, "IDLE_SECONDS", 3 * SHORT_S)
     answer = await exchanged(slow_port, BATCH + chunk(PUZZLE + b"\n"))

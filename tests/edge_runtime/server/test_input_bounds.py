@@ -282,9 +282,7 @@ def held() -> Iterator[dict[str, Future[float]]]:
 
 
 @pytest.mark.parametrize("name", WITHIN)
-def test_a_connection_holds_no_more_than_the_page_states(
-    held: dict[str, Future[float]], name: str
-) -> None:
+def test_a_connection_holds_no_more_than_the_page_states(held: dict[str, Future[float]], name: str):
     stated = {**STATED_KIB, "unread-answer": UNREAD_ANSWER_KIB}
     assert set(stated) == set(WITHIN)
     assert held[name].result() <= stated[name]
@@ -307,12 +305,12 @@ def outcomes(server: Server) -> Iterator[dict[str, Future[str]]]:
         yield started
 
 
-def test_each_stated_bound_has_a_probe() -> None:
+def test_each_stated_bound_has_a_probe():
     assert list(STATED) == list(PROBES)
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_stated_bounds_hold(server: Server, outcomes: dict[str, Future[str]], name: str) -> None:
+def test_stated_bounds_hold(server: Server, outcomes: dict[str, Future[str]], name: str):
     assert outcomes[name].result() == STATED[name]
     assert server.status("/livez") == 200
     assert "Traceback" not in server.log

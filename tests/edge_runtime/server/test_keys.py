@@ -55,7 +55,7 @@ def basic(name: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
-def test_with_keys_every_route_but_probes_needs_one(http: TestClient) -> None:
+def test_with_keys_every_route_but_probes_needs_one(http: TestClient):
     wrong = [
         {},
         {"x-api-key": ""},
@@ -89,7 +89,7 @@ def test_with_keys_every_route_but_probes_needs_one(http: TestClient) -> None:
         assert http.post("/solve", headers=headers, json=BODY).json()["verified"]
 
 
-def test_readiness_without_a_key_has_no_counts_or_reasons(http: TestClient, keys: KeyRing) -> None:
+def test_readiness_without_a_key_has_no_counts_or_reasons(http: TestClient, keys: KeyRing):
     assert http.get("/readyz").json() == {"state": "ready"}
     counts = {"ready": 1, "loading": 0, "failed": 0}
     for path in ("/health", "/readyz"):
@@ -109,7 +109,7 @@ def test_readiness_without_a_key_has_no_counts_or_reasons(http: TestClient, keys
         assert "no such graph" in known.text
 
 
-def test_requests_are_counted_by_the_label_of_their_key(http: TestClient) -> None:
+def test_requests_are_counted_by_the_label_of_their_key(http: TestClient):
     for key in (USER, USER, USER, "wrong"):
         http.get("/models", headers={"x-api-key": key})
     page = http.get("/metrics", headers=AS_ADMIN).text
@@ -118,9 +118,7 @@ def test_requests_are_counted_by_the_label_of_their_key(http: TestClient) -> Non
     assert USER not in page
 
 
-def test_key_that_asks_too_often_is_refused_and_others_are_not(
-    http: TestClient, keys: KeyRing
-) -> None:
+def test_key_that_asks_too_often_is_refused_and_others_are_not(http: TestClient, keys: KeyRing):
     for path in ("/solve", "/solve/stream"):
         assert http.post(path, headers=AS_SLOW, json=BODY).status_code == 200
     keys.reload()  # which forgets nothing
@@ -134,7 +132,7 @@ def test_key_that_asks_too_often_is_refused_and_others_are_not(
     assert http.post("/solve", headers=AS_USER, json=BODY).status_code == 200
 
 
-async def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(keys: KeyRing) -> None:
+async def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(keys: KeyRing):
     app = app_over(QUICK, keys=keys)
     async with client_of(app):
         batch = Call(app, "/solve/batch", {**NDJSON, **AS_SLOW})
@@ -170,7 +168,7 @@ async def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(keys: KeyRi
 )
 def test_the_browser_says_whose_page_asks_and_else_the_names_do(
     keyless: TestClient, host: str, origin: str, site: str, refused: str
-) -> None:
+):
     page = {"host": host, "origin": origin}
     if site:
         page["sec-fetch-site"] = site
@@ -179,7 +177,7 @@ def test_the_browser_says_whose_page_asks_and_else_the_names_do(
     assert refused in answer.text
 
 
-def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing) -> None:
+def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
     allowed = "access-control-allow-origin"
     friend = {"origin": "https://my.site"}
     stranger = {"origin": "https://other.site"}
@@ -199,13 +197,13 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing) -> None:
         assert answer.status_code == 403
 
 
-def test_what_is_no_origin_is_refused_at_the_start() -> None:
+def test_what_is_no_origin_is_refused_at_the_start():
     for origin in ("*", "https://my.site/page", ""):
         with pytest.raises(ValueError, match="is not an origin: pass one"):
             auth.checked_origins([origin])
 
 
-def test_without_keys_foreign_host_names_are_rejected() -> None:
+def test_without_keys_foreign_host_names_are_rejected():
     own = "127.0.0.1:8000 localhost [::1] [::1]:8000 board hrm.lan:80 jetson.local 10.1.2.3 Own.ORG"
     own += " jetson.local. hrm.default.svc hrm.default.svc.cluster.local. own.org. jetson.test"
     own += " jetson.localdomain:8000 board.home.arpa host.docker.internal"
@@ -223,7 +221,7 @@ def test_without_keys_foreign_host_names_are_rejected() -> None:
 
 def test_description_names_the_keys_if_the_server_requires_them(
     http: TestClient, keyless: TestClient
-) -> None:
+):
     described = http.get("/openapi.json", headers=AS_USER).json()
     schemes = {"bearer", "header", "password"}
     assert {next(iter(scheme)) for scheme in described["security"]} == schemes
@@ -235,7 +233,7 @@ def test_description_names_the_keys_if_the_server_requires_them(
 
 def test_every_answer_carries_the_headers_that_keep_browsers_from_guessing(
     http: TestClient,
-) -> None:
+):
     for path in (*ROUTES, "/livez"):
         for key in ({}, AS_USER):
             answer = http.get(path, headers=key)
@@ -263,7 +261,7 @@ def line(**changed: object) -> str:
         (f"{line()}\n{line()}", "holds a label twice"),
     ],
 )
-def test_a_bad_key_file_shows_no_secret(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_bad_key_file_shows_no_secret(tmp_path: Path, text: str, reason: str):
     (tmp_path / "keys").write_text(text)
     with pytest.raises(ValueError, match=re.escape(reason)) as refused:
         KeyRing(tmp_path / "keys")
@@ -271,7 +269,7 @@ def test_a_bad_key_file_shows_no_secret(tmp_path: Path, text: str, reason: str) 
     assert refused.value.__context__ is None or refused.value.__suppress_context__
 
 
-def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -> None:
+def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path):
     path = tmp_path / "keys"
 
     def run(*arguments: str) -> str:
@@ -295,7 +293,7 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -
         assert reason in rejected(key_app, *arguments, "--file", path).stderr
 
 
-def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path) -> None:
+def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path):
     path = tmp_path / "keys"
     auth.write_keys(path, many_keys(1000))
     done = rejected(key_app, "add", "more", "--file", path)
@@ -303,7 +301,7 @@ def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path) 
     assert len(auth.read_keys(path)) == 1000
 
 
-def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path) -> None:
+def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path):
     path = write_key_file(tmp_path)
     path.chmod(0o640)
     link = tmp_path / "link"
@@ -317,7 +315,7 @@ def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path) -> None:
         auth.read_keys(path)
 
 
-def test_commands_that_run_at_once_lose_no_key(tmp_path: Path) -> None:
+def test_commands_that_run_at_once_lose_no_key(tmp_path: Path):
     path = tmp_path / "keys"
     wanted = many_keys(8)
 
@@ -334,7 +332,7 @@ def test_commands_that_run_at_once_lose_no_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> None:
+def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path):
     path = write_key_file(tmp_path)
     with starting(keys=path) as server:
         server.http.headers["x-api-key"] = USER
@@ -352,9 +350,7 @@ def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> N
         assert server.slots()["engine"]["pid"] == engine
 
 
-async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(
-    keys: KeyRing, tmp_path: Path
-) -> None:
+async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(keys: KeyRing, tmp_path: Path):
     app = app_over(QUICK, keys=keys)
     async with client_of(app):
         batch = Call(app, "/solve/batch", {**NDJSON, **AS_USER})
@@ -369,7 +365,7 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(
     assert after["error"]["reason"] == "bad-key"
 
 
-def test_only_a_loopback_address_needs_neither_keys_nor_consent() -> None:
+def test_only_a_loopback_address_needs_neither_keys_nor_consent():
     for host in ("127.0.0.1", "127.0.0.53", "::1", "localhost"):
         assert warning_for(host) is None
     for host in ("0.0.0.0", "::", "127.0.0.1.example.com", "board.lan"):

@@ -22,7 +22,7 @@ BATCH = head("POST /solve/batch", "transfer-encoding: chunked")
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_promised(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setenv("WEB_CONCURRENCY", "all")  # as platforms set it; one process serves
     with starting(host="::", keep_alive_seconds=1) as server:
         answer = httpx.get(f"http://[::1]:{server.port}/livez", timeout=PATIENCE_S)
@@ -38,7 +38,7 @@ def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_prom
             assert 0.7 < time.monotonic() - answered_s < PATIENCE_S
 
 
-def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback() -> None:
+def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback():
     """Batches that never end, blank lines, a half body and a puzzle in progress do not hold it."""
     named = {"x-request-id": "from-outside"}
     half_body = head("POST /solve", "content-length: 9") + b"{"
@@ -69,7 +69,7 @@ def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback() -> None:
 @pytest.mark.parametrize(
     "num_rounds", [1, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 )
-def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int) -> None:
+def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int):
     """As `docker pause` does. Each pause is longer than --stall-seconds 1."""
     with (
         running(step_s=0.3, segments=8, stall_seconds=1.0) as server,
@@ -86,7 +86,7 @@ def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int) -> None:
         assert server.slots()["engine"]["losses"] == 0
 
 
-def test_a_second_signal_ends_the_server_without_a_traceback() -> None:
+def test_a_second_signal_ends_the_server_without_a_traceback():
     with running(step_s=600.0) as server, contextlib.closing(ask_and_stay(server, QUESTION)):
         wait_for(lambda: server.slots()["waiting"] == 1)
         server.process.send_signal(signal.SIGTERM)

@@ -80,7 +80,7 @@ def checked_error(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
-def test_every_malformed_body_is_a_4xx_with_rule_or_field(server: Server) -> None:
+def test_every_malformed_body_is_a_4xx_with_rule_or_field(server: Server):
     bodies = [*NOT_JSON]
     bodies += [json.dumps({"puzzle": puzzle}).encode() for puzzle in BAD_PUZZLES]
     for body in bodies:
@@ -97,7 +97,7 @@ def test_every_malformed_body_is_a_4xx_with_rule_or_field(server: Server) -> Non
     assert server.solve(QUESTION).status_code == 200
 
 
-def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Server) -> None:
+def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Server):
     for body in (b"{}", b"[]", b'{"kind": 1, "puzzle": {}, "solution": []}'):
         checked_error(server.http.post("/puzzle", content=body, headers=JSON))
         checked_error(server.http.post("/solve/stream", content=body, headers=JSON))
@@ -110,7 +110,7 @@ def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Ser
 
 
 @pytest.mark.parametrize("path", ["/solve", "/solve/stream", "/solve/batch"])
-def test_a_bare_get_is_told_a_command_that_works(server: Server, path: str) -> None:
+def test_a_bare_get_is_told_a_command_that_works(server: Server, path: str):
     remedy = checked_error(server.http.get(path))["remedy"]
     command = shlex.split(remedy.partition(": ")[2])
     answer = subprocess.run([*command, "-s"], capture_output=True, text=True, check=True).stdout
@@ -118,7 +118,7 @@ def test_a_bare_get_is_told_a_command_that_works(server: Server, path: str) -> N
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
-def test_bodies_of_windows_tools_are_read(server: Server, encoding: str) -> None:
+def test_bodies_of_windows_tools_are_read(server: Server, encoding: str):
     mark = "\ufeff" if encoding == "utf-16-le" else ""
     body = (mark + json.dumps({"puzzle": QUESTION}) + "\r\n").encode(encoding)
     solved = server.http.post("/solve", content=body, headers=JSON)
@@ -137,7 +137,7 @@ def test_bodies_of_windows_tools_are_read(server: Server, encoding: str) -> None
         "{'puzzle': '%s'}", "'{\"puzzle\": \"%s\"}'", "{puzzle:[[1,2],[3,4]]}",
     ],
 )  # fmt: skip
-def test_a_body_whose_quotes_the_shell_took_is_told_so(server: Server, body: str) -> None:
+def test_a_body_whose_quotes_the_shell_took_is_told_so(server: Server, body: str):
     content = body.replace("%s", QUESTION).encode()
     told = checked_error(server.http.post("/solve", content=content, headers=JSON))
     assert "shell" in told["message"]
@@ -145,7 +145,7 @@ def test_a_body_whose_quotes_the_shell_took_is_told_so(server: Server, body: str
     assert "shell" in line["error"]["message"]
 
 
-def test_refusals_say_what_is_wrong(server: Server) -> None:
+def test_refusals_say_what_is_wrong(server: Server):
     wrong = server.solve(QUESTION, how="nothing").json()["error"]
     assert wrong["message"].endswith("it is not 'plain' or 'hypotheses'")
     wrong = server.solve(QUESTION, max_segments=0).json()["error"]
@@ -155,7 +155,7 @@ def test_refusals_say_what_is_wrong(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/models", "/kinds", "/slots", "/livez", "/readyz"])
-def test_json_is_one_line_that_ends(server: Server, path: str) -> None:
+def test_json_is_one_line_that_ends(server: Server, path: str):
     for answer in (server.http.get(path), server.solve(QUESTION)):
         assert answer.text.count("\n") == 1
         assert answer.text.endswith("}\n")
@@ -175,7 +175,7 @@ def test_json_is_one_line_that_ends(server: Server, path: str) -> None:
         ("x" * 5000, 415),
     ],
 )
-def test_only_plain_json_is_read(server: Server, content_type: str, status: int) -> None:
+def test_only_plain_json_is_read(server: Server, content_type: str, status: int):
     body = json.dumps({"puzzle": QUESTION})
     headers = {"content-type": content_type}
     response = server.http.post("/solve", content=body, headers=headers)
@@ -192,7 +192,7 @@ def test_only_plain_json_is_read(server: Server, content_type: str, status: int)
 @pytest.mark.parametrize(
     ("path", "status"), [("/livez", 200), ("/docs", 200), ("/solve", 405), ("/no", 404)]
 )
-def test_head_is_answered_as_get_without_a_body(server: Server, path: str, status: int) -> None:
+def test_head_is_answered_as_get_without_a_body(server: Server, path: str, status: int):
     answer = server.http.head(path)
     assert (answer.status_code, answer.content) == (status, b"")
     assert answer.headers["content-type"].startswith(server.http.get(path).headers["content-type"])
@@ -210,7 +210,7 @@ def test_head_is_answered_as_get_without_a_body(server: Server, path: str, statu
         ("GET", "/" + "x" * 4000, 404),
     ],
 )
-def test_wrong_paths_get_the_shape(server: Server, method: str, path: str, status: int) -> None:
+def test_wrong_paths_get_the_shape(server: Server, method: str, path: str, status: int):
     response = server.http.request(method, server.url + path)
     assert response.status_code == status
     checked_error(response)

@@ -45,7 +45,7 @@ def echo_house(tmp_path: Path) -> AbstractAsyncContextManager[House]:
     return house_of(tmp_path, "slow", max_segments=MANY)
 
 
-async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path: Path) -> None:
+async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path: Path):
     async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
         added = await house.put("second")
@@ -64,7 +64,7 @@ async def test_a_bundle_is_added_and_removed_and_its_memory_is_reported(tmp_path
         assert await house.names() == ["slow", "second"]
 
 
-async def test_a_model_may_return_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_may_return_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
         assert (await house.put("second")).status_code == 201
@@ -79,7 +79,7 @@ async def test_a_model_may_return_at_once(tmp_path: Path, monkeypatch: pytest.Mo
             assert (await house.solve(SOLVED, model))["model"] == model
 
 
-async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path) -> None:
+async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path):
     async with echo_house(tmp_path) as house:
         more_than_slots = range(3)
         old = [asyncio.ensure_future(house.solve(OPEN, "slow")) for _ in more_than_slots]
@@ -98,7 +98,7 @@ async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Pat
 
 
 @pytest.mark.parametrize("num_rounds", [2, pytest.param(200, marks=pytest.mark.slow)])
-async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int) -> None:
+async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int):
     """Three batches of 50 lines wait for five places, and two reloads come one after the other."""
     line = json.dumps({"puzzle": OPEN, "model": "slow", "max_segments": 2}).encode() + b"\n"
     headers = {"content-type": "application/x-ndjson", **AS_USER}
@@ -119,7 +119,7 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
         await until(lambda: len(house.lanes) == 1)
 
 
-def test_without_keys_nobody_changes_what_is_served(keyless: TestClient) -> None:
+def test_without_keys_nobody_changes_what_is_served(keyless: TestClient):
     refused = keyless.put("/models/slow", content=b"")
     assert refused.status_code == 403
     assert "--keys" in refused.json()["error"]["remedy"]
@@ -130,7 +130,7 @@ def put(server: Server, name: str, bundle: Path) -> httpx.Response:
 
 
 @pytest.mark.process
-def test_a_served_change_outlives_the_engine_process(tmp_path: Path) -> None:
+def test_a_served_change_outlives_the_engine_process(tmp_path: Path):
     folder = tmp_path / "bundles"
     folder.mkdir()
     write_echo_bundle(folder / "first.bundle", name="first")
@@ -152,7 +152,7 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path) -> None:
+def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path):
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
     write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
     options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={tmp_path}/up", "--threads=1"]
@@ -169,7 +169,7 @@ def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path
 
 
 @pytest.mark.process
-def test_a_signal_during_the_trial_of_a_start_ends_it_without_an_error(tmp_path: Path) -> None:
+def test_a_signal_during_the_trial_of_a_start_ends_it_without_an_error(tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
     with Server(command("serve", bundle, "--threads=1")) as server:
         wait_for(lambda: len(server.children()) > 1)

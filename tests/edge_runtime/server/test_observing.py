@@ -33,7 +33,7 @@ def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(JsonLines().format(record)) for record in records]
 
 
-def test_a_sane_request_id_is_kept_and_another_is_replaced(keyless: TestClient) -> None:
+def test_a_sane_request_id_is_kept_and_another_is_replaced(keyless: TestClient):
     def given_for(asked: str) -> str:
         answer = keyless.get("/models", headers=[(b"x-request-id", asked.encode())])
         return answer.headers["x-request-id"]
@@ -46,7 +46,7 @@ def test_a_sane_request_id_is_kept_and_another_is_replaced(keyless: TestClient) 
 
 def test_an_answer_logs_one_line_as_documented(
     keyless: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     caplog.set_level(logging.INFO)
     answer = keyless.post("/solve", json={"puzzle": QUESTION}, headers=TRACED)
     assert answer.json()["solution"] == SOLUTION
@@ -62,7 +62,7 @@ def test_an_answer_logs_one_line_as_documented(
 
 def test_rejections_and_batches_are_logged_and_probes_not(
     keyless: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     lines = [json.dumps({"puzzle": question}) for question in list(examples())[:3]]
     caplog.set_level(logging.INFO)
     for probe in ("/livez", "/readyz", "/metrics"):
@@ -85,7 +85,7 @@ def test_rejections_and_batches_are_logged_and_probes_not(
 
 def test_no_line_holds_a_puzzle_a_path_or_a_header(
     keyless: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     bearer = {"authorization": "Bearer a-secret-key"}
     caplog.set_level(logging.DEBUG)
     for puzzle in (QUESTION, CLASH, {"deep": [QUESTION]}, f"{QUESTION}9"):
@@ -100,7 +100,7 @@ def test_no_line_holds_a_puzzle_a_path_or_a_header(
         assert secret not in log
 
 
-def test_a_log_line_stays_one_line_whatever_is_in_it() -> None:
+def test_a_log_line_stays_one_line_whatever_is_in_it():
     fault = ValueError("broken")
     info = (ValueError, fault, None)
     record = logging.LogRecord("x", logging.ERROR, "x", 1, "two\nlines", (), info)
@@ -118,7 +118,7 @@ def test_a_log_line_stays_one_line_whatever_is_in_it() -> None:
     assert line.endswith("INFO added a\\r\\nb\\x1b[2Jc\\u2028 of \u201cwords\u201d [r-1]")
 
 
-def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCaptureFixture):
     def garbled() -> Lanes:
         script = Script(answer_T=np.full(16, 99, np.int32))  # no token of this model
         return lanes_over(ScriptedEngine(num_slots=2, seq_len=16, play=lambda _: script))
@@ -134,7 +134,7 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
     assert line["refused"] == "engine-failed"
 
 
-def test_every_metric_says_what_it_means(keyless: TestClient) -> None:
+def test_every_metric_says_what_it_means(keyless: TestClient):
     meanings = []
     for family in text_string_to_metric_families(keyless.get("/metrics").text):
         if family.name.startswith("hrm_"):
@@ -145,7 +145,7 @@ def test_every_metric_says_what_it_means(keyless: TestClient) -> None:
 
 
 @pytest.mark.process
-def test_every_expression_of_the_dashboard_names_what_the_server_exports(server: Server) -> None:
+def test_every_expression_of_the_dashboard_names_what_the_server_exports(server: Server):
     assert server.solve(QUESTION).status_code == 200
     # the engine reports ten times a second
     wait_for(lambda: "outcome=" in server.http.get("/metrics").text)
@@ -171,7 +171,7 @@ def test_every_expression_of_the_dashboard_names_what_the_server_exports(server:
         assert expression.count("(") == expression.count(")"), expression
 
 
-def test_nobody_waits_for_a_log_that_is_not_read_and_it_counts_what_it_dropped() -> None:
+def test_nobody_waits_for_a_log_that_is_not_read_and_it_counts_what_it_dropped():
     reader, writer = os.pipe()
     handler = QueuedLines(writer, max_lines=10)
     log = logging.Logger("stalled")

@@ -158,7 +158,7 @@ def models(server: Server) -> bytes:
     return server.http.get("/models").content
 
 
-def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder: Path) -> None:
+def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder: Path):
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
     uploads = tmp_path / "uploads"
     options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={uploads}", "--threads=1"]

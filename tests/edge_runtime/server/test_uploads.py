@@ -56,7 +56,7 @@ def board(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.process
-def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
+def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "sent.bundle", name="sent", max_segments=5)
     failing = write_echo_bundle(tmp_path / "bad.bundle", name="sent", step=BROKEN_STEP)
     folder = tmp_path / "uploads"
@@ -99,7 +99,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path) -> None:
         assert [one["name"] for one in server.http.get("/models").json()["models"]] == ["first"]
 
 
-def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path) -> None:
+def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path):
     boards = tmp_path / "boards"
     down = f"http://127.0.0.1:{free_port()}"
     taken = body(json.dumps({"model": MODEL, "replaced": False}))
@@ -124,14 +124,14 @@ def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path)
         (("--fleet", "nothing.invalid:8000"), "has no address"),
     ],
 )
-def test_a_fleet_that_is_not_one_is_wrong_use(arguments: tuple[str, ...], problem: str) -> None:
+def test_a_fleet_that_is_not_one_is_wrong_use(arguments: tuple[str, ...], problem: str):
     done = push("sudoku-6x6", *arguments)
     assert done.exit_code == 2
     assert problem in done.stderr
 
 
 @pytest.mark.process
-def test_a_damaged_upload_is_listed_as_failed_and_can_be_replaced(tmp_path: Path) -> None:
+def test_a_damaged_upload_is_listed_as_failed_and_can_be_replaced(tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "sent.bundle", name="sent")
     folder = tmp_path / "uploads"
     folder.mkdir()
@@ -162,7 +162,7 @@ def counts(server: Server) -> Any:
     return server.http.get("/readyz").json()["models"]
 
 
-def test_a_folder_of_other_files_is_not_taken(tmp_path: Path) -> None:
+def test_a_folder_of_other_files_is_not_taken(tmp_path: Path):
     (tmp_path / "notes.202611261200").mkdir()
     with pytest.raises(ValueError, match="holds other files, so it is not a folder for uploads"):
         UploadFolder(tmp_path)
@@ -171,7 +171,7 @@ def test_a_folder_of_other_files_is_not_taken(tmp_path: Path) -> None:
 
 async def test_an_upload_that_cannot_be_kept_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -200,7 +200,7 @@ def begin_upload(board: House, piece: bytes) -> Call:
 
 async def test_an_upload_beyond_half_of_the_free_disk_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     async with house(tmp_path) as board:
         usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
@@ -211,7 +211,7 @@ async def test_an_upload_beyond_half_of_the_free_disk_is_rejected(
         assert content(tmp_path / "uploads") == []
 
 
-async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(uploads, "PIECE_SECONDS", 0.5)
     async with house(tmp_path) as board:
         call = begin_upload(board, bytes(1000))
@@ -222,7 +222,7 @@ async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.Mo
         assert content(tmp_path / "uploads") == []
 
 
-async def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
+async def test_an_interrupted_upload_leaves_nothing(tmp_path: Path):
     folder = tmp_path / "uploads"
     async with house(tmp_path) as board:
         call = begin_upload(board, bytes(1000))
@@ -234,7 +234,7 @@ async def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
         assert kept(folder) == {"sent.bundle": "sent"}
 
 
-async def test_uploads_need_a_folder_and_an_admin(tmp_path: Path) -> None:
+async def test_uploads_need_a_folder_and_an_admin(tmp_path: Path):
     async with house_of(tmp_path, uploads="") as board:
         assert refusal(await board.put("first")) == (403, "uploads-off")
         assert refusal(await board.put("first", key=USER)) == (403, "admin-only")

@@ -32,7 +32,7 @@ def visitor(browser: Browser, url: str) -> Iterator[Page]:
         yield page
 
 
-def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarded: Server) -> None:
+def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarded: Server):
     with visitor(browser, guarded.url) as page:
         paste(page, QUESTION)
         assert solve(page) == "Proven"
@@ -43,7 +43,7 @@ def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarde
 @pytest.mark.parametrize("path", ["", "/hrm/"])
 def test_the_page_works_behind_the_proxy(
     browser: Browser, guarded: Server, path: str, tmp_path: Path
-) -> None:
+):
     with proxy(tmp_path, [guarded], ADMIN) as url, visitor(browser, f"{url}{path}") as page:
         assert page.locator("#model option").count() > 1
         paste(page, QUESTION)
@@ -51,9 +51,7 @@ def test_the_page_works_behind_the_proxy(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_page_works_under_a_path(
-    browser: Browser, guarded: Server, name: str, tmp_path: Path
-) -> None:
+def test_the_page_works_under_a_path(browser: Browser, guarded: Server, name: str, tmp_path: Path):
     outside = []
 
     def note(request: Request) -> None:

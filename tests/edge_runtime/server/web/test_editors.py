@@ -25,7 +25,7 @@ from hrm_puzzles.puzzle import RIGHT
 pytestmark = pytest.mark.process
 
 
-def test_sudoku_typed_by_hand_is_solved_and_proven(page: Page, site: Server) -> None:
+def test_sudoku_typed_by_hand_is_solved_and_proven(page: Page, site: Server):
     question = "314...5..41.24...5..314....6.113.2.4"
     page.click("#clear")
     cell(page, 1, 1).click()
@@ -38,7 +38,7 @@ def test_sudoku_typed_by_hand_is_solved_and_proven(page: Page, site: Server) -> 
     screen(page, "sudoku")
 
 
-def test_backspace_erases(page: Page) -> None:
+def test_backspace_erases(page: Page):
     page.click("#clear")
     cell(page, 1, 1).click()
     page.keyboard.type("12")
@@ -59,7 +59,7 @@ def test_backspace_erases(page: Page) -> None:
     assert drawn[:2] == ["1", "0"]
 
 
-def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
+def test_maze_drawn_with_the_pointer_is_solved(page: Page):
     choose(page, "maze-8x8")
     page.click("#clear")
     cell(page, 4, 1).hover()
@@ -84,7 +84,7 @@ def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
     screen(page, "maze")
 
 
-def test_city_with_a_depot_and_customers_is_solved(page: Page) -> None:
+def test_city_with_a_depot_and_customers_is_solved(page: Page):
     choose(page, "logistics-6x6", "One customer")
     page.click("label.brush:has-text('Customer')")
     cell(page, 6, 5).click()
@@ -119,7 +119,7 @@ MAZE = "SooG####" + "o#######" + "########" * 6
 )
 def test_spare_marks_are_crossed_out(
     page: Page, name: str, answer: str, spare: list[tuple[int, int]]
-) -> None:
+):
     puzzle = registry.get(name)
     said = puzzle.board_of(answer)
     asked = puzzle.decode(puzzle.bare(puzzle.encode(said)))
@@ -147,7 +147,7 @@ def results(site: Server, name: str) -> Any:
 
 
 @pytest.mark.parametrize("model", ["arc-7x7", "arc-15x15"])
-def test_the_first_task_is_a_right_one(sized_page: Page, site: Server, model: str) -> None:
+def test_the_first_task_is_a_right_one(sized_page: Page, site: Server, model: str):
     assert "keeps every rule and every given, not that it is the only" in lead_of(sized_page)
     choose(sized_page, model)
     expect(sized_page.locator("#tasks")).to_be_visible()
@@ -171,7 +171,7 @@ def expect_color(canvas: Locator, color: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["arc-7x7", "arc-15x15"])
-def test_a_gallery_paints_what_is_scrolled_to(page: Page, site: Server, model: str) -> None:
+def test_a_gallery_paints_what_is_scrolled_to(page: Page, site: Server, model: str):
     tasks = site.http.get(f"/models/{model}/tasks").json()
     choose(page, model)
     page.click("#tasks summary")
@@ -188,7 +188,7 @@ def test_a_gallery_paints_what_is_scrolled_to(page: Page, site: Server, model: s
     expect_color(thumbnails.first, "")
 
 
-def test_a_wrong_answer_shows_the_authors(sized_page: Page, site: Server) -> None:
+def test_a_wrong_answer_shows_the_authors(sized_page: Page, site: Server):
     right = results(site, "arc-7x7")["right"]
     tasks = site.http.get("/models/arc-7x7/tasks").json()
     wrong = next(task["task"] for task in tasks if task["task"] not in right)

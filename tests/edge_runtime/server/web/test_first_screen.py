@@ -44,7 +44,7 @@ def open_model(page: Page, model: str) -> None:
 
 
 @pytest.mark.parametrize("size", LAPTOPS)
-def test_laptop_needs_no_scrolling(browser: Browser, site: Server, size: Size) -> None:
+def test_laptop_needs_no_scrolling(browser: Browser, site: Server, size: Size):
     with visit(browser, site, size) as page:
         for model in MODELS:
             open_model(page, model)
@@ -58,7 +58,7 @@ def test_laptop_needs_no_scrolling(browser: Browser, site: Server, size: Size) -
                 screen(page, f"first-{size[0]}", whole=False)
 
 
-def test_phone_shows_board_solve_and_verdict(browser: Browser, site: Server) -> None:
+def test_phone_shows_board_solve_and_verdict(browser: Browser, site: Server):
     """Solve is a bar at the bottom of the screen, which covers neither board nor verdict."""
     with visit(browser, site, PHONE) as page:
         for model in ("maze-8x8", "logistics-6x6", "arc-7x7", "sudoku"):
@@ -86,7 +86,7 @@ def groups(page: Page) -> dict[str, list[str]]:
     return dict(page.evaluate(GROUPS))
 
 
-def test_models_are_grouped_by_puzzle(sized_page: Page) -> None:
+def test_models_are_grouped_by_puzzle(sized_page: Page):
     found = groups(sized_page)
     assert list(found) == ["Sudoku", "Mazes", "Cities", "ARC", DRAW_ONLY]
     assert [text.split(" · ")[0] for text in found["Sudoku"]] == ["sudoku-6x6", "sudoku"]
@@ -94,7 +94,7 @@ def test_models_are_grouped_by_puzzle(sized_page: Page) -> None:
     require_no_sideways_scroll(sized_page)
 
 
-def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server) -> None:
+def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server):
     changed = site.http.get("/models").json()["models"]
     changed[1]["provenance"].update(held_out=321, solved=0.4321, solved_16_attempts=0.9876)
     changed[4].update(provenance={}, held_out_tasks=None)

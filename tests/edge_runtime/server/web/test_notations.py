@@ -59,7 +59,7 @@ DRAWN = (
 """Forms that the page draws itself; it may leave others to the server."""
 
 
-def test_the_page_reads_each_form_as_puzzles_does_or_leaves_it_to_the_server(page: Page) -> None:
+def test_the_page_reads_each_form_as_puzzles_does_or_leaves_it_to_the_server(page: Page):
     for form in FORMS:
         if form.is_file or form.rejected:
             continue
@@ -76,20 +76,20 @@ def read_by_page(page: Page, name: str, notation: object) -> object:
     return page.evaluate(READ, [model, text])
 
 
-def test_page_and_puzzles_read_the_same_grid(page: Page) -> None:
+def test_page_and_puzzles_read_the_same_grid(page: Page):
     for name, notation in VARIANTS:
         expected = registry.get(name).parse(notation).grid
         assert read_by_page(page, name, notation) == expected.tolist(), notation
 
 
-def test_what_puzzles_refuse_for_its_form_the_page_does_not_draw_as_sound(page: Page) -> None:
+def test_what_puzzles_refuse_for_its_form_the_page_does_not_draw_as_sound(page: Page):
     for name, notation in UNSOUND:
         with pytest.raises(PuzzleError):
             registry.get(name).parse(notation)
         assert read_by_page(page, name, notation) is None, notation
 
 
-def test_answers_with_marks_and_the_text_of_a_board_are_read_back(page: Page) -> None:
+def test_answers_with_marks_and_the_text_of_a_board_are_read_back(page: Page):
     for name in ("maze-8x8", "logistics-6x6"):
         answer = registry.get(name).generate(np.random.default_rng(3), "easy").answer.tolist()
         assert read_by_page(page, name, answer) == answer

@@ -72,7 +72,7 @@ def own_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_own_puzzle_is_drawn_and_proven(browser: Browser, own_site: Server, size: Size) -> None:
+def test_own_puzzle_is_drawn_and_proven(browser: Browser, own_site: Server, size: Size):
     with visit(browser, own_site, size) as page:
         expect(page.locator("#undrawable")).to_be_hidden()
         expect(page.locator("#model optgroup").first).to_have_attribute("label", "Other puzzles")
@@ -94,7 +94,7 @@ def test_own_puzzle_is_drawn_and_proven(browser: Browser, own_site: Server, size
             screen(page, "own-puzzle")
 
 
-def test_own_puzzle_is_linked_pasted_and_fresh(browser: Browser, own_site: Server) -> None:
+def test_own_puzzle_is_linked_pasted_and_fresh(browser: Browser, own_site: Server):
     with visit(browser, own_site, SIZES[0], f"/#latin={SQUARE[:-1]}.") as page:
         assert digits(page) == f"{SQUARE[:-1]}."
         assert solve(page) == "Not proven"

@@ -50,7 +50,7 @@ def tab_to(page: Page, selector: str) -> None:
     pytest.fail(f"Tab does not reach {selector}")
 
 
-def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page) -> None:
+def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page):
     tab_to(page, "[role=gridcell]")
     page.keyboard.press("End")
     page.keyboard.press("ArrowDown")
@@ -76,7 +76,7 @@ def test_puzzle_is_typed_and_solved_by_keyboard_alone(page: Page) -> None:
     assert page.is_visible("#set")
 
 
-def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site: Server) -> None:
+def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site: Server):
     choose(page, "sudoku", "Newspaper")
     cell(page, 5, 5).click()
     page.keyboard.type("8")
@@ -93,7 +93,7 @@ def test_bad_input_shows_the_sentence_of_the_server_at_the_cell(page: Page, site
     assert page.is_hidden(".bubble")
 
 
-def test_what_a_server_sends_is_never_markup(page: Page) -> None:
+def test_what_a_server_sends_is_never_markup(page: Page):
     def hostile(route: Route) -> None:
         error = {"reason": EVIL, "message": EVIL, "remedy": EVIL, "cell": [1, 1]}
         route.fulfill(status=422, json={"error": error})
@@ -106,7 +106,7 @@ def test_what_a_server_sends_is_never_markup(page: Page) -> None:
     assert page.title() == "HRM Edge"
 
 
-def test_policy_forbids_foreign_hosts_and_markup(browser: Browser, site: Server) -> None:
+def test_policy_forbids_foreign_hosts_and_markup(browser: Browser, site: Server):
     policy = site.http.get("/").headers["content-security-policy"]
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
@@ -125,7 +125,7 @@ def test_policy_forbids_foreign_hosts_and_markup(browser: Browser, site: Server)
     ("is_lost", "words"),
     [(True, "The server cannot be reached"), (False, "The connection ended before the answer")],
 )
-def test_a_lost_server_is_reported(page: Page, is_lost: bool, words: str) -> None:
+def test_a_lost_server_is_reported(page: Page, is_lost: bool, words: str):
     def break_off(route: Route) -> None:
         if is_lost:
             route.abort()
@@ -138,7 +138,7 @@ def test_a_lost_server_is_reported(page: Page, is_lost: bool, words: str) -> Non
     expect(page.locator("#verdict-text")).to_contain_text(words)
 
 
-def test_docs_send_an_example_and_show_the_answer(page: Page, site: Server) -> None:
+def test_docs_send_an_example_and_show_the_answer(page: Page, site: Server):
     tabs = page.locator("[role=tab]").all_inner_texts()
     page.goto(f"{site.url}/docs")
     assert page.locator("header a").all_inner_texts() == [*map(str.strip, tabs), "API"]
@@ -158,7 +158,7 @@ def test_docs_send_an_example_and_show_the_answer(page: Page, site: Server) -> N
     page.wait_for_selector("#evaluation:visible")
 
 
-def test_axe_finds_no_violation(browser: Browser, site: Server) -> None:
+def test_axe_finds_no_violation(browser: Browser, site: Server):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with visit(browser, site, PHONE, bypass_csp=True) as page:
 

@@ -46,7 +46,7 @@ def sentences(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("model", ["sudoku-6x6", "arc-7x7"])
-def test_task_file_shows_commands(sized_page: Page, model: str) -> None:
+def test_task_file_shows_commands(sized_page: Page, model: str):
     choose(sized_page, model)
     if model == "arc-7x7":
         expect(sized_page.locator("#tasks")).to_be_visible()
@@ -60,7 +60,7 @@ def test_task_file_shows_commands(sized_page: Page, model: str) -> None:
     require_no_sideways_scroll(sized_page)
 
 
-def test_shown_commands_build_the_data(page: Page, tmp_path: Path) -> None:
+def test_shown_commands_build_the_data(page: Page, tmp_path: Path):
     paste(page, json.dumps(TASK))
     expect(page.locator("#verdict-commands")).to_be_visible()
     build = page.inner_text("#verdict-commands").split("\n")[0]
@@ -79,7 +79,7 @@ def delay_tasks(route: Route) -> None:
 
 
 @pytest.mark.parametrize("text", ["hello, this is no puzzle", json.dumps(TASK)])
-def test_late_tasks_keep_what_was_pasted(page: Page, text: str) -> None:
+def test_late_tasks_keep_what_was_pasted(page: Page, text: str):
     page.route("**/models/arc-7x7/tasks", delay_tasks)
     choose(page, "arc-7x7")
     paste(page, text)
@@ -105,7 +105,7 @@ ODD_TASKS += [TASK, {"task": 7, **TASK}]
         (json.dumps([{"task": "good", **TASK}, *ODD_TASKS]), 1),
     ],
 )
-def test_odd_tasks_of_a_bundle_leave_the_board(page: Page, sent: str, num_shown: int) -> None:
+def test_odd_tasks_of_a_bundle_leave_the_board(page: Page, sent: str, num_shown: int):
     page.route("**/models/arc-7x7/tasks", lambda route: route.fulfill(body=sent))
     choose(page, "arc-7x7")
     paste(page, json.dumps(TASK))
@@ -116,7 +116,7 @@ def test_odd_tasks_of_a_bundle_leave_the_board(page: Page, sent: str, num_shown:
 
 @pytest.mark.parametrize("text", [LARGE_MAZE, "hello, this is no puzzle", '{"a": 1}'])
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "arc-7x7"])
-def test_unfit_text_is_explained_once(page: Page, model: str, text: str) -> None:
+def test_unfit_text_is_explained_once(page: Page, model: str, text: str):
     choose(page, model)
     paste(page, text)
     page.wait_for_selector(DONE)
@@ -137,7 +137,7 @@ ROWS = [list(range(17))[1:], *[[0] * 16] * 15]
         json.dumps(ROWS),
     ],
 )
-def test_a_sudoku_of_another_size_is_told_what_it_is(page: Page, text: str) -> None:
+def test_a_sudoku_of_another_size_is_told_what_it_is(page: Page, text: str):
     choose(page, "maze-8x8")
     paste(page, text)
     expect(page.locator("#verdict-title")).to_have_text("A Sudoku of 16×16")
@@ -145,7 +145,7 @@ def test_a_sudoku_of_another_size_is_told_what_it_is(page: Page, text: str) -> N
 
 
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8"])
-def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str) -> None:
+def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str):
     choose(page, model)
     page.locator("#board [role=gridcell]").last.click()
     paste(page, str(SAMPLE.asked(SAMPLE.generate(np.random.default_rng(4), "easy").question, "")))
@@ -160,7 +160,7 @@ def mazes() -> Iterator[Server]:
         yield server
 
 
-def test_a_smaller_maze_is_solved(browser: Browser, mazes: Server) -> None:
+def test_a_smaller_maze_is_solved(browser: Browser, mazes: Server):
     rows, cols = 9, 13
     puzzle = registry.get(f"maze-{rows}x{cols}")
     question = str(puzzle.asked(puzzle.generate(np.random.default_rng(4), "medium").question, ""))

@@ -57,7 +57,7 @@ def clipboard(page: Page) -> str:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_link_opens_its_puzzle(browser: Browser, site: Server, size: Size) -> None:
+def test_a_link_opens_its_puzzle(browser: Browser, site: Server, size: Size):
     with visit(browser, site, size, LINK) as page:
         assert page.input_value("#model") == "sudoku"
         assert digits(page) == QUESTION
@@ -69,7 +69,7 @@ def test_a_link_opens_its_puzzle(browser: Browser, site: Server, size: Size) -> 
         screen(page, f"sharing-{size[0]}", whole=size in LAPTOPS)
 
 
-def test_a_copied_link_shows_the_same_board(page: Page, site: Server) -> None:
+def test_a_copied_link_shows_the_same_board(page: Page, site: Server):
     task = site.http.get("/models/arc-7x7/tasks").json()[-1]
     name = task["task"]
     for model in ("sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-7x7"):
@@ -100,16 +100,14 @@ def test_a_copied_link_shows_the_same_board(page: Page, site: Server) -> None:
         ("/#sudoku=53..x", "#verdict-title", "Not a puzzle"),
     ],
 )
-def test_bad_links_explained(
-    page: Page, site: Server, address: str, selector: str, words: str
-) -> None:
+def test_bad_links_explained(page: Page, site: Server, address: str, selector: str, words: str):
     page.goto("about:blank")
     page.goto(f"{site.url}{address}")
     expect(page.locator(selector)).to_contain_text(words)
 
 
 @pytest.mark.parametrize("model", ["sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-7x7"])
-def test_the_picture_is_a_png(page: Page, tmp_path: Path, model: str) -> None:
+def test_the_picture_is_a_png(page: Page, tmp_path: Path, model: str):
     choose(page, model)
     assert page.is_disabled("#save-picture")
     solve(page)
@@ -122,7 +120,7 @@ def test_the_picture_is_a_png(page: Page, tmp_path: Path, model: str) -> None:
     assert page.is_disabled("#copy-answer")
 
 
-def test_the_video_plays(page: Page, tmp_path: Path) -> None:
+def test_the_video_plays(page: Page, tmp_path: Path):
     choose(page, "arc-7x7")
     solve(page)
     with page.expect_download() as waiting:
@@ -153,7 +151,7 @@ def check_import(file: Path, kind: str, num_examples: int) -> None:
     assert len(open_split(out, "train")) == num_examples
 
 
-def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_path: Path) -> None:
+def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_path: Path):
     for sample in ("Short", "Round the block", "Long way"):
         choose(page, "maze-8x8", sample)
         assert solve(page) == "Proven"
@@ -171,7 +169,7 @@ def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_
     check_import(file, "maze-8x8", 3)
 
 
-def test_disproven_answer_is_kept_out_of_the_set(page: Page) -> None:
+def test_disproven_answer_is_kept_out_of_the_set(page: Page):
     choose(page, "sudoku", "Extreme")
     page.click("summary:has-text('How to think')")
     page.fill("#segments-wanted", "1")
@@ -179,7 +177,7 @@ def test_disproven_answer_is_kept_out_of_the_set(page: Page) -> None:
     assert page.is_disabled("#add")
 
 
-def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> None:
+def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path):
     choose(page, "arc-7x7")
     for side, size in (("Rows", "1"), ("Columns", "3")):
         page.fill(f"#answer-board [aria-label={side}]", size)
@@ -196,7 +194,7 @@ def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> N
     assert import_file(file, registry.get("arc-7x7"), tmp_path / "d", split="train").num_train == 1
 
 
-def test_fresh_board_joins_the_set_with_its_answer(page: Page, tmp_path: Path) -> None:
+def test_fresh_board_joins_the_set_with_its_answer(page: Page, tmp_path: Path):
     choose(page, "maze-14x14")  # which no model here solves
     expect(page.locator("#show-label")).to_be_visible()
     assert page.is_disabled("#solve")
@@ -205,7 +203,7 @@ def test_fresh_board_joins_the_set_with_its_answer(page: Page, tmp_path: Path) -
     check_import(exported(page, tmp_path), "maze-14x14", 1)
 
 
-def test_a_right_answer_drawn_on_a_maze_joins_the_set(page: Page, tmp_path: Path) -> None:
+def test_a_right_answer_drawn_on_a_maze_joins_the_set(page: Page, tmp_path: Path):
     choose(page, "maze-8x8")
     paste(page, "\n".join(["S..G####", *["########"] * 7]))
     page.click("#draw-label")

@@ -106,7 +106,7 @@ def phone(browser: Browser, host: Static) -> Iterator[Page]:
         yield page
 
 
-def test_a_link_solves_itself_on_a_phone(phone: Page) -> None:
+def test_a_link_solves_itself_on_a_phone(phone: Page):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     assert verdict(phone) == "Proven"
     assert "." not in digits(phone)
@@ -139,7 +139,7 @@ MANY = pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])
 
 
 @pytest.mark.parametrize("count", [5, MANY])
-def test_the_browser_answers_as_a_server(phone: Page, count: int) -> None:
+def test_the_browser_answers_as_a_server(phone: Page, count: int):
     """Without hypotheses, and smaller mazes in a frame too."""
     boards = {kind: boards_of(kind, count) for kind in MODELS}
     boards["maze-8x8"].append([[2, 0, 1, 0], [1, 0, 0, 0], [1, 1, 1, 0], [3, 0, 0, 0]])
@@ -167,7 +167,7 @@ REFUSED = [
 ]
 
 
-def test_the_browser_refuses_and_judges_as_a_server(phone: Page) -> None:
+def test_the_browser_refuses_and_judges_as_a_server(phone: Page):
     solver = solver_here()
     bodies = [{"puzzle": puzzle, "model": model} for model, puzzle in REFUSED]
     bodies.append({"puzzle": boards_of("sudoku", 1)[0], "model": "sudoku", "max_segments": 129})
@@ -188,7 +188,7 @@ def test_the_browser_refuses_and_judges_as_a_server(phone: Page) -> None:
     assert wrong["reason"] == "bad-puzzle"
 
 
-def test_a_second_visit_needs_no_network(phone: Page, host: Static) -> None:
+def test_a_second_visit_needs_no_network(phone: Page, host: Static):
     phone.evaluate("navigator.serviceWorker.ready")
     host.stop()
     phone.goto(f"{host.url}{PATH}?again")
@@ -200,7 +200,7 @@ def test_a_second_visit_needs_no_network(phone: Page, host: Static) -> None:
     assert "no way is shorter" in phone.inner_text("#verdict")
 
 
-def test_only_the_pinned_runtime_and_known_proofs_become_a_site(tmp_path: Path) -> None:
+def test_only_the_pinned_runtime_and_known_proofs_become_a_site(tmp_path: Path):
     out = tmp_path / "out"
 
     def refused(*options: str) -> tuple[int, str]:

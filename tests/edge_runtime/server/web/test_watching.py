@@ -29,7 +29,7 @@ def set_how(page: Page, *, attempts: int = 1, policy: str = "") -> None:
     page.select_option("#policy", policy)
 
 
-def test_stream_is_watched_segment_by_segment(page: Page) -> None:
+def test_stream_is_watched_segment_by_segment(page: Page):
     choose(page, "sudoku", HARD)
     set_how(page, attempts=4, policy="fixed")  # which thinks on after a proof
     before = digits(page)
@@ -45,7 +45,7 @@ def test_stream_is_watched_segment_by_segment(page: Page) -> None:
     assert digits(page) == before
 
 
-def test_every_attempt_can_be_looked_at_and_every_segment_again(page: Page) -> None:
+def test_every_attempt_can_be_looked_at_and_every_segment_again(page: Page):
     choose(page, "sudoku-6x6", "Few givens")
     set_how(page, attempts=3, policy="fixed")
     page.fill("#segments-wanted", "6")
@@ -62,7 +62,7 @@ def test_every_attempt_can_be_looked_at_and_every_segment_again(page: Page) -> N
     assert page.locator("#curve .margin").count() == 3
 
 
-def test_each_step_shows_the_next_segment_of_a_whole_run(page: Page) -> None:
+def test_each_step_shows_the_next_segment_of_a_whole_run(page: Page):
     choose(page, "sudoku-6x6", "Few givens")
     answers = []
     for segment in (1, 2):
@@ -79,7 +79,7 @@ def test_each_step_shows_the_next_segment_of_a_whole_run(page: Page) -> None:
         assert digits(page) == answer
 
 
-def test_stop_cancels_the_puzzle_on_the_server(page: Page, site: Server) -> None:
+def test_stop_cancels_the_puzzle_on_the_server(page: Page, site: Server):
     def is_idle() -> bool:
         slots = site.slots()
         num_active = sum(lane["lane"]["num_active"] for lane in slots["lanes"])
@@ -94,7 +94,7 @@ def test_stop_cancels_the_puzzle_on_the_server(page: Page, site: Server) -> None
     wait_for(is_idle)
 
 
-def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) -> None:
+def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page):
     choose(page, "maze-8x8")
     page.click("#tab-evaluation")
     page.select_option("#evaluate-difficulty", "hard")
@@ -119,9 +119,7 @@ def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) ->
     assert page.input_value("#text") == lines[-1]["puzzle"]
 
 
-def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(
-    page: Page, site: Server
-) -> None:
+def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(page: Page, site: Server):
     """A batch keeps all slots of `sudoku` busy; leaving it cancels what is left."""
     choose(page, "sudoku-6x6", "Easy")
     page.click("#solve")
@@ -158,7 +156,7 @@ MISPLACED_WORDS = """() => {
 }"""
 
 
-def test_the_curve_shows_margin_and_proof(sized_page: Page) -> None:
+def test_the_curve_shows_margin_and_proof(sized_page: Page):
     choose(sized_page, "sudoku-6x6", "Few givens")
     think_for(sized_page, 8)
     assert solve(sized_page) == "Proven"
@@ -176,7 +174,7 @@ def test_the_curve_shows_margin_and_proof(sized_page: Page) -> None:
     assert sized_page.is_hidden("#margins")
 
 
-def test_figures_use_no_words_of_the_trade(page: Page) -> None:
+def test_figures_use_no_words_of_the_trade(page: Page):
     choose(page, "maze-8x8", "Long way")
     assert solve(page) == "Proven"
     named = figures(page)
