@@ -4,6 +4,7 @@ Text holds a board in each line, or boards over several lines with blank lines o
 them. A line is a remark only if it cannot be a row of a board. Lines count from 1.
 """
 
+import functools
 import itertools
 import math
 import re
@@ -180,7 +181,7 @@ def _labeled_boards(
         pieces = ([line] for line in block) if has_board_per_line else [list(block)]
         for piece in pieces:
             number, _ = piece[-1]
-            text = "".join(line for _, line in piece).rstrip("\r\n")
+            text = "".join([line for _, line in piece]).rstrip("\r\n")
             board = ANSWER_LABEL.sub("", text)
             yield is_answer or board != text, _record_of(f"line {number}", board, puzzles)
 
@@ -201,9 +202,10 @@ def _blocks(
 def _record_of(place: str, text: str, puzzles: Sequence[Puzzle]) -> PuzzleRecord:
     """A board, or a question and its answer with blanks between them."""
     words = text.split()
-    lengths = {puzzle.seq_len for puzzle in puzzles}
-    if len(words) == 2 and len(words[0]) == len(words[1]) and len(words[0]) in lengths:
-        return PuzzleRecord(place=place, question=words[0], answer=words[1])
+    if len(words) == 2:
+        question, answer = words
+        if any(len(question) == len(answer) == puzzle.seq_len for puzzle in puzzles):
+            return PuzzleRecord(place=place, question=question, answer=answer)
     return PuzzleRecord(place=place, question=text)
 
 
@@ -245,11 +247,18 @@ def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:
 
 def _can_be_row(puzzle: Puzzle, line: str) -> bool:
     """Whether a line is a row, perhaps with a wrong mark: a remark has words or only a number."""
-    if not isinstance(puzzle, Lettered):
+    marks = _row_marks(puzzle)
+    if line[0] not in marks:
         return False
-    marks = puzzle.legend.row_marks.union(SEPARATORS)
-    words = [word for word in REMARK_WORDS.findall(line) if not marks.issuperset(word)]
-    return line[0] in marks and not words
+    return all(marks.issuperset(word) for word in REMARK_WORDS.findall(line))
+
+
+@functools.cache
+def _row_marks(puzzle: Puzzle) -> frozenset[str]:
+    """The characters of a row; none if the puzzle has no letters."""
+    if isinstance(puzzle, Lettered):
+        return puzzle.legend.row_marks.union(SEPARATORS)
+    return frozenset()
 
 
 def _records_of_arrays(path: Path, puzzles: Sequence[Puzzle]) -> Iterator[PuzzleRecord]:

@@ -16,7 +16,6 @@ ANY_HEADING = re.compile(
 ANSWER_HEADING = re.compile(HEADING.format("solution|answer"), re.IGNORECASE)
 AROUND_TEXT = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$", re.MULTILINE)
 """Colors of a terminal, the end of a DOS file, and fences of Markdown."""
-_AROUND_MARKS = ("\x1b", "\x1a", "```")
 AROUND_LIST = re.compile(
     r"^[ \t]*[A-Za-z][^\n='\"(){}]*=[ \t]*(?:new [^\n{]*)?(?=[\w.]*\(?[\[{(]|$)"
     r"|(?<![\w.])[A-Za-z][\w.]*\((?=[\[{(])|(?:dtype|device)=[\w'<:.]*",
@@ -41,7 +40,7 @@ def encoding_of(head: bytes) -> str:
 
 def plain(text: str) -> str:
     """The text without invisible characters, and with ASCII for what looks or counts like it."""
-    if any(mark in text for mark in _AROUND_MARKS):
+    if "\x1b" in text or "\x1a" in text or "```" in text:
         text = AROUND_TEXT.sub("", text)
     if "=" in text or "(" in text:
         text = AROUND_LIST.sub("", text)
