@@ -5,7 +5,6 @@ Read `accuracy_of`. Shapes: N puzzles, T tokens, P rows of the puzzle table, E p
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from typing import NamedTuple
 from rich.table import Table
 
 from hrm_edge_runtime.contract import shipped
-from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME
 from hrm_edge_runtime.contract.halting import HaltingPolicy, usual_kind
 from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.engines.factory import choose as choose_engine
@@ -35,6 +33,7 @@ from hrm_parity.halting_curve import (
     score_policy,
 )
 from hrm_parity.outcomes import Paired, Score, num_deciding, paired
+from hrm_puzzles.data.datasets import identifiers_at
 from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import UNKNOWN, Puzzle, Voting
 
@@ -175,7 +174,7 @@ def _pass_at(puzzle: Puzzle, data: Path, rollout: Rollout) -> dict[int, float]:
     if not isinstance(puzzle, Voting) or not data.is_dir():
         return {}
     questions = rollout.questions
-    identifiers = json.loads((data / IDENTIFIERS_NAME).read_text(encoding="utf-8"))
+    identifiers = identifiers_at(data)
     names = [identifiers[number] for number in questions.puzzle_ids_N.tolist()]
     answers_NT = rollout.answers_NT
     shares = puzzle.pass_at(

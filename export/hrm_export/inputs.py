@@ -3,7 +3,6 @@
 Shapes: N puzzles, T tokens.
 """
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.examples import num_by_task_in
-from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, open_split
+from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, identifiers_at, open_split
 from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import Puzzle, Voting
 
@@ -128,7 +127,7 @@ def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
     if data is None:
         numbers = map(str, range(1, num_puzzle_ids))
         return [BLANK_IDENTIFIER, *numbers]
-    names = json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
+    names = identifiers_at(data)
     if len(names) != num_puzzle_ids:
         problem = f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows"
         remedy = f"give the data set that trained the model, or keep {len(names)} rows"

@@ -60,6 +60,14 @@ def published(path: Path, dtype: type, **meta: int | None) -> Path:
     return path
 
 
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[1]", "[" * 2000])
+def test_names_that_are_no_list_are_told_in_one_sentence(tmp_path: Path, text: str):
+    path = written(tmp_path)
+    (path / "identifiers.json").write_text(text)
+    with pytest.raises(DatasetError, match=r"identifiers.json cannot be read .*; build .* again\."):
+        datasets.identifiers_at(path)
+
+
 def test_written_files_are_the_published_layout(tmp_path: Path):
     path = written(tmp_path)
     assert json.loads((path / "identifiers.json").read_text()) == ["<blank>"]

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hrm_host.reading import json_from, text_of
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
@@ -72,13 +71,7 @@ class SplitSource:
 
     def identifiers(self) -> tuple[str, ...]:
         """The names of the puzzle ids."""
-        file = self.path / "identifiers.json"
-        try:
-            return tuple(json_from(text_of(file)))
-        except (OSError, ValueError, TypeError) as error:
-            raise datasets.DatasetError(
-                f"{file} cannot be read ({error}); build the data set again."
-            ) from error
+        return tuple(datasets.identifiers_at(self.path))
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
         """Choose an example of each group: one random number for the variant, one for its row."""

@@ -28,11 +28,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import is_object, json_from, text_of
+from hrm_host.reading import are_strings, is_list, is_object, json_from, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
+IDENTIFIERS = "identifiers.json"
 SPLITS = ("train", "test")
 
 
@@ -207,11 +208,24 @@ def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
 
     Names are written one by one, because there may be millions.
     """
-    with (path / "identifiers.json").open("w", encoding="utf-8") as stream:
+    with (path / IDENTIFIERS).open("w", encoding="utf-8") as stream:
         stream.write("[" + json.dumps(BLANK_IDENTIFIER))
         for name in names:
             stream.write(", " + json.dumps(name))
         stream.write("]")
+
+
+def identifiers_at(path: Path) -> list[str]:
+    """The names of the puzzle ids; raises DatasetError if they cannot be read."""
+    problem = "it is not a list of names"
+    try:
+        names: object = json_from(text_of(path / IDENTIFIERS))
+        if is_list(names) and are_strings(names):
+            return names
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    remedy = "build the data set again"
+    raise DatasetError(f"{path / IDENTIFIERS} cannot be read ({problem}); {remedy}.")
 
 
 def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> None:

@@ -11,9 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import counted, is_list, json_from, text_of
+from hrm_host.reading import counted
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import SPLITS, DatasetError, Split, meta_for, open_split, recipe_at
+from hrm_puzzles.data.datasets import (
+    SPLITS,
+    DatasetError,
+    Split,
+    identifiers_at,
+    meta_for,
+    open_split,
+    recipe_at,
+)
 from hrm_puzzles.data.examples import num_ambiguous_in
 from hrm_puzzles.puzzle import UNKNOWN, WRONG, BoolArray, Int64Array, IntArray, Puzzle, Voting
 
@@ -224,10 +232,9 @@ def report_text(report: DatasetReport) -> str:
 def _num_names(path: Path) -> int:
     """The number of names of puzzle ids; 0 if they cannot be read."""
     try:
-        names: object = json_from(text_of(path / "identifiers.json"))
-    except (OSError, ValueError):
+        return len(identifiers_at(path))
+    except DatasetError:
         return 0
-    return len(names) if is_list(names) else 0
 
 
 def example_text(path: Path, part: SplitReport, puzzle_name: str) -> str:
