@@ -149,15 +149,14 @@ def measure(
     graphs: Graphs,
     served: ServedGraph,
     held_out: Questions,
-    threshold: float | None,
     stages: Stages,
     end_s: float = math.inf,
 ) -> Measured:
     """Run the held-out puzzles through all segments of the graph that a CPU runs.
 
-    They are all, or as many as begin before the monotonic time `end_s`. Without a threshold, take
-    the one with the fewest segments that loses at most `HALTING_LOSS` exact solves against all
-    segments. It is chosen and scored on the same puzzles.
+    They are all, or as many as begin before the monotonic time `end_s`. The threshold is the one
+    with the fewest segments that loses at most `HALTING_LOSS` exact solves against all segments. It
+    is chosen and scored on the same puzzles.
     """
     *_, on_cpu = graphs.files.values()
     with served.engine(on_cpu) as engine:
@@ -171,7 +170,6 @@ def measure(
             progress=partial(stages.show, f"measuring {graphs.precision}"),
         )
     curve = learned_curve(rollout)
-    if threshold is None:
-        threshold = choose(curve, HALTING_LOSS).policy.threshold
+    threshold = choose(curve, HALTING_LOSS).policy.threshold
     policy = replace(served.policy, threshold=threshold)
     return Measured(**vars(graphs), rollout=rollout, curve=curve, policy=policy)

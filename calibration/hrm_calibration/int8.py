@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from hrm_calibration import INT8_BUDGET
 from hrm_calibration.quantize import quantize, unsigned, with_products
 from hrm_calibration.ranges import METHOD, scale_of
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
@@ -65,7 +64,7 @@ def calibrate(
     served: ServedGraph,
     questions: Questions,
     *,
-    budget: float = INT8_BUDGET,
+    budget: float,
     stages: Stages | None = None,
 ) -> Calibration:
     """Record ranges, then keep the worst matrices in float until the loss is within the budget.
@@ -89,7 +88,7 @@ def calibrate(
         if len(losses) == len(ranking):
             raise ValueError(
                 f"INT8 loses more than {100 * budget:g} points of exact solves even if only one "
-                "matrix has its inputs rounded; allow a greater loss or export without INT8"
+                "matrix has its inputs rounded; allow more with --max-loss, or export without INT8"
             )
         weight_only = list(ranking)[: len(losses)]
         losses.append(lost_by(served, scales, weight_only, sample, float32, stages))

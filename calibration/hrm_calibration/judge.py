@@ -76,8 +76,7 @@ class Exam(NamedTuple):
 
     `calibration` and `held_out` share no puzzle. `identifiers` name the rows of the puzzle table,
     `tasks` holds the pairs of named tasks. `lower` are the precisions to make, fp16 or int8.
-    Without a threshold, each precision chooses its own. `int8_budget` and `max_loss` are points of
-    exact solves.
+    `max_loss` are points of exact solves; INT8 is calibrated to lose half of them.
     """
 
     served: ServedGraph
@@ -86,8 +85,6 @@ class Exam(NamedTuple):
     tasks: Mapping[str, Any]
     identifiers: Sequence[str]
     lower: Sequence[str]
-    threshold: float | None
-    int8_budget: float
     max_loss: float
 
 
@@ -118,7 +115,7 @@ def measure_fp32(exam: Exam, stages: LimitedStages) -> Measured:
     """The measured float32 form, on as many held-out puzzles as there is time for."""
     graphs = Graphs(precision="fp32", files={"step.fp32.onnx": exam.served.graph})
     end_s = stages.end_of(FP32_SHARE)
-    measured = measure(graphs, exam.served, exam.held_out, exam.threshold, stages.shown, end_s)
+    measured = measure(graphs, exam.served, exam.held_out, stages.shown, end_s)
     num_puzzles = measured.score.num_puzzles
     if num_puzzles < len(exam.held_out):
         stages.say(
@@ -231,8 +228,8 @@ def measured_lower(exam: Exam, fp32: Measured, stages: LimitedStages) -> Iterato
             if precision == "fp16":
                 graphs = make_fp16(served, ranges)
             else:
-                graphs = make_int8(served, ranges, sample, exam.int8_budget / 100, stages)
-            yield measure(graphs, exam.served, held_out, exam.threshold, stages)
+                graphs = make_int8(served, ranges, sample, exam.max_loss / 200, stages)
+            yield measure(graphs, exam.served, held_out, stages)
             missing.remove(precision)
     except OutOfTimeError as error:
         stages.say(f"the bundle lacks {' and '.join(missing)}: {error}")
@@ -265,8 +262,7 @@ def require_small_loss(precision: str, exact: Paired, max_loss: float) -> None:
     raise ParityError(
         f"{precision} loses {100 * exact.loss:.2f} points of exact solves against fp32 over "
         f"{exact.num_puzzles} puzzles (95 %: {low:.2f} to {100 * exact.high:.2f}) but --max-loss "
-        f"allows {max_loss:g}, so no bundle was written; allow more, omit {precision}, or give "
-        "INT8 a smaller --int8-budget"
+        f"allows {max_loss:g}, so no bundle was written; allow more, or omit {precision}"
     )
 
 

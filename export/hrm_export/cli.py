@@ -17,8 +17,8 @@ main = command.Command("hrm-export", extra="export")
 
 @main.command(
     groups={
-        "INT8": "int8 calib int8_budget",
-        "Loop and halting": "loop policy threshold max_segments",
+        "INT8": "int8 calib",
+        "Loop and halting": "loop policy max_segments",
         "Measuring": "data puzzle_ids held_out max_loss budget_minutes golden",
     },
     epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku",

@@ -35,7 +35,7 @@ class Contents:
     """Everything that goes into a bundle.
 
     `generated` names the tasks that were also trained on generated examples, `meta` is the
-    checkpoint's. The threshold of the served policy is 0 unless the options give one.
+    checkpoint's. The served policy has no threshold yet: each precision chooses its own.
     """
 
     name: str
@@ -86,8 +86,6 @@ def contents_of(
         tasks=tasks_of(data, puzzle, identifiers),
         identifiers=identifiers,
         lower=options.lower_precisions,
-        threshold=options.threshold,
-        int8_budget=options.int8_budget,
         max_loss=options.max_loss,
     )
     generated: list[str] = []
@@ -116,13 +114,13 @@ def keep_rows(model: hrm.HRM, num_rows: int | None, source: Path) -> None:
 
 
 def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPolicy:
-    """When the exported model halts; at threshold 0 unless the options give one."""
+    """When the exported model halts. Each precision chooses its own threshold later."""
     limit = options.max_segments or config.max_segments
     if config.arch == "transformer" and limit > 1:
         problem = f"a transformer runs one segment, not --max-segments {limit}"
         raise ValueError(f"{problem}; omit --max-segments")
     kind = options.policy or usual_kind(proof_exists=puzzle.proof_exists)
-    return HaltingPolicy(kind=kind, threshold=options.threshold or 0.0, max_segments=limit)
+    return HaltingPolicy(kind=kind, max_segments=limit)
 
 
 def provider_of(device: str) -> Provider:

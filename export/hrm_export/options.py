@@ -1,13 +1,11 @@
 """The options of hrm-export; contradictions are rejected here."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from hrm_calibration import INT8_BUDGET
 from hrm_edge_runtime.contract.halting import PolicyKind
 from hrm_host.command import AsJson
 
@@ -46,9 +44,6 @@ class Options:
             "a data set, or a CSV file."
         ),
     ] = None
-    int8_budget: Annotated[
-        float, typer.Option(min=0, help="Points of exact solves that INT8 may lose.")
-    ] = 100 * INT8_BUDGET
     loop: Annotated[
         str,
         typer.Option(help="host, or unrolled[=N] to add a graph that runs N segments in one call."),
@@ -59,10 +54,6 @@ class Options:
     policy: Annotated[
         PolicyKind | None,
         typer.Option(help="When a puzzle halts. Default: verified if answers can be proven."),
-    ] = None
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="Halt above this margin. Default: chosen on the held-out puzzles."),
     ] = None
     max_segments: Annotated[
         int | None,
@@ -88,9 +79,9 @@ class Options:
     max_loss: Annotated[
         float,
         typer.Option(
-            help="Points of exact solves that a precision may lose against fp32. If the "
-            "measured interval contains this number, the precision is marked undecided and auto "
-            "does not choose it."
+            help="Points of exact solves that a precision may lose against fp32; INT8 aims at "
+            "half. If the measured interval contains this number, the precision is marked "
+            "undecided and auto does not choose it."
         ),
     ] = 1.0
     budget_minutes: Annotated[
@@ -112,8 +103,6 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_loop(self.loop)
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise ValueError(f"--threshold {self.threshold} is not a margin; give a finite number")
 
     @property
     def lower_precisions(self) -> list[str]:

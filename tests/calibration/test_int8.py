@@ -91,7 +91,7 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept(
 
 def test_a_budget_no_graph_keeps_is_rejected(monkeypatch: pytest.MonkeyPatch):
     coarse_for(WEIGHTS, monkeypatch)
-    with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
+    with pytest.raises(ValueError, match="allow more with --max-loss, or export without"):
         calibrate(ONE_SEGMENT, own_answers(8), budget=0.0)
 
 
@@ -112,7 +112,7 @@ def test_budget_allows_an_error(num_puzzles: int, num_lost: int, budget: float, 
 
 def test_too_few_puzzles_are_rejected():
     with pytest.raises(ValueError, match="too few"):
-        calibrate(SERVED, questions(3))
+        calibrate(SERVED, questions(3), budget=1.0)
 
 
 def test_losses_and_wins_are_counted_in_pairs_with_walds_interval():

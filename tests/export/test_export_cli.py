@@ -202,13 +202,13 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
 def test_name_and_halting_are_as_given(tmp_path: Path, limit: int, traced: int):
     """A puzzle may run longer or shorter than in training."""
     data = data_set(tmp_path / "data", SUDOKU, 9)
-    halting = ("--policy", "learned", "--threshold", "0.5", "--max-segments", str(limit))
+    halting = ("--policy", "learned", "--max-segments", str(limit))
     options = ("--name", "mine", *halting, "--data", str(data), "--device", "cpu")
     bundle = bundle_of(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options)
     assert bundle.manifest.name == "mine"
     policy = bundle.manifest.halting_policy()
-    assert (policy.kind, policy.threshold, policy.max_segments) == ("learned", 0.5, limit)
-    assert bundle.manifest.curves["fp32"].threshold == 0.5
+    assert (policy.kind, policy.max_segments) == ("learned", limit)
+    assert bundle.manifest.curves["fp32"].threshold == policy.threshold
     golden = bundle.golden()
     assert len(golden.answer_SBT) == traced
     held_out = {tokens_T.tobytes() for tokens_T in questions_made(SUDOKU, 9).tokens_NT}
@@ -266,7 +266,6 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--board", "sudoku"), "omit --board"),
-        ({}, ("--threshold", "nan"), "give a finite number"),
         ({"puzzle": None}, (), "does not name its puzzle"),
         ({"puzzle": "sudoku"}, (), "has 16 positions of 6 tokens but sudoku has 81"),
         ({"num_puzzle_ids": 3}, (), "give it with --data"),

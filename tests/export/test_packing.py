@@ -49,8 +49,6 @@ def small_contents(*lower: str, max_loss: float = 1.0) -> Contents:
         tasks={},
         identifiers=["<blank>", "one", "two"],
         lower=lower,
-        threshold=None,
-        int8_budget=0.5,
         max_loss=max_loss,
     )
     return Contents(name="small", model=model, exam=exam, meta=META)
