@@ -162,19 +162,15 @@ def test_a_dry_run_tells_steps_rate_and_hours_and_writes_nothing(
 @pytest.mark.parametrize(
     ("setting", "machine", "warned"),
     [
-        ("warmup_samples=480", "cpu", ""),
-        ("warmup_samples=481", "cpu", "more than a tenth of the run"),
-        ("warmup_samples=10%", "cpu", ""),
-        ("warmup_samples=10.1 %", "cpu", "more than a tenth of the run"),
         ("hidden_size=96", "rtx4090", "not a multiple of 64"),
         ("hidden_size=128", "rtx4090", ""),
         ("hidden_size=96", "cpu", ""),
     ],
 )
 def test_a_setting_that_is_probably_a_mistake_is_said(setting: str, machine: str, warned: str):
-    settings = ["total_samples=4800", "warmup_samples=0", "puzzle_vector_size=32", setting]
+    settings = ["puzzle_vector_size=32", setting]
     options = PlanOptions(puzzle="sudoku-4x4", preset="small", settings=settings)
-    found = warnings(draft(options, PRESETS[machine]), options)
+    found = warnings(draft(options, PRESETS[machine]))
     assert len(found) == bool(warned)
     assert warned in "".join(found)
 
@@ -194,7 +190,6 @@ def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: 
 def test_the_city_recipe_has_the_figures_of_its_notes():
     options = PlanOptions(recipe="city")
     plan = draft(options, PRESETS["rtx3070ti"])
-    assert warnings(plan, options) == []  # its long warm-up is meant
     recipe = plan.recipe
     assert (recipe.batch_size, recipe.total_samples, recipe.warmup_samples) == (32, 5 * 960, 1920)
     assert (recipe.scaled(recipe.lr), recipe.weight_decay, recipe.puzzle_lr) == (1e-4, 0.1, 1e-2)

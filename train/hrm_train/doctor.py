@@ -24,9 +24,7 @@ FIELDS = (
     "clocks.max.graphics",
     "power.limit",
     "power.default_limit",
-    "temperature.gpu",
 )
-HOT_C = 83  # °C at which cards begin to throttle
 MIN_CLOCK_SHARE = 0.6  # share of the maximum clock; a lock above it keeps laptops steady
 MIN_POWER_SHARE = 0.95  # share of the default power limit
 
@@ -175,31 +173,24 @@ def read_cards(answer: str) -> list[Card]:
 
 
 def card_findings(card: Card) -> Iterator[Finding]:
-    """Settings that slow training, and heat. A value that the card does not report is skipped."""
+    """Settings that slow training. What the card does not report, as [N/A], is skipped."""
     gpu = f"gpu {card['index']}"
     smi = f"sudo nvidia-smi -i {card['index']}"
     if card["persistence_mode"] == "Disabled":  # Windows does not report it
         text = "off: the driver unloads between runs and forgets settings such as power limits"
         yield warn(f"{gpu} persistence", text, f"{smi} -pm 1")
     with suppress(ValueError):
-        clock_mhz, max_mhz = _numbers(card, "clocks.applications.graphics", "clocks.max.graphics")
+        clock_mhz = float(card["clocks.applications.graphics"])
+        max_mhz = float(card["clocks.max.graphics"])
         is_slow = clock_mhz < MIN_CLOCK_SHARE * max_mhz
         text = f"locked at {clock_mhz:.0f} of {max_mhz:.0f} MHz"
         yield warn_if(is_slow, f"{gpu} clocks", text, f"{smi} -rac; {smi} -rgc")
     with suppress(ValueError):
-        limit_w, default_w = _numbers(card, "power.limit", "power.default_limit")
+        limit_w = float(card["power.limit"])
+        default_w = float(card["power.default_limit"])
         is_low = limit_w < MIN_POWER_SHARE * default_w
         text = f"{limit_w:.0f} W; the default is {default_w:.0f} W"
         yield warn_if(is_low, f"{gpu} power limit", text, f"{smi} -pl {default_w:.0f}")
-    with suppress(ValueError):
-        (celsius,) = _numbers(card, "temperature.gpu")
-        remedy = f"clear its air path or lower its power limit: {smi} -pl WATTS"
-        yield warn_if(celsius >= HOT_C, f"{gpu} temperature", f"{celsius:.0f} °C", remedy)
-
-
-def _numbers(card: Card, *names: str) -> list[float]:
-    """The values of these fields. Raises ValueError for [N/A] and [Not Supported]."""
-    return [float(card[name]) for name in names]
 
 
 def kernel_log(machine: Host) -> Iterator[Finding]:

@@ -152,7 +152,7 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
         values = checkpoint.read_json(file)
         init = values["init"]
         data = Path(values["data"])
-        absolute = Path(values.get("absolute_data", data))  # older runs lack it
+        absolute = Path(values["absolute_data"])
         if absolute.exists() and absolute != data.absolute():  # begun in another directory
             data = absolute
         return RunPlan(
@@ -162,8 +162,8 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
             recipe=Recipe(**values["recipe"]),
             config=HRMConfig.from_mapping(values["model"]),
             init=init and Path(init),
-            intervals=Intervals(**values.get("intervals", {})),  # older runs lack intervals
-            events=tuple(values.get("events", [])),
+            intervals=Intervals(**values["intervals"]),
+            events=tuple(values["events"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(

@@ -91,7 +91,7 @@ def _plan(options: TrainOptions) -> RunPlan:
         if ranks.is_first:
             plan = tuning.tuned(plan, most=options.tune_batch)
         plan = ranks.shared(plan)
-    for line in needs_of(plan, options):
+    for line in needs_of(plan):
         say(line)
     say("time: unknown until the first steps are measured")
     return plan
@@ -175,14 +175,14 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
     if options.fill is not None:
         plan = tuning.filled(plan, options.fill)
     basis = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
-    needs = [_model_line(plan), *needs_of(plan, options), basis]
+    needs = [_model_line(plan), *needs_of(plan), basis]
     for line in [*needs, *times(plan, options.samples_per_s)]:
         progress.print_line(console, line)
 
 
-def needs_of(plan: RunPlan, options: PlanOptions) -> list[str]:
+def needs_of(plan: RunPlan) -> list[str]:
     """Memory, steps and disk of a new run, then warnings."""
-    return [_memory(plan), _schedule(plan), _disk(plan), *warnings(plan, options)]
+    return [_memory(plan), _schedule(plan), _disk(plan), *warnings(plan)]
 
 
 def _memory(plan: RunPlan) -> str:
@@ -279,27 +279,11 @@ def _num_written(num_steps: int, intervals: Intervals) -> int:
     return 1 + earlier // saved + earlier // validated - earlier // both
 
 
-def warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
+def warnings(plan: RunPlan) -> list[str]:
     """Settings that are allowed but probably a mistake."""
-    found = _warm_up_warnings(plan, options)
     width = plan.config.hidden_size
-    if plan.hardware.device == "cuda" and width % TILE:
-        found.append(
-            f"warning: hidden_size {width} is not a multiple of {TILE}, which a GPU multiplies best"
-        )
-    return found
-
-
-def _warm_up_warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
-    """A named recipe that sets both its warm-up and its length means them."""
-    recipe = plan.recipe
-    if recipe.warmup_samples <= recipe.total_samples // 10:
-        return []
-    lengths = {"total_samples", "warmup_samples"}
-    changed = {text.partition("=")[0] for text in options.settings or []}
-    if lengths <= options.named_settings.keys() and not lengths & changed:
+    if plan.hardware.device != "cuda" or width % TILE == 0:
         return []
     return [
-        f"warning: the warm-up of {recipe.warmup_samples:,} samples takes more than a tenth of "
-        "the run; --set warmup_samples=10% would be a tenth"
+        f"warning: hidden_size {width} is not a multiple of {TILE}, which a GPU multiplies best"
     ]
