@@ -72,7 +72,6 @@ def sizing_from(step_s: Mapping[int, float]) -> tuple[int, str]:
 
 class _Figures(BaseModel):
     step_s: dict[PositiveInt, PositiveFloat] = {}
-    was_busy: bool = False  # other work lengthened the step times
     memory_bytes: dict[PositiveInt, NonNegativeInt] = {}
 
 
@@ -91,22 +90,20 @@ class StepTimesFile:
         self._key = f"{choice}, {num_threads or cores} threads, {machine.machine_name()}"
 
     def step_times(self, max_slots: int) -> StepTimes:
-        """The kept times up to `max_slots`; empty unless they include one slot.
-
-        Times of a busy machine hold until it is idle; then they are measured again.
-        """
-        kept = self._kept()
-        is_outdated = kept.was_busy and not _is_busy()
-        if is_outdated or 1 not in kept.step_s:
+        """The kept times up to `max_slots`; empty unless they include one slot."""
+        kept = self._kept().step_s
+        if 1 not in kept:
             return {}
-        return {size: seconds for size, seconds in kept.step_s.items() if size <= max_slots}
+        return {size: seconds for size, seconds in kept.items() if size <= max_slots}
 
     def memory_bytes(self, num_slots: int) -> int:
         """The memory that a lane of `num_slots` took last time; 0 if unknown."""
         return self._kept().memory_bytes.get(num_slots, 0)
 
     def keep_step_times(self, step_s: StepTimes) -> None:
-        self._keep(step_s=dict(step_s), was_busy=_is_busy())
+        """Keep the times, unless other work lengthened them: then the next start measures."""
+        if not _is_busy():
+            self._keep(step_s=dict(step_s))
 
     def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
         kept = self._kept().memory_bytes
