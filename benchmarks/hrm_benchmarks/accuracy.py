@@ -127,31 +127,31 @@ def measure(
         requests.append(SolveRequest(puzzle=text, attempts=attempts, **options))
     replies, cpu_s = _timed(solve_all, requests)
     answers: list[SolveAnswer] = []
-    is_proven: list[bool] = []
-    segments: list[int] = []
-    for position in range(len(questions)):
-        answer = replies[position]
+    is_right: list[bool] = []
+    for question in questions:
+        answer = replies[question.index]
         if not isinstance(answer, SolveAnswer):
             raise ValueError(f"a puzzle is rejected: {answer.message}; {answer.remedy}.")
         answers.append(answer)
-        is_proven.append(answer.verified is True)
-        segments.append(answer.total_segments)
-    num_proven = sum(is_proven)
-    is_right: list[bool] = []
-    for question, answer in zip(questions, answers, strict=True):
         if answer.verified is True:
             is_right.append(_is_as_good(puzzle, question, answer))
+    is_proven = [answer.verified is True for answer in answers]
+    segments = [answer.total_segments for answer in answers]
+    num_proven = len(is_right)
     routes = _routes(answers)
-    row: dict[str, Any] = {"attempts": attempts, "solved": num_proven, "puzzles": len(answers)}
-    row["wrong"] = is_right.count(False)
-    row["compared"] = len(is_right)
-    row["segments_per_puzzle"] = sum(segments) / len(answers)
-    row["segment_ms"] = 1e3 * cpu_s / sum(segments)
-    row["cost_over_least"] = np.mean(routes) if routes else None
-    row["cpu_s_per_solve"] = cpu_s / num_proven if num_proven else None
-    row["is_solved"] = is_proven
-    row["segments"] = segments
-    return row
+    return {
+        "attempts": attempts,
+        "solved": num_proven,
+        "puzzles": len(answers),
+        "wrong": is_right.count(False),
+        "compared": num_proven,
+        "segments_per_puzzle": sum(segments) / len(answers),
+        "segment_ms": 1e3 * cpu_s / sum(segments),
+        "cost_over_least": np.mean(routes) if routes else None,
+        "cpu_s_per_solve": cpu_s / num_proven if num_proven else None,
+        "is_solved": is_proven,
+        "segments": segments,
+    }
 
 
 def _timed(solve_all: SolveAll, requests: Sequence[SolveRequest]) -> tuple[dict[int, Reply], float]:

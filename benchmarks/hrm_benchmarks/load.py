@@ -238,16 +238,18 @@ async def spent_on(server: RunningServer, sending: Awaitable[Sized]) -> Row:
     num_answers = len(await sending)
     after = server.counters()
     spent = {name: after[name] - before[name] for name in before}
-    row: dict[str, Any] = {"puzzles_per_s": num_answers / spent["at_s"]}
-    row["cpu_ms"] = 1e3 * spent["cpu_s"] / num_answers
-    row["http_cpu_us"] = 1e6 * spent["http_cpu_s"] / num_answers
-    row["ready_s"] = server.ready_s
-    row["memory_mb"] = server.resident_mb()
-    row["share_of_bound"] = None
+    share_of_bound = None
     if "slot_segments_offered" in spent:
         occupancy = spent["slot_segments_used"] / max(1, spent["slot_segments_offered"])
-        row["share_of_bound"] = occupancy * spent["step_seconds_total"] / spent["at_s"]
-    return row
+        share_of_bound = occupancy * spent["step_seconds_total"] / spent["at_s"]
+    return {
+        "puzzles_per_s": num_answers / spent["at_s"],
+        "cpu_ms": 1e3 * spent["cpu_s"] / num_answers,
+        "http_cpu_us": 1e6 * spent["http_cpu_s"] / num_answers,
+        "ready_s": server.ready_s,
+        "memory_mb": server.resident_mb(),
+        "share_of_bound": share_of_bound,
+    }
 
 
 def percentiles_ms(prefix: str, replies: Sequence[Reply]) -> Row:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -160,16 +160,17 @@ def _figures(
     results: Sequence[Attempt], seconds: float, lane: Lane, meter: "Meter", questions: Questions
 ) -> Row:
     seen = lane.snapshot()
-    row: dict[str, Any] = {"puzzles_per_s": len(results) / seconds}
-    row["occupancy"] = meter.occupancy
-    row["share_of_bound"] = meter.occupancy * seen.step_seconds_total / seconds
-    row["host_ms_per_step"] = 1e3 * seen.host_seconds_total / seen.steps
-    row["step_ms"] = 1e3 * seen.step_seconds_total / seen.steps
-    row["mean_segments"] = fmean(result.segments for result in results)
-    row["exact"] = fmean(_is_exact(result, questions) for result in results)
-    row["verified"] = fmean(result.verified is True for result in results)
-    row["steps"] = seen.steps
-    return row
+    return {
+        "puzzles_per_s": len(results) / seconds,
+        "occupancy": meter.occupancy,
+        "share_of_bound": meter.occupancy * seen.step_seconds_total / seconds,
+        "host_ms_per_step": 1e3 * seen.host_seconds_total / seen.steps,
+        "step_ms": 1e3 * seen.step_seconds_total / seen.steps,
+        "mean_segments": fmean(result.segments for result in results),
+        "exact": fmean(_is_exact(result, questions) for result in results),
+        "verified": fmean(result.verified is True for result in results),
+        "steps": seen.steps,
+    }
 
 
 def _is_exact(result: Attempt, questions: Questions) -> bool:

@@ -74,13 +74,14 @@ class Table:
 
 def environment() -> dict[str, object]:
     """Return the machine, the libraries, and the load from other processes."""
-    seen: dict[str, object] = {}
-    seen["machine"] = platform.machine()
-    seen["system"] = platform.platform()
-    seen["processor"] = machine.Host().cpu_model or platform.processor()
-    seen["cores"] = os.cpu_count()
-    seen["load_average"] = system.load_average()
-    seen["python"] = platform.python_version()
+    seen: dict[str, object] = {
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "processor": machine.Host().cpu_model or platform.processor(),
+        "cores": os.cpu_count(),
+        "load_average": system.load_average(),
+        "python": platform.python_version(),
+    }
     for library in LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
             seen[library] = version(library)

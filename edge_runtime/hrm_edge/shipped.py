@@ -92,9 +92,8 @@ def _print_example(model: dict[str, Any]) -> None:
     print(f"# {model['name']}: {notation}")
     if model["held_out_tasks"]:
         right = model["held_out_tasks"]["right"]
-        shown = ", ".join(right[:SHOWN_TASKS]) or "none of its tasks"
-        more = len(right) - SHOWN_TASKS
-        print(f"# right: {shown}" + (f" and {more} more" if more > 0 else ""))
+        shown = ", ".join(right[:SHOWN_TASKS])
+        print(f"# right tasks: {len(right)}, the first are {shown}")
     print(model["example"])
 
 

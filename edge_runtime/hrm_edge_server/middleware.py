@@ -196,13 +196,15 @@ class RequestMiddleware:
             "trace": context.trace_id,
         }
         if context.num_puzzles:
-            fields["model"] = ",".join(sorted(context.models))
-            fields["puzzles"] = context.num_puzzles
-            fields["attempts"] = context.attempts
-            fields["segments"] = context.segments
-            fields["halted_by"] = ",".join(sorted(context.halted_by))
-            fields["queue_ms"] = round(1000 * context.queue_s, 3)
-            fields["compute_ms"] = round(1000 * context.compute_s, 3)
+            fields |= {
+                "model": ",".join(sorted(context.models)),
+                "puzzles": context.num_puzzles,
+                "attempts": context.attempts,
+                "segments": context.segments,
+                "halted_by": ",".join(sorted(context.halted_by)),
+                "queue_ms": round(1000 * context.queue_s, 3),
+                "compute_ms": round(1000 * context.compute_s, 3),
+            }
         words = f"{method} {route} {status}"
         for name, value in fields.items():
             if value is not None:
