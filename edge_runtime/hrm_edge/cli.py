@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm_edge_runtime.contract.shipped import bundles_from
-from hrm_host.command import Command, Threads, taking
-from hrm_puzzles.data.options import Columns
+from hrm_host.command import Columns, Command, Threads, taking
 
 if TYPE_CHECKING:
     from hrm_edge.client import Client

@@ -92,8 +92,8 @@ def _print_example(model: dict[str, Any]) -> None:
     print(f"# {model['name']}: {notation}")
     if model["held_out_tasks"]:
         right = model["held_out_tasks"]["right"]
-        shown = ", ".join(right[:SHOWN_TASKS])
-        print(f"# right tasks: {len(right)}, the first are {shown}")
+        shown = ", ".join(right[:SHOWN_TASKS]) or "none"
+        print(f"# right tasks ({len(right)}): {shown}")
     print(model["example"])
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm_host import command
-from hrm_puzzles.data.options import Columns
 
 if TYPE_CHECKING:
     from hrm_parity.accuracy import Subject
@@ -35,7 +34,7 @@ class EvaluationOptions:
             help="Data set (test split), file of puzzles, or the puzzle's name to generate puzzles."
         ),
     ]
-    columns: Columns = None
+    columns: command.Columns = None
     puzzles: Annotated[
         int | None,
         typer.Option(

@@ -50,6 +50,14 @@ Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="CPU threads. Default: all cores.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="QUESTION,ANSWER",
+        help="Columns of a CSV file by name or number, such as puzzle,solution or 2,3, and a third "
+        "for the rating. Default: found by their names or their content.",
+    ),
+]
 UNSOLVED = 1
 WRONG_USE = 2
 CANNOT_BEGIN = 3

@@ -83,8 +83,8 @@ def _values_inside(level: list[object]) -> list[object]:
 
 
 def is_object(value: object) -> TypeGuard[dict[str, object]]:
-    """Whether a value of JSON is an object."""
-    return isinstance(value, dict)
+    """Whether a value is an object of JSON; a dict of Python may have other keys than names."""
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:

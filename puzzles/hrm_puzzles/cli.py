@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from hrm_host.atomic import unfinished
-from hrm_host.command import AsJson, Command, taking
+from hrm_host.command import AsJson, Columns, Command, taking
 from hrm_host.progress import stages_on
 from hrm_host.reading import counted
 from hrm_puzzles import conformance, registry
@@ -20,7 +20,6 @@ from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import build as data_build
 from hrm_puzzles.data import inspection, sources
 from hrm_puzzles.data.datasets import BuiltSet, DatasetError
-from hrm_puzzles.data.options import Columns
 from hrm_puzzles.puzzle import Puzzle
 
 main = Command(

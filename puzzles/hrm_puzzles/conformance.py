@@ -32,6 +32,7 @@ NONSENSE: Sequence[object] = (
     {},
     {"grid": 5},
     {"a": [1]},
+    {1: [1]},
 )
 
 

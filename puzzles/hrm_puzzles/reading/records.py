@@ -183,7 +183,8 @@ def _labeled_boards(
             number, _ = piece[-1]
             text = "".join([line for _, line in piece]).rstrip("\r\n")
             board = ANSWER_LABEL.sub("", text)
-            yield is_answer or board != text, _record_of(f"line {number}", board, puzzles)
+            has_label = board != text
+            yield is_answer or has_label, _record_of(f"line {number}", board, puzzles)
 
 
 def _blocks(

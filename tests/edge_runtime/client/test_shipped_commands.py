@@ -104,9 +104,7 @@ def test_a_model_of_tasks_names_those_that_it_answers_right(name: str):
     shown = invoked(models, "--example", name).stdout.splitlines()
     results = about(name)["held_out_tasks"]
     right = results["right"]
-    assert (
-        shown[1] == f"# right tasks: {len(right)}, the first are {right[0]}, {right[1]}, {right[2]}"
-    )
+    assert shown[1] == f"# right tasks ({len(right)}): {', '.join(right[:3])}"
     _, _, puzzle, *rest = shlex.split(shown[2])
     assert json.loads(puzzle)["task"] == right[0]
     assert rest == ["--bundle", name, "--attempts", "16"]
