@@ -137,7 +137,7 @@ def measure(
             is_right.append(_is_as_good(puzzle, question, answer))
     is_proven = [answer.verified is True for answer in answers]
     segments = [answer.total_segments for answer in answers]
-    num_proven = len(is_right)
+    num_proven = len(is_right)  # only proven answers are compared
     routes = _routes(answers)
     return {
         "attempts": attempts,
