@@ -111,10 +111,23 @@ class Client:
         yield from merged(self._solved, every_piece, self._num_connections)
 
     def stream(self, puzzle: object, **fields: object) -> Generator[Event, None, None]:
-        """Yield a view of each segment of one puzzle while it is solved, then the answer."""
+        """Yield a view of each segment of one puzzle while it is solved, then the answer.
+
+        A stream that breaks is sent again for `patience_s`; a segment is yielded once.
+        """
         request = request_from(puzzle, fields)
-        with self._admitted("POST", "/solve/stream", request) as response:
-            yield from self._events(response)
+        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
+        num_yielded = 0
+        while True:
+            try:
+                with self._admitted("POST", "/solve/stream", request) as response:
+                    for event in itertools.islice(self._events(response), num_yielded, None):
+                        num_yielded += 1
+                        yield event
+                    return
+            except UnreachableError as error:
+                if not retry.wait(error):
+                    raise
 
     def models(self) -> list[ModelView]:
         return self._call(ModelsAnswer, "GET", "/models").models

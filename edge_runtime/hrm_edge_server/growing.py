@@ -21,8 +21,6 @@ from hrm_edge_server.body import ClientGoneError, unless_client_leaves
 CUT = "hrm.cut"
 """An extension in the scope: a function that ends the connection after what was written."""
 EVENT_TYPE = "text/event-stream"
-ADMITTED = b": admitted\n\n"
-"""A comment that makes proxies and clients show the headers before the first segment."""
 WAITING = b": waiting\n\n"
 BEGIN_SECONDS = 1.0  # after which an answer begins without a first piece
 PULSE_SECONDS = 15.0  # of silence; common proxies cut an answer that is silent for 60 s
@@ -143,7 +141,6 @@ class EventStream(GrowingAnswer):
                 await unless_client_leaves(receive, writer.carry(self._write_all(writer)))
 
     async def _write_all(self, writer: Writer) -> None:
-        await writer.write(ADMITTED)
         try:
             async for view in self._views:
                 assert view is not None, "a request is admitted once"

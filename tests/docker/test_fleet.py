@@ -184,7 +184,10 @@ def board() -> Iterator[Server]:
 
 @pytest.mark.parametrize("name", GONE)
 def test_a_proxy_passes_page_answers_streams_and_batches(name: str, board: Server, tmp_path: Path):
-    with proxied(name, board, tmp_path) as url, hrm_edge.Client(url) as client:
+    with (
+        proxied(name, board, tmp_path) as url,
+        hrm_edge.Client(url, patience_s=PATIENCE_S) as client,
+    ):
         assert "<html" in httpx.get(url).text
         replies = client.solve_many([*PUZZLES])
         assert [reply.solution for reply in replies] == [*PUZZLES.values()]

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from cli_tools import invoked
 from key_tools import USER, write_key_file
-from odd_server import Reply, body, odd_server
-from service_tools import free_port, hrm_serve
+from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server
+from service_tools import PATIENCE_S, free_port, hrm_serve
 
 import hrm_edge
 from hrm_edge import solvers, solving
 from hrm_edge.cli import main
+from hrm_edge_runtime.api.schema import SegmentView
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice, prepare
@@ -132,6 +133,18 @@ def test_an_odd_stream_is_an_error_of_this_package(reply: Reply):
         pytest.raises(hrm_edge.Error),
     ):
         list(client.stream(SUDOKU))
+
+
+def test_a_broken_stream_is_sent_again_and_yields_a_segment_once():
+    view = SegmentView(segment=1, attempt=0, solution=OPEN, changed=[], margin=0.0, verified=False)
+    seen = f"event: segment\ndata: {view.model_dump_json()}\n\n"
+    rest = f"event: answer\ndata: {answer(SOLVED).model_dump_json()}\n\n"
+    replies = iter([body(seen), body(""), body(seen * 2 + rest)])
+    with (
+        odd_server(lambda handler: next(replies)(handler)) as url,
+        hrm_edge.Client(url, patience_s=PATIENCE_S) as client,
+    ):
+        assert [*client.stream(SUDOKU)] == [view, view, answer(SOLVED)]
 
 
 FAULTS = {
