@@ -174,6 +174,7 @@ export function solveOneStep() {
 
 function think(segments, isPaced) {
   if (page.model.isBoard) return;
+  page.isUntouched = false;
   $("draw-label").setAttribute("aria-pressed", "false");
   const attempts = Number($("attempts-wanted").value);
   const options = {

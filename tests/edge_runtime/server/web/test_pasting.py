@@ -88,6 +88,16 @@ def test_late_tasks_keep_what_was_pasted(page: Page, text: str):
     assert len(sentences(page)) == 1
 
 
+def test_late_tasks_keep_what_is_solved(page: Page):
+    held: list[Route] = []
+    page.route("**/models/arc-7x7/tasks", lambda route: held.append(route))
+    choose(page, "arc-7x7")
+    title = solve(page)
+    held[0].continue_()
+    expect(page.locator("#tasks")).to_be_visible()
+    assert page.inner_text("#verdict-title") == title
+
+
 ODD_PAIRS = [{"input": 1}, {"input": [], "output": []}, {"input": [[1.5]], "output": [["a"]]}]
 ODD_TASKS = [None, 7, {}, {"train": []}, {"train": None}, {"train": [{}], "test": []}]
 ODD_TASKS += [{"task": "odd", "train": [pair], "test": [pair]} for pair in ODD_PAIRS]
