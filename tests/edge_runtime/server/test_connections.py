@@ -389,10 +389,12 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (300, 1000))
 fitting = server._with_descriptors_for(4096)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 print(fitting + server.BACKLOG + server.SPARE_FILES)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+print(server._with_descriptors_for(4096))
 """
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "1000\n1000\n"
+    assert done.stdout == "1000\n1000\n32\n"
 
 
 @pytest.mark.process
