@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -378,6 +379,20 @@ async def test_a_client_that_sends_on_after_the_end_is_dropped():
             streams[1].write(b"x")
             await asyncio.sleep(SHORT_S / 10)
         assert there.limits.dropped == {"unread-body": 1}
+
+
+async def test_no_timer_keeps_a_connection_that_its_client_reset():
+    """As load balancers end their health checks."""
+    async with house() as there:
+        reader, writer = await there.connect(GET)
+        assert await is_answered(reader)
+        (connection,) = there.limits.connections
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        while there.limits.connections:
+            await asyncio.sleep(SHORT_S / 10)
+        assert connection.timeout_keep_alive_task is None
 
 
 @pytest.mark.process
