@@ -294,14 +294,16 @@ def test_bad_puzzles_are_named_and_left_out(tmp_path: Path):
         "",
         json.dumps({"puzzle": "12", "solution": "1"}),
         json.dumps(wrong),
+        '{"puzzle": "1", ' + json.dumps(other)[1:],
     ]
     file = tmp_path / "x.ndjson"
     file.write_text("\n".join(lines))
     imported = import_file(file, PUZZLE, tmp_path / "data", split="train")
     assert (imported.num_train, imported.num_test) == (1, 0)
     places = [re.findall(r", (line \d):", fault)[0] for fault in imported.faults]
-    assert places == ["line 2", "line 3", "line 5", "line 6"]
-    assert "the text is not JSON" in imported.faults[0]
+    assert places == ["line 2", "line 3", "line 5", "line 6", "line 7"]
+    for fault in (imported.faults[0], imported.faults[4]):
+        assert "the text is not JSON, or an object has two values of one name" in fault
     assert "does not solve" in imported.faults[3]
     assert imported.fingerprint == fingerprint(tmp_path / "data")
 
