@@ -98,8 +98,9 @@ class Writer:
     async def _pulse_on(self) -> None:
         """Begin the answer if nothing was written for a while; then break every long silence.
 
-        Proxies written in Go drop the rest of a body when its answer begins, and `receive` sends
-        100 only before that. So a small body is here before the answer begins.
+        Proxies written in Go drop the rest of a body when its answer begins, and the connection
+        too if they are still at its end (caddyserver/caddy#5431). `receive` sends 100 only before
+        that. So a small body is here before the answer begins.
         """
         await asyncio.sleep(BEGIN_SECONDS)
         await self._begin()
