@@ -313,13 +313,15 @@ PREFIXES = (
     "module._orig_mod.model.",
     "model._orig_mod.module.",
     "model.model.",
+    "_fsdp_wrapped_module.model.",
 )
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes_come_in_any_order(tmp_path: Path, prefix: str):
     state = write_published(tmp_path)
-    torch.save(prefixed(state, prefix), tmp_path / WEIGHTS)
+    named = {name.replace("level.", "level._orig_mod."): one for name, one in state.items()}
+    torch.save(prefixed(named, prefix), tmp_path / WEIGHTS)
     for source in (tmp_path, tmp_path / WEIGHTS):
         assert torch.equal(model_from_published(source, SEQ_LEN).puzzle_table, state[TABLE])
 
@@ -408,9 +410,11 @@ def test_a_state_is_unwrapped_and_of_two_one_must_be_chosen(kind: str, run: Path
     if kind in RAW:
         return
     both = {"state_dict": {**raw, **averaged.pop("state_dict", {})}, **averaged}
+    average[f"module.{TABLE}"].mul_(torch.nan)
+    assert torch.equal(table_of(both, "raw"), raw[f"model.{TABLE}"])
+    average[f"module.{TABLE}"].fill_(3)
     with pytest.raises(CheckpointError, match="--weights raw or --weights average"):
         table_of(both)
-    assert torch.equal(table_of(both, "raw"), raw[f"model.{TABLE}"])
     assert torch.equal(table_of(both, "average"), average[f"module.{TABLE}"])
 
 
@@ -442,11 +446,14 @@ def test_keys_that_are_found_are_named(run: Path):
         model_from_published(run, SEQ_LEN)
 
 
+@pytest.mark.parametrize("saved_as", ["safetensors", "pickle"])
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "last.ckpt"])
 @pytest.mark.parametrize("settings", ["all_config.yaml", "config.yaml", "config.json"])
-def test_a_folder_holds_weights_and_settings_beside_them(name: str, settings: str, tmp_path: Path):
+def test_a_folder_holds_weights_and_settings_beside_them(
+    name: str, settings: str, saved_as: str, tmp_path: Path
+):
     state = published_state()
-    if name.endswith(".safetensors"):
+    if saved_as == "safetensors":
         save_file(state, tmp_path / name)
     else:
         torch.save(state, tmp_path / name)
@@ -594,6 +601,8 @@ HOSTILE = {
     "code among weights": (WEIGHTS, {"model.inner.H_init": Hostile()}),
     "settings that are a list": (WEIGHTS, {"model_state_dict": {}, "model_config": [1]}),
     "nothing": (WEIGHTS, {}),
+    "a page": (WEIGHTS, b"<!DOCTYPE html><title>Access denied</title>"),
+    "a vector for tokens": (WEIGHTS, with_embedding(lambda tensor: tensor[0])),
     "not a number": (WEIGHTS, with_embedding(lambda tensor: tensor * torch.nan)),
     "sparse": (WEIGHTS, with_embedding(Tensor.to_sparse)),
     "nested": (WEIGHTS, with_embedding(nested)),
@@ -626,9 +635,27 @@ def test_a_hostile_run_is_rejected(
         (run / name).write_bytes(content)
     else:
         torch.save(content, run / name)
-    rejected(import_main, run, "--puzzle", "sudoku-4x4", "--out", "out")
+    ended = rejected(import_main, run, "--puzzle", "sudoku-4x4", "--out", "out")
+    assert "Re-running" not in ended.stderr  # PyTorch's advice to run the code
     assert not (run / "out").exists()
     assert not (run / "was-run").exists()
+
+
+@pytest.mark.parametrize("name", ["nowhere", "org/name", "folder"])
+def test_what_is_no_file_of_weights_is_named_with_the_ways_out(name: str, run: Path):
+    (run / "folder").mkdir()
+    with pytest.raises(CheckpointError, match=f"{name} .*a file or hub:ORG/NAME|, but no weight"):
+        model_from_published(run / name, SEQ_LEN)
+
+
+def test_an_import_replaces_nothing_but_a_checkpoint(run: Path):
+    held = {file.name: file.read_bytes() for file in run.iterdir()}
+    ended = rejected(import_main, run, "--puzzle", "sudoku-4x4", "--out", run)
+    assert "already exists; remove it or choose another path" in ended.stderr
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == held
+    for _ in range(2):
+        succeeded(import_main, run, "--puzzle", "sudoku-4x4", "--out", run / "my model")
+    checkpoint.load(run / "my model")
 
 
 NUM_ROWS = 1000  # rows of the Sudoku script's table. Its data set names one puzzle
