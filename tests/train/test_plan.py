@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import rank_program
 import torch
 from arc_tasks import write_tasks
 from cli_tools import succeeded
@@ -30,7 +29,7 @@ from hrm_train.recipe import NAMED, SIZES, Recipe, config_for
 from hrm_train.run import run_of
 from hrm_train.run_plan import NAME_BYTES, RunPlan, trainer_from, write_plan
 from hrm_train.session import warnings
-from hrm_train.tuning import fastest, tuned
+from hrm_train.tuning import tuned
 
 ROOT = Path(__file__).parents[2]
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
@@ -289,19 +288,6 @@ def test_tuning_may_grow_the_batch(data: Path, tmp_path: Path, monkeypatch: pyte
     plan = tuned(small_plan(data, tmp_path, "base_batch=16", "lr=1e-3"), most=4)
     assert (plan.recipe.batch_size, plan.micro_batch) == (32, 32)
     assert plan.recipe.scaled(plan.recipe.lr) == pytest.approx(2e-3)
-
-
-@pytest.mark.parametrize("wanted", [2, 8])
-def test_tuning_stays_within_the_memory(
-    data: Path, wanted: int, capsys: pytest.CaptureFixture[str]
-):
-    trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
-    assert fastest(trainer, wanted, lambda _: 0, 2**20) in (1, 2)
-    assert "too much\n" in capsys.readouterr().err
-    trainer = rank_program.trainer_on(data)
-    with pytest.raises(ValueError, match="not even one row fits into 90% of 1 MiB"):
-        fastest(trainer, 4, lambda _: 2**20, 2**20)
-    assert fastest(trainer, 4, lambda rows: rows << 20, 2 << 20) == 1
 
 
 def test_the_names_of_arc_variants_are_forecast(tmp_path: Path):
