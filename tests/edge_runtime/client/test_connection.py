@@ -37,6 +37,7 @@ from hrm_edge import connection, requests
 from hrm_edge.cli import main
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_server import auth
 from hrm_edge_server.connections import HEADER_SECONDS
 
 PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
@@ -228,10 +229,18 @@ def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
         assert len(client.models()) == 1
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert solve_at(url).exit_code == 0
-    with pytest.raises(hrm_edge.UnreachableError):
+    with pytest.raises(hrm_edge.UnreachableError, match="write https://"):
         hrm_edge.Client(url.replace("https:", "http:")).models()
     other_name = solve_at(url.replace("127.0.0.1", "localhost"))
     assert "use an address that the server's certificate names" in other_name.stderr
+
+
+def test_a_private_key_with_a_passphrase_is_rejected_and_nobody_is_asked(certificate: Path):
+    locked = certificate.with_name("locked.pem")
+    program = ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", "key.pem", "-out", locked]
+    subprocess.run(program, check=True, capture_output=True, cwd=certificate.parent)
+    with pytest.raises(ValueError, match=r"PEM lib.*without a passphrase"):
+        auth._check_certificate(certificate, locked)
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
