@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from asgi_tools import live
+from cli_tools import ran
 from service_tools import head, starting, wait_for
 from starlette.requests import Request
 
@@ -390,9 +390,7 @@ fitting = server._with_descriptors_for(4096)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 print(fitting + server.BACKLOG + server.SPARE_FILES)
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "1000\n1000\n"
+    assert ran(sys.executable, "-c", program).stdout == "1000\n1000\n"
 
 
 @pytest.mark.process
