@@ -173,6 +173,8 @@ class GuardedProtocol(H11Protocol):
         self._limits.hold(self, 0)
         self._limits.connections.discard(self)
         self._limits.idle.pop(self, None)
+        # uvicorn leaves the timer of a reset connection, which keeps all of it for another minute
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
     @property

@@ -47,7 +47,12 @@ def save(
     meta: Mapping[str, Any],
     write_more: Callable[[Path], None] | None = None,
 ) -> None:
-    """Writes the directory `path` whole or not at all; replaces an older one of that name."""
+    """Writes the directory `path` whole or not at all; replaces an older checkpoint there.
+
+    Raises FileExistsError if `path` is anything else.
+    """
+    if not (path / META).is_file():
+        atomic.require_free(path)
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         state[name] = tensor.detach().cpu().contiguous()

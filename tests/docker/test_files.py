@@ -310,10 +310,10 @@ def test_an_audit_that_reached_no_index_does_not_pass_for_a_clean_one(
     tmp_path: Path, of_control: str, of_ours: str, arguments: list[str], status: int, output: str
 ):
     """The control audits a package with a known fault; finding none means no index was reached."""
-    tool = tmp_path / "pip-audit"
-    tool.write_text(AUDIT_TOOL.format(of_ours=of_ours, of_control=of_control))
-    tool.chmod(0o755)
-    environment = {**os.environ, "PIP_AUDIT": str(tool)}
+    program = tmp_path / "pip-audit"
+    program.write_text(AUDIT_TOOL.format(of_ours=of_ours, of_control=of_control))
+    program.chmod(0o755)
+    environment = {**os.environ, "PIP_AUDIT": str(program)}
     assert output in ran(AUDIT, *arguments, env=environment, status=status).stdout
 
 

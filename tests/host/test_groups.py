@@ -1,14 +1,15 @@
 """What control groups allow, of both versions, along the whole path of groups."""
 
+import os
 from pathlib import Path
 
 import pytest
 from board_tree import board
 
-from hrm_host import machine
+from hrm_host import machine, system
 from hrm_host.groups import cpu_quota, memory_left_bytes, memory_limit_bytes, threads_left
 from hrm_host.machine import Host
-from hrm_host.memory import available_bytes
+from hrm_host.memory import available_bytes, read_memory
 
 MIB = 1 << 20
 V1_MOUNTS = """\
@@ -100,6 +101,33 @@ def test_threads_follow_from_cpus_and_quota(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     files = version_2(tmp_path, "/", {"cpu.max": f"{int(quota * 100000)} 100000"})
     assert machine.num_cores(files) == cores
+
+
+def test_what_a_sandbox_hides_or_forbids_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.sched_getaffinity", forbidden)
+    monkeypatch.setattr("resource.getrlimit", forbidden)
+    assert machine.num_cores(Host(root=tmp_path)) == os.cpu_count()
+    assert system.most_open_files(4000) is None
+    assert read_memory(board(tmp_path / "empty", {"proc/meminfo": ""})) is None
+    old = board(tmp_path / "old", {"proc/meminfo": "MemTotal: 8192 kB\nMemFree: 4096 kB"})
+    assert available_bytes(old) == 4 * MIB
+
+
+def test_a_process_starts_from_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with system.signals_blocked():
+        assert Path.cwd() == Path("/")
+    monkeypatch.chdir(tmp_path)
 
 
 def test_memory_of_the_groups_bounds_that_of_the_machine(tmp_path: Path):

@@ -58,6 +58,10 @@ with stages_on() as stages:
 """
 
 
+def test_a_terminal_without_a_size_gets_whole_tables():
+    assert "9x9" in shown(command("models"), columns=0)
+
+
 def frames(seen: str) -> list[str]:
     """The lines that a terminal showed, one after the other, without colors."""
     plain = STYLED.sub("", seen)

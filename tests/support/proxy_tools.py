@@ -11,9 +11,10 @@ from pathlib import Path
 
 import httpx
 from cli_tools import tool
+from files import ROOT
 from service_tools import Server, free_port, wait_for
 
-FOLDER = Path(__file__).parents[2] / "docker"
+FOLDER = ROOT / "docker"
 CONFIGURATION = FOLDER / "haproxy.cfg"
 COMMANDS = {  # of a proxy for one board, by the name of its configuration
     "nginx.conf": ["nginx", "-p", "FOLDER", "-e", "stderr", "-g", "daemon off; pid pid;", "-c"],

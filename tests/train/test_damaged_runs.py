@@ -152,3 +152,12 @@ def test_a_new_run_that_is_refused_may_start_again(data: Path, tmp_path: Path):
         assert invoked(app, "--run", run, *refused).exit_code == 2
     assert not (run / "run.json").exists()
     succeeded(app, "--run", run, *fresh(data, 2))
+
+
+def test_a_test_split_with_other_puzzle_ids_is_rejected(data: Path, tmp_path: Path):
+    other = shutil.copytree(data, tmp_path / "other")
+    with edited(other / "test" / "dataset.json") as values:
+        values["num_puzzle_identifiers"] = 5
+    ended = invoked(app, "--run", tmp_path / "run", *fresh(other, 1))
+    assert ended.exit_code == 2
+    assert f"{other} has 5 puzzle ids in test, but 1 in train" in ended.stderr

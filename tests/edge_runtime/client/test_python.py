@@ -3,13 +3,14 @@
 import inspect
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_tools import rejected, succeeded
+from cli_tools import ran, rejected, succeeded
 from key_tools import USER, write_key_file
 from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server
 from service_tools import PATIENCE_S, free_port, hrm_serve
@@ -103,10 +104,13 @@ def test_key_from_argument_environment_or_file(
     with hrm_edge.Client(served) as client, pytest.raises(hrm_edge.ServerError) as refused:
         client.models()
     assert refused.value.status == 401
-    monkeypatch.setenv("HRM_API_KEY", USER)
+    monkeypatch.setenv("HRM_API_KEY", f"{USER}\n")  # as a mounted secret ends
     with hrm_edge.Client(served) as client:
         assert len(client.models()) == 1
     monkeypatch.setenv("HRM_API_KEY", "another")
+    with pytest.raises(hrm_edge.UnreachableError, match="never writes") as unusable:
+        hrm_edge.Client(served, api_key=f"{USER}\nb")
+    assert USER not in str(unusable.value)
     with hrm_edge.Client(served, api_key=USER) as client:
         assert len(client.models()) == 1
     without = rejected(main, SUDOKU, "--url", served, status=3)
@@ -116,6 +120,39 @@ def test_key_from_argument_environment_or_file(
     assert known.stdout[:9] == "534678912"
     (tmp_path / "key").write_text("\n")
     assert "is empty" in rejected(main, SUDOKU, "--key-file", tmp_path / "key")
+
+
+PROGRAMS = {
+    "forked workers share a client": """
+from multiprocessing import get_context
+client = hrm_edge.Client(url)
+client.solve(puzzle)
+def status(_): return client.solve(puzzle).status
+with get_context("fork").Pool(4) as pool: print({*pool.map(status, range(20))})""",
+    "a thread outlives the main one": """
+import threading
+def first(): print({hrm_edge.Client(url).solve(puzzle).status})
+threading.Thread(target=first).start()""",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_may_use_a_client_in_its_workers_and_late(program: str, with_key: str):
+    start = "import sys, hrm_edge; _, url, puzzle = sys.argv\n"
+    done = ran(sys.executable, "-c", start + program, with_key, SUDOKU, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("{'proven'}\n", "")
+
+
+@pytest.mark.parametrize("options", [{"connections": 0}, {"timeout_s": 0}, {"timeout_s": np.inf}])
+def test_a_client_that_could_never_answer_is_not_made(options: dict[str, Any]):
+    with pytest.raises(ValueError, match=r" is (0|inf): pass "):
+        hrm_edge.Client(**options)
+
+
+def _closed() -> hrm_edge.Client:
+    with hrm_edge.Client() as client:
+        return client
 
 
 ODD_STREAMS = {
@@ -157,6 +194,7 @@ FAULTS = {
     "no list": lambda: hrm_edge.solve_many(SUDOKU),
     "no bundle": lambda: hrm_edge.solve(SUDOKU, bundle="nowhere"),
     "nobody": lambda: hrm_edge.Client(f"127.0.0.1:{free_port()}").solve(SUDOKU),
+    "a closed client": lambda: _closed().solve_many([SUDOKU] * 33),
     "no address": lambda: hrm_edge.Client("http://[::1"),
     "a list for a server": lambda: hrm_edge.Client().solve_many(SUDOKU),
 }

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -380,6 +381,20 @@ async def test_a_client_that_sends_on_after_the_end_is_dropped():
         assert there.limits.dropped == {"unread-body": 1}
 
 
+async def test_no_timer_keeps_a_connection_that_its_client_reset():
+    """As load balancers end their health checks."""
+    async with house() as there:
+        reader, writer = await there.connect(GET)
+        assert await is_answered(reader)
+        (connection,) = there.limits.connections
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        while there.limits.connections:
+            await asyncio.sleep(SHORT_S / 10)
+        assert connection.timeout_keep_alive_task is None
+
+
 @pytest.mark.process
 def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst():
     program = """
@@ -389,8 +404,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (300, 1000))
 fitting = server._with_descriptors_for(4096)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 print(fitting + server.BACKLOG + server.SPARE_FILES)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+print(server._with_descriptors_for(4096))
 """
-    assert ran(sys.executable, "-c", program).stdout == "1000\n1000\n"
+    assert ran(sys.executable, "-c", program).stdout == "1000\n1000\n32\n"
 
 
 @pytest.mark.process

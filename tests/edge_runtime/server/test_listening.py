@@ -8,12 +8,22 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 from files import lines_in
 from scripted_server import QUESTION
-from service_tools import PATIENCE_S, ask_and_stay, head, running, starting, wait_for
+from service_tools import (
+    PATIENCE_S,
+    Server,
+    ask_and_stay,
+    command,
+    head,
+    running,
+    starting,
+    wait_for,
+)
 
 pytestmark = pytest.mark.process
 LINE = json.dumps({"puzzle": QUESTION}).encode() + b"\n"
@@ -85,6 +95,15 @@ def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int):
             assert server.status("/livez") == 200
             assert answer.result().status_code == 200
         assert server.engine["losses"] == 0
+
+
+def test_a_signal_while_the_server_starts_ends_it_cleanly(tmp_path: Path):
+    """As `docker stop` soon after `docker run`; the key file holds the start up."""
+    keys = tmp_path / "keys"
+    os.mkfifo(keys)
+    with Server(command("serve", "sudoku-6x6", "--keys", keys)) as server, keys.open("w"):
+        server.process.send_signal(signal.SIGTERM)
+        assert server.exit_status() == 0
 
 
 def test_a_second_signal_ends_the_server_without_a_traceback():
