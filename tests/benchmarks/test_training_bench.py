@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bench_tools import figures_of, refusal_of
+from cli_tools import json_of, rejected
 
+from hrm_benchmarks.cli import app
 from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.desktop import training
 from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, built
@@ -59,7 +60,7 @@ def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path):
 @pytest.mark.process
 def test_the_command_measures_a_ratio_of_samples_not_of_steps():
     sizes = "--puzzle sudoku-4x4 --batch 2 --threads 1"
-    figures = figures_of(f"train {sizes} --rounds 1 --turn-s 0")
+    figures = json_of(app, *f"train {sizes} --rounds 1 --turn-s 0".split())
     windows = [1, 1, 4]
     plain_per_s = figures["rows"][0]["samples_per_s"]
     for row, window in zip(figures["rows"], windows, strict=True):
@@ -69,17 +70,19 @@ def test_the_command_measures_a_ratio_of_samples_not_of_steps():
 
 
 def test_every_family_is_compared_with_about_as_many_parameters():
-    names = " ".join(f"--puzzle {name}" for name in COMPARED)
-    rows = figures_of(f"train --compare {names} --puzzles 8 4 --cpu-s 0 --seed 3")["rows"]
+    names = [f"--puzzle={name}" for name in COMPARED]
+    sizes = ["--puzzles", "8", "4", "--cpu-s", "0", "--seed", "3"]
+    rows = json_of(app, "train", "--compare", *names, *sizes)["rows"]
     assert [row["model"] for row in rows] == [*FAMILIES] * len(COMPARED)
     assert {row["puzzles"] for row in rows} == {8}
     for row in rows:
         assert row["parameters"] == pytest.approx(150_000, rel=0.15), row
-    assert "use one of them" in refusal_of("train --compare --scaling")
+    assert "use one of them" in rejected(app, "train", "--compare", "--scaling")
 
 
 def test_every_part_gets_equal_samples_and_the_parts_double():
-    rows = figures_of(f"train --scaling --puzzle {PUZZLE} --puzzles 16 4 --samples 128")["rows"]
+    options = f"--puzzle {PUZZLE} --puzzles 16 4 --samples 128".split()
+    rows = json_of(app, "train", "--scaling", *options)["rows"]
     assert [row["puzzles"] for row in rows] == [2, 4, 8, 16]
     assert {row["samples"] for row in rows} == {128}
     assert len({row["steps"] for row in rows}) == 1

@@ -1,6 +1,5 @@
 """A small real trainer on 4x4 Sudoku, and what its runs have on disk."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,11 +80,6 @@ def fresh(data: Path, steps: int) -> list[str]:
     for setting in (*sizes, *recipe, *hardware):
         options += ["--set", setting]
     return options
-
-
-def children_of(process: subprocess.Popen[str]) -> list[int]:
-    file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(child) for child in file.read_text().split()]
 
 
 def latest(run: Path) -> Path | None:

@@ -3,15 +3,15 @@
 import dataclasses
 import json
 import re
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from arc_tasks import write_tasks
-from cli_tools import rejected, succeeded
+from cli_tools import ran, rejected, succeeded
+from files import ROOT
+from puzzle_tools import write_tasks
 
 from hrm_model import checkpoint
 from hrm_model.families import model_of, num_parameters_of
@@ -31,7 +31,6 @@ from hrm_train.run_plan import NAME_BYTES, RunPlan, trainer_from, write_plan
 from hrm_train.session import warnings
 from hrm_train.tuning import tuned
 
-ROOT = Path(__file__).parents[2]
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, without duplicates
 
@@ -282,7 +281,7 @@ def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Pa
 
 
 def test_a_run_starts_from_a_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(ROOT)
     options = PlanOptions(run=tmp_path / "run", puzzle="sudoku-6x6", hw="cpu", init=Path("sudoku"))
     plan = draft(options, PRESETS["cpu"])
     assert plan.init == Path("model/checkpoints/sudoku")
@@ -343,7 +342,7 @@ def test_an_unknown_arc_task_trains_on_its_demonstrations(
     file = tmp_path / "mine.json"
     pairs = [{"input": [[1, number]], "output": [[number, 1]]} for number in (2, 3, 4)]
     file.write_text(json.dumps({"train": pairs, "test": [{"input": [[1, 5]]}]}))
-    shipped = Path(__file__).parents[2] / "model" / "checkpoints" / "arc-7x7"
+    shipped = ROOT / "model" / "checkpoints" / "arc-7x7"
     start = ["arc-small", "--data", file, "--run", "run", "--hw", "cpu"]
     for setting in (*PLAIN, "total_samples=64", "warmup_samples=0", "batch_size=4"):
         start += ["--set", setting]
@@ -386,7 +385,7 @@ def test_known_tasks_keep_their_vectors_and_others_begin_as_the_mean(tmp_path: P
 
 
 def test_every_setting_that_a_page_or_a_script_names_exists():
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    listed = ran("git", "ls-files", cwd=ROOT)
     known = {field.name for record in RECORDS.values() for field in dataclasses.fields(record)}
     named = set()
     for file in listed.stdout.splitlines():

@@ -60,9 +60,9 @@ def crowd(server: Server, size: int, *, route: str = "/solve", **fields: object)
     with ExitStack() as stack:
         for _ in range(size):
             stack.enter_context(ask_and_stay(server, QUESTION, route, **fields))
-        wait_for(lambda: server.slots()["waiting"] == size)
+        wait_for(lambda: server.num_waiting == size)
         yield
-    wait_for(lambda: server.slots()["waiting"] == 0, every_s=0.005)
+    wait_for(lambda: server.num_waiting == 0, every_s=0.005)
 
 
 @pytest.mark.parametrize("route", ROUTES)
